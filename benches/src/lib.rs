@@ -1,0 +1,1 @@
+//! Criterion benches and the comparison against other libraries.

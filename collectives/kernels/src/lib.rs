@@ -1,0 +1,1 @@
+//! The fixed kernels that host collectives launch, and their PTX.

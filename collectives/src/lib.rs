@@ -1,0 +1,1 @@
+//! In-kernel collective algorithms, free of unsafe code.

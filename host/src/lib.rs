@@ -1,0 +1,1 @@
+//! GPU-initiated PGAS communication in Rust: symmetric heap, device-side put/get/signals, in-kernel collectives.

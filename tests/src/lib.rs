@@ -1,0 +1,1 @@
+//! Suites that cross crates.

@@ -1,0 +1,1 @@
+//! Moves bytes to peers that loads and stores cannot reach.

@@ -1,0 +1,1 @@
+//! Checks device code without a GPU: the PTX linter.
