@@ -1,1 +1,3 @@
 //! GPU-initiated PGAS communication in Rust: symmetric heap, device-side put/get/signals, in-kernel collectives.
+
+pub mod bootstrap;

@@ -1,0 +1,97 @@
+//! The middle of the star: decides what is passed on, and which failure was the first.
+
+use std::sync::Arc;
+
+/// What a PE says to all the others.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Message {
+    /// Its share of a gather.
+    Part { round: u64, bytes: Arc<[u8]> },
+    /// It gives up, and with it the job.
+    Abort { reason: Vec<u8> },
+    /// It has finished; its silence from now on is no failure.
+    Depart,
+    /// It is gone without a word. Said by the relay in its place.
+    Failed { evidence: String },
+}
+
+/// A message and the PE it is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Envelope {
+    pub(super) from: u32,
+    pub(super) message: Message,
+}
+
+impl Envelope {
+    /// Whether PE `pe` is to receive it. An end of the job goes to its author as well, so that all tell the same story.
+    pub(super) fn is_for(&self, pe: u32) -> bool {
+        self.from != pe || matches!(self.message, Message::Abort { .. } | Message::Failed { .. })
+    }
+}
+
+/// The relay's memory: who has left, and whether the job has ended.
+#[derive(Debug)]
+pub(super) struct Relay {
+    departed: Vec<bool>,
+    ended: bool,
+}
+
+impl Relay {
+    pub(super) fn new(npes: u32) -> Self {
+        Self { departed: vec![false; npes as usize], ended: false }
+    }
+
+    /// What to pass on of a message from PE `from`. Only the first end of the job is.
+    pub(super) fn admit(&mut self, from: u32, message: Message) -> Option<Envelope> {
+        if self.ended {
+            return None;
+        }
+        match message {
+            Message::Abort { .. } | Message::Failed { .. } => self.ended = true,
+            Message::Depart => self.mark_departed(from),
+            Message::Part { .. } => {}
+        }
+        Some(Envelope { from, message })
+    }
+
+    /// What to pass on when the connection to `pe` is gone: nothing if it had left, or if the job had ended anyway.
+    pub(super) fn lost(&mut self, pe: u32, evidence: String) -> Option<Envelope> {
+        let left = self.departed.get(pe as usize).copied().unwrap_or(false);
+        if left { None } else { self.admit(pe, Message::Failed { evidence }) }
+    }
+
+    fn mark_departed(&mut self, pe: u32) {
+        if let Some(departed) = self.departed.get_mut(pe as usize) {
+            *departed = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_end_is_passed_on() {
+        let mut relay = Relay::new(3);
+        assert!(relay.admit(1, Message::Abort { reason: b"first".to_vec() }).is_some());
+        assert_eq!(relay.admit(2, Message::Abort { reason: b"second".to_vec() }), None);
+        assert_eq!(relay.lost(0, "late".into()), None);
+    }
+
+    #[test]
+    fn silence_after_departure_is_no_failure() {
+        let mut relay = Relay::new(2);
+        assert!(relay.admit(1, Message::Depart).is_some());
+        assert_eq!(relay.lost(1, "closed".into()), None);
+        assert!(relay.lost(0, "closed".into()).is_some());
+    }
+
+    #[test]
+    fn ends_return_to_their_author_and_parts_do_not() {
+        let abort = Envelope { from: 1, message: Message::Abort { reason: Vec::new() } };
+        let part = Envelope { from: 1, message: Message::Part { round: 0, bytes: Arc::from([]) } };
+        assert!(abort.is_for(1) && abort.is_for(0));
+        assert!(!part.is_for(1) && part.is_for(0));
+    }
+}
