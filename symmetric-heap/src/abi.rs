@@ -1,0 +1,233 @@
+//! What the two sides of the machine agree on: the host writes these, kernels and proxies read them (and the reverse).
+//!
+//! Everything is `repr(C)`, of a size checked below, and the same on every target. [`VERSION`] grows whenever a layout
+//! changes; a kernel is launched only with a context of its own version.
+
+use crate::Pe;
+
+/// The version of every layout in this file.
+pub const VERSION: u32 = 1;
+
+/// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
+pub const HEAP_RESERVED: u64 = 4096;
+
+/// Stands where a PE index is expected and none is known.
+pub const NO_PE: u32 = u32::MAX;
+
+/// The first argument of every kernel: where the heaps are and how this PE waits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// PE `p`'s heap starts at `base + p * stride`, on every PE, its own included.
+    pub base: u64,
+    /// Distance between two PEs' heaps, bytes.
+    pub stride: u64,
+    /// Bytes of one PE's heap.
+    pub heap_bytes: u64,
+    /// Address of this PE's [`Control`].
+    pub control: u64,
+    /// Address of `npes` [`Route`]s, or 0 where every peer is direct.
+    pub routes: u64,
+    /// Address of this PE's [`Ring`]s, or 0 where no peer is proxied.
+    pub rings: u64,
+    /// Longest that one wait may take, nanoseconds; [`NO_DEADLINE`] for no bound.
+    pub deadline_ns: u64,
+    /// Heap offset of the world team's sync words (see [`SyncLayout`]).
+    pub world_sync: u64,
+    /// This PE.
+    pub pe: u32,
+    /// How many PEs.
+    pub npes: u32,
+    /// How many blocks of one launch may synchronize teams at once.
+    pub block_slots: u32,
+    /// [`VERSION`].
+    pub version: u32,
+}
+
+/// The [`Context::deadline_ns`] that means no bound.
+pub const NO_DEADLINE: u64 = u64::MAX;
+
+/// How a peer is reached.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// By loads and stores.
+    Direct = 0,
+    /// By requests to the proxy.
+    Proxied = 1,
+}
+
+/// One entry of the route table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// A [`RouteKind`], as a number.
+    pub kind: u32,
+    /// Which of the PE's rings carries requests to this peer, where it is proxied.
+    pub ring: u32,
+}
+
+/// The start of every PE's heap, readable by all of them.
+#[repr(C, align(64))]
+pub struct HeapHeader {
+    /// How many threads of this PE sleep on a word of its heap: who changes a word wakes them if this is not 0.
+    pub sleepers: u32,
+}
+
+/// What a kernel tells its host and hears from it, in memory of its own PE.
+#[repr(C, align(64))]
+pub struct Control {
+    /// 0 while all is well; otherwise an [`Abort`], and every wait ends.
+    pub abort: u32,
+    /// 0 empty, 1 being written, 2 complete: the first writer wins.
+    pub fault_state: u32,
+    /// The first fault of this PE.
+    pub fault: FaultRecord,
+}
+
+/// Why every wait of a PE ends.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// A wait of this PE passed its deadline, or its kernel broke a rule; the fault record says more.
+    Fault = 1,
+    /// Another PE gave up or died; the host knows which.
+    Peer = 2,
+}
+
+/// Who waited where for what.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRecord {
+    /// A [`FaultKind`], as a number.
+    pub kind: u32,
+    /// The PE that recorded it.
+    pub pe: u32,
+    /// The block, in its launch.
+    pub block: u32,
+    /// The thread, in its block.
+    pub thread: u32,
+    /// The PE that was expected to notify, or [`NO_PE`].
+    pub peer: u32,
+    /// Keeps the layout free of padding.
+    pub reserved: u32,
+    /// Heap offset of the word.
+    pub offset: u64,
+    /// The value that was waited for.
+    pub expected: u64,
+    /// The value last seen.
+    pub seen: u64,
+    /// How long it waited, nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// What a [`FaultRecord`] records.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A wait passed its deadline.
+    Timeout = 1,
+    /// A block without a slot of its own synchronized a team.
+    BlockSlot = 2,
+}
+
+impl FaultKind {
+    /// The kind that a record holds.
+    pub const fn from_raw(kind: u32) -> Option<Self> {
+        match kind {
+            1 => Some(Self::Timeout),
+            2 => Some(Self::BlockSlot),
+            _ => None,
+        }
+    }
+}
+
+/// One request to the proxy.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Operation in bits 0–7, element bytes in bits 8–15, lap parity in bit 63. Written last.
+    pub header: u64,
+    /// The peer, and the tag under which a reply comes back, in the upper half.
+    pub peer: u64,
+    /// Heap offset at the peer.
+    pub remote: u64,
+    /// Heap offset here.
+    pub local: u64,
+    /// Bytes to move.
+    pub bytes: u64,
+    /// Operand, or the value of the signal.
+    pub value: u64,
+    /// Second operand of a compare-exchange.
+    pub compare: u64,
+    /// Heap offset of the signal at the peer.
+    pub signal: u64,
+}
+
+/// A ring of [`Request`]s in memory that both the kernel and the proxy reach.
+#[repr(C, align(64))]
+pub struct Ring {
+    /// Address of `capacity` requests.
+    pub requests: u64,
+    /// A power of two.
+    pub capacity: u64,
+    /// How many requests producers have reserved.
+    pub reserved: u64,
+    /// How many requests the proxy has taken; producers wait for room on it.
+    pub taken: u64,
+    /// How many requests are complete at their peers, in order; quiet waits on it.
+    pub complete: u64,
+}
+
+/// How a team's sync words lie: one slot per block, in it one epoch of its own and one word per member.
+///
+/// Each word has exactly one writer, its own PE for the epoch and one peer for each of the others.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncLayout {
+    slot_words: u64,
+}
+
+impl SyncLayout {
+    /// The layout for a team of this size.
+    pub const fn new(size: u32) -> Self {
+        Self { slot_words: 16 + (size as u64).next_multiple_of(16) }
+    }
+
+    /// Words of 8 bytes that `slots` blocks need.
+    pub const fn words(self, slots: u32) -> u64 {
+        self.slot_words * slots as u64
+    }
+
+    /// Byte offset of a slot's epoch.
+    #[inline(always)]
+    pub const fn epoch(self, slot: u32) -> u64 {
+        self.slot_words * slot as u64 * 8
+    }
+
+    /// Byte offset of a slot's word `i`.
+    #[inline(always)]
+    pub const fn word(self, slot: u32, i: u32) -> u64 {
+        self.epoch(slot) + 128 + i as u64 * 8
+    }
+}
+
+impl Context {
+    /// Address of heap offset `offset` at `pe`, whose bounds the caller has checked.
+    #[inline(always)]
+    pub const fn address(&self, pe: Pe, offset: u64) -> u64 {
+        self.base + pe.raw() as u64 * self.stride + offset
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Context>() == 80 && align_of::<Context>() == 8);
+    assert!(size_of::<Route>() == 8);
+    assert!(size_of::<HeapHeader>() == 64);
+    assert!(size_of::<FaultRecord>() == 56);
+    assert!(size_of::<Control>() == 64);
+    assert!(size_of::<Request>() == 64 && align_of::<Request>() == 64);
+    assert!(size_of::<Ring>() == 64);
+    assert!(size_of::<crate::Sym<u8>>() == 16 && size_of::<crate::Rank>() == 8 && size_of::<crate::Place<u8>>() == 24);
+    assert!(size_of::<crate::TeamView>() == 48);
+    assert!(HEAP_RESERVED as usize >= size_of::<HeapHeader>());
+};
