@@ -4,8 +4,7 @@
 //! of its call sequence alone: the same calls in the same order give the same offsets on every PE, so a collective
 //! allocation exchanges no addresses. It hands out offsets and touches no memory.
 
-use std_alloc::collections::BTreeMap;
-
+use hashbrown::HashMap;
 use thiserror::Error;
 
 use self::blocks::Blocks;
@@ -40,8 +39,8 @@ pub struct Allocator {
     capacity: u64,
     used: u64,
     blocks: Blocks,
-    /// The block of the live object at each offset.
-    live: BTreeMap<u64, u32>,
+    /// The block of the live object at each offset. Only looked up: the order in it differs from PE to PE.
+    live: HashMap<u64, u32>,
 }
 
 /// Why [`Allocator::alloc`] refused.
@@ -133,7 +132,7 @@ impl Allocator {
         let end = base.saturating_add(capacity) / GRANULE * GRANULE;
         let base = base.checked_next_multiple_of(GRANULE).unwrap_or(end).min(end);
         let capacity = end - base;
-        Self { base, capacity, used: 0, blocks: Blocks::new(base, capacity), live: BTreeMap::new() }
+        Self { base, capacity, used: 0, blocks: Blocks::new(base, capacity), live: HashMap::new() }
     }
 
     /// Reserves `bytes` bytes whose offset is a multiple of `align` and of [`GRANULE`], and returns the offset. Zero
@@ -186,11 +185,9 @@ impl Allocator {
         if !(base..end).contains(&offset) {
             return FreeError::Foreign { offset, base, end };
         }
-        match self.live.range(..offset).next_back() {
-            Some((&object, &block)) if offset - object < self.blocks[block].size => {
-                FreeError::Interior { offset, object }
-            }
-            _ => FreeError::NotLive { offset },
+        match self.blocks.taken_around(offset) {
+            Some(object) => FreeError::Interior { offset, object },
+            None => FreeError::NotLive { offset },
         }
     }
 }

@@ -87,6 +87,12 @@ impl Blocks {
         top.into_iter().flatten().map(|block| self[block].size).max().unwrap_or(0)
     }
 
+    /// Where the taken block around `offset` starts.
+    pub(super) fn taken_around(&self, offset: u64) -> Option<u64> {
+        let around = |block: &&Block| !block.free && offset.checked_sub(block.offset).is_some_and(|at| at < block.size);
+        self.entries.iter().find(around).map(|block| block.offset)
+    }
+
     /// A free block with room for `size` bytes at a multiple of `align`.
     fn find(&self, size: u64, align: u64) -> Option<u32> {
         // Room for the worst padding; blocks of a class above that of one granule less have at least this much.
@@ -134,7 +140,8 @@ impl Blocks {
         }
         self[first].size += size;
         self[first].after = after;
-        self[second].next = self.vacant;
+        // An entry without a block has no bytes, so no search finds it.
+        (self[second].size, self[second].next) = (0, self.vacant);
         self.vacant = second;
     }
 
