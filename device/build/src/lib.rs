@@ -1,1 +1,28 @@
-//! Compiles a kernels crate to PTX.
+//! Compiles a kernels crate to PTX: congruent's own and any user's.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), congruent_build::BuildError> {
+//! for ptx in congruent_build::Builder::new("kernels/Cargo.toml").out_dir("kernels/ptx").build()? {
+//!     println!("wrote {}", ptx.path.display());
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The crate needs no build settings: a plain `#![no_std]` library with `extern "ptx-kernel"` functions will do. The
+//! result is the same text wherever it is built, so it can be checked in; [`Builder::check`] says whether it is current.
+
+mod builder;
+mod check;
+mod error;
+mod header;
+mod metadata;
+mod ptxas;
+mod target;
+mod toolchain;
+
+pub use builder::{Builder, PtxFile};
+pub use check::{Check, Verdict};
+pub use error::BuildError;
+pub use ptxas::{Assembly, FunctionUsage, Ptxas};
+pub use target::{DEFAULT_TARGETS, Target};
+pub use toolchain::{CoreLibrary, DeviceRustc};

@@ -1,0 +1,132 @@
+//! The command `congruent-build`: compile, check and assemble device code from a shell.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use congruent_build::{BuildError, Builder, DeviceRustc, Ptxas, Target};
+
+/// Compiles kernels written in Rust to PTX.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Compile a kernels crate and write its PTX.
+    Build(Selection),
+    /// Compile again and compare with the PTX already there; exit with 1 if it is out of date.
+    Check(Selection),
+    /// Run ptxas on PTX files; show registers, stack and spills.
+    Assemble {
+        /// PTX files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// List the compiler and the assembler found.
+    Doctor,
+}
+
+#[derive(Args)]
+struct Selection {
+    /// The package to compile, if not the manifest's own.
+    #[arg(short, long)]
+    package: Option<String>,
+    /// Its Cargo.toml, or that of its workspace.
+    #[arg(long, default_value = "Cargo.toml")]
+    manifest_path: PathBuf,
+    /// The folder of the PTX files; `ptx` beside the manifest if not given.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// What to compile for, as `sm_90:ptx84`; repeat for several.
+    #[arg(long = "target")]
+    targets: Vec<Target>,
+    /// Features of the package to turn on.
+    #[arg(long, value_delimiter = ',')]
+    features: Vec<String>,
+    /// The folder for intermediate files.
+    #[arg(long)]
+    target_dir: Option<PathBuf>,
+}
+
+impl Selection {
+    fn builder(self) -> Builder {
+        let mut builder = Builder::new(self.manifest_path).features(self.features);
+        if let Some(package) = self.package {
+            builder = builder.package(package);
+        }
+        if let Some(out) = self.out {
+            builder = builder.out_dir(out);
+        }
+        if let Some(folder) = self.target_dir {
+            builder = builder.target_dir(folder);
+        }
+        if self.targets.is_empty() { builder } else { builder.targets(self.targets) }
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Task::Build(selection) => build(&selection.builder()),
+        Task::Check(selection) => check(&selection.builder()),
+        Task::Assemble { files } => Ptxas::find().and_then(|ptxas| assemble(&ptxas, &files)),
+        Task::Doctor => Ok(doctor()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn build(builder: &Builder) -> Result<bool, BuildError> {
+    for file in builder.build()? {
+        println!("{}", file.path.display());
+    }
+    Ok(true)
+}
+
+fn check(builder: &Builder) -> Result<bool, BuildError> {
+    let checks = builder.check()?;
+    for check in &checks {
+        println!("{}: {}", check.path.display(), check.verdict);
+    }
+    Ok(checks.iter().all(|check| check.verdict.is_ok()))
+}
+
+fn assemble(ptxas: &Ptxas, files: &[PathBuf]) -> Result<bool, BuildError> {
+    for file in files {
+        let assembly = ptxas.assemble(file)?;
+        println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
+        for function in &assembly.functions {
+            let registers = function.registers.map_or_else(|| "function".to_owned(), |n| format!("{n} registers"));
+            println!(
+                "  {}: {registers}, {} B stack, {} B spill stores, {} B spill loads, {} B shared",
+                function.name, function.stack, function.spill_stores, function.spill_loads, function.shared
+            );
+        }
+    }
+    Ok(true)
+}
+
+fn doctor() -> bool {
+    let place = |path: &Path| path.display().to_string();
+    let rustc = DeviceRustc::find();
+    match &rustc {
+        Ok(rustc) => {
+            println!("device rustc: {} ({}, LLVM {}, {})", place(&rustc.path), rustc.version, rustc.llvm, rustc.core)
+        }
+        Err(error) => println!("device rustc: {error}"),
+    }
+    match Ptxas::find() {
+        Ok(ptxas) => println!("ptxas: {} ({})", place(&ptxas.path), ptxas.version),
+        Err(error) => println!("ptxas: {error}"),
+    }
+    rustc.is_ok()
+}

@@ -1,0 +1,239 @@
+//! The recipe: one cargo run per target, and the text it leaves.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, path};
+
+use crate::error::BuildError;
+use crate::header;
+use crate::metadata::Plan;
+use crate::target::Target;
+use crate::toolchain::{CoreLibrary, DeviceRustc, TRIPLE, library_source};
+
+/// Compiles one kernels crate for several targets.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    manifest: PathBuf,
+    package: Option<String>,
+    features: Vec<String>,
+    targets: Vec<Target>,
+    out_dir: Option<PathBuf>,
+    target_dir: Option<PathBuf>,
+    rustc: Option<DeviceRustc>,
+}
+
+/// One PTX file written by [`Builder::build`].
+#[derive(Clone, Debug)]
+pub struct PtxFile {
+    /// The target it is for.
+    pub target: Target,
+    /// Where it is: `OUT/NAME.sm_90.ptx`, after the library's name.
+    pub path: PathBuf,
+}
+
+impl Builder {
+    /// Compiles the package of `manifest`, a `Cargo.toml` or the folder of one.
+    pub fn new(manifest: impl Into<PathBuf>) -> Self {
+        let mut manifest = manifest.into();
+        if !manifest.ends_with("Cargo.toml") {
+            manifest.push("Cargo.toml");
+        }
+        Self {
+            manifest,
+            package: None,
+            features: Vec::new(),
+            targets: Target::defaults(),
+            out_dir: None,
+            target_dir: None,
+            rustc: None,
+        }
+    }
+
+    /// Compiles this package of the manifest's workspace instead of its own.
+    pub fn package(mut self, name: impl Into<String>) -> Self {
+        self.package = Some(name.into());
+        self
+    }
+
+    /// Turns on features of the package.
+    pub fn features(mut self, features: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.features = features.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Compiles for these targets instead of [`DEFAULT_TARGETS`](crate::DEFAULT_TARGETS).
+    pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Self {
+        self.targets = targets.into_iter().collect();
+        self
+    }
+
+    /// Writes the files here instead of into `ptx/` beside the manifest.
+    pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.out_dir = Some(folder.into());
+        self
+    }
+
+    /// Keeps intermediate files here instead of in `ptx/` of the workspace's target folder.
+    pub fn target_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.target_dir = Some(folder.into());
+        self
+    }
+
+    /// Compiles with this compiler instead of the one [`DeviceRustc::find`] finds.
+    pub fn rustc(mut self, rustc: DeviceRustc) -> Self {
+        self.rustc = Some(rustc);
+        self
+    }
+
+    /// Compiles for every target and writes the files, replacing those that differ.
+    pub fn build(&self) -> Result<Vec<PtxFile>, BuildError> {
+        let out_dir = self.output_folder()?;
+        fs::create_dir_all(&out_dir).map_err(BuildError::io(&out_dir))?;
+        let mut files = Vec::new();
+        for Compiled { target, file_name, text } in self.compile()? {
+            let path = out_dir.join(file_name);
+            // An unchanged file keeps its time stamp, so that nothing which includes it is rebuilt.
+            if fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
+                fs::write(&path, &text).map_err(BuildError::io(&path))?;
+            }
+            files.push(PtxFile { target, path });
+        }
+        Ok(files)
+    }
+
+    /// The files' texts, one per target, without writing them.
+    pub(crate) fn compile(&self) -> Result<Vec<Compiled>, BuildError> {
+        let rustc = self.compiler()?;
+        let manifest = absolute(&self.manifest)?;
+        let plan = Plan::read(&rustc.cargo(), &manifest, self.package.as_deref())?;
+        let target_dir = match &self.target_dir {
+            Some(folder) => absolute(folder)?,
+            None => plan.target_dir.join("ptx"),
+        };
+        let recipe = Recipe { rustc: &rustc, manifest: &manifest, plan: &plan, features: &self.features };
+        let compile = |target: &Target| {
+            let ptx = recipe.run(target, &target_dir.join(target.arch()))?;
+            Ok(Compiled {
+                target: target.clone(),
+                file_name: format!("{}.{}.ptx", plan.library, target.arch()),
+                text: header::with_header(&ptx, &rustc, target),
+            })
+        };
+        self.targets.iter().map(compile).collect()
+    }
+
+    /// The compiler that will be used.
+    pub(crate) fn compiler(&self) -> Result<DeviceRustc, BuildError> {
+        self.rustc.clone().map_or_else(DeviceRustc::find, Ok)
+    }
+
+    /// Where the files go.
+    pub(crate) fn output_folder(&self) -> Result<PathBuf, BuildError> {
+        match &self.out_dir {
+            Some(folder) => Ok(folder.clone()),
+            None => Ok(absolute(&self.manifest)?.with_file_name("ptx")),
+        }
+    }
+}
+
+/// One compiled text.
+pub(crate) struct Compiled {
+    pub(crate) target: Target,
+    pub(crate) file_name: String,
+    pub(crate) text: String,
+}
+
+/// One cargo run.
+pub(crate) struct Recipe<'a> {
+    rustc: &'a DeviceRustc,
+    manifest: &'a Path,
+    plan: &'a Plan,
+    features: &'a [String],
+}
+
+impl Recipe<'_> {
+    /// The flags that decide about the code, for every crate of the build.
+    pub(crate) fn flags(target: &Target) -> Vec<String> {
+        vec![
+            format!("-Ctarget-cpu={}", target.arch()),
+            format!("-Ctarget-feature=+{}", target.ptx()),
+            // This pass copies a barrier into both arms of a branch, which the device forbids.
+            "-Zmir-enable-passes=-JumpThreading".to_owned(),
+        ]
+    }
+
+    /// Compiles for `target`, building in `folder`; gives the compiler's text.
+    fn run(&self, target: &Target, folder: &Path) -> Result<String, BuildError> {
+        let ptx = folder.join(format!("{}.ptx", self.plan.library));
+        let mut cargo = Command::new(self.rustc.cargo());
+        cargo
+            .args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--release", "--target", TRIPLE])
+            .arg("--manifest-path")
+            .arg(self.manifest)
+            .args(["--package", &self.plan.package])
+            .args(self.features.iter().map(|feature| format!("--features={feature}")));
+        if self.rustc.core == CoreLibrary::Source {
+            cargo.arg("-Zbuild-std=core");
+        }
+        // Under fat LTO the last crate's assembly is the whole program. It is complete before linking starts.
+        cargo.arg("--").arg(joined("--emit=asm=", &ptx));
+        cargo
+            .env("RUSTC", &self.rustc.path)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_TARGET_DIR", folder)
+            .env("CARGO_ENCODED_RUSTFLAGS", self.encoded_flags(target, folder))
+            // Cargo prefers these to the profile in the user's manifest, which therefore needs none.
+            .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+            .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "false")
+            .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false")
+            // Wrappers are for host builds: clippy's would check instead of compile.
+            .env_remove("RUSTC_WRAPPER")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .stdin(Stdio::null());
+        let status = cargo.status().map_err(|error| BuildError::Program {
+            program: self.rustc.cargo().display().to_string(),
+            problem: format!("cannot be started: {error}\nhelp: check that it is installed and on PATH"),
+        })?;
+        if !status.success() {
+            return Err(BuildError::Compile { package: self.plan.package.clone(), target: target.clone() });
+        }
+        match fs::read_to_string(&ptx) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(BuildError::NoPtx { path: ptx }),
+            Err(error) => Err(BuildError::io(&ptx)(error)),
+        }
+    }
+
+    /// [`Self::flags`] and those that keep paths out of the text, in cargo's encoding.
+    fn encoded_flags(&self, target: &Target, folder: &Path) -> OsString {
+        let mut flags: Vec<OsString> = Self::flags(target).into_iter().map(OsString::from).collect();
+        // There is nothing to link: the assembly is all that is wanted, so any program that succeeds will do.
+        flags.push("-Clinker=true".into());
+        let sources = self.plan.sources.iter().map(|(path, name)| (path.clone(), name.as_str()));
+        let library = library_source(&self.rustc.sysroot);
+        let remapped = sources.chain([(folder.to_path_buf(), "/target"), (library, "/rust/library")]);
+        flags.extend(remapped.map(|(path, name)| {
+            let mut flag = joined("--remap-path-prefix=", &path);
+            flag.push("=");
+            flag.push(name);
+            flag
+        }));
+        flags.join(OsString::from("\u{1f}").as_os_str())
+    }
+}
+
+fn joined(prefix: &str, path: &Path) -> OsString {
+    let mut text = OsString::from(prefix);
+    text.push(path);
+    text
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
+    path::absolute(path).map_err(BuildError::io(path))
+}

@@ -1,0 +1,187 @@
+//! NVIDIA's assembler: whether it takes a file, and what the functions in it cost.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::error::BuildError;
+use crate::toolchain::ask;
+
+/// The assembler.
+#[derive(Clone, Debug)]
+pub struct Ptxas {
+    /// The program.
+    pub path: PathBuf,
+    /// Its release, `13.5, V13.5.37`.
+    pub version: String,
+}
+
+/// An assembled file.
+#[derive(Clone, Debug)]
+pub struct Assembly {
+    /// The GPU generation it was assembled for.
+    pub arch: String,
+    /// Its kernels and the functions that were not inlined.
+    pub functions: Vec<FunctionUsage>,
+}
+
+/// What one function needs of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FunctionUsage {
+    /// Its name in the PTX.
+    pub name: String,
+    /// Registers per thread; none for functions that are not kernels.
+    pub registers: Option<u32>,
+    /// Bytes of stack per thread.
+    pub stack: u32,
+    /// Bytes stored because registers ran out.
+    pub spill_stores: u32,
+    /// Bytes loaded because registers ran out.
+    pub spill_loads: u32,
+    /// Bytes of shared memory per block.
+    pub shared: u32,
+}
+
+const PTXAS_VARIABLE: &str = "CONGRUENT_PTXAS";
+
+impl Ptxas {
+    /// Finds one: the program that `CONGRUENT_PTXAS` names, or that of PATH, /usr/local/cuda, or pip's `nvidia-cuda-nvcc`.
+    pub fn find() -> Result<Self, BuildError> {
+        if let Some(path) = env::var_os(PTXAS_VARIABLE) {
+            return Self::at(Path::new(&path));
+        }
+        candidates().iter().find_map(|path| Self::at(path).ok()).ok_or(BuildError::NoPtxas)
+    }
+
+    /// The assembler at `path`.
+    pub fn at(path: &Path) -> Result<Self, BuildError> {
+        let text = ask(path, &["--version"])?;
+        let release = text.lines().find_map(|line| line.split_once("release ")).map_or("unknown", |(_, rest)| rest);
+        Ok(Self { path: path.to_path_buf(), version: release.trim().to_owned() })
+    }
+
+    /// Assembles `file` for the generation it names and throws the machine code away.
+    pub fn assemble(&self, file: &Path) -> Result<Assembly, BuildError> {
+        let text = fs::read_to_string(file).map_err(BuildError::io(file))?;
+        let rejected = |message: &str| BuildError::Rejected { path: file.to_path_buf(), message: message.to_owned() };
+        let arch = target_directive(&text).ok_or_else(|| rejected("it has no `.target`"))?;
+        let output = Command::new(&self.path)
+            // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like.
+            .args(["-v", "-c", "-arch", arch, "-o", "/dev/null"])
+            .arg(file)
+            .output()
+            .map_err(|error| BuildError::Program {
+                program: self.path.display().to_string(),
+                problem: format!("cannot be started: {error}"),
+            })?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if !output.status.success() {
+            return Err(rejected(said.trim()));
+        }
+        Ok(Assembly { arch: arch.to_owned(), functions: parse_verbose(&said) })
+    }
+}
+
+fn target_directive(ptx: &str) -> Option<&str> {
+    let rest = ptx.lines().find_map(|line| line.trim().strip_prefix(".target"))?;
+    rest.split([',', ' ', '\t']).find(|word| word.starts_with("sm_"))
+}
+
+/// Where an assembler may be, in the order they are tried.
+fn candidates() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        env::var_os("PATH").iter().flat_map(env::split_paths).map(|folder| folder.join("ptxas")).collect();
+    found.push(PathBuf::from("/usr/local/cuda/bin/ptxas"));
+    found.extend(pip_location());
+    found.retain(|path| path.is_file());
+    found
+}
+
+/// `nvidia-cuda-nvcc` puts the assembler into a folder of the Python package `nvidia`, named after the CUDA release.
+fn pip_location() -> Vec<PathBuf> {
+    let script = "import nvidia; print(*nvidia.__path__, sep='\\n')";
+    let Ok(folders) = ask(Path::new("python3"), &["-c", script]) else {
+        return Vec::new();
+    };
+    let releases = folders.lines().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let mut found: Vec<_> = releases.filter_map(|entry| Some(entry.ok()?.path().join("bin/ptxas"))).collect();
+    found.sort();
+    found
+}
+
+/// Reads what `ptxas -v` says:
+/// ```text
+/// ptxas info    : Compiling entry function 'k' for 'sm_90'
+/// ptxas info    : Function properties for k
+///     8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads
+/// ptxas info    : Used 14 registers, used 1 barriers, 8 bytes cumulative stack size, 128 bytes smem
+/// ```
+/// The last line belongs to the kernel named by the first, however many functions come between.
+fn parse_verbose(text: &str) -> Vec<FunctionUsage> {
+    let mut functions: Vec<FunctionUsage> = Vec::new();
+    let mut kernel = None;
+    for line in text.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().map(str::to_owned);
+        } else if let Some((_, name)) = line.split_once("Function properties for ") {
+            functions.push(FunctionUsage { name: name.trim().to_owned(), ..FunctionUsage::default() });
+        } else if line.contains("bytes stack frame") {
+            if let Some(last) = functions.last_mut() {
+                last.stack = before(line, " bytes stack frame");
+                last.spill_stores = before(line, " bytes spill stores");
+                last.spill_loads = before(line, " bytes spill loads");
+            }
+        } else if line.contains(" registers") {
+            let of_kernel = |usage: &&mut FunctionUsage| kernel.as_ref() == Some(&usage.name);
+            if let Some(usage) = functions.iter_mut().rev().find(of_kernel) {
+                usage.registers = Some(before(line, " registers"));
+                usage.shared = before(line, " bytes smem");
+            }
+        }
+    }
+    functions
+}
+
+/// The number in front of `words`, or 0 where the line does not have them.
+fn before(line: &str, words: &str) -> u32 {
+    let Some((front, _)) = line.split_once(words) else {
+        return 0;
+    };
+    front.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERBOSE: &str = "\
+ptxas info    : 16 bytes gmem
+ptxas info    : Compiling entry function 'k' for 'sm_90'
+ptxas info    : Function properties for k
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Function properties for helper
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 14 registers, used 1 barriers, 8 bytes cumulative stack size, 128 bytes smem, 400 bytes cmem[0]
+";
+
+    #[test]
+    fn usage_goes_to_its_function() {
+        let functions = parse_verbose(VERBOSE);
+        let kernel = FunctionUsage {
+            name: "k".to_owned(),
+            registers: Some(14),
+            stack: 8,
+            spill_stores: 4,
+            spill_loads: 12,
+            shared: 128,
+        };
+        assert_eq!(functions, [kernel, FunctionUsage { name: "helper".to_owned(), ..FunctionUsage::default() }]);
+    }
+
+    #[test]
+    fn the_generation_is_read_from_the_text() {
+        assert_eq!(target_directive(".version 8.4\n.target sm_90a, debug\n"), Some("sm_90a"));
+        assert_eq!(target_directive("nothing"), None);
+    }
+}
