@@ -1,1 +1,70 @@
 //! What kernel authors call: put, get, signals, atomics, waits and groups, on the CPU and as PTX.
+//!
+//! A kernel is a function over a [`Block`] and a [`Ctx`], declared in [`kernels!`]; its one body runs natively on the CPU
+//! and, compiled by `congruent-build`, as PTX on a GPU. Remote memory is named by places (`sym.at(rank)`), never by
+//! pointers, and every access to it is a relaxed access of words: programs that race see torn values, never broken
+//! memory. Order comes from [`Ctx::notify`] and [`Ctx::wait`] alone; `docs/memory-model.md` numbers the rules that the
+//! `# Ordering` headings here cite.
+//!
+//! ```
+//! use congruent_device::{Group, Semaphore, Sym, kernels};
+//!
+//! kernels! {
+//!     /// Two PEs bounce a counter.
+//!     pub fn ping_pong(block, ctx, ball: Sym<u64>, turn: Sym<Semaphore>, rounds: u64) {
+//!         let team = ctx.world();
+//!         let (peer, first) = (team.next(), team.me().index() == 0);
+//!         for _ in 0..rounds {
+//!             if !first { ctx.wait(block, turn.from_rank(peer), 1); }
+//!             if block.leader() { ctx.store(ball, 0, ctx.load(ball, 0) + 1); }
+//!             block.sync();
+//!             ctx.put_signal(block, ball.at(peer), ball, turn.at(peer).post());
+//!             if first { ctx.wait(block, turn.from_rank(peer), 1); }
+//!         }
+//!     }
+//! }
+//! ```
+#![no_std]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(abi_ptx, asm_experimental_arch, stdarch_nvptx, link_llvm_intrinsics, abi_unadjusted)
+)]
+
+mod access;
+mod arch;
+mod atomics;
+mod bulk;
+mod ctx;
+mod direct;
+mod group;
+mod kernels;
+mod nonblocking;
+mod order;
+mod rma;
+mod team;
+mod wait;
+
+pub use congruent_heap::{
+    Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore, Signal,
+    Sym, Tag, TeamView, World, abi, bf16, f16, team_tag,
+};
+
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use arch::cpu;
+pub use atomics::{Atomic, AtomicInteger};
+pub use ctx::Ctx;
+pub use direct::Peer;
+pub use group::{Block, Group, Strided, Thread, Warp};
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+pub use kernels::enter;
+pub use kernels::{Kernel, KernelArgs, Module};
+pub use nonblocking::Nonblocking;
+pub use team::Team;
+pub use wait::TimedOut;
+
+mod sealed {
+    /// Keeps a trait to this crate's types.
+    pub trait Sealed {}
+}

@@ -10,9 +10,9 @@
 extern crate alloc as std_alloc;
 
 pub mod abi;
-mod argument;
 #[cfg(not(target_arch = "nvptx64"))]
 mod alloc;
+mod argument;
 mod pe;
 mod pod;
 #[cfg(not(target_arch = "nvptx64"))]

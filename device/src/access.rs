@@ -1,0 +1,61 @@
+//! One element of symmetric memory, whatever its type: as few relaxed word accesses as its size and alignment allow.
+
+use core::mem::MaybeUninit;
+
+use congruent_heap::Pod;
+
+use crate::arch;
+
+/// Bytes of one access to a `T`: the widest power of two that divides its size and that its alignment grants.
+const fn width<T>() -> usize {
+    let (size, align) = (size_of::<T>(), align_of::<T>());
+    let mut width = if align < 8 { align } else { 8 };
+    while !size.is_multiple_of(width) {
+        width /= 2;
+    }
+    width
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned for `T`.
+#[inline(always)]
+pub(crate) unsafe fn load<T: Pod>(pointer: *const T) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `width` divides size and alignment, so the accesses are aligned and cover exactly the element; all of its
+    // bytes are then written, and any bytes are a valid Pod.
+    unsafe {
+        let mut at = 0;
+        while at < size_of::<T>() {
+            let (from, to) = (pointer.cast::<u8>().add(at), value.as_mut_ptr().cast::<u8>().add(at));
+            match width::<T>() {
+                1 => to.write(arch::load::<u8>(from)),
+                2 => to.cast::<u16>().write(arch::load(from.cast::<u16>())),
+                4 => to.cast::<u32>().write(arch::load(from.cast::<u32>())),
+                _ => to.cast::<u64>().write(arch::load(from.cast::<u64>())),
+            }
+            at += width::<T>();
+        }
+        value.assume_init()
+    }
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned for `T`.
+#[inline(always)]
+pub(crate) unsafe fn store<T: Pod>(pointer: *mut T, value: T) {
+    let from = (&raw const value).cast::<u8>();
+    // SAFETY: `width` divides size and alignment, so the accesses are aligned and cover exactly the element.
+    unsafe {
+        let mut at = 0;
+        while at < size_of::<T>() {
+            let (from, to) = (from.add(at), pointer.cast::<u8>().add(at));
+            match width::<T>() {
+                1 => arch::store::<u8>(to, from.read()),
+                2 => arch::store(to.cast::<u16>(), from.cast::<u16>().read()),
+                4 => arch::store(to.cast::<u32>(), from.cast::<u32>().read()),
+                _ => arch::store(to.cast::<u64>(), from.cast::<u64>().read()),
+            }
+            at += width::<T>();
+        }
+    }
+}

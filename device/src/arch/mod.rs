@@ -1,0 +1,40 @@
+//! The one place that knows a machine: every intrinsic, every `asm!`, every atomic access to symmetric memory.
+//!
+//! Two implementations with the same items: `nvptx` (PTX by inline assembly and LLVM intrinsics) and `cpu` (native
+//! instructions; blocks and lanes are made by the host's CPU machine through [`Machine`](cpu::Machine)). To add a machine,
+//! give these:
+//!
+//! | item | what it must do |
+//! |---|---|
+//! | `Lane` | who runs: thread, block, their counts; syncs, votes and broadcasts of block and warp; exit; clock |
+//! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
+//! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
+//! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
+//! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
+//! | `copy`, `copy_strided`, `fill`, `combine` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `Backoff` | how a poll passes the time, and when it looks at the clock |
+//! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod cpu;
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) use cpu::*;
+
+#[cfg(target_arch = "nvptx64")]
+mod nvptx;
+#[cfg(target_arch = "nvptx64")]
+pub(crate) use nvptx::*;
+
+/// An unsigned integer that one instruction moves.
+pub(crate) trait Word: Copy + PartialEq {}
+impl Word for u8 {}
+impl Word for u16 {}
+impl Word for u32 {}
+impl Word for u64 {}
+
+/// What part of a bulk operation a thread does: thread `rank` of `size`.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}

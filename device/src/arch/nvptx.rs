@@ -1,0 +1,535 @@
+//! NVIDIA GPUs: PTX by inline assembly, convergent operations by LLVM intrinsics.
+//!
+//! rustc does not mark inline assembly as convergent, so LLVM may duplicate or sink it: barriers, votes and shuffles are
+//! LLVM intrinsics and never assembly. Atomic read-modify-writes are assembly and never `core::sync::atomic`, which loses
+//! order and system scope on this target (docs/memory-model.md, "Why not core atomics").
+
+use core::arch::asm;
+use core::marker::PhantomData;
+
+use congruent_heap::Pod;
+
+use super::{Share, Word};
+
+#[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.barrier.cta.sync.all"]
+    fn barrier_sync(id: i32);
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.all"]
+    fn barrier_or(id: i32, flag: bool) -> bool;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: i32);
+    #[link_name = "llvm.nvvm.vote.any.sync"]
+    fn vote_any(mask: i32, flag: bool) -> bool;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_idx(mask: i32, value: i32, lane: i32, clamp: i32) -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.tid.x"]
+    fn tid() -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.ntid.x"]
+    fn ntid() -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.ctaid.x"]
+    fn ctaid() -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.nctaid.x"]
+    fn nctaid() -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.warpsize"]
+    fn warpsize() -> i32;
+    #[link_name = "llvm.nvvm.read.ptx.sreg.globaltimer"]
+    fn globaltimer() -> i64;
+}
+
+/// All lanes of a warp take part.
+const FULL: i32 = -1;
+
+/// Which thread this is: asked of the hardware.
+#[derive(Clone, Copy)]
+pub struct Lane<'m>(PhantomData<&'m ()>);
+
+impl Lane<'_> {
+    #[inline(always)]
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+    #[inline(always)]
+    pub(crate) fn thread(&self) -> u32 {
+        // SAFETY: reads a special register.
+        unsafe { tid() as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn threads(&self) -> u32 {
+        // SAFETY: reads a special register.
+        unsafe { ntid() as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn warp_size(&self) -> u32 {
+        // SAFETY: reads a special register.
+        unsafe { warpsize() as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn block(&self) -> u32 {
+        // SAFETY: reads a special register.
+        unsafe { ctaid() as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn blocks(&self) -> u32 {
+        // SAFETY: reads a special register.
+        unsafe { nctaid() as u32 }
+    }
+    #[inline(always)]
+    pub(crate) fn block_sync(&self) {
+        // SAFETY: the non-aligned barrier may be reached in any order of threads (PTX ISA, barrier{.cta}); threads that
+        // have exited are not waited for (PTX ISA, exit).
+        unsafe { barrier_sync(0) }
+    }
+    #[inline(always)]
+    pub(crate) fn block_any(&self, flag: bool) -> bool {
+        // SAFETY: as block_sync.
+        unsafe { barrier_or(0, flag) }
+    }
+    #[inline(always)]
+    pub(crate) fn block_broadcast(&self, value: u64) -> u64 {
+        let slot: u32;
+        // SAFETY: declares eight bytes of shared memory of this call site's own and gives their address.
+        unsafe {
+            asm!("{{ .shared .align 8 .b8 slot[8]; mov.u32 {a}, slot; }}", a = out(reg32) slot, options(nostack))
+        };
+        if self.thread() == 0 {
+            // SAFETY: the slot is shared memory of this block; the barriers order this store with the loads below.
+            unsafe { asm!("st.shared.b64 [{a}], {v};", a = in(reg32) slot, v = in(reg64) value, options(nostack)) };
+        }
+        self.block_sync();
+        let seen: u64;
+        // SAFETY: as above.
+        unsafe { asm!("ld.shared.b64 {v}, [{a}];", a = in(reg32) slot, v = out(reg64) seen, options(nostack)) };
+        self.block_sync();
+        seen
+    }
+    #[inline(always)]
+    pub(crate) fn warp_sync(&self) {
+        // SAFETY: every lane of the warp calls it, by the contract of a group.
+        unsafe { bar_warp_sync(FULL) }
+    }
+    #[inline(always)]
+    pub(crate) fn warp_any(&self, flag: bool) -> bool {
+        // SAFETY: every lane of the warp calls it, by the contract of a group.
+        unsafe {
+            bar_warp_sync(FULL);
+            vote_any(FULL, flag)
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn warp_broadcast(&self, value: u64) -> u64 {
+        // SAFETY: every lane of the warp calls it, by the contract of a group; there are no 64-bit shuffles.
+        let (low, high) = unsafe {
+            bar_warp_sync(FULL);
+            (shfl_idx(FULL, value as i32, 0, 31), shfl_idx(FULL, (value >> 32) as i32, 0, 31))
+        };
+        u64::from(low as u32) | u64::from(high as u32) << 32
+    }
+    #[inline(always)]
+    pub(crate) fn now_ns(&self) -> u64 {
+        // SAFETY: reads a special register.
+        unsafe { globaltimer() as u64 }
+    }
+    #[cold]
+    pub(crate) fn exit(&self) -> ! {
+        // SAFETY: ends this thread; barriers no longer wait for it (PTX ISA, exit).
+        unsafe { asm!("exit;", options(noreturn)) }
+    }
+}
+
+/// How a poll passes the time: it keeps polling, and looks at the clock rarely.
+pub(crate) struct Backoff {
+    turn: u32,
+}
+
+impl Backoff {
+    #[inline(always)]
+    pub(crate) const fn new() -> Self {
+        Self { turn: 0 }
+    }
+    #[inline(always)]
+    pub(crate) fn turn(&mut self, _lane: &Lane<'_>, _word: *const u64, _seen: u64) -> bool {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn & 1023 == 0
+    }
+}
+
+/// Nobody sleeps on a GPU's words.
+#[inline(always)]
+pub(crate) unsafe fn wake(_lane: &Lane<'_>, _sleepers: *mut u32, _word: *mut u64) {}
+
+/// One instruction on global memory at a generic address.
+macro_rules! on_global {
+    ($instruction:literal, $address:expr, $($operands:tt)*) => {
+        // SAFETY: the caller vouches that the address is mapped global memory, aligned to the access.
+        unsafe {
+            asm!(
+                concat!("{{ .reg .b64 g; cvta.to.global.u64 g, {p}; ", $instruction, " }}"),
+                p = in(reg64) $address, $($operands)*, options(nostack)
+            )
+        }
+    };
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned to its width.
+#[inline(always)]
+pub(crate) unsafe fn load<W: Word>(pointer: *const W) -> W {
+    let bits: u64 = match size_of::<W>() {
+        1 => {
+            let v: u16;
+            on_global!("ld.relaxed.sys.global.u8 {v}, [g];", pointer, v = out(reg16) v);
+            u64::from(v)
+        }
+        2 => {
+            let v: u16;
+            on_global!("ld.relaxed.sys.global.u16 {v}, [g];", pointer, v = out(reg16) v);
+            u64::from(v)
+        }
+        4 => {
+            let v: u32;
+            on_global!("ld.relaxed.sys.global.u32 {v}, [g];", pointer, v = out(reg32) v);
+            u64::from(v)
+        }
+        _ => {
+            let v: u64;
+            on_global!("ld.relaxed.sys.global.u64 {v}, [g];", pointer, v = out(reg64) v);
+            v
+        }
+    };
+    // SAFETY: W is an unsigned integer of at most 8 bytes, and this target is little-endian.
+    unsafe { core::mem::transmute_copy(&bits) }
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned to its width.
+#[inline(always)]
+pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
+    match size_of::<W>() {
+        1 => {
+            // SAFETY: W is u8.
+            let v: u8 = unsafe { core::mem::transmute_copy(&value) };
+            on_global!("st.relaxed.sys.global.u8 [g], {v};", pointer, v = in(reg16) u16::from(v));
+        }
+        2 => {
+            // SAFETY: W is u16.
+            let v: u16 = unsafe { core::mem::transmute_copy(&value) };
+            on_global!("st.relaxed.sys.global.u16 [g], {v};", pointer, v = in(reg16) v);
+        }
+        4 => {
+            // SAFETY: W is u32.
+            let v: u32 = unsafe { core::mem::transmute_copy(&value) };
+            on_global!("st.relaxed.sys.global.u32 [g], {v};", pointer, v = in(reg32) v);
+        }
+        _ => {
+            // SAFETY: W is u64.
+            let v: u64 = unsafe { core::mem::transmute_copy(&value) };
+            on_global!("st.relaxed.sys.global.u64 [g], {v};", pointer, v = in(reg64) v);
+        }
+    }
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned.
+#[inline(always)]
+pub(crate) unsafe fn load_acquire(pointer: *const u64) -> u64 {
+    let v: u64;
+    on_global!("ld.acquire.sys.global.u64 {v}, [g];", pointer, v = out(reg64) v);
+    v
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned.
+#[inline(always)]
+pub(crate) unsafe fn store_release(pointer: *mut u64, value: u64) {
+    on_global!("st.release.sys.global.u64 [g], {v};", pointer, v = in(reg64) value);
+}
+
+/// # Safety
+/// `pointer` is mapped symmetric memory, aligned.
+#[inline(always)]
+pub(crate) unsafe fn add_release(pointer: *mut u64, value: u64) {
+    on_global!("red.release.sys.global.add.u64 [g], {v};", pointer, v = in(reg64) value);
+}
+
+/// # Safety
+/// `pointer` is mapped memory, aligned.
+pub(crate) unsafe fn claim(pointer: *mut u32, from: u32, to: u32) -> bool {
+    let seen: u32;
+    on_global!("atom.acq_rel.sys.global.cas.b32 {o}, [g], {e}, {n};", pointer, o = out(reg32) seen, e = in(reg32) from, n = in(reg32) to);
+    seen == from
+}
+
+#[inline(always)]
+pub(crate) fn fence() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.acq_rel.sys;", options(nostack)) }
+}
+
+#[inline(always)]
+pub(crate) fn fence_sc() {
+    // SAFETY: a fence.
+    unsafe { asm!("fence.sc.sys;", options(nostack)) }
+}
+
+/// Relaxed read-modify-write at system scope; the pointers are mapped, aligned symmetric memory.
+pub(crate) trait Rmw: Sized {
+    unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn add(pointer: *mut Self, value: Self);
+    unsafe fn swap(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
+}
+
+/// The same, for integers.
+pub(crate) trait RmwInt: Rmw {
+    unsafe fn fetch_and(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_or(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
+}
+
+macro_rules! fetch {
+    ($name:ident, $register:ident, $instruction:literal) => {
+        #[inline(always)]
+        unsafe fn $name(pointer: *mut Self, value: Self) -> Self {
+            let old: Self;
+            on_global!(concat!("atom.relaxed.sys.global.", $instruction, " {o}, [g], {v};"), pointer, o = out($register) old, v = in($register) value);
+            old
+        }
+    };
+}
+
+macro_rules! rmw {
+    ($($type:ty, $register:ident, $bits:literal, $add:literal;)*) => {$(
+        impl Rmw for $type {
+            fetch!(fetch_add, $register, $add);
+            fetch!(swap, $register, concat!("exch.", $bits));
+            #[inline(always)]
+            unsafe fn add(pointer: *mut Self, value: Self) {
+                on_global!(concat!("red.relaxed.sys.global.", $add, " [g], {v};"), pointer, v = in($register) value);
+            }
+            #[inline(always)]
+            unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self {
+                let old: Self;
+                on_global!(
+                    concat!("atom.relaxed.sys.global.cas.", $bits, " {o}, [g], {e}, {n};"),
+                    pointer, o = out($register) old, e = in($register) expected, n = in($register) new
+                );
+                old
+            }
+        }
+    )*};
+}
+
+macro_rules! rmw_int {
+    ($($type:ty, $register:ident, $bits:literal, $number:literal;)*) => {$(
+        impl RmwInt for $type {
+            fetch!(fetch_and, $register, concat!("and.", $bits));
+            fetch!(fetch_or, $register, concat!("or.", $bits));
+            fetch!(fetch_xor, $register, concat!("xor.", $bits));
+            fetch!(fetch_min, $register, concat!("min.", $number));
+            fetch!(fetch_max, $register, concat!("max.", $number));
+        }
+    )*};
+}
+
+rmw! {
+    u32, reg32, "b32", "add.u32";
+    i32, reg32, "b32", "add.s32";
+    u64, reg64, "b64", "add.u64";
+    i64, reg64, "b64", "add.u64";
+    f32, reg32, "b32", "add.f32";
+    f64, reg64, "b64", "add.f64";
+}
+
+rmw_int! {
+    u32, reg32, "b32", "u32";
+    i32, reg32, "b32", "s32";
+    u64, reg64, "b64", "u64";
+    i64, reg64, "b64", "s64";
+}
+
+/// Four words in one access. Each is a relaxed access of its own in the PTX model; their order is unspecified.
+#[inline(always)]
+unsafe fn load16(pointer: *const u8) -> [u32; 4] {
+    let (a, b, c, d): (u32, u32, u32, u32);
+    on_global!(
+        "ld.relaxed.sys.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [g];",
+        pointer, a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d
+    );
+    [a, b, c, d]
+}
+
+#[inline(always)]
+unsafe fn store16(pointer: *mut u8, [a, b, c, d]: [u32; 4]) {
+    on_global!(
+        "st.relaxed.sys.global.v4.b32 [g], {{{a}, {b}, {c}, {d}}};",
+        pointer, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d
+    );
+}
+
+/// Copies its share of `bytes` bytes.
+///
+/// # Safety
+/// Both ranges are mapped global memory.
+#[inline(always)]
+pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
+    let apart = dst as usize ^ src as usize;
+    // SAFETY: the caller's contract; each branch moves only what both addresses are aligned for.
+    unsafe {
+        if apart.is_multiple_of(16) {
+            let head = ((dst as usize).wrapping_neg() % 16).min(bytes);
+            let vectors = (bytes - head) / 16 * 16;
+            copy_words::<u8>(share, dst, src, head);
+            copy_vectors(share, dst.add(head), src.add(head), vectors);
+            copy_words::<u8>(share, dst.add(head + vectors), src.add(head + vectors), bytes - head - vectors);
+        } else if apart.is_multiple_of(4) && (dst as usize).is_multiple_of(4) {
+            copy_words::<u32>(share, dst.cast(), src.cast(), bytes / 4);
+            copy_words::<u8>(share, dst.add(bytes / 4 * 4), src.add(bytes / 4 * 4), bytes % 4);
+        } else {
+            copy_words::<u8>(share, dst, src, bytes);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn copy_words<W: Word>(share: Share, dst: *mut W, src: *const W, count: usize) {
+    let mut i = share.rank;
+    while i < count {
+        // SAFETY: the caller's contract, and `i < count`.
+        unsafe { store(dst.add(i), load(src.add(i))) };
+        i += share.size;
+    }
+}
+
+/// Four 16-byte vectors a thread in flight: enough to hide the latency of memory behind a few warps.
+#[inline(always)]
+unsafe fn copy_vectors(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
+    let step = share.size * 16;
+    let mut at = share.rank * 16;
+    while at + 3 * step < bytes {
+        // SAFETY: the caller's contract; the last access starts below `bytes`, a multiple of 16.
+        unsafe {
+            let (a, b) = (load16(src.add(at)), load16(src.add(at + step)));
+            let (c, d) = (load16(src.add(at + 2 * step)), load16(src.add(at + 3 * step)));
+            store16(dst.add(at), a);
+            store16(dst.add(at + step), b);
+            store16(dst.add(at + 2 * step), c);
+            store16(dst.add(at + 3 * step), d);
+        }
+        at += 4 * step;
+    }
+    while at < bytes {
+        // SAFETY: as above.
+        unsafe { store16(dst.add(at), load16(src.add(at))) };
+        at += step;
+    }
+}
+
+/// Combines element `i` of every source with `op`, left to right, into element `i` of every destination.
+///
+/// # Safety
+/// Every range of `count` elements is mapped symmetric memory aligned for `T`.
+#[inline(always)]
+pub(crate) unsafe fn combine<T: Pod, const D: usize, const S: usize>(
+    share: Share,
+    dst: [*mut T; D],
+    src: [*const T; S],
+    count: usize,
+    op: &impl Fn(T, T) -> T,
+) {
+    const { assert!(S > 0) };
+    let mut apart = 0;
+    for pointer in &dst {
+        apart |= *pointer as usize ^ src[0] as usize;
+    }
+    for pointer in &src {
+        apart |= *pointer as usize ^ src[0] as usize;
+    }
+    let (mut head, mut whole) = (count, 0);
+    if size_of::<T>() <= 16 && size_of::<T>().is_power_of_two() && apart.is_multiple_of(16) {
+        head = ((src[0] as usize).wrapping_neg() % 16 / size_of::<T>()).min(count);
+        whole = (count - head) * size_of::<T>() / 16;
+    }
+    let lanes = const { if size_of::<T>() <= 16 { 16 / size_of::<T>() } else { 1 } };
+    // SAFETY: head, whole vectors and tail cover `0..count` without overlap; the vectors are 16-byte aligned.
+    unsafe {
+        combine_elements(share, dst, src, 0, head, op);
+        let mut vector = share.rank;
+        while vector < whole {
+            let at = head + vector * lanes;
+            let mut sum = load16(src[0].add(at).cast());
+            for source in &src[1..] {
+                let next = load16(source.add(at).cast());
+                sum = combine16(sum, next, op);
+            }
+            for destination in &dst {
+                store16(destination.add(at).cast(), sum);
+            }
+            vector += share.size;
+        }
+        combine_elements(share, dst, src, head + whole * lanes, count, op);
+    }
+}
+
+#[inline(always)]
+unsafe fn combine_elements<T: Pod, const D: usize, const S: usize>(
+    share: Share,
+    dst: [*mut T; D],
+    src: [*const T; S],
+    start: usize,
+    end: usize,
+    op: &impl Fn(T, T) -> T,
+) {
+    let mut i = start + share.rank;
+    while i < end {
+        // SAFETY: the caller's contract, and `i < end`.
+        unsafe {
+            let mut sum = crate::access::load(src[0].add(i));
+            for source in &src[1..] {
+                sum = op(sum, crate::access::load(source.add(i)));
+            }
+            for destination in &dst {
+                crate::access::store(destination.add(i), sum);
+            }
+        }
+        i += share.size;
+    }
+}
+
+#[inline(always)]
+fn combine16<T: Pod>(a: [u32; 4], b: [u32; 4], op: &impl Fn(T, T) -> T) -> [u32; 4] {
+    let (mut out, b) = (a, b);
+    for i in 0..16 / size_of::<T>() {
+        // SAFETY: 16 bytes hold so many elements; a [u32; 4] is read and written unaligned, so any alignment of T is met,
+        // and any bytes are a valid Pod.
+        unsafe {
+            let slot = (&raw mut out).cast::<T>().add(i);
+            let value = op(slot.read_unaligned(), (&raw const b).cast::<T>().add(i).read_unaligned());
+            slot.write_unaligned(value);
+        }
+    }
+    out
+}
+
+/// Stores `value` into its share of `count` elements.
+///
+/// # Safety
+/// The range is mapped symmetric memory aligned for `T`.
+#[inline(always)]
+pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value: T) {
+    let mut i = share.rank;
+    while i < count {
+        // SAFETY: the caller's contract, and `i < count`.
+        unsafe { crate::access::store(dst.add(i), value) };
+        i += share.size;
+    }
+}
+
+/// A broken promise of the program (an index out of bounds, say) stops the kernel: the host sees a trapped context.
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: stops the grid.
+    unsafe { core::arch::nvptx::trap() }
+}

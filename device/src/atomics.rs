@@ -1,0 +1,140 @@
+//! Remote atomics: 32 and 64 bits, at system scope.
+//!
+//! They act on the first element of a place, by the calling thread. All are relaxed (MM-7): they order nothing else; what
+//! orders data is a notify and a wait. Those with `fetch_` return the old value; those without need no answer and are
+//! cheaper where the peer is far.
+
+use congruent_heap::{Place, Pod};
+
+use crate::Ctx;
+use crate::arch::{Rmw, RmwInt};
+use crate::sealed::Sealed;
+
+/// A number that can be added to, swapped and compared remotely: `u32`, `i32`, `u64`, `i64`, `f32`, `f64`.
+#[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
+pub trait Atomic: Pod + Rmw + Sealed {}
+
+/// An [`Atomic`] integer, which has bits and an order too.
+#[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
+pub trait AtomicInteger: Atomic + RmwInt {}
+
+macro_rules! atomics {
+    ($trait:ident: $($type:ty)*) => { $(impl $trait for $type {})* };
+}
+atomics!(Sealed: u32 i32 u64 i64 f32 f64);
+atomics!(Atomic: u32 i32 u64 i64 f32 f64);
+atomics!(AtomicInteger: u32 i32 u64 i64);
+
+macro_rules! fetching {
+    ($bound:ident $machine:ident: $($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # One-sided
+        /// The old value is here on return.
+        ///
+        /// # Panics
+        /// Where the place is empty.
+        #[inline(always)]
+        #[track_caller]
+        pub fn $name<T: $bound, G>(&self, place: Place<T, G>, value: T) -> T {
+            let word = self.reach(place.elem(0));
+            // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
+            unsafe { $machine::$name(word, value) }
+        }
+    )*};
+}
+
+macro_rules! posting {
+    ($bound:ident: $($(#[$doc:meta])* $name:ident $fetch:ident)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # One-sided
+        /// On return it may not have happened yet; a quiet waits for it.
+        ///
+        /// # Panics
+        /// Where the place is empty.
+        #[inline(always)]
+        #[track_caller]
+        pub fn $name<T: $bound, G>(&self, place: Place<T, G>, value: T) {
+            self.$fetch(place, value);
+        }
+    )*};
+}
+
+impl Ctx<'_> {
+    fetching! { Atomic Rmw:
+        /// Adds, and gives the old value. Integers wrap around.
+        fetch_add
+        /// Stores, and gives the old value.
+        swap
+    }
+    fetching! { AtomicInteger RmwInt:
+        /// Bitwise and; gives the old value.
+        fetch_and
+        /// Bitwise or; gives the old value.
+        fetch_or
+        /// Bitwise exclusive or; gives the old value.
+        fetch_xor
+        /// Minimum; gives the old value.
+        fetch_min
+        /// Maximum; gives the old value.
+        fetch_max
+    }
+    posting! { AtomicInteger:
+        /// Bitwise and.
+        and fetch_and
+        /// Bitwise or.
+        or fetch_or
+        /// Bitwise exclusive or.
+        xor fetch_xor
+        /// Minimum.
+        min fetch_min
+        /// Maximum.
+        max fetch_max
+    }
+
+    /// Adds. Integers wrap around.
+    ///
+    /// # One-sided
+    /// On return it may not have happened yet; a quiet waits for it.
+    ///
+    /// # Panics
+    /// Where the place is empty.
+    #[inline(always)]
+    #[track_caller]
+    pub fn add<T: Atomic, G>(&self, place: Place<T, G>, value: T) {
+        let word = self.reach(place.elem(0));
+        // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
+        unsafe { Rmw::add(word, value) }
+    }
+
+    /// Stores `new` if the value is `expected`, bit for bit; gives the value that was there as `Ok` where it was stored.
+    ///
+    /// # One-sided
+    /// The old value is here on return.
+    ///
+    /// # Errors
+    /// The value that was there, where it was another.
+    ///
+    /// # Panics
+    /// Where the place is empty.
+    #[inline(always)]
+    #[track_caller]
+    pub fn compare_exchange<T: Atomic, G>(&self, place: Place<T, G>, expected: T, new: T) -> Result<T, T> {
+        let word = self.reach(place.elem(0));
+        // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
+        let old = unsafe { Rmw::compare_exchange(word, expected, new) };
+        if same_bits(&old, &expected) { Ok(old) } else { Err(old) }
+    }
+}
+
+/// Compare-exchange compares bits: -0.0 is not 0.0, and a NaN equals itself.
+#[inline(always)]
+fn same_bits<T: Atomic>(a: &T, b: &T) -> bool {
+    match size_of::<T>() {
+        // SAFETY: an Atomic is Pod and 4 or 8 bytes wide.
+        4 => unsafe { core::mem::transmute_copy::<T, u32>(a) == core::mem::transmute_copy::<T, u32>(b) },
+        // SAFETY: as above.
+        _ => unsafe { core::mem::transmute_copy::<T, u64>(a) == core::mem::transmute_copy::<T, u64>(b) },
+    }
+}

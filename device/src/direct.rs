@@ -1,0 +1,73 @@
+//! A peer's memory by load and store, where the machine reaches it so.
+
+use core::marker::PhantomData;
+
+use congruent_heap::{Place, Pod};
+
+use crate::{Ctx, access};
+
+/// A place that loads and stores reach. All accesses are relaxed (MM-1), as those of [`Ctx::load`] are.
+#[derive(Clone, Copy)]
+pub struct Peer<'c, T> {
+    first: *mut T,
+    len: usize,
+    ctx: PhantomData<&'c Ctx<'c>>,
+}
+
+impl Ctx<'_> {
+    /// The place as memory to load from and store to, or `None` where the peer is reached through a proxy.
+    ///
+    /// # Panics
+    /// Where the place is not of this world.
+    #[inline(always)]
+    #[track_caller]
+    pub fn direct<T: Pod, G>(&self, place: Place<T, G>) -> Option<Peer<'_, T>> {
+        (self.abi.routes == 0).then(|| Peer { first: self.reach(place), len: place.len(), ctx: PhantomData })
+    }
+}
+
+impl<T: Pod> Peer<'_, T> {
+    /// How many elements.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Element `i`, relaxed.
+    ///
+    /// # Panics
+    /// Where `i` is out of bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn load(&self, i: usize) -> T {
+        self.check(i);
+        // SAFETY: `direct` checked the place, and `i` is inside.
+        unsafe { access::load(self.first.add(i)) }
+    }
+
+    /// Stores element `i`, relaxed.
+    ///
+    /// # Panics
+    /// Where `i` is out of bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn store(&self, i: usize, value: T) {
+        self.check(i);
+        // SAFETY: `direct` checked the place, and `i` is inside.
+        unsafe { access::store(self.first.add(i), value) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn check(&self, i: usize) {
+        if i >= self.len {
+            panic!("index out of bounds of a peer's memory");
+        }
+    }
+}

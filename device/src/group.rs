@@ -1,0 +1,185 @@
+//! Who takes part in an operation: one [`Thread`], a [`Warp`], or the whole [`Block`].
+//!
+//! Groups are values that a kernel is given, so a function that holds only a `Warp` cannot sync the `Block`. A group
+//! operation is called by every thread of the group, with the same arguments.
+
+use crate::arch::{Lane, Share};
+use crate::sealed::Sealed;
+
+/// Threads that act together.
+pub trait Group: Sealed {
+    /// This thread's index in the group.
+    fn rank(&self) -> usize;
+    /// How many threads the group has. Never assume a number: on the CPU a block may be one thread.
+    fn size(&self) -> usize;
+    /// Waits for every thread of the group, and orders their memory accesses before it with those after it.
+    fn sync(&self);
+    /// Waits for every thread of the group, and tells whether any of them gave `true`.
+    fn any(&self, flag: bool) -> bool;
+    /// Waits for every thread of the group, and gives each the leader's value.
+    fn broadcast(&self, value: u64) -> u64;
+
+    /// Whether this is the group's first thread.
+    #[inline(always)]
+    fn leader(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// This thread's part of `0..len`: every `size`-th index from `rank` on.
+    #[inline(always)]
+    fn strided(&self, len: usize) -> Strided {
+        Strided { next: self.rank(), step: self.size(), len }
+    }
+}
+
+/// The indices that [`Group::strided`] gives.
+#[derive(Clone, Debug)]
+pub struct Strided {
+    next: usize,
+    step: usize,
+    len: usize,
+}
+
+impl Iterator for Strided {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let index = self.next;
+        if index >= self.len {
+            return None;
+        }
+        self.next = index + self.step;
+        Some(index)
+    }
+}
+
+/// All threads of a block. A kernel is given its block.
+pub struct Block<'m> {
+    lane: Lane<'m>,
+}
+
+/// The threads of a block that the hardware runs together. Made by [`Block::warp`].
+pub struct Warp<'m> {
+    lane: Lane<'m>,
+}
+
+/// One thread on its own: `&Thread` as the group of an operation that each thread does by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread;
+
+impl<'m> Block<'m> {
+    /// The block that this lane is in. For machines; a kernel is given its block.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn new(lane: Lane<'m>) -> Self {
+        Self { lane }
+    }
+
+    /// The warp that this thread is in.
+    #[inline(always)]
+    pub fn warp(&self) -> Warp<'m> {
+        Warp { lane: self.lane }
+    }
+
+    /// Index of this warp in the block.
+    #[inline(always)]
+    pub fn warp_index(&self) -> usize {
+        (self.lane.thread() / self.lane.warp_size()) as usize
+    }
+
+    /// How many warps the block has.
+    #[inline(always)]
+    pub fn warps(&self) -> usize {
+        self.lane.threads().div_ceil(self.lane.warp_size()) as usize
+    }
+
+    /// Index of this block in the launch.
+    #[inline(always)]
+    pub fn index(&self) -> usize {
+        self.lane.block() as usize
+    }
+
+    /// How many blocks the launch has.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.lane.blocks() as usize
+    }
+}
+
+impl Sealed for Block<'_> {}
+impl Sealed for Warp<'_> {}
+impl Sealed for Thread {}
+
+impl Group for Block<'_> {
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        self.lane.thread() as usize
+    }
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.lane.threads() as usize
+    }
+    #[inline(always)]
+    fn sync(&self) {
+        self.lane.block_sync();
+    }
+    #[inline(always)]
+    fn any(&self, flag: bool) -> bool {
+        self.lane.block_any(flag)
+    }
+    #[inline(always)]
+    fn broadcast(&self, value: u64) -> u64 {
+        self.lane.block_broadcast(value)
+    }
+}
+
+impl Group for Warp<'_> {
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        (self.lane.thread() % self.lane.warp_size()) as usize
+    }
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.lane.warp_size() as usize
+    }
+    #[inline(always)]
+    fn sync(&self) {
+        self.lane.warp_sync();
+    }
+    #[inline(always)]
+    fn any(&self, flag: bool) -> bool {
+        self.lane.warp_any(flag)
+    }
+    #[inline(always)]
+    fn broadcast(&self, value: u64) -> u64 {
+        self.lane.warp_broadcast(value)
+    }
+}
+
+impl Group for Thread {
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        0
+    }
+    #[inline(always)]
+    fn size(&self) -> usize {
+        1
+    }
+    #[inline(always)]
+    fn sync(&self) {}
+    #[inline(always)]
+    fn any(&self, flag: bool) -> bool {
+        flag
+    }
+    #[inline(always)]
+    fn broadcast(&self, value: u64) -> u64 {
+        value
+    }
+}
+
+/// What part of a bulk operation this thread of the group does.
+#[inline(always)]
+pub(crate) fn share(group: &impl Group) -> Share {
+    Share { rank: group.rank(), size: group.size() }
+}

@@ -1,0 +1,152 @@
+//! Kernels: one body, an entry for PTX and a typed handle for the host.
+
+use congruent_heap::KernelArg;
+
+/// A kernel, as the host names it: what [`kernels!`](crate::kernels) makes of each function.
+pub trait Kernel: Copy + Send + Sync + 'static {
+    /// The arguments after block and context.
+    type Args: KernelArgs;
+    /// The name of the PTX entry.
+    const NAME: &'static str;
+    /// The PTX that has it, where the kernels were given a module.
+    const MODULE: Option<&'static Module>;
+
+    /// The body, for machines that run it natively.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn run(block: &crate::Block<'_>, ctx: &crate::Ctx<'_>, args: Self::Args);
+}
+
+/// PTX of one kernels crate, one text for each architecture.
+#[derive(Debug)]
+pub struct Module {
+    /// The crate's name.
+    pub name: &'static str,
+    /// Architecture (`sm_90`) and PTX, from the oldest architecture to the newest.
+    pub images: &'static [(&'static str, &'static str)],
+}
+
+/// The arguments of a kernel: a tuple of [`KernelArg`]s.
+pub trait KernelArgs: Copy + Send + 'static {
+    /// Whether every symmetric object in them lies inside a heap of this size.
+    fn fit(&self, heap_bytes: u64) -> bool;
+}
+
+macro_rules! tuples {
+    ($($name:ident)*) => {
+        impl<$($name: KernelArg),*> KernelArgs for ($($name,)*) {
+            #[allow(non_snake_case, unused_variables, reason = "one macro for every length")]
+            fn fit(&self, heap_bytes: u64) -> bool {
+                let ($($name,)*) = self;
+                true $(&& $name.fits(heap_bytes))*
+            }
+        }
+    };
+}
+tuples!();
+tuples!(A);
+tuples!(A B);
+tuples!(A B C);
+tuples!(A B C D);
+tuples!(A B C D E);
+tuples!(A B C D E F);
+tuples!(A B C D E F H);
+tuples!(A B C D E F H I);
+tuples!(A B C D E F H I J);
+tuples!(A B C D E F H I J K);
+tuples!(A B C D E F H I J K L);
+tuples!(A B C D E F H I J K L M);
+
+/// Declares kernels: functions whose one body runs on every machine.
+///
+/// The first two parameters are the block and the context, named and not typed; the others are [`KernelArg`]s. On a GPU
+/// target each function becomes a PTX entry of its name, which is therefore unique in its crate; elsewhere it becomes a
+/// unit struct of its name that implements [`Kernel`], for the host to launch.
+///
+/// ```
+/// use congruent_device::{Group, Semaphore, Sym, kernels};
+///
+/// kernels! {
+///     /// Doubles this PE's numbers, then tells the next PE.
+///     pub fn double(block, ctx, numbers: Sym<f32>, done: Sym<Semaphore>) {
+///         for i in block.strided(numbers.len()) {
+///             ctx.store(numbers, i, ctx.load(numbers, i) * 2.0);
+///         }
+///         ctx.notify(block, done.at(ctx.world().next()).post());
+///         ctx.wait(block, done.from_rank(ctx.world().prev()), 1);
+///     }
+/// }
+/// # use congruent_device::Kernel;
+/// assert_eq!(double::NAME, "double");
+/// ```
+///
+/// A crate whose kernels are to run on a GPU names its [`Module`] first, `kernels! { in crate::PTX; pub fn … }`, and has
+/// at its top `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`.
+///
+/// [`KernelArg`]: congruent_heap::KernelArg
+#[macro_export]
+macro_rules! kernels {
+    (in $module:expr; $($kernels:tt)*) => { $crate::__kernels! { [Some(&$module)] $($kernels)* } };
+    ($($kernels:tt)*) => { $crate::__kernels! { [None] $($kernels)* } };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernels {
+    ([$module:expr]) => {};
+    ([$module:expr]
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident($block:ident, $ctx:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block
+        $($rest:tt)*
+    ) => {
+        #[cfg(target_arch = "nvptx64")]
+        $(#[$meta])*
+        ///
+        /// # Safety
+        /// Launched by the host with a context that it made for this launch, and these arguments.
+        #[unsafe(no_mangle)]
+        $vis unsafe extern "ptx-kernel" fn $name(context: $crate::abi::Context $(, $arg: $type)*) {
+            #[inline(always)]
+            fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
+            // SAFETY: the host gives the context, by this entry's own contract.
+            unsafe { $crate::enter(context, |block, ctx| body(block, ctx $(, $arg)*)) }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        $(#[$meta])*
+        #[allow(non_camel_case_types, reason = "a kernel is named like the function it is")]
+        #[derive(Clone, Copy, Debug)]
+        $vis struct $name;
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        const _: () = {
+            #[allow(unused_variables, reason = "a kernel may need neither block nor context")]
+            fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
+
+            impl $crate::Kernel for $name {
+                type Args = ($($type,)*);
+                const NAME: &'static str = stringify!($name);
+                const MODULE: Option<&'static $crate::Module> = $module;
+
+                fn run(block: &$crate::Block<'_>, ctx: &$crate::Ctx<'_>, ($($arg,)*): Self::Args) {
+                    body(block, ctx $(, $arg)*)
+                }
+            }
+        };
+
+        $crate::__kernels! { [$module] $($rest)* }
+    };
+}
+
+/// Where a PTX entry starts: makes block and context of the thread that the hardware runs.
+///
+/// # Safety
+/// `context` is as [`Ctx::new`](crate::Ctx::new) demands.
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn enter(context: congruent_heap::abi::Context, body: impl FnOnce(&crate::Block<'_>, &crate::Ctx<'_>)) {
+    let lane = crate::arch::Lane::new();
+    // SAFETY: the caller's contract.
+    let ctx = unsafe { crate::Ctx::new(context, lane) };
+    body(&crate::Block::new(lane), &ctx);
+}

@@ -1,0 +1,85 @@
+//! What orders data and tells peers about it: notify, put_signal, fence and quiet.
+
+use congruent_heap::{Notify, NotifyOp, Place, Pod, Rank, Sym};
+
+use crate::{Ctx, Group, arch};
+
+impl Ctx<'_> {
+    /// Sends a prepared signal.
+    ///
+    /// # One-sided
+    /// Returns at once; the peer sees it in time.
+    ///
+    /// # Ordering
+    /// Release (MM-2): a PE whose wait sees this signal also sees everything that every thread of this group put to that
+    /// PE before, and whatever those threads had seen themselves.
+    #[inline(always)]
+    #[track_caller]
+    pub fn notify(&self, group: &impl Group, notify: Notify) {
+        group.sync();
+        if group.leader() {
+            self.send(notify);
+        }
+    }
+
+    /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data.
+    ///
+    /// # One-sided
+    /// On return every thread may overwrite `src`.
+    ///
+    /// # Ordering
+    /// As [`notify`](Ctx::notify).
+    ///
+    /// # Panics
+    /// Where the lengths differ, or the signal is for another PE than the data.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
+        if place.pe() != notify.pe() {
+            panic!("put_signal signals the PE that it puts to");
+        }
+        self.start_put(group, place, src);
+        self.notify(group, notify);
+    }
+
+    /// Orders what this group put to that PE before with what it puts there later.
+    ///
+    /// # Ordering
+    /// Acquire-release at system scope, by every thread of the group (MM-4). To no other PE.
+    #[inline(always)]
+    pub fn fence<G>(&self, group: &impl Group, _rank: Rank<G>) {
+        group.sync();
+        arch::fence();
+    }
+
+    /// Waits until everything this group put anywhere has arrived, and every get is here.
+    ///
+    /// # Ordering
+    /// Sequentially consistent at system scope (MM-5): of two PEs that each put, quiet, and then read what the other put,
+    /// at least one sees it.
+    #[inline(always)]
+    pub fn quiet(&self, group: &impl Group) {
+        group.sync();
+        arch::fence_sc();
+    }
+
+    /// [`quiet`](Ctx::quiet), for what went to that PE.
+    #[inline(always)]
+    pub fn quiet_to<G>(&self, group: &impl Group, _rank: Rank<G>) {
+        self.quiet(group);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn send(&self, notify: Notify) {
+        let word = self.word(notify.offset(), notify.pe());
+        // SAFETY: `word` is on the peer's heap, mapped and aligned, and only ever accessed as one 8-byte word.
+        unsafe {
+            match notify.op() {
+                NotifyOp::Add => arch::add_release(word, notify.value()),
+                NotifyOp::Set => arch::store_release(word, notify.value()),
+            }
+        }
+        self.wake(notify.pe(), word);
+    }
+}

@@ -1,0 +1,168 @@
+//! One-sided data movement: put and get of ranges, of single values, and strided.
+//!
+//! Data accesses are relaxed (MM-1): what orders them is a notify, a fence, a quiet or a barrier after them.
+
+use congruent_heap::{Place, Pod, Sym};
+
+use crate::group::share;
+use crate::{Ctx, Group, access, arch};
+
+impl Ctx<'_> {
+    /// Copies this PE's `src` to `place`.
+    ///
+    /// # One-sided
+    /// The group shares the work; on return every thread may overwrite `src`, but the data may not have arrived.
+    ///
+    /// # Ordering
+    /// Ordered before a later notify to the same PE by this group, a fence to it, or a quiet (MM-2, MM-4, MM-5).
+    ///
+    /// # Panics
+    /// Where the lengths differ.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+        self.start_put(group, place, src);
+        group.sync();
+    }
+
+    /// Copies `place` to this PE's `dst`.
+    ///
+    /// # One-sided
+    /// The group shares the work; on return the data is in `dst` for every thread of the group.
+    ///
+    /// # Panics
+    /// Where the lengths differ.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
+        self.start_get(group, dst, place);
+        group.sync();
+    }
+
+    /// Stores one value at the first element of `place`. A value of 1, 2, 4 or 8 aligned bytes never tears.
+    ///
+    /// # One-sided
+    /// By the calling thread. Ordered as [`put`](Ctx::put).
+    ///
+    /// # Panics
+    /// Where the place is empty.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_value<T: Pod, G>(&self, place: Place<T, G>, value: T) {
+        let element = self.reach(place.elem(0));
+        // SAFETY: `reach` gives mapped memory aligned for T.
+        unsafe { access::store(element, value) }
+    }
+
+    /// Loads the first element of `place`. A value of 1, 2, 4 or 8 aligned bytes never tears.
+    ///
+    /// # One-sided
+    /// By the calling thread; the value is here on return.
+    ///
+    /// # Panics
+    /// Where the place is empty.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get_value<T: Pod, G>(&self, place: Place<T, G>) -> T {
+        let element = self.reach(place.elem(0));
+        // SAFETY: `reach` gives mapped memory aligned for T.
+        unsafe { access::load(element) }
+    }
+
+    /// Copies `count` elements of this PE's `src`, every `src_stride`-th, to every `dst_stride`-th of `place`
+    /// (OpenSHMEM's iput).
+    ///
+    /// # One-sided
+    /// As [`put`](Ctx::put), with strides in elements.
+    ///
+    /// # Panics
+    /// Where a stride is 0 or the elements are not all inside.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_strided<T: Pod, G>(
+        &self,
+        group: &impl Group,
+        place: Place<T, G>,
+        dst_stride: usize,
+        src: Sym<T>,
+        src_stride: usize,
+        count: usize,
+    ) {
+        check_strided(place.sym(), dst_stride, count);
+        check_strided(src, src_stride, count);
+        let (to, from) = (self.reach(place), self.locate(src, self.pe()));
+        for i in group.strided(count) {
+            // SAFETY: both ranges are mapped and aligned, and the last element is inside (checked above).
+            unsafe { access::store(to.add(i * dst_stride), access::load(from.add(i * src_stride))) };
+        }
+        group.sync();
+    }
+
+    /// Copies `count` elements of `place`, every `src_stride`-th, to every `dst_stride`-th of this PE's `dst`
+    /// (OpenSHMEM's iget).
+    ///
+    /// # One-sided
+    /// As [`get`](Ctx::get), with strides in elements.
+    ///
+    /// # Panics
+    /// Where a stride is 0 or the elements are not all inside.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get_strided<T: Pod, G>(
+        &self,
+        group: &impl Group,
+        dst: Sym<T>,
+        dst_stride: usize,
+        place: Place<T, G>,
+        src_stride: usize,
+        count: usize,
+    ) {
+        check_strided(dst, dst_stride, count);
+        check_strided(place.sym(), src_stride, count);
+        let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
+        for i in group.strided(count) {
+            // SAFETY: both ranges are mapped and aligned, and the last element is inside (checked above).
+            unsafe { access::store(to.add(i * dst_stride), access::load(from.add(i * src_stride))) };
+        }
+        group.sync();
+    }
+
+    /// The part of a put that moves data; the group is not synchronized after it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+        check_same(place.len(), src.len());
+        let (to, from) = (self.reach(place), self.locate(src, self.pe()));
+        // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
+        unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), src.bytes()) }
+    }
+
+    /// The part of a get that moves data; the group is not synchronized after it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
+        check_same(dst.len(), place.len());
+        let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
+        // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
+        unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), dst.bytes()) }
+    }
+}
+
+#[inline(always)]
+#[track_caller]
+pub(crate) fn check_same(dst: usize, src: usize) {
+    if dst != src {
+        panic!("destination and source have different lengths");
+    }
+}
+
+#[inline(always)]
+#[track_caller]
+fn check_strided<T: Pod>(sym: Sym<T>, stride: usize, count: usize) {
+    if stride == 0 {
+        panic!("a stride is at least 1 element");
+    }
+    if count > 0 && (count - 1).checked_mul(stride).is_none_or(|last| last >= sym.len()) {
+        panic!("strided elements out of bounds");
+    }
+}

@@ -1,0 +1,171 @@
+//! Teams in a kernel: who is in it, and its barrier.
+
+use congruent_heap::abi::{FaultKind, SyncLayout};
+use congruent_heap::{Rank, Tag, TeamView, World};
+
+use crate::{Ctx, Group, arch};
+
+/// Up to this size a barrier tells every member directly: one hop. Larger teams use dissemination.
+const DIRECT: usize = 8;
+
+/// A team, seen from this PE in this kernel. [`Ctx::world`] and [`Ctx::team`] make one.
+#[derive(Clone, Copy)]
+pub struct Team<'c, G = World> {
+    ctx: &'c Ctx<'c>,
+    view: TeamView<G>,
+}
+
+impl<'c, G: Tag> Team<'c, G> {
+    #[inline(always)]
+    pub(crate) fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
+        Self { ctx, view }
+    }
+
+    /// How many members.
+    #[inline(always)]
+    pub fn size(&self) -> usize {
+        self.view.size()
+    }
+
+    /// This PE's rank.
+    #[inline(always)]
+    #[track_caller]
+    pub fn me(&self) -> Rank<G> {
+        self.rank(self.view.me())
+    }
+
+    /// Member `i`.
+    ///
+    /// # Panics
+    /// Where there is no such member.
+    #[inline(always)]
+    #[track_caller]
+    pub fn rank(&self, i: usize) -> Rank<G> {
+        match self.get(i) {
+            Some(rank) => rank,
+            None => panic!("rank out of range of its team"),
+        }
+    }
+
+    /// Member `i`, or `None` where there is no such member.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> Option<Rank<G>> {
+        (i < self.size()).then(|| self.view.rank_with(i, |i| self.ctx.load(self.view.members(), i)))
+    }
+
+    /// The member after this PE, in a ring.
+    #[inline(always)]
+    pub fn next(&self) -> Rank<G> {
+        let after = self.view.me() + 1;
+        self.rank(if after == self.size() { 0 } else { after })
+    }
+
+    /// The member before this PE, in a ring.
+    #[inline(always)]
+    pub fn prev(&self) -> Rank<G> {
+        let me = self.view.me();
+        self.rank(if me == 0 { self.size() - 1 } else { me - 1 })
+    }
+
+    /// Every member, in rank order.
+    #[inline(always)]
+    pub fn ranks(&self) -> impl Iterator<Item = Rank<G>> + '_ {
+        (0..self.size()).map(|i| self.rank(i))
+    }
+}
+
+impl Ctx<'_> {
+    /// Waits until every member of the team has called it from a block of the same index, and all they put before has
+    /// arrived everywhere: a quiet and a [`sync`](Ctx::sync).
+    ///
+    /// # Collective
+    /// Over the members' blocks of this index; blocks of different indices do not meet, so it is re-entrant per block.
+    ///
+    /// # Ordering
+    /// What any member did before, to any PE, is seen by every member after (MM-6).
+    #[inline(always)]
+    pub fn barrier<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
+        self.quiet(group);
+        self.sync(group, team);
+    }
+
+    /// Waits until every member of the team has called it from a block of the same index.
+    ///
+    /// Up to 8 members signal each other directly; larger teams use the dissemination algorithm (Hensgen, Finkel and
+    /// Manber, 1988). Each signal is a growing epoch in a word with one writer, so nothing is ever reset.
+    ///
+    /// # Collective
+    /// As [`barrier`](Ctx::barrier).
+    ///
+    /// # Ordering
+    /// Release and acquire at every hop (MM-6), so what a member had seen or stored before is seen by every member after;
+    /// it does not complete what goes through a proxy, as `barrier` does.
+    #[inline(always)]
+    pub fn sync<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
+        let size = team.size();
+        if size == 1 {
+            return group.sync();
+        }
+        let slot = self.slot(group);
+        let layout = SyncLayout::new(size as u32);
+        let base = team.view.sync().offset();
+        let epoch_word = self.word(base + layout.epoch(slot), self.pe());
+        // SAFETY: the epoch is a word of this PE's heap that only this block's leader writes, after the last join.
+        let epoch = unsafe { arch::load(epoch_word) }.wrapping_add(1);
+        group.sync();
+        let me = team.view.me();
+        let mut failed = false;
+        if size <= DIRECT {
+            for distance in group.strided(size - 1) {
+                self.tell(team.rank(wrap(me + 1 + distance, size)), base + layout.word(slot, me as u32), epoch);
+            }
+            for distance in group.strided(size - 1) {
+                let from = wrap(me + 1 + distance, size);
+                let word = base + layout.word(slot, from as u32);
+                failed = failed || !self.reached(word, Some(team.rank(from).pe()), epoch);
+            }
+        } else if group.leader() {
+            let mut round = 0;
+            while !failed && 1 << round < size {
+                let (to, from) = (wrap(me + (1 << round), size), wrap(me + size - (1 << round), size));
+                let word = base + layout.word(slot, round);
+                self.tell(team.rank(to), word, epoch);
+                failed = !self.reached(word, Some(team.rank(from).pe()), epoch);
+                round += 1;
+            }
+        }
+        self.join(group, failed);
+        if group.leader() {
+            // SAFETY: as above; the next call's group sync orders this store before its loads.
+            unsafe { arch::store(epoch_word, epoch) };
+        }
+        group.sync();
+    }
+
+    /// Stores an epoch in a word of a peer's, with release.
+    #[inline(always)]
+    fn tell<G>(&self, to: Rank<G>, offset: u64, epoch: u64) {
+        let word = self.word(offset, to.pe());
+        // SAFETY: a sync word of a peer, mapped and aligned, with this PE as its only writer.
+        unsafe { arch::store_release(word, epoch) };
+        self.wake(to.pe(), word);
+    }
+
+    /// The sync slot of this block; a block that has none faults.
+    #[inline(always)]
+    fn slot(&self, group: &impl Group) -> u32 {
+        let slot = self.lane.block();
+        let missing = slot >= self.abi.block_slots;
+        if missing {
+            self.fault(FaultKind::BlockSlot, None, 0, u64::from(self.abi.block_slots), u64::from(slot), 0);
+        }
+        self.join(group, missing);
+        slot
+    }
+}
+
+/// `i` modulo `n`, for `i` below `2n`.
+#[inline(always)]
+fn wrap(i: usize, n: usize) -> usize {
+    if i >= n { i - n } else { i }
+}
