@@ -8,6 +8,7 @@ use std::{fs, path};
 use crate::error::BuildError;
 use crate::header;
 use crate::metadata::Plan;
+use crate::symbols;
 use crate::target::Target;
 use crate::toolchain::{CoreLibrary, DeviceRustc, TRIPLE, library_source};
 
@@ -117,7 +118,7 @@ impl Builder {
             Ok(Compiled {
                 target: target.clone(),
                 file_name: format!("{}.{}.ptx", plan.library, target.arch()),
-                text: header::with_header(&ptx, &rustc, target),
+                text: header::with_header(&symbols::renumber_crates(&ptx), &rustc, target),
             })
         };
         self.targets.iter().map(compile).collect()

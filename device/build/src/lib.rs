@@ -17,6 +17,7 @@ mod error;
 mod header;
 mod metadata;
 mod ptxas;
+mod symbols;
 mod target;
 mod toolchain;
 

@@ -1,0 +1,130 @@
+//! Compiles the sample kernels for real. Without a device compiler the tests say so and pass.
+
+#![allow(clippy::expect_used, reason = "a test says what it expects")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use congruent_build::{BuildError, Builder, DeviceRustc, Ptxas, Target, Verdict};
+
+/// The compiler, or a loud note that a test checks nothing without it.
+fn device_rustc(test: &str) -> Option<DeviceRustc> {
+    let found = DeviceRustc::find();
+    if let Err(error) = &found {
+        eprintln!("SKIPPED {test}: {error}");
+    }
+    found.ok()
+}
+
+fn sample() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sample")
+}
+
+fn sm_90() -> Target {
+    "sm_90:ptx84".parse().expect("a target")
+}
+
+/// A fresh folder below cargo's for tests.
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a writable target folder");
+    folder
+}
+
+/// A builder of the crate at `manifest`; it keeps the core library that it compiled in a folder called `cache`.
+fn builder(manifest: &Path, rustc: DeviceRustc, cache: &str) -> Builder {
+    Builder::new(manifest)
+        .target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx").join(cache))
+        .targets([sm_90()])
+        .rustc(rustc)
+}
+
+/// A copy of the sample that also depends on a crate outside its workspace.
+fn copy_with_dependency(folder: &Path) -> PathBuf {
+    let sample_copy = folder.join("sample");
+    fs::create_dir_all(sample_copy.join("src")).expect("a writable folder");
+    fs::create_dir_all(folder.join("outside/src")).expect("a writable folder");
+    let manifest = fs::read_to_string(sample().join("Cargo.toml")).expect("the sample");
+    let source = fs::read_to_string(sample().join("src/lib.rs")).expect("the sample");
+    let outside = "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
+    let pick =
+        "#![no_std]\n#[inline(never)]\npub fn pick(v: &[u32], i: usize) -> u32 { v[i] + file!().len() as u32 }\n";
+    let write = |path: PathBuf, text: &str| fs::write(path, text).expect("a writable folder");
+    write(folder.join("outside/Cargo.toml"), outside);
+    write(folder.join("outside/src/lib.rs"), pick);
+    write(
+        sample_copy.join("Cargo.toml"),
+        &format!("{manifest}\n[dependencies]\noutside = {{ path = \"../outside\" }}\n"),
+    );
+    write(
+        sample_copy.join("src/lib.rs"),
+        &source.replace("values[thread]", "values[thread] + outside::pick(values, 3)"),
+    );
+    sample_copy
+}
+
+#[test]
+fn a_plain_library_compiles_checks_and_assembles() {
+    let Some(rustc) = device_rustc("a_plain_library_compiles_checks_and_assembles") else { return };
+    let out = scratch("plain");
+    let builder = builder(&sample(), rustc, "sample").out_dir(&out);
+    let files = builder.build().expect("the sample compiles");
+    let [file] = files.as_slice() else { panic!("one target, one file: {files:?}") };
+    assert_eq!(file.path, out.join("sample_kernels.sm_90.ptx"));
+
+    let text = fs::read_to_string(&file.path).expect("it was written");
+    assert!(text.contains(".version 8.4\n.target sm_90\n"), "{text}");
+    assert!(text.contains(".visible .entry select("), "{text}");
+    assert_eq!(text.matches("bar.sync").count(), 1, "one barrier in the source, one in the text:\n{text}");
+
+    let verdict = |builder: &Builder| builder.check().expect("it compiles again").remove(0).verdict;
+    assert_eq!(verdict(&builder), Verdict::Current);
+    fs::write(&file.path, text.replace("bar.sync", "bar.wait")).expect("writable");
+    assert!(matches!(verdict(&builder), Verdict::Stale { .. }));
+    fs::write(&file.path, text.replace("// rustc: ", "// rustc: not ")).expect("writable");
+    assert!(matches!(verdict(&builder), Verdict::OtherRustc { .. }));
+    fs::remove_file(&file.path).expect("it is there");
+    assert_eq!(verdict(&builder), Verdict::Missing);
+
+    let Ok(ptxas) = Ptxas::find() else {
+        eprintln!("SKIPPED assembling the sample: no ptxas");
+        return;
+    };
+    fs::write(&file.path, &text).expect("writable");
+    let assembly = ptxas.assemble(&file.path).expect("ptxas takes it");
+    let select = assembly.functions.iter().find(|function| function.name == "select").expect("the kernel");
+    assert_eq!((assembly.arch.as_str(), select.stack), ("sm_90", 0));
+    assert!(select.registers.is_some_and(|registers| registers > 0));
+    fs::write(&file.path, text.replace("bar.sync", "bar.wait")).expect("writable");
+    assert!(matches!(ptxas.assemble(&file.path), Err(BuildError::Rejected { .. })));
+}
+
+#[test]
+fn the_text_does_not_depend_on_the_folder() {
+    let Some(rustc) = device_rustc("the_text_does_not_depend_on_the_folder") else { return };
+    let build = |folder: &Path, cache: &str| {
+        let manifest = copy_with_dependency(folder);
+        let files = builder(&manifest, rustc.clone(), cache).build().expect("the copy compiles");
+        fs::read_to_string(&files[0].path).expect("it was written")
+    };
+    let (one, other) = (scratch("here"), scratch("there/and/deeper"));
+    let text = build(&one, "here");
+    assert_eq!(text, build(&other, "there"));
+    assert!(text.contains("pick"), "the dependency's function is to be in the text:\n{text}");
+    assert!(!text.contains(&*one.to_string_lossy()), "{text}");
+}
+
+#[test]
+fn mistakes_are_told_apart() {
+    let Some(rustc) = device_rustc("mistakes_are_told_apart") else { return };
+    let error =
+        builder(&sample(), rustc.clone(), "sample").package("other").build().expect_err("there is no such package");
+    assert!(matches!(&error, BuildError::NoPackage { known, .. } if known == "sample-kernels"), "{error}");
+
+    let error = builder(&scratch("mistakes"), rustc.clone(), "sample").build().expect_err("there is no manifest");
+    assert!(matches!(error, BuildError::Program { .. }), "{error}");
+
+    let error = builder(&sample(), rustc, "sample").features(["none-such"]).build().expect_err("no such feature");
+    assert!(matches!(error, BuildError::Compile { .. }), "{error}");
+}
