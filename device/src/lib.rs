@@ -27,7 +27,8 @@
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(abi_ptx, asm_experimental_arch, stdarch_nvptx, link_llvm_intrinsics, abi_unadjusted)
+    feature(asm_experimental_arch, stdarch_nvptx, link_llvm_intrinsics, abi_unadjusted),
+    allow(internal_features)
 )]
 
 mod access;
@@ -36,6 +37,7 @@ mod atomics;
 mod bulk;
 mod ctx;
 mod direct;
+mod float16;
 mod group;
 mod kernels;
 mod nonblocking;
@@ -55,6 +57,7 @@ pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
 pub use ctx::Ctx;
 pub use direct::Peer;
+pub use float16::Float16;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]

@@ -8,7 +8,7 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{self, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use congruent_heap::Pod;
+use congruent_heap::{Pod, bf16, f16};
 
 use super::{Share, Word};
 
@@ -494,4 +494,19 @@ pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value
         unsafe { copy_bytes(dst.add(at).cast(), tile.0.as_ptr().cast(), n * size_of::<T>()) };
         at += n;
     }
+}
+
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+#[inline(always)]
+pub(crate) fn f16_from_f32(value: f32) -> u16 {
+    f16::from_f32(value).to_bits()
+}
+
+#[inline(always)]
+pub(crate) fn bf16_from_f32(value: f32) -> u16 {
+    bf16::from_f32(value).to_bits()
 }

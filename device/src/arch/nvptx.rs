@@ -6,6 +6,7 @@
 
 use core::arch::asm;
 use core::marker::PhantomData;
+use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
@@ -160,7 +161,7 @@ pub(crate) unsafe fn wake(_lane: &Lane<'_>, _sleepers: *mut u32, _word: *mut u64
 
 /// One instruction on global memory at a generic address.
 macro_rules! on_global {
-    ($instruction:literal, $address:expr, $($operands:tt)*) => {
+    ($instruction:expr, $address:expr, $($operands:tt)*) => {
         // SAFETY: the caller vouches that the address is mapped global memory, aligned to the access.
         unsafe {
             asm!(
@@ -198,7 +199,7 @@ pub(crate) unsafe fn load<W: Word>(pointer: *const W) -> W {
         }
     };
     // SAFETY: W is an unsigned integer of at most 8 bytes, and this target is little-endian.
-    unsafe { core::mem::transmute_copy(&bits) }
+    unsafe { transmute_copy(&bits) }
 }
 
 /// # Safety
@@ -208,22 +209,22 @@ pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
     match size_of::<W>() {
         1 => {
             // SAFETY: W is u8.
-            let v: u8 = unsafe { core::mem::transmute_copy(&value) };
+            let v: u8 = unsafe { transmute_copy(&value) };
             on_global!("st.relaxed.sys.global.u8 [g], {v};", pointer, v = in(reg16) u16::from(v));
         }
         2 => {
             // SAFETY: W is u16.
-            let v: u16 = unsafe { core::mem::transmute_copy(&value) };
+            let v: u16 = unsafe { transmute_copy(&value) };
             on_global!("st.relaxed.sys.global.u16 [g], {v};", pointer, v = in(reg16) v);
         }
         4 => {
             // SAFETY: W is u32.
-            let v: u32 = unsafe { core::mem::transmute_copy(&value) };
+            let v: u32 = unsafe { transmute_copy(&value) };
             on_global!("st.relaxed.sys.global.u32 [g], {v};", pointer, v = in(reg32) v);
         }
         _ => {
             // SAFETY: W is u64.
-            let v: u64 = unsafe { core::mem::transmute_copy(&value) };
+            let v: u64 = unsafe { transmute_copy(&value) };
             on_global!("st.relaxed.sys.global.u64 [g], {v};", pointer, v = in(reg64) v);
         }
     }
@@ -290,11 +291,11 @@ pub(crate) trait RmwInt: Rmw {
 }
 
 macro_rules! fetch {
-    ($name:ident, $register:ident, $instruction:literal) => {
+    ($name:ident, $register:ident, $($instruction:tt)*) => {
         #[inline(always)]
         unsafe fn $name(pointer: *mut Self, value: Self) -> Self {
             let old: Self;
-            on_global!(concat!("atom.relaxed.sys.global.", $instruction, " {o}, [g], {v};"), pointer, o = out($register) old, v = in($register) value);
+            on_global!(concat!("atom.relaxed.sys.global.", $($instruction)*, " {o}, [g], {v};"), pointer, o = out($register) old, v = in($register) value);
             old
         }
     };
@@ -498,19 +499,70 @@ unsafe fn combine_elements<T: Pod, const D: usize, const S: usize>(
     }
 }
 
+/// Combines the elements that 16 bytes hold. No element is addressed in memory, so nothing leaves the registers.
 #[inline(always)]
 fn combine16<T: Pod>(a: [u32; 4], b: [u32; 4], op: &impl Fn(T, T) -> T) -> [u32; 4] {
-    let (mut out, b) = (a, b);
-    for i in 0..16 / size_of::<T>() {
-        // SAFETY: 16 bytes hold so many elements; a [u32; 4] is read and written unaligned, so any alignment of T is met,
-        // and any bytes are a valid Pod.
-        unsafe {
-            let slot = (&raw mut out).cast::<T>().add(i);
-            let value = op(slot.read_unaligned(), (&raw const b).cast::<T>().add(i).read_unaligned());
-            slot.write_unaligned(value);
+    // SAFETY (each transmute_copy): the branch's `size_of` makes both types equally large, and any bytes are valid.
+    unsafe {
+        match size_of::<T>() {
+            16 => transmute_copy(&op(transmute_copy(&a), transmute_copy(&b))),
+            8 => {
+                let pair = |x: u32, y: u32| u64::from(x) | u64::from(y) << 32;
+                let [low, high] = [
+                    op(transmute_copy(&pair(a[0], a[1])), transmute_copy(&pair(b[0], b[1]))),
+                    op(transmute_copy(&pair(a[2], a[3])), transmute_copy(&pair(b[2], b[3]))),
+                ]
+                .map(|value| transmute_copy::<T, u64>(&value));
+                [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]
+            }
+            4 => {
+                let word = |x: u32, y: u32| transmute_copy(&op(transmute_copy(&x), transmute_copy(&y)));
+                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
+            }
+            2 => {
+                let half = |x: u32, y: u32| -> u32 {
+                    let value = op(transmute_copy(&(x as u16)), transmute_copy(&(y as u16)));
+                    u32::from(transmute_copy::<T, u16>(&value))
+                };
+                let word = |x: u32, y: u32| half(x, y) | half(x >> 16, y >> 16) << 16;
+                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
+            }
+            _ => {
+                let byte = |x: u32, y: u32| -> u32 {
+                    let value = op(transmute_copy(&(x as u8)), transmute_copy(&(y as u8)));
+                    u32::from(transmute_copy::<T, u8>(&value))
+                };
+                let half = |x: u32, y: u32| byte(x, y) | byte(x >> 8, y >> 8) << 8;
+                let word = |x: u32, y: u32| half(x, y) | half(x >> 16, y >> 16) << 16;
+                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
+            }
         }
     }
-    out
+}
+
+/// `cvt.f32.f16` and back, round to nearest even.
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    let value: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("cvt.f32.f16 {o}, {i};", o = out(reg32) value, i = in(reg16) bits, options(pure, nomem, nostack)) };
+    value
+}
+
+#[inline(always)]
+pub(crate) fn f16_from_f32(value: f32) -> u16 {
+    let bits: u16;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("cvt.rn.f16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack)) };
+    bits
+}
+
+#[inline(always)]
+pub(crate) fn bf16_from_f32(value: f32) -> u16 {
+    let bits: u16;
+    // SAFETY: arithmetic on registers.
+    unsafe { asm!("cvt.rn.bf16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack)) };
+    bits
 }
 
 /// Stores `value` into its share of `count` elements.
