@@ -7,9 +7,15 @@ use super::seat::Seat;
 use super::{DEFAULT_DEADLINE, MAX_PES};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 /// Joins `n` PEs that are threads of this process, with the semantics of [`connect`](super::connect).
 pub fn local(n: usize) -> Result<Vec<Control>, BootstrapError> {
+    within(n, DEFAULT_DEADLINE)
+}
+
+/// As [`local`], with a deadline of its own.
+pub(super) fn within(n: usize, deadline: Duration) -> Result<Vec<Control>, BootstrapError> {
     let npes = u32::try_from(n).ok().filter(|npes| (1..=MAX_PES).contains(npes));
     let npes = npes.ok_or(BootstrapError::Size { npes: n as u64 })?;
     let seats: Vec<_> = (0..npes).map(|pe| Arc::new(Seat::new(pe, npes))).collect();
@@ -18,13 +24,18 @@ pub fn local(n: usize) -> Result<Vec<Control>, BootstrapError> {
     thread::Builder::new()
         .name("congruent-relay".into())
         .spawn(move || relay(&relayed, &heard))
-        .map_err(|source| BootstrapError::Io { doing: "starting the relay thread".into(), source })?;
+        .map_err(BootstrapError::io("starting the relay thread"))?;
     let commons = Arc::new(Commons::default());
     let control = |seat: Arc<Seat>| {
         let channel = Channel { pe: seat.pe(), events: events.clone() };
-        Control::new(seat, Box::new(channel), DEFAULT_DEADLINE, true, Some(Arc::clone(&commons)))
+        Control::new(seat, Box::new(channel), deadline, true, Some(Arc::clone(&commons)))
     };
     Ok(seats.into_iter().map(control).collect())
+}
+
+/// A job of one PE.
+pub(super) fn alone(deadline: Duration) -> Result<Control, BootstrapError> {
+    within(1, deadline)?.pop().ok_or(BootstrapError::Size { npes: 0 })
 }
 
 enum Event {
@@ -67,7 +78,6 @@ mod tests {
     use super::super::error::ControlError;
     use super::super::seat::Notice;
     use super::*;
-    use std::time::Duration;
 
     /// The next notice of a control handle, or none within five seconds.
     fn notice_of(control: &Control) -> Option<Notice> {

@@ -9,16 +9,33 @@
 //!                       local:                            in_process (channel) -> relay -> seat -> Control
 //! ```
 
+mod assemble;
 mod control;
+mod environment;
 mod error;
+mod frame;
+mod handshake;
+mod host_identity;
 mod in_process;
+mod job;
+mod join;
+mod link;
+mod monitor;
 mod relay;
+mod rendezvous;
 mod seat;
+mod token;
+mod verdict;
 
 pub use control::Control;
 pub use error::{BootstrapError, ControlError};
 pub use in_process::local;
+pub use job::{Bootstrap, Job, Launcher, Rendezvous};
 pub use seat::Notice;
+pub use token::Token;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The most PEs of one job: what one star through PE 0 is meant to carry.
 pub const MAX_PES: u32 = 4096;
@@ -27,4 +44,42 @@ pub const MAX_PES: u32 = 4096;
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
 /// How long a PE waits for the others unless told otherwise.
-pub const DEFAULT_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Longer ones mean "for ever", and would leave the range of the clock.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Joins a job: returns when all its PEs are there, or says why they are not.
+pub fn connect(job: &Job) -> Result<Control, BootstrapError> {
+    if !(1..=MAX_PES).contains(&job.npes) {
+        return Err(BootstrapError::Size { npes: job.npes.into() });
+    }
+    if job.pe >= job.npes {
+        return Err(BootstrapError::PeOutOfRange { pe: job.pe, npes: job.npes });
+    }
+    let deadline = job.deadline.min(LONGEST_DEADLINE);
+    if job.npes == 1 {
+        return in_process::alone(deadline);
+    }
+    let (links, same_host) = if job.pe == 0 {
+        let meeting = rendezvous::Meeting::open(job)?;
+        let assembly = assemble::assemble(meeting, job.npes, deadline)?;
+        (assembly.links, assembly.same_host)
+    } else {
+        let (link, same_host) = join::join(job, deadline)?;
+        (vec![(0, link)], same_host)
+    };
+    let seat = Arc::new(seat::Seat::new(job.pe, job.npes));
+    let monitor = monitor::Monitor::start(Arc::clone(&seat), links)?;
+    Ok(Control::new(seat, Box::new(monitor), deadline, same_host, None))
+}
+
+/// Reads bytes as every decoder of the wire does: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_decode(mut bytes: &[u8]) {
+    while let Ok(Some((frame, length))) = frame::Frame::decode(bytes) {
+        let _ = verdict::Verdict::decode(&frame.payload);
+        let _ = relay::Envelope::try_from(frame);
+        bytes = &bytes[length..];
+    }
+}

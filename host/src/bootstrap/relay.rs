@@ -56,8 +56,11 @@ impl Relay {
 
     /// What to pass on when the connection to `pe` is gone: nothing if it had left, or if the job had ended anyway.
     pub(super) fn lost(&mut self, pe: u32, evidence: String) -> Option<Envelope> {
-        let left = self.departed.get(pe as usize).copied().unwrap_or(false);
-        if left { None } else { self.admit(pe, Message::Failed { evidence }) }
+        if self.has_left(pe) { None } else { self.admit(pe, Message::Failed { evidence }) }
+    }
+
+    pub(super) fn has_left(&self, pe: u32) -> bool {
+        self.departed.get(pe as usize).copied().unwrap_or(false)
     }
 
     fn mark_departed(&mut self, pe: u32) {

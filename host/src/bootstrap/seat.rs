@@ -103,7 +103,11 @@ impl Seat {
     }
 
     pub(super) fn has_left(&self) -> bool {
-        self.lock().departed.get(self.pe as usize).copied().unwrap_or(false)
+        self.has_departed(self.pe)
+    }
+
+    pub(super) fn has_departed(&self, pe: u32) -> bool {
+        self.lock().departed.get(pe as usize).copied().unwrap_or(false)
     }
 
     pub(super) fn watch(&self, sink: Sink) {
@@ -178,8 +182,10 @@ impl State {
             return Progress::Done(Err(ControlError::Ended(notice.clone())));
         }
         let parts = self.rounds.get(&round).map_or(&[][..], Vec::as_slice);
-        let missing: Vec<u32> =
-            (0..self.departed.len()).filter(|&pe| !matches!(parts.get(pe), Some(Some(_)))).map(|pe| pe as u32).collect();
+        let missing: Vec<u32> = (0..self.departed.len())
+            .filter(|&pe| !matches!(parts.get(pe), Some(Some(_))))
+            .map(|pe| pe as u32)
+            .collect();
         if missing.is_empty() {
             return Progress::Done(Ok(parts.iter().flatten().map(|part| part.to_vec()).collect()));
         }

@@ -1,0 +1,234 @@
+//! PE 0's side of the rendezvous: waits until all the others are there, whoever else knocks.
+
+use super::error::BootstrapError;
+use super::frame::{Frame, FrameError, VERSION};
+use super::handshake::{Challenged, HandshakeError, Secret, Trusted, refusal};
+use super::host_identity::HostIdentity;
+use super::link::{Link, LinkEnd, is_ready, wait};
+use super::rendezvous::Meeting;
+use super::verdict::Verdict;
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// How long a stranger may take to prove itself.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
+/// How many strangers are heard at once; beyond it the one that has been here longest must go.
+const STRANGERS: usize = 512;
+/// How long PE 0 stays to tell a verdict to those still on their way.
+const EPILOGUE: Duration = Duration::from_secs(3);
+
+/// The other PEs, each with its link, and whether all are on this host.
+pub(super) struct Assembly {
+    pub(super) links: Vec<(u32, Link)>,
+    pub(super) same_host: bool,
+}
+
+pub(super) fn assemble(meeting: Meeting, npes: u32, deadline: Duration) -> Result<Assembly, BootstrapError> {
+    meeting.listener.set_nonblocking(true).map_err(BootstrapError::io("listening for the other PEs"))?;
+    let until = Instant::now() + deadline;
+    let mut door = Door { meeting, npes, strangers: Vec::new(), joined: BTreeMap::new(), verdict: None, told: 0 };
+    while door.joined.len() + 1 < npes as usize {
+        if Instant::now() >= until {
+            let pes = (1..npes).filter(|pe| !door.joined.contains_key(pe)).collect();
+            door.refuse_all(Verdict::Missing { pes, millis: deadline.as_millis().min(u32::MAX.into()) as u32 });
+        }
+        if let Some(verdict) = &door.verdict {
+            let verdict = verdict.clone();
+            door.epilogue(&verdict);
+            return Err(verdict.into());
+        }
+        door.step(until)?;
+    }
+    Ok(door.welcome_all())
+}
+
+struct Door {
+    meeting: Meeting,
+    npes: u32,
+    /// In order of arrival.
+    strangers: Vec<Stranger>,
+    joined: BTreeMap<u32, (Link, Trusted)>,
+    verdict: Option<Verdict>,
+    /// How many processes have been told the verdict.
+    told: usize,
+}
+
+struct Stranger {
+    link: Link,
+    due: Instant,
+    challenged: Option<Challenged>,
+}
+
+/// What became of a stranger.
+enum Fate {
+    Stays,
+    Goes(String),
+    Joins(Trusted),
+}
+
+impl Door {
+    /// Waits for something to happen, and deals with it.
+    fn step(&mut self, until: Instant) -> Result<(), BootstrapError> {
+        let next = self.strangers.iter().map(|stranger| stranger.due).chain([until]).min().unwrap_or(until);
+        let listener = &self.meeting.listener;
+        let mut interests = vec![PollFd::new(listener, PollFlags::IN)];
+        interests.extend(self.strangers.iter().map(|stranger| stranger.link.interest()));
+        interests.extend(self.joined.values().map(|(link, _)| link.interest()));
+        wait(&mut interests, Some(next.saturating_duration_since(Instant::now())))
+            .map_err(BootstrapError::io("waiting for the other PEs"))?;
+        let ready: Vec<bool> = interests.iter().map(is_ready).collect();
+        let (strangers, joined) = ready[1..].split_at(self.strangers.len());
+        self.hear_joined(joined);
+        self.hear_strangers(strangers);
+        if ready[0] {
+            accept(&self.meeting.listener, &mut self.strangers);
+        }
+        Ok(())
+    }
+
+    /// Who has joined has nothing to say until it is welcomed: a word is as bad as silence for ever.
+    fn hear_joined(&mut self, ready: &[bool]) {
+        let lost = self.joined.keys().zip(ready).find(|(_, ready)| **ready).map(|(pe, _)| *pe);
+        if let Some(pe) = lost {
+            self.joined.remove(&pe);
+            self.refuse_all(Verdict::Lost { pe });
+        }
+    }
+
+    fn hear_strangers(&mut self, ready: &[bool]) {
+        let now = Instant::now();
+        for (mut stranger, ready) in std::mem::take(&mut self.strangers).into_iter().zip(ready) {
+            let fate = match ready {
+                true => stranger.hear(&self.meeting.secret),
+                false if now >= stranger.due => {
+                    refuse(&mut stranger.link, None);
+                    Fate::Goes(LinkEnd::Late.to_string())
+                }
+                false => Fate::Stays,
+            };
+            match fate {
+                Fate::Stays => self.strangers.push(stranger),
+                Fate::Goes(reason) => tracing::warn!(%reason, "a connection was dropped"),
+                Fate::Joins(trusted) => self.judge(stranger.link, trusted),
+            }
+        }
+    }
+
+    /// A peer that holds the token speaks the truth about itself; the question is whether it fits.
+    fn judge(&mut self, mut link: Link, trusted: Trusted) {
+        let claim = trusted.claim();
+        let misfit = if claim.npes != self.npes {
+            Some(Verdict::WorldSize { pe: claim.pe, claims: claim.npes, expected: self.npes })
+        } else if claim.pe >= self.npes {
+            let verdict = Verdict::PeOutOfRange { pe: claim.pe, npes: self.npes };
+            return refuse(&mut link, Some(&verdict));
+        } else if claim.pe == 0 || self.joined.contains_key(&claim.pe) {
+            Some(Verdict::DuplicatePe { pe: claim.pe })
+        } else {
+            None
+        };
+        match self.verdict.clone().or(misfit) {
+            Some(verdict) => {
+                refuse(&mut link, Some(&verdict));
+                self.told += 1;
+                self.refuse_all(verdict);
+            }
+            None => drop(self.joined.insert(claim.pe, (link, trusted))),
+        }
+    }
+
+    /// The first verdict stands, and all who are here are told.
+    fn refuse_all(&mut self, verdict: Verdict) {
+        let verdict = self.verdict.get_or_insert(verdict);
+        for (mut link, _) in std::mem::take(&mut self.joined).into_values() {
+            refuse(&mut link, Some(verdict));
+            self.told += 1;
+        }
+    }
+
+    /// Stays a while, for those who come too late to be told with the others.
+    fn epilogue(&mut self, verdict: &Verdict) {
+        let others = match verdict {
+            Verdict::Missing { .. } => 0,
+            Verdict::WorldSize { claims, expected, .. } => *claims.max(expected) as usize - 1,
+            Verdict::Lost { .. } => (self.npes as usize).saturating_sub(2),
+            _ => self.npes as usize - 1,
+        };
+        let until = Instant::now() + EPILOGUE;
+        while self.told < others && Instant::now() < until && self.step(until).is_ok() {}
+    }
+
+    fn welcome_all(self) -> Assembly {
+        let own = HostIdentity::own();
+        let same_host = self.joined.values().all(|(_, trusted)| trusted.claim().host == own);
+        let welcome = |(pe, (mut link, trusted)): (u32, (Link, Trusted))| {
+            link.send(trusted.welcome(same_host));
+            (pe, link)
+        };
+        Assembly { links: self.joined.into_iter().map(welcome).collect(), same_host }
+    }
+}
+
+impl Stranger {
+    fn hear(&mut self, secret: &Secret) -> Fate {
+        let mut frames = Vec::new();
+        let end = self.link.receive(&mut frames);
+        // A peer waits for each answer, so more than one frame at a time is one too many.
+        if let [frame] = &frames[..] {
+            return match self.answer(secret, frame) {
+                Ok(Some(trusted)) => Fate::Joins(trusted),
+                Ok(None) => self.link.flush().map_or_else(|end| Fate::Goes(end.to_string()), |()| Fate::Stays),
+                Err(error) => {
+                    if error == HandshakeError::Token {
+                        refuse(&mut self.link, Some(&Verdict::Token));
+                    }
+                    Fate::Goes(error.to_string())
+                }
+            };
+        }
+        match end {
+            Ok(()) if frames.is_empty() => Fate::Stays,
+            Ok(()) => Fate::Goes("it spoke out of turn".into()),
+            Err(end) => {
+                if let LinkEnd::Frame(FrameError::Version(peer)) = end {
+                    let verdict = Verdict::Version { hub: VERSION.into(), peer: peer.into() };
+                    refuse(&mut self.link, Some(&verdict));
+                }
+                Fate::Goes(end.to_string())
+            }
+        }
+    }
+
+    fn answer(&mut self, secret: &Secret, frame: &Frame) -> Result<Option<Trusted>, HandshakeError> {
+        match self.challenged.take() {
+            Some(challenged) => challenged.verify(frame).map(Some),
+            None => {
+                let (challenged, challenge) = Challenged::new(secret, frame)?;
+                self.challenged = Some(challenged);
+                self.link.send(challenge);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Takes in all who wait at the door. A failure to accept one is no reason to turn the others away.
+fn accept(listener: &TcpListener, strangers: &mut Vec<Stranger>) {
+    while let Ok((stream, _)) = listener.accept() {
+        if let Ok(link) = Link::new(stream) {
+            strangers.push(Stranger { link, due: Instant::now() + HANDSHAKE, challenged: None });
+        }
+        if strangers.len() > STRANGERS {
+            refuse(&mut strangers.remove(0).link, None);
+        }
+    }
+}
+
+/// A refusal fits into any socket buffer; who does not read it learns from the closed connection.
+fn refuse(link: &mut Link, verdict: Option<&Verdict>) {
+    link.send(refusal(verdict));
+    let _ = link.flush();
+    link.finish_writing();
+}
