@@ -1,1 +1,10 @@
 //! Criterion benches and the comparison against other libraries.
+//!
+//! The comparison (`cargo run --release -p congruent-benches --bin compare`) runs the same works with every [`peer`],
+//! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks.
+#![forbid(unsafe_code)]
+
+pub mod peer;
+pub mod requirement;
+pub mod sample;
+pub mod table;

@@ -1,0 +1,56 @@
+/* What the peers share: the clock, how often to repeat, and the form of a sample.
+ *
+ * A peer is called with the number of repeats and the largest size in bytes. Each repeat of a work prints one line,
+ * {"work":"put","bytes":8,"ns":51.3}, the mean over a loop long enough for the clock. The works:
+ *
+ *   put_value   one 8-byte value to the other PE, inlined where the library can
+ *   put         a buffer to the other PE, done when the last of the loop has arrived; the other PE waits
+ *   put_both    the same, both PEs at once, the slower one counts
+ *   copy        a buffer within one process
+ *   fetch_add   an 8-byte atomic on the other PE
+ *   send_recv   half the round trip of a message to the other PE and back
+ *   barrier     both PEs meet
+ *   all_reduce  the sum of f32 on both PEs
+ *
+ * Loops reuse their buffers, so sizes below the caches' stay in them, for every peer alike. */
+#ifndef SAMPLE_H
+#define SAMPLE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const size_t SMALLEST_BULK = 64 << 10;
+
+static int repeats;
+static size_t max_bytes;
+
+static void read_arguments(int argc, char **argv) {
+    if (argc != 3 || (repeats = atoi(argv[1])) < 1 || (max_bytes = strtoull(argv[2], NULL, 10)) < 8) {
+        fprintf(stderr, "usage: %s REPEATS MAX_BYTES\n", argv[0]);
+        exit(2);
+    }
+}
+
+static double now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+/* Loop length: a quarter of a gibibyte of traffic, within bounds. */
+static int rounds(size_t bytes) {
+    size_t n = ((size_t)256 << 20) / (bytes ? bytes : 1);
+    return n < 4 ? 4 : n > 20000 ? 20000 : (int)n;
+}
+
+static void emit(const char *work, size_t bytes, double ns) {
+    printf("{\"work\":\"%s\",\"bytes\":%zu,\"ns\":%.2f}\n", work, bytes, ns);
+    fflush(stdout);
+}
+
+static inline double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+#endif

@@ -1,0 +1,209 @@
+//! Whoever can be measured: a C program built on another library, or our own side.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::{env, io};
+
+use thiserror::Error;
+
+use crate::sample::Sample;
+
+/// The name of our own side.
+pub const OURS: &str = "congruent";
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Repeats of each work and size.
+    pub repeats: u32,
+    /// The largest buffer.
+    pub max_bytes: u64,
+}
+
+/// A library, or the bare machine, that does the works of [`Work`](crate::sample::Work), or some of them.
+pub trait Peer {
+    /// What the table calls it.
+    fn name(&self) -> &str;
+
+    /// Measures every work that this peer has, in processes of its own.
+    fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError>;
+}
+
+/// Why there are no times of a peer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// A program that it needs is not installed.
+    #[error("`{tool}` is not installed; on Debian and Ubuntu: apt-get install {packages}")]
+    Missing {
+        /// The program.
+        tool: String,
+        /// The Debian packages that bring it.
+        packages: &'static str,
+    },
+    /// A program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// The command.
+        program: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A program failed, or took longer than [`PATIENCE`] seconds (status 124).
+    #[error("{program} ended with {status}:\n{stderr}")]
+    Failed {
+        /// The command.
+        program: String,
+        /// Its exit status, in words.
+        status: String,
+        /// What it complained of.
+        stderr: String,
+    },
+    /// A program printed something else than samples.
+    #[error("{program} printed a line that is no sample: {line}")]
+    NotASample {
+        /// The command.
+        program: String,
+        /// The line.
+        line: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// Seconds after which a peer counts as hung.
+pub const PATIENCE: u32 = 300;
+
+/// A program of `benches/compare`, compiled here and run as two processes.
+#[derive(Debug)]
+pub struct CPeer {
+    name: &'static str,
+    source: &'static str,
+    compiler: &'static str,
+    launcher: &'static [&'static str],
+    packages: &'static str,
+}
+
+/// Open MPI's launcher for two processes, each on a core of its own.
+const MPIRUN: &[&str] =
+    &["mpirun", "--allow-run-as-root", "--bind-to", "core", "-x", "SHMEM_SYMMETRIC_SIZE=512M", "-n", "2"];
+
+/// Everyone to measure.
+pub fn peers() -> Vec<Box<dyn Peer>> {
+    let open_mpi = "openmpi-bin libopenmpi-dev";
+    vec![
+        Box::new(CPeer {
+            name: "memcpy",
+            source: "memcpy_peer.c",
+            compiler: "cc",
+            launcher: &[],
+            packages: "gcc libc6-dev",
+        }),
+        Box::new(CPeer {
+            name: "Open MPI",
+            source: "mpi_peer.c",
+            compiler: "mpicc",
+            launcher: MPIRUN,
+            packages: open_mpi,
+        }),
+        Box::new(CPeer {
+            name: "Open MPI OSHMEM",
+            source: "oshmem_peer.c",
+            compiler: "oshcc",
+            launcher: MPIRUN,
+            packages: open_mpi,
+        }),
+    ]
+}
+
+impl Peer for CPeer {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
+        let program = self.compile()?;
+        // `timeout` ends a hung launcher in a way that lets it end its processes.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10", &PATIENCE.to_string()]).args(self.launcher).arg(program);
+        command.args([effort.repeats.to_string(), effort.max_bytes.to_string()]);
+        samples_of(&mut command)
+    }
+}
+
+impl CPeer {
+    /// Builds the program beside the running one.
+    fn compile(&self) -> Result<PathBuf, PeerError> {
+        for tool in [Some(&self.compiler), self.launcher.first()].into_iter().flatten() {
+            if !on_path(tool) {
+                return Err(PeerError::Missing { tool: (*tool).to_owned(), packages: self.packages });
+            }
+        }
+        let here = env::current_exe().map_err(|source| PeerError::Start { program: self.source.to_owned(), source })?;
+        let program = here.with_file_name(self.source).with_extension("");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare").join(self.source);
+        let flags = ["-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-o"];
+        finish(Command::new(self.compiler).args(flags).args([&program, &source]))?;
+        Ok(program)
+    }
+}
+
+/// Runs a program that prints one sample a line.
+pub fn samples_of(command: &mut Command) -> Result<Vec<Sample>, PeerError> {
+    let output = finish(command)?;
+    let sample = |line: &str| {
+        serde_json::from_str(line).map_err(|source| PeerError::NotASample {
+            program: words(command),
+            line: line.to_owned(),
+            source,
+        })
+    };
+    String::from_utf8_lossy(&output.stdout).lines().map(sample).collect()
+}
+
+/// Runs a program to its end, which must be a good one.
+fn finish(command: &mut Command) -> Result<Output, PeerError> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|source| PeerError::Start { program: words(command), source })?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(PeerError::Failed { program: words(command), status: output.status.to_string(), stderr })
+}
+
+fn on_path(tool: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+}
+
+/// A command as one would type it.
+fn words(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Work;
+
+    fn shell(script: &str) -> Result<Vec<Sample>, PeerError> {
+        samples_of(Command::new("sh").args(["-c", script]))
+    }
+
+    #[test]
+    fn samples_are_read_line_by_line() {
+        let samples = shell(r#"echo '{"work":"put_both","bytes":65536,"ns":1.5}'"#).unwrap();
+        assert_eq!(samples, [Sample { work: Work::PutBoth, bytes: 65536, ns: 1.5 }]);
+    }
+
+    #[test]
+    fn what_went_wrong_is_told() {
+        assert!(matches!(shell("echo hello"), Err(PeerError::NotASample { line, .. }) if line == "hello"));
+        assert!(matches!(shell("echo why >&2; exit 3"), Err(PeerError::Failed { stderr, .. }) if stderr == "why\n"));
+        let missing =
+            CPeer { name: "x", source: "x.c", compiler: "no-such-compiler", launcher: &[], packages: "such-packages" };
+        let error = missing.run(Effort { repeats: 1, max_bytes: 8 }).unwrap_err();
+        assert!(error.to_string().contains("apt-get install such-packages"));
+    }
+}

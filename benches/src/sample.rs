@@ -1,0 +1,94 @@
+//! What a peer measured.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What is timed; `compare/sample.h` says how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// One 8-byte value to the other PE.
+    PutValue,
+    /// A buffer to the other PE, which waits.
+    Put,
+    /// A buffer to the other PE, from both at once.
+    PutBoth,
+    /// A buffer within one process.
+    Copy,
+    /// An 8-byte atomic on the other PE.
+    FetchAdd,
+    /// Half the round trip of a message.
+    SendRecv,
+    /// Both PEs meet.
+    Barrier,
+    /// The sum of f32 on both PEs.
+    AllReduce,
+}
+
+/// One repeat of a work.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// What was timed.
+    pub work: Work,
+    /// Bytes of the buffer or message; 0 where there is none.
+    pub bytes: u64,
+    /// Nanoseconds for one, the mean over the repeat's loop.
+    pub ns: f64,
+}
+
+/// All repeats of a work at one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// The fastest repeat, in nanoseconds.
+    pub min: f64,
+    /// The middle repeat, in nanoseconds.
+    pub median: f64,
+}
+
+/// The summary of each work and size.
+pub type Summaries = BTreeMap<(Work, u64), Summary>;
+
+/// Gathers repeats.
+pub fn summarize(samples: &[Sample]) -> Summaries {
+    let mut repeats: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for sample in samples {
+        repeats.entry((sample.work, sample.bytes)).or_default().push(sample.ns);
+    }
+    repeats.into_iter().map(|(of, mut ns)| (of, summary(&mut ns))).collect()
+}
+
+/// The summary of at least one time.
+fn summary(ns: &mut [f64]) -> Summary {
+    ns.sort_by(f64::total_cmp);
+    Summary { min: ns[0], median: (ns[(ns.len() - 1) / 2] + ns[ns.len() / 2]) / 2.0 }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PutValue => "put_value",
+            Self::Put => "put",
+            Self::PutBoth => "put_both",
+            Self::Copy => "copy",
+            Self::FetchAdd => "fetch_add",
+            Self::SendRecv => "send_recv",
+            Self::Barrier => "barrier",
+            Self::AllReduce => "all_reduce",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_become_least_and_middle() {
+        let sample = |bytes, ns| Sample { work: Work::Put, bytes, ns };
+        let summaries = summarize(&[sample(8, 3.0), sample(64, 9.0), sample(8, 1.0), sample(8, 2.0), sample(8, 10.0)]);
+        assert_eq!(summaries[&(Work::Put, 8)], Summary { min: 1.0, median: 2.5 });
+        assert_eq!(summaries[&(Work::Put, 64)], Summary { min: 9.0, median: 9.0 });
+    }
+}

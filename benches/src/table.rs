@@ -1,0 +1,159 @@
+//! Our times beside another's.
+
+use core::fmt;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::requirement::required;
+use crate::sample::{Summaries, Summary, Work};
+
+/// One work at one size, ours and another's.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The work.
+    pub work: Work,
+    /// Bytes of the buffer or message.
+    pub bytes: u64,
+    /// Our times, if measured.
+    pub ours: Option<Summary>,
+    /// Whose the others are.
+    pub peer: String,
+    /// The other's times.
+    pub theirs: Summary,
+}
+
+/// What a row says about a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Kept.
+    Pass,
+    /// Broken.
+    Fail,
+    /// Promised, but our side was not measured.
+    NotMeasured,
+    /// Nothing was promised.
+    Informative,
+}
+
+/// A row for everything that another peer measured.
+pub fn rows(ours: &Summaries, peer: &str, theirs: &Summaries) -> Vec<Row> {
+    let row = |(&(work, bytes), &theirs): (&(Work, u64), &Summary)| Row {
+        work,
+        bytes,
+        ours: ours.get(&(work, bytes)).copied(),
+        peer: peer.to_owned(),
+        theirs,
+    };
+    theirs.iter().map(row).collect()
+}
+
+impl Row {
+    /// The other's median over ours: above 1 we are faster.
+    pub fn ratio(&self) -> Option<f64> {
+        self.ours.map(|ours| self.theirs.median / ours.median)
+    }
+
+    /// The ratio promised.
+    pub fn required(&self) -> Option<f64> {
+        required(self.work, self.bytes, &self.peer)
+    }
+
+    /// Whether the promise is kept.
+    pub fn verdict(&self) -> Verdict {
+        match (self.ratio(), self.required()) {
+            (_, None) => Verdict::Informative,
+            (None, Some(_)) => Verdict::NotMeasured,
+            (Some(ratio), Some(required)) if ratio >= required => Verdict::Pass,
+            _ => Verdict::Fail,
+        }
+    }
+}
+
+/// Lays the rows out for people to read.
+pub fn render(rows: &mut [Row]) -> Table {
+    rows.sort_by(|a, b| (a.work, a.bytes, &a.peer).cmp(&(b.work, b.bytes, &b.peer)));
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(["work", "size", "ours", "best", "peer", "theirs", "best", "ratio", "required", "verdict"]);
+    for row in rows.iter() {
+        let time = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| Time(ns).to_string());
+        let factor = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        table.add_row([
+            row.work.to_string(),
+            size(row.bytes),
+            time(row.ours.map(|ours| ours.median)),
+            time(row.ours.map(|ours| ours.min)),
+            row.peer.clone(),
+            time(Some(row.theirs.median)),
+            time(Some(row.theirs.min)),
+            factor(row.ratio()),
+            factor(row.required()),
+            row.verdict().to_string(),
+        ]);
+    }
+    for column in [1, 2, 3, 5, 6, 7, 8] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Fail => "FAIL",
+            Self::NotMeasured => "not measured",
+            Self::Informative => "",
+        })
+    }
+}
+
+/// Nanoseconds, in a unit that suits them.
+struct Time(f64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ns if ns < 1e3 => write!(f, "{ns:.1} ns"),
+            ns if ns < 1e6 => write!(f, "{:.2} us", ns / 1e3),
+            ns => write!(f, "{:.2} ms", ns / 1e6),
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(ours: Option<f64>, theirs: f64, work: Work) -> Row {
+        let summary = |ns| Summary { min: ns, median: ns };
+        Row { work, bytes: 8, ours: ours.map(summary), peer: "Open MPI".to_owned(), theirs: summary(theirs) }
+    }
+
+    #[test]
+    fn verdicts_follow_the_promises() {
+        assert_eq!(row(Some(100.0), 100.0, Work::SendRecv).verdict(), Verdict::Pass);
+        assert_eq!(row(Some(101.0), 100.0, Work::SendRecv).verdict(), Verdict::Fail);
+        assert_eq!(row(None, 100.0, Work::SendRecv).verdict(), Verdict::NotMeasured);
+        assert_eq!(row(Some(1.0), 100.0, Work::Copy).verdict(), Verdict::Informative);
+    }
+
+    #[test]
+    fn tables_say_it_all() {
+        let table = render(&mut [row(Some(250.0), 2500.0, Work::SendRecv)]).to_string();
+        for word in ["send_recv", "8 B", "250.0 ns", "2.50 us", "10.00", "pass"] {
+            assert!(table.contains(word), "{word} is missing in\n{table}");
+        }
+    }
+}
