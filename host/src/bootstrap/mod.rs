@@ -34,6 +34,8 @@ pub use job::{Bootstrap, Job, Launcher, Rendezvous};
 pub use seat::Notice;
 pub use token::Token;
 
+pub use crate::shared_memory::ReserveError;
+
 use std::sync::Arc;
 use std::time::Duration;
 
