@@ -38,12 +38,16 @@ const ANYTHING: &[&str] = &["*"];
 const FOREIGN: &[(&str, &[&str])] = &[
     ("cudarc", &["congruent"]),
     ("ibverbs", &["congruent-transports"]),
-    ("memmap2", &["congruent", "congruent-device", "congruent-transports"]),
-    ("libc", &["congruent", "congruent-device", "congruent-transports"]),
-    ("corosensei", &["congruent", "congruent-device"]),
+    ("rustix", &["congruent", "congruent-transports"]),
+    ("memmap2", &["congruent", "congruent-transports"]),
+    ("libc", &["congruent", "congruent-transports"]),
+    ("corosensei", &["congruent"]),
     ("anyhow", &[]),
     ("cuda_std", &[]),
 ];
+
+/// Where memory is mapped.
+const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transports/src/"];
 
 /// Words that may appear in the code of some files only, given by how their paths start.
 const PLACES: &[(&str, &[&str])] = &[
@@ -51,8 +55,9 @@ const PLACES: &[(&str, &[&str])] = &[
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/"]),
     ("link_llvm_intrinsics", &["device/src/arch/", "device/src/lib.rs", "device/build/tests/"]),
-    ("memmap2", &["host/src/cpu/", "transports/src/"]),
-    ("libc", &["host/src/cpu/", "device/src/arch/", "transports/src/"]),
+    ("rustix::mm", MEMORY),
+    ("memmap2", MEMORY),
+    ("libc", MEMORY),
 ];
 
 #[test]
