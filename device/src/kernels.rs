@@ -26,7 +26,7 @@ pub struct Module {
 }
 
 /// The arguments of a kernel: a tuple of [`KernelArg`]s.
-pub trait KernelArgs: Copy + Send + 'static {
+pub trait KernelArgs: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in them lies inside a heap of this size.
     fn fit(&self, heap_bytes: u64) -> bool;
 }

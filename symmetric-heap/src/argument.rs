@@ -19,12 +19,12 @@ use crate::{Element, Place, Pod, Rank, Sym, Tag, TeamView};
 ///     }
 /// }
 /// ```
-pub trait KernelArg: Copy + Send + 'static {
+pub trait KernelArg: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in it lies inside a heap of this size: a launch refuses those of another world.
     fn fits(&self, heap_bytes: u64) -> bool;
 }
 
-impl<T: Pod + Send> KernelArg for T {
+impl<T: Pod + Send + Sync> KernelArg for T {
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
@@ -37,19 +37,19 @@ impl<T: Element> KernelArg for Sym<T> {
     }
 }
 
-impl<T: Element, G: Tag + Send> KernelArg for Place<T, G> {
+impl<T: Element, G: Tag + Send + Sync> KernelArg for Place<T, G> {
     fn fits(&self, heap_bytes: u64) -> bool {
         self.sym().fits(heap_bytes)
     }
 }
 
-impl<G: Tag + Send> KernelArg for Rank<G> {
+impl<G: Tag + Send + Sync> KernelArg for Rank<G> {
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
 }
 
-impl<G: Tag + Send> KernelArg for TeamView<G> {
+impl<G: Tag + Send + Sync> KernelArg for TeamView<G> {
     fn fits(&self, heap_bytes: u64) -> bool {
         self.members().fits(heap_bytes) && self.sync().fits(heap_bytes)
     }

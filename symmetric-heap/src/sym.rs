@@ -142,6 +142,14 @@ impl<T: Element> Sym<T> {
     }
 }
 
+impl<T> Sym<T> {
+    /// [`offset`](Sym::offset), where `T` is not known to be an element.
+    #[doc(hidden)]
+    pub const fn raw_offset(self) -> u64 {
+        self.offset
+    }
+}
+
 impl<T> Clone for Sym<T> {
     #[inline(always)]
     fn clone(&self) -> Self {

@@ -510,3 +510,21 @@ pub(crate) fn f16_from_f32(value: f32) -> u16 {
 pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     bf16::from_f32(value).to_bits()
 }
+
+/// Copies bytes between symmetric memory and memory of the host's own, or within symmetric memory.
+///
+/// # Safety
+/// Both ranges are mapped; each is symmetric memory or the caller's own.
+pub unsafe fn copy_bytes_for_host(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_bytes(dst, src, bytes) }
+}
+
+/// Zeroes symmetric memory.
+///
+/// # Safety
+/// The range is mapped symmetric memory.
+pub unsafe fn zero_for_host(dst: *mut u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { fill(Share { rank: 0, size: 1 }, dst, bytes, 0) }
+}

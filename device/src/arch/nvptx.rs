@@ -553,7 +553,9 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
 pub(crate) fn f16_from_f32(value: f32) -> u16 {
     let bits: u16;
     // SAFETY: arithmetic on registers.
-    unsafe { asm!("cvt.rn.f16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("cvt.rn.f16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack))
+    };
     bits
 }
 
@@ -561,7 +563,9 @@ pub(crate) fn f16_from_f32(value: f32) -> u16 {
 pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     let bits: u16;
     // SAFETY: arithmetic on registers.
-    unsafe { asm!("cvt.rn.bf16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("cvt.rn.bf16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack))
+    };
     bits
 }
 

@@ -1,0 +1,142 @@
+//! Building a world.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use congruent_device::{Signal, abi};
+use congruent_heap::Allocator;
+
+use crate::bootstrap::{Bootstrap, Control};
+use crate::cpu::CpuMachine;
+use crate::shared::Shared;
+use crate::shared_memory;
+use crate::tunables::{Key, TunableError, Tunables};
+use crate::{BuildError, World};
+
+/// Describes a world. Made by [`World::builder`].
+#[derive(Default)]
+pub struct Builder {
+    bootstrap: Option<Bootstrap>,
+    settings: Vec<(Key, u64)>,
+}
+
+/// The heap is mapped in pages of this size, so that large pages can serve it.
+const PAGE: u64 = 2 << 20;
+
+impl Builder {
+    /// How to find the other PEs. Without it, the environment tells ([`Bootstrap::from_env`]).
+    #[must_use]
+    pub fn bootstrap(mut self, bootstrap: Bootstrap) -> Self {
+        self.bootstrap = Some(bootstrap);
+        self
+    }
+
+    /// Bytes of the symmetric heap of each PE, rounded up to 2 MiB. The same on every PE.
+    #[must_use]
+    pub fn heap(self, bytes: u64) -> Self {
+        self.set(Key::Heap, bytes)
+    }
+
+    /// Lanes of a warp on the CPU machine, 1 to 32. The same on every PE.
+    #[must_use]
+    pub fn width(self, lanes: u32) -> Self {
+        self.set(Key::CpuWidth, lanes.into())
+    }
+
+    /// Longest that one wait may take. `Duration::MAX` for no bound.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        let milliseconds = if deadline == Duration::MAX { 0 } else { deadline.as_millis().max(1) };
+        self.set(Key::DeadlineMs, u64::try_from(milliseconds).unwrap_or(u64::MAX))
+    }
+
+    /// Most blocks of one launch. The same on every PE.
+    #[must_use]
+    pub fn max_blocks(self, blocks: u32) -> Self {
+        self.set(Key::MaxBlocks, blocks.into())
+    }
+
+    /// Joins the other PEs and maps the heap.
+    ///
+    /// # Collective
+    /// Over the PEs of the job.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn build(mut self) -> Result<World, BuildError> {
+        let tunables = self.tunables()?;
+        let bootstrap = match self.bootstrap.take() {
+            Some(bootstrap) => bootstrap,
+            None => Bootstrap::from_env()?,
+        };
+        build(bootstrap.connect()?, tunables)
+    }
+
+    /// The settings: the environment's, overridden by the program's.
+    pub(crate) fn tunables(&self) -> Result<Tunables, TunableError> {
+        let mut tunables = Tunables::from_env()?;
+        for &(key, value) in &self.settings {
+            tunables.set(key, value)?;
+        }
+        Ok(tunables)
+    }
+
+    fn set(mut self, key: Key, value: u64) -> Self {
+        self.settings.push((key, value));
+        self
+    }
+}
+
+/// Builds a world on a control plane that is up.
+pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, BuildError> {
+    compare(&control, &tunables)?;
+    if !control.same_host() {
+        return Err(BuildError::SeveralHosts);
+    }
+    let npes = control.npes();
+    let heap_bytes = tunables.get(Key::Heap).next_multiple_of(PAGE);
+    let mut allocator = Allocator::new(abi::HEAP_RESERVED, heap_bytes - abi::HEAP_RESERVED);
+    let block_slots = tunables.get(Key::MaxBlocks) as u32;
+    let sync_words = abi::SyncLayout::new(npes).words(block_slots);
+    let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
+    let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
+    let memory = shared_memory::reserve(&control, heap_bytes as usize)?;
+    let context = abi::Context {
+        base: memory.base().expose_provenance() as u64,
+        stride: memory.stride() as u64,
+        heap_bytes,
+        control: 0,
+        routes: 0,
+        rings: 0,
+        deadline_ns: match tunables.get(Key::DeadlineMs) {
+            0 => abi::NO_DEADLINE,
+            milliseconds => milliseconds.saturating_mul(1_000_000),
+        },
+        world_sync,
+        pe: control.pe(),
+        npes,
+        block_slots,
+        version: abi::VERSION,
+    };
+    let machine = CpuMachine::new(width, npes as usize);
+    Ok(World::new(Shared::new(control, memory, context, machine), tunables, allocator))
+}
+
+/// Makes sure that every PE has the settings that shape the heap and the barriers.
+fn compare(control: &Control, tunables: &Tunables) -> Result<(), BuildError> {
+    const SHAPING: [(Key, &str); 3] = [
+        (Key::Heap, "CONGRUENT_HEAP"),
+        (Key::CpuWidth, "CONGRUENT_CPU_WIDTH"),
+        (Key::MaxBlocks, "CONGRUENT_MAX_BLOCKS"),
+    ];
+    let mine: Vec<u8> = SHAPING.iter().flat_map(|&(key, _)| tunables.get(key).to_le_bytes()).collect();
+    for (theirs, pe) in control.all_gather(&mine)?.iter().zip(0..) {
+        for ((&(key, name), theirs), mine) in SHAPING.iter().zip(theirs.chunks(8)).zip(mine.chunks(8)) {
+            if theirs != mine {
+                let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
+                return Err(BuildError::Mismatch { name, pe, mine: tunables.get(key), theirs });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The CPU machine: kernels run natively, a block on a thread of its own.
+//!
+//! At width 1 a block is one thread and a warp one lane: the fast way, which tests the algorithm. At width W a warp is W
+//! fibers that take turns at every sync, vote, broadcast and poll: the faithful way, which tests the choreography of lanes.
+#![allow(clippy::disallowed_types, reason = "this machine gives waits, sleeps and barriers their meaning")]
+
+mod fibers;
+mod nap;
+mod solo;
+mod stream;
+
+use std::num::NonZeroU32;
+use std::panic::{self, AssertUnwindSafe};
+use std::time::Instant;
+
+use congruent_device::{Block, Ctx, abi, cpu::Lane};
+
+pub(crate) use stream::{CpuStream, Launch};
+
+/// One block's work: the kernel with its arguments bound.
+pub(crate) type Body = dyn Fn(&Block<'_>, &Ctx<'_>) + Send + Sync;
+
+/// How blocks run on this host.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuMachine {
+    width: NonZeroU32,
+    cores: usize,
+    pes: usize,
+    born: Instant,
+}
+
+/// Which part of which launch runs here.
+#[derive(Clone, Copy)]
+pub(crate) struct Site {
+    /// The kernel's first argument.
+    pub(crate) context: abi::Context,
+    /// This block, and how many there are.
+    pub(crate) block: u32,
+    pub(crate) blocks: u32,
+    /// Threads asked for; the machine gives what its width makes of it.
+    pub(crate) threads: u32,
+}
+
+/// How a block ended, other than by reaching its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BlockEnd {
+    /// It returned, or a wait of it ended the kernel and left its reason in the control block.
+    Done,
+    /// It panicked.
+    Panicked(String),
+}
+
+/// What a lane throws to leave its kernel from within a wait.
+struct KernelExit;
+
+/// A block never has more warps than this here, whatever a launch asks for: enough to tell a warp from a block.
+const MAX_WARPS: u32 = 2;
+
+impl CpuMachine {
+    /// A machine of this width for a world with `pes` PEs on this host.
+    pub(crate) fn new(width: NonZeroU32, pes: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { width, cores, pes, born: Instant::now() }
+    }
+
+    /// Lanes of a warp.
+    pub(crate) fn width(&self) -> u32 {
+        self.width.get()
+    }
+
+    /// Runs one block to its end, on this thread.
+    pub(crate) fn run(&self, site: Site, body: &Body) -> BlockEnd {
+        let spins = self.spins(site.blocks);
+        if self.width.get() == 1 {
+            let machine = solo::Solo::new(self.born, &site.context);
+            let lane = Lane {
+                thread: 0,
+                threads: 1,
+                warp: 1,
+                block: site.block,
+                blocks: site.blocks,
+                spins,
+                machine: &machine,
+            };
+            return run_lane(lane, site.context, body);
+        }
+        let warps = site.threads.div_ceil(32).clamp(1, MAX_WARPS);
+        fibers::run(self.born, self.width.get(), warps, site, body)
+    }
+
+    /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
+    fn spins(&self, blocks: u32) -> u32 {
+        if self.pes * blocks as usize <= self.cores { 4000 } else { 40 }
+    }
+}
+
+/// Runs the kernel as one lane, and says how it ended.
+fn run_lane(lane: Lane<'_>, context: abi::Context, body: &Body) -> BlockEnd {
+    // SAFETY: the stream that runs this launch holds the world's memory, which the context describes, until the launch
+    // is over.
+    let ctx = unsafe { Ctx::new(context, lane) };
+    let block = Block::new(lane);
+    match panic::catch_unwind(AssertUnwindSafe(|| body(&block, &ctx))) {
+        Ok(()) => BlockEnd::Done,
+        Err(thrown) if thrown.is::<KernelExit>() => BlockEnd::Done,
+        Err(thrown) => BlockEnd::Panicked(message(&*thrown)),
+    }
+}
+
+/// Leaves the kernel: unwinds to [`run_lane`] without a word on the terminal.
+fn exit_kernel() -> ! {
+    panic::resume_unwind(Box::new(KernelExit))
+}
+
+fn message(thrown: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = thrown.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = thrown.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a value that is not text".to_owned()
+    }
+}

@@ -1,0 +1,45 @@
+//! Width 1: a block of one lane, alone on its thread.
+
+use std::time::Instant;
+
+use congruent_device::{abi, cpu::Machine};
+
+use super::{exit_kernel, nap};
+
+pub(super) struct Solo<'c> {
+    born: Instant,
+    context: &'c abi::Context,
+}
+
+impl<'c> Solo<'c> {
+    pub(super) fn new(born: Instant, context: &'c abi::Context) -> Self {
+        Self { born, context }
+    }
+}
+
+impl Machine for Solo<'_> {
+    fn block_any(&self, _lane: u32, flag: bool) -> bool {
+        flag
+    }
+    fn warp_any(&self, _lane: u32, flag: bool) -> bool {
+        flag
+    }
+    fn block_broadcast(&self, _lane: u32, value: u64) -> u64 {
+        value
+    }
+    fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
+        value
+    }
+    fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
+        nap::pass(self.context, turn, word, seen);
+    }
+    fn wake(&self, word: *const u32) {
+        nap::wake(word);
+    }
+    fn now_ns(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+    fn exit(&self) -> ! {
+        exit_kernel()
+    }
+}

@@ -1,0 +1,194 @@
+//! What can go wrong, one enum for each family of operations, and [`Error`] over all of them.
+
+use congruent_heap::AllocError as HeapError;
+use congruent_heap::TeamError;
+
+use crate::WorldFailure;
+use crate::bootstrap::{BootstrapError, ControlError};
+use crate::shared_memory::ReserveError;
+use crate::tunables::TunableError;
+
+/// Any error of this crate, for `?`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Building a world.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Joining the job.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// Allocating.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Launching.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Making a team.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// Reading or writing this PE's copy from the host.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A tunable.
+    #[error(transparent)]
+    Tunable(#[from] TunableError),
+    /// The world failed.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
+    /// The PEs could not talk to each other.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Why there is no world.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Joining the job.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// A tunable.
+    #[error(transparent)]
+    Tunable(#[from] TunableError),
+    /// The PEs could not talk to each other.
+    #[error("while building the world: {0}")]
+    Control(#[from] ControlError),
+    /// PEs on several hosts, with no machine that joins them.
+    #[error("the PEs are on different hosts; the CPU machine joins those of one host, so start all PEs on one")]
+    SeveralHosts,
+    /// The heap could not be mapped.
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    /// PEs with different settings.
+    #[error("{name} is {mine} here but {theirs} on PE {pe}: give every PE the same value")]
+    Mismatch {
+        /// The setting.
+        name: &'static str,
+        /// The other PE.
+        pe: u32,
+        /// This PE's value.
+        mine: u64,
+        /// The other's.
+        theirs: u64,
+    },
+    /// The heap is too small for what the library itself keeps there.
+    #[error("the heap is too small for the world's own words: {0}")]
+    Heap(#[from] HeapError),
+    /// No thread for a PE.
+    #[error("no thread for PE {pe}: {error}")]
+    Thread {
+        /// The PE.
+        pe: u32,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// Why an allocation gave nothing. The world is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Zero elements.
+    #[error("a symmetric object of 0 elements was asked for; give 1 or more")]
+    Zero,
+    /// The PEs asked for different things.
+    #[error(
+        "collective call {sequence} differs between PEs: this PE asked for {mine}, PE {pe} for {theirs}; every PE makes the same calls in the same order"
+    )]
+    Mismatch {
+        /// Which collective call of the world this was.
+        sequence: u64,
+        /// This PE's call.
+        mine: String,
+        /// The first PE that differs.
+        pe: u32,
+        /// Its call.
+        theirs: String,
+    },
+    /// Larger than any address space.
+    #[error("{len} elements of {size} bytes do not fit in an address space")]
+    TooLarge {
+        /// Elements asked for.
+        len: usize,
+        /// Bytes of one.
+        size: usize,
+    },
+    /// The heap has no room.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// The PEs could not talk to each other.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The world failed before.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
+}
+
+/// Why a launch was refused. Nothing ran.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A grid with no block or no thread.
+    #[error("a grid of {blocks} blocks of {threads} threads runs nothing; give 1 or more of each")]
+    EmptyGrid {
+        /// Blocks asked for.
+        blocks: u32,
+        /// Threads asked for.
+        threads: u32,
+    },
+    /// More blocks than can run at once; kernels that wait for each other need all of them.
+    #[error("{asked} blocks cannot run at once, {fits} can: launch fewer, or raise CONGRUENT_MAX_BLOCKS")]
+    NotCoresident {
+        /// Blocks asked for.
+        asked: u32,
+        /// Blocks that fit.
+        fits: u32,
+    },
+    /// An argument that is not of this world.
+    #[error("an argument of kernel {kernel} reaches past this world's heap: is it of another world?")]
+    ForeignArgument {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// A stream that is not of this world.
+    #[error("the stream belongs to another world; make one with World::stream")]
+    ForeignStream,
+    /// No thread for a stream.
+    #[error("no thread for a stream: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The world failed before.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
+}
+
+/// Why a team could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// Members that make no team.
+    #[error(transparent)]
+    Members(#[from] TeamError),
+    /// Its words on the heap.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// The PEs could not talk to each other.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Why the host could not read or write its PE's copy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// Elements that are not there.
+    #[error("elements {start}..{end} of {len} do not exist")]
+    OutOfBounds {
+        /// The first element asked for.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// How many there are.
+        len: usize,
+    },
+}

@@ -1,0 +1,105 @@
+//! Why a world failed: the first reason wins, and every later call tells it.
+
+use std::fmt;
+
+use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
+
+/// A wait that passed its deadline, or a rule that a kernel broke, as the device recorded it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// The PE that recorded it.
+    pub pe: u32,
+    /// The block of the launch.
+    pub block: u32,
+    /// The thread of the block.
+    pub thread: u32,
+    /// The PE that was expected to notify, where the kernel said so (`sem.from_rank(rank)`).
+    pub peer: Option<u32>,
+    /// Heap offset of the word that was waited on.
+    pub offset: u64,
+    /// The value waited for.
+    pub expected: u64,
+    /// The value last seen.
+    pub seen: u64,
+    /// How long it waited, milliseconds.
+    pub waited_ms: u64,
+}
+
+impl Fault {
+    pub(crate) fn from_record(record: &FaultRecord) -> Option<Self> {
+        Some(Self {
+            kind: FaultKind::from_raw(record.kind)?,
+            pe: record.pe,
+            block: record.block,
+            thread: record.thread,
+            peer: (record.peer != NO_PE).then_some(record.peer),
+            offset: record.offset,
+            expected: record.expected,
+            seen: record.seen,
+            waited_ms: record.waited_ns / 1_000_000,
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pe, block, thread, offset, expected, seen, waited_ms, .. } = self;
+        match self.kind {
+            FaultKind::Timeout => {
+                write!(
+                    f,
+                    "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for the word at {offset:#x} to reach {expected}; it is {seen}"
+                )?;
+                match self.peer {
+                    Some(peer) => write!(f, "; PE {peer} was to notify it")?,
+                    None => f.write_str("; name the notifier with from_rank to see which PE is late")?,
+                }
+                f.write_str(" (a PE did not take part, or CONGRUENT_DEADLINE_MS is too short)")
+            }
+            FaultKind::BlockSlot => write!(
+                f,
+                "PE {pe}, block {seen} synchronized a team, but only {expected} blocks may: raise CONGRUENT_MAX_BLOCKS"
+            ),
+        }
+    }
+}
+
+/// Why a world can do nothing more. The first reason of the job wins; every PE reports the same cause.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldFailure {
+    /// A wait of this PE passed its deadline, or a kernel of it broke a rule.
+    #[error("{0}")]
+    Fault(Fault),
+    /// A kernel of this PE panicked.
+    #[error("kernel {kernel} panicked on PE {pe}, block {block}: {message}")]
+    KernelPanicked {
+        /// The kernel.
+        kernel: &'static str,
+        /// This PE.
+        pe: u32,
+        /// The block of the launch.
+        block: u32,
+        /// What it said.
+        message: String,
+    },
+    /// Another PE died, or left while it was needed.
+    #[error("PE {pe} failed: {evidence}")]
+    PeerFailed {
+        /// The PE.
+        pe: u32,
+        /// How that is known.
+        evidence: String,
+    },
+    /// Another PE gave up.
+    #[error("PE {by} gave up: {reason}")]
+    Aborted {
+        /// The PE.
+        by: u32,
+        /// What it said.
+        reason: String,
+    },
+}

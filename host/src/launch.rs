@@ -1,0 +1,104 @@
+//! Launching kernels on streams.
+
+use std::sync::Arc;
+
+use congruent_device::{Kernel, KernelArgs};
+
+use crate::cpu::{Body, CpuStream, Launch, Site};
+use crate::{LaunchError, World, WorldFailure};
+
+/// How many blocks of how many threads. On the CPU machine the threads of a block are what its width makes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+impl Grid {
+    /// `blocks` blocks of `threads` threads.
+    pub const fn new(blocks: u32, threads: u32) -> Self {
+        Self { blocks, threads }
+    }
+
+    /// One block of `threads` threads.
+    pub const fn one(threads: u32) -> Self {
+        Self::new(1, threads)
+    }
+}
+
+/// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches.
+pub struct Stream {
+    runner: CpuStream,
+    world: u64,
+}
+
+impl Stream {
+    /// Whether everything launched so far is complete.
+    pub fn is_idle(&self) -> bool {
+        self.runner.is_idle()
+    }
+}
+
+impl World {
+    /// A new stream.
+    ///
+    /// # Errors
+    /// Where the machine can make no more.
+    pub fn stream(&self) -> Result<Stream, LaunchError> {
+        let name = format!("pe{}", self.shared().pe());
+        Ok(Stream { runner: CpuStream::new(self.shared().machine().clone(), &name)?, world: self.shared().id() })
+    }
+
+    /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.
+    ///
+    /// # Errors
+    /// Where nothing can run: see [`LaunchError`]. What fails while it runs, `synchronize` tells.
+    pub fn launch<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+        let _only_its_type_matters = kernel;
+        let shared = self.shared();
+        shared.check()?;
+        if stream.world != shared.id() {
+            return Err(LaunchError::ForeignStream);
+        }
+        if grid.blocks == 0 || grid.threads == 0 {
+            return Err(LaunchError::EmptyGrid { blocks: grid.blocks, threads: grid.threads });
+        }
+        let context = shared.context();
+        if grid.blocks > context.block_slots {
+            return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: context.block_slots });
+        }
+        if !args.fit(context.heap_bytes) {
+            return Err(LaunchError::ForeignArgument { kernel: K::NAME });
+        }
+        let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
+        // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
+        let running = shared.running();
+        let ended = Arc::new(move |block, end| running.shared().block_ended(K::NAME, block, end));
+        stream.runner.submit(Launch {
+            site: Site { context, block: 0, blocks: grid.blocks, threads: grid.threads },
+            body,
+            ended,
+        });
+        Ok(())
+    }
+
+    /// Waits until everything launched on the stream is complete.
+    ///
+    /// # Errors
+    /// The first failure of the world: a fault of this PE, a panic in a kernel, a peer that died or gave up.
+    pub fn synchronize(&self, stream: &Stream) -> Result<(), WorldFailure> {
+        stream.runner.synchronize();
+        self.shared().check()
+    }
+
+    /// Launches a kernel on the stream and waits for it.
+    ///
+    /// # Errors
+    /// As [`launch`](World::launch) and [`synchronize`](World::synchronize).
+    pub fn run<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+        self.launch(stream, kernel, grid, args)?;
+        Ok(self.synchronize(stream)?)
+    }
+}

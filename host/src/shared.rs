@@ -1,0 +1,214 @@
+//! What a world's parts share: the mapped heaps, the control block, and the first failure.
+#![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use congruent_device::{abi, cpu};
+use congruent_heap::Retired;
+
+use crate::bootstrap::{Control, Notice};
+use crate::cpu::{BlockEnd, CpuMachine};
+use crate::fault::{Fault, WorldFailure};
+use crate::shared_memory::Reservation;
+
+/// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.
+pub(crate) struct Shared {
+    id: u64,
+    control: Control,
+    memory: Reservation,
+    block: ControlBlock,
+    context: abi::Context,
+    machine: CpuMachine,
+    failure: Mutex<Option<WorldFailure>>,
+    retired: Mutex<Retired>,
+    in_flight: Mutex<u64>,
+    landed: Condvar,
+}
+
+/// The block that kernels write faults to and read the abort word from. Boxed, so that its address stays.
+struct ControlBlock(Box<UnsafeCell<abi::Control>>);
+
+// SAFETY: host threads and kernels access the block through atomics, and its record only after its state says it is
+// complete (see `fault`).
+unsafe impl Send for ControlBlock {}
+// SAFETY: as above.
+unsafe impl Sync for ControlBlock {}
+
+/// A launch in flight; the world waits for it before it leaves.
+pub(crate) struct Running(Arc<Shared>);
+
+impl Shared {
+    /// `context` holds everything but the control block's address.
+    pub(crate) fn new(control: Control, memory: Reservation, context: abi::Context, machine: CpuMachine) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // SAFETY: integers, for which zero bytes are valid.
+        let block = ControlBlock(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
+        let context = abi::Context { control: block.0.get().expose_provenance() as u64, ..context };
+        let shared = Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            control,
+            memory,
+            block,
+            context,
+            machine,
+            failure: Mutex::new(None),
+            retired: Mutex::new(Retired::new()),
+            in_flight: Mutex::new(0),
+            landed: Condvar::new(),
+        });
+        let weak = Arc::downgrade(&shared);
+        shared.control.watch(move |notice| {
+            if let Some(shared) = weak.upgrade() {
+                shared.heard(notice);
+            }
+        });
+        shared
+    }
+
+    /// Tells worlds of one process apart.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(crate) fn pe(&self) -> u32 {
+        self.context.pe
+    }
+
+    pub(crate) fn context(&self) -> abi::Context {
+        self.context
+    }
+
+    pub(crate) fn machine(&self) -> &CpuMachine {
+        &self.machine
+    }
+
+    pub(crate) fn retired(&self) -> MutexGuard<'_, Retired> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Heap offset `offset` of this PE, `bytes` of which the caller knows to be on the heap.
+    pub(crate) fn own(&self, offset: u64, bytes: usize) -> *mut u8 {
+        debug_assert!(offset + bytes as u64 <= self.context.heap_bytes);
+        self.memory.base().wrapping_add(self.context.pe as usize * self.memory.stride() + offset as usize)
+    }
+
+    /// Zeroes this PE's copy of an object.
+    pub(crate) fn zero(&self, offset: u64, bytes: usize) {
+        // SAFETY: objects that the allocator gave are on the heap, which `memory` keeps mapped.
+        unsafe { cpu::zero_for_host(self.own(offset, bytes), bytes) }
+    }
+
+    /// The first failure, where there is one.
+    pub(crate) fn check(&self) -> Result<(), WorldFailure> {
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// Counts a launch as in flight for as long as what this returns lives.
+    pub(crate) fn running(self: &Arc<Self>) -> Running {
+        *self.in_flight() += 1;
+        Running(Arc::clone(self))
+    }
+
+    /// Whether no launch is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        *self.in_flight() == 0
+    }
+
+    /// Waits until no launch is in flight.
+    pub(crate) fn wait_idle(&self) {
+        let mut count = self.in_flight();
+        while *count > 0 {
+            count = self.landed.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes note of how a block of a kernel ended.
+    pub(crate) fn block_ended(&self, kernel: &'static str, block: u32, end: BlockEnd) {
+        match end {
+            BlockEnd::Panicked(message) => {
+                self.fail(WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, message }, abi::Abort::Fault);
+            }
+            BlockEnd::Done => {
+                if let Some(fault) = self.fault() {
+                    self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+                }
+            }
+        }
+    }
+
+    /// This PE gives up, for a reason of the program's own.
+    pub(crate) fn give_up(&self, reason: &str) {
+        self.control.abort(reason.as_bytes());
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, u64> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self, notice: Notice) {
+        let failure = match notice {
+            Notice::Aborted { by, .. } if by == self.pe() => return,
+            Notice::Aborted { by, reason } => {
+                WorldFailure::Aborted { by, reason: String::from_utf8_lossy(&reason).into_owned() }
+            }
+            Notice::PeerFailed { pe, evidence } => WorldFailure::PeerFailed { pe, evidence },
+        };
+        self.keep_first(failure, abi::Abort::Peer);
+    }
+
+    /// Keeps the failure if it is the first, ends this PE's waits, and tells the other PEs.
+    fn fail(&self, failure: WorldFailure, abort: abi::Abort) {
+        let reason = failure.to_string();
+        if self.keep_first(failure, abort) {
+            self.control.abort(reason.as_bytes());
+        }
+    }
+
+    fn keep_first(&self, failure: WorldFailure, abort: abi::Abort) -> bool {
+        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = first.is_none();
+        if is_first {
+            tracing::error!(pe = self.pe(), "{failure}");
+            *first = Some(failure);
+        }
+        // SAFETY: the word is in the control block, aligned, and only accessed atomically.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.block.0.get()).abort) };
+        // Kernels that see it end; the failure was stored before, under the lock that `check` takes.
+        let _first_reason_stays = word.compare_exchange(0, abort as u32, Ordering::Release, Ordering::Relaxed);
+        is_first
+    }
+
+    /// The fault that the device left, once it is complete.
+    fn fault(&self) -> Option<Fault> {
+        let block = self.block.0.get();
+        // SAFETY: the word is in the control block, aligned, and only accessed atomically.
+        let state = unsafe { AtomicU32::from_ptr(&raw mut (*block).fault_state) };
+        if state.load(Ordering::Acquire) != 2 {
+            return None;
+        }
+        // SAFETY: state 2 means that its one writer is done with the record, and the acquire load that we see all of it.
+        Fault::from_record(unsafe { &(*block).fault })
+    }
+}
+
+impl Running {
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self.0.in_flight() -= 1;
+        self.0.landed.notify_all();
+    }
+}

@@ -1,0 +1,133 @@
+//! Symmetric objects as the host owns them.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use congruent_device::{Element, Pod, Sym, cpu};
+
+use crate::AccessError;
+use crate::shared::Shared;
+
+/// A symmetric object: the same number of elements at the same offset on every PE. Made by [`World::alloc`].
+///
+/// Kernels are given its [`view`](SymVec::view). Dropping it never communicates: the object is retired, and its memory is
+/// given out again once every PE has retired it and a collective call has told them so.
+///
+/// [`World::alloc`]: crate::World::alloc
+pub struct SymVec<T> {
+    sym: Sym<T>,
+    shared: Arc<Shared>,
+}
+
+impl<T: Element> SymVec<T> {
+    pub(crate) fn new(sym: Sym<T>, shared: Arc<Shared>) -> Self {
+        Self { sym, shared }
+    }
+
+    /// The object as a kernel argument: `Copy`, the same bits on every PE.
+    pub fn view(&self) -> Sym<T> {
+        self.sym
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.sym.len()
+    }
+
+    /// Whether there are no elements, which an allocation never gives.
+    pub fn is_empty(&self) -> bool {
+        self.sym.is_empty()
+    }
+}
+
+impl<T: Pod> SymVec<T> {
+    /// This PE's copy.
+    ///
+    /// # Ordering
+    /// None against kernels in flight: [`synchronize`](crate::World::synchronize) first.
+    pub fn to_vec(&self) -> Vec<T> {
+        let mut copy = vec![T::zeroed(); self.len()];
+        // SAFETY: the object is on this PE's heap, which `shared` keeps mapped, and `copy` is as long.
+        unsafe { cpu::copy_bytes_for_host(copy.as_mut_ptr().cast(), self.start(), self.sym.bytes()) };
+        copy
+    }
+
+    /// Copies elements from `at` on of this PE's copy to `out`.
+    ///
+    /// # Ordering
+    /// As [`to_vec`](SymVec::to_vec).
+    ///
+    /// # Errors
+    /// Where they are not all inside; nothing is copied.
+    pub fn read(&self, at: usize, out: &mut [T]) -> Result<(), AccessError> {
+        let part = self.part(at, out.len())?;
+        let from = self.shared.own(part.offset(), part.bytes());
+        // SAFETY: `part` is on this PE's heap, which `shared` keeps mapped, and as long as `out`.
+        unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr().cast(), from, part.bytes()) };
+        Ok(())
+    }
+
+    /// Copies `values` over this PE's elements from `at` on.
+    ///
+    /// # Ordering
+    /// A kernel launched afterwards by this PE sees them.
+    ///
+    /// # Errors
+    /// Where they are not all inside; nothing is copied.
+    pub fn write(&self, at: usize, values: &[T]) -> Result<(), AccessError> {
+        let part = self.part(at, values.len())?;
+        let to = self.shared.own(part.offset(), part.bytes());
+        // SAFETY: `part` is on this PE's heap, which `shared` keeps mapped, and as long as `values`.
+        unsafe { cpu::copy_bytes_for_host(to, values.as_ptr().cast(), part.bytes()) };
+        Ok(())
+    }
+
+    /// Stores `value` in every element of this PE's copy.
+    pub fn fill(&self, value: T) {
+        // In pieces, so that filling a large object does not double its memory.
+        let piece = vec![value; self.len().min(16 << 10)];
+        for at in (0..self.len()).step_by(piece.len()) {
+            let fits = piece.len().min(self.len() - at);
+            let _inside = self.write(at, &piece[..fits]);
+        }
+    }
+
+    /// The elements in `range`, as a kernel argument.
+    ///
+    /// # Errors
+    /// Where they are not all inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sym<T>, AccessError> {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.len(),
+        };
+        self.sym.get(start..end).ok_or(AccessError::OutOfBounds { start, end, len: self.len() })
+    }
+
+    fn part(&self, at: usize, len: usize) -> Result<Sym<T>, AccessError> {
+        self.slice(at..at.saturating_add(len))
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.shared.own(self.sym.offset(), self.sym.bytes())
+    }
+}
+
+impl<T> Drop for SymVec<T> {
+    fn drop(&mut self) {
+        self.shared.retired().retire(self.sym.raw_offset());
+    }
+}
+
+impl<T> fmt::Debug for SymVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SymVec({:?})", self.sym)
+    }
+}

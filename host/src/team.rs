@@ -1,0 +1,128 @@
+//! Teams: some of the world's PEs, with barriers of their own.
+
+use std::marker::PhantomData;
+
+use congruent_device::{Pe, Tag, TeamView, abi};
+use congruent_heap::Members;
+
+use crate::{AllocError, SplitError, SymVec, World};
+
+/// A team that this PE is a member of. Kernels are given its [`view`](Team::view).
+#[derive(Debug)]
+pub struct Team<G> {
+    members: Members,
+    me: u32,
+    /// The members, on the heap, where they are not computed.
+    list: Option<SymVec<u32>>,
+    sync: SymVec<u64>,
+    tag: PhantomData<G>,
+}
+
+impl<G: Tag> Team<G> {
+    /// The team as a kernel argument.
+    pub fn view(&self) -> TeamView<G> {
+        let sync = self.sync.view();
+        match (&self.members, &self.list) {
+            (Members::Listed(members), Some(list)) => {
+                TeamView::listed(list.view().slice(..members.len()), self.me, sync)
+            }
+            (Members::Strided { start, stride, size }, _) => TeamView::strided(*start, *stride, *size, self.me, sync),
+            (Members::Listed(_), None) => TeamView::strided(0, 1, 1, 0, sync),
+        }
+    }
+
+    /// How many members.
+    pub fn size(&self) -> usize {
+        self.members.size() as usize
+    }
+
+    /// This PE's rank.
+    pub fn me(&self) -> usize {
+        self.me as usize
+    }
+
+    /// The members, in rank order.
+    pub fn pes(&self) -> impl Iterator<Item = Pe> + '_ {
+        self.members.pes()
+    }
+}
+
+impl World {
+    /// Splits the world: PEs that give the same colour form a team, ordered by key and then by PE. `None` as a colour joins
+    /// none. The rule is MPI_Comm_split's.
+    ///
+    /// # Collective
+    /// Over the world; each PE gives its own colour and key.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    pub fn split<G: Tag>(&mut self, colour: Option<u32>, key: u32) -> Result<Option<Team<G>>, SplitError> {
+        let mine = colour.map_or(String::new(), |colour| format!("{colour} {key}"));
+        let all = self.exchange("split", &mine)?;
+        let choices: Vec<Option<(u32, u32)>> = all
+            .iter()
+            .map(|choice| {
+                let (colour, key) = choice.split_once(' ')?;
+                Some((colour.parse().ok()?, key.parse().ok()?))
+            })
+            .collect();
+        let me = self.pe();
+        // Every PE computes every team, so that all allocate alike.
+        let teams: Vec<Members> = (0..choices.len()).filter_map(|pe| Members::split(&choices, pe)).collect();
+        let any_listed = teams.iter().any(|team| matches!(team, Members::Listed(_)));
+        let largest = teams.iter().map(Members::size).max().unwrap_or(1);
+        let mine = Members::split(&choices, me.index());
+        self.form(mine, largest, any_listed)
+    }
+
+    /// The team of the PEs `start + i * stride`, for `i` below `size`. `None` for a PE that is not in it.
+    ///
+    /// # Collective
+    /// Over the world; every PE gives the same numbers.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    pub fn strided_team<G: Tag>(&mut self, start: u32, stride: u32, size: u32) -> Result<Option<Team<G>>, SplitError> {
+        let members = Members::strided(self.npes() as u32, start, stride, size);
+        self.exchange(&format!("team of {size} from PE {start} by {stride}"), "")?;
+        self.form_one(members?)
+    }
+
+    /// The team of exactly these PEs, in this order. `None` for a PE that is not in it.
+    ///
+    /// # Collective
+    /// Over the world; every PE gives the same list.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    pub fn listed_team<G: Tag>(&mut self, pes: &[u32]) -> Result<Option<Team<G>>, SplitError> {
+        let members = Members::listed(self.npes() as u32, pes);
+        self.exchange(&format!("team of PEs {pes:?}"), "")?;
+        self.form_one(members?)
+    }
+
+    fn form_one<G: Tag>(&mut self, members: Members) -> Result<Option<Team<G>>, SplitError> {
+        let (size, listed) = (members.size(), matches!(members, Members::Listed(_)));
+        let mine = members.rank_of(self.pe()).map(|_| members);
+        self.form(mine, size, listed)
+    }
+
+    /// Allocates a team's words on every PE, members or not, so that the heaps stay alike.
+    fn form<G: Tag>(
+        &mut self,
+        mine: Option<Members>,
+        largest: u32,
+        listed: bool,
+    ) -> Result<Option<Team<G>>, SplitError> {
+        let slots = self.shared().context().block_slots;
+        let sync = self.alloc::<u64>(abi::SyncLayout::new(largest).words(slots) as usize)?;
+        let list = if listed { Some(self.alloc::<u32>(largest as usize)?) } else { None };
+        let Some(members) = mine else { return Ok(None) };
+        if let (Some(list), Members::Listed(pes)) = (&list, &members) {
+            // It is as long as the largest team, so this fits.
+            list.write(0, pes).map_err(|_| AllocError::Zero)?;
+        }
+        let me = members.rank_of(self.pe()).unwrap_or(0);
+        Ok(Some(Team { members, me, list, sync, tag: PhantomData }))
+    }
+}

@@ -1,0 +1,204 @@
+//! The world: all PEs of a job, seen from one of them.
+
+use std::any::type_name;
+use std::sync::Arc;
+
+use congruent_device::{Element, Pe, Sym, TeamView, World as WorldTag, abi};
+use congruent_heap::Retired;
+use congruent_heap::{Allocator, HeapStats};
+use serde::{Deserialize, Serialize};
+
+use crate::builder::Builder;
+use crate::shared::Shared;
+use crate::{AllocError, SymVec, Tunables, WorldFailure};
+
+/// One PE's hold on its job: allocates symmetric objects, launches kernels, makes teams.
+///
+/// There is no global state: a process may have several worlds, and one world's PEs may be threads of one process.
+/// Collective calls take `&mut self`, so that each PE makes them in one order; PEs compare every one of them.
+///
+/// ```
+/// congruent::local(4, |world| {
+///     let numbers = world.alloc::<f32>(1000)?;
+///     numbers.fill(world.pe().index() as f32);
+///     assert_eq!(numbers.to_vec()[999], world.pe().index() as f32);
+///     Ok::<_, congruent::Error>(())
+/// })?;
+/// # Ok::<_, congruent::Error>(())
+/// ```
+pub struct World {
+    shared: Arc<Shared>,
+    tunables: Tunables,
+    allocator: Allocator,
+    /// Objects that all PEs have retired and zeroed by the next collective call, when their memory can be given out.
+    freeing: Vec<u64>,
+    sequence: u64,
+}
+
+/// What PEs compare at a collective call.
+#[derive(Serialize, Deserialize)]
+struct Call {
+    sequence: u64,
+    what: String,
+    retired: Vec<u8>,
+}
+
+/// The most objects that one PE hands over at a collective call; more wait for the next one.
+const RETIRE_AT_ONCE: usize = 4096;
+
+impl World {
+    /// Starts to describe a world.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>, tunables: Tunables, allocator: Allocator) -> Self {
+        Self { shared, tunables, allocator, freeing: Vec::new(), sequence: 0 }
+    }
+
+    /// This PE.
+    pub fn pe(&self) -> Pe {
+        Pe::new(self.shared.pe())
+    }
+
+    /// How many PEs.
+    pub fn npes(&self) -> usize {
+        self.shared.context().npes as usize
+    }
+
+    /// The settings of this world, and where each came from.
+    pub fn tunables(&self) -> &Tunables {
+        &self.tunables
+    }
+
+    /// What runs the kernels, in a line.
+    pub fn machine(&self) -> String {
+        format!("cpu, width {}", self.shared.machine().width())
+    }
+
+    /// How full the heap is.
+    pub fn heap_stats(&self) -> HeapStats {
+        self.allocator.stats()
+    }
+
+    /// The team of all PEs, as a kernel argument.
+    pub fn team(&self) -> TeamView<WorldTag> {
+        let context = self.shared.context();
+        let words = abi::SyncLayout::new(context.npes).words(context.block_slots);
+        TeamView::strided(0, 1, context.npes, context.pe, Sym::from_raw(context.world_sync, words))
+    }
+
+    /// Allocates `len` zeroed elements at the same offset on every PE.
+    ///
+    /// # Collective
+    /// Every PE asks for the same type and length. A PE that asks for something else gets the same
+    /// [`AllocError::Mismatch`] as all others, and nothing is allocated.
+    ///
+    /// # Errors
+    /// See [`AllocError`]; the world is as it was before.
+    pub fn alloc<T: Element>(&mut self, len: usize) -> Result<SymVec<T>, AllocError> {
+        self.agree(format!("{len} elements of {} ({} bytes each)", type_name::<T>(), size_of::<T>()))?;
+        // Every PE asked for the same, so every PE takes the same way out from here.
+        if len == 0 {
+            return Err(AllocError::Zero);
+        }
+        let too_large = AllocError::TooLarge { len, size: size_of::<T>() };
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize).ok_or(too_large)?;
+        let align = align_of::<T>() as u64;
+        let offset = match self.allocator.alloc(bytes as u64, align) {
+            Ok(offset) => offset,
+            Err(_) if !self.freeing.is_empty() => {
+                self.agree("room for the last allocation".into())?;
+                self.allocator.alloc(bytes as u64, align)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(SymVec::new(Sym::from_raw(offset, len as u64), Arc::clone(&self.shared)))
+    }
+
+    /// Gives back the memory of objects that every PE has dropped, as every collective call does.
+    ///
+    /// # Collective
+    ///
+    /// # Errors
+    /// Where the PEs cannot talk to each other, or one of them makes another call.
+    pub fn reclaim(&mut self) -> Result<(), AllocError> {
+        self.agree("reclaim".into())?;
+        self.agree("reclaim, second half".into())
+    }
+
+    /// Waits until every PE has called it. Host side only: it waits for no launch.
+    ///
+    /// # Collective
+    ///
+    /// # Errors
+    /// Where the PEs cannot talk to each other, or one of them makes another call.
+    pub fn barrier(&mut self) -> Result<(), AllocError> {
+        self.agree("barrier".into())
+    }
+
+    /// The world's failure, where it has failed.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn check(&self) -> Result<(), WorldFailure> {
+        self.shared.check()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Gives every PE's `value` to every PE, in PE order, after they have compared what call this is.
+    pub(crate) fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, AllocError> {
+        self.agree(what.to_owned())?;
+        let all = self.shared.control().all_gather(value.as_bytes())?;
+        Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
+    }
+
+    /// Compares this collective call with the other PEs', and moves retired objects one step towards reuse: agreed on at
+    /// one call, when each PE zeroes its copy; given out again from the next call on, by when every PE has.
+    fn agree(&mut self, what: String) -> Result<(), AllocError> {
+        self.shared.check()?;
+        self.sequence += 1;
+        let retired = if self.shared.is_idle() { self.shared.retired().encode() } else { Retired::new().encode() };
+        let mine = Call { sequence: self.sequence, what, retired };
+        let encoded = postcard::to_allocvec(&mine).unwrap_or_default();
+        let all = self.shared.control().all_gather(&encoded).map_err(|error| match self.shared.check() {
+            Err(failure) => AllocError::World(failure),
+            Ok(()) => AllocError::Control(error),
+        })?;
+        for offset in self.freeing.drain(..) {
+            // The offsets are the allocator's own and each was retired once, so this cannot be refused.
+            let _freed = self.allocator.free(offset);
+        }
+        let mut lists = Vec::with_capacity(all.len());
+        for (bytes, pe) in all.iter().zip(0..) {
+            let call = postcard::from_bytes::<Call>(bytes).ok();
+            let same = call.as_ref().is_some_and(|call| call.sequence == mine.sequence && call.what == mine.what);
+            if !same {
+                let theirs = call.map_or("something unreadable".into(), |call| call.what);
+                return Err(AllocError::Mismatch { sequence: self.sequence, mine: mine.what, pe, theirs });
+            }
+            let list = call.and_then(|call| Retired::decode(&call.retired, RETIRE_AT_ONCE).ok());
+            lists.push(list.unwrap_or_default());
+        }
+        self.freeing = Retired::agree(&lists);
+        self.shared.retired().settle(&self.freeing);
+        for &offset in &self.freeing {
+            self.shared.zero(offset, self.allocator.size_of(offset).unwrap_or(0) as usize);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.shared.wait_idle();
+        if std::thread::panicking() {
+            self.shared.give_up("its program panicked");
+        } else if self.shared.check().is_ok() {
+            self.shared.control().depart();
+        }
+    }
+}
