@@ -1,0 +1,173 @@
+//! Which values differ between the threads of a warp, and which blocks only some of them enter.
+//!
+//! Approximate on the safe side, with two exceptions that are what programs rely on: kernel parameters are the same for
+//! everyone, and a plain load from an address that all threads share gives all of them the same value. Loads that take part
+//! in synchronisation (`.relaxed`, `.acquire`, `.volatile`, atomics) may differ from thread to thread.
+
+use super::address::named_space;
+use super::definitions::Definitions;
+use super::graph::Graph;
+use crate::ptx::{Body, Function, Instruction, Operand, RegisterId, Space};
+
+/// What differs between the threads of a warp.
+pub(crate) struct Divergence {
+    varying: Vec<bool>,
+    /// For every block that only some threads enter, the branch that decides.
+    cause: Vec<Option<usize>>,
+}
+
+impl Divergence {
+    pub(crate) fn new(function: &Function, body: &Body, graph: &Graph, definitions: &Definitions<'_>) -> Self {
+        let mut found = Self { varying: vec![false; body.registers.len()], cause: vec![None; graph.len()] };
+        // A value written on some way only, or in a loop that threads leave at different times, differs afterwards.
+        let mut unequal_times = vec![false; graph.len()];
+        let mut decided = vec![false; graph.len()];
+        loop {
+            let mut changed = false;
+            for (index, instruction) in body.instructions.iter().enumerate() {
+                let block = graph.block_of(index);
+                let differs = found.guard_varies(instruction) || found.result_varies(function, instruction);
+                for register in instruction.written() {
+                    let is_merged = found.cause[block].is_some() && definitions.count(register) > 1;
+                    if (differs || is_merged || unequal_times[block]) && !found.varying[register.0] {
+                        found.varying[register.0] = true;
+                        changed = true;
+                    }
+                }
+            }
+            for (block, decided) in decided.iter_mut().enumerate() {
+                let last = graph.instructions(block).end - 1;
+                if *decided || !found.decides_unevenly(&body.instructions[last]) {
+                    continue;
+                }
+                *decided = true;
+                changed = true;
+                let region = graph.region(block);
+                for &inside in &region {
+                    found.cause[inside].get_or_insert(last);
+                    unequal_times[inside] |= graph.loops_within(inside, &region);
+                }
+            }
+            if !changed {
+                return found;
+            }
+        }
+    }
+
+    /// The branch because of which only some threads come by this instruction; its own guard counts.
+    pub(crate) fn cause(&self, body: &Body, graph: &Graph, instruction: usize) -> Option<usize> {
+        let own = self.guard_varies(&body.instructions[instruction]).then_some(instruction);
+        own.or(self.cause[graph.block_of(instruction)])
+    }
+
+    fn guard_varies(&self, instruction: &Instruction) -> bool {
+        instruction.guard.is_some_and(|guard| self.varies(guard.register))
+    }
+
+    fn varies(&self, register: RegisterId) -> bool {
+        self.varying[register.0]
+    }
+
+    fn decides_unevenly(&self, last: &Instruction) -> bool {
+        let index_varies = last.opcode == "brx" && last.read().into_iter().any(|register| self.varies(register));
+        self.guard_varies(last) || index_varies
+    }
+
+    fn result_varies(&self, function: &Function, instruction: &Instruction) -> bool {
+        let reads_varying = instruction.read().into_iter().any(|register| self.varies(register));
+        let whole_warp =
+            || matches!(instruction.operands.last(), Some(Operand::Integer(mask)) if *mask as u32 == u32::MAX);
+        match instruction.opcode.as_str() {
+            "atom" | "match" | "activemask" | "elect" | "mbarrier" | "multimem" => true,
+            "bar" | "barrier" => false,
+            "vote" | "redux" => !whole_warp(),
+            "shfl" => {
+                let lane = instruction.operands.get(2);
+                let one_lane = !matches!(lane, Some(Operand::Register(lane)) if self.varies(*lane));
+                !(instruction.has("idx") && one_lane && whole_warp())
+            }
+            "ld" | "ldu" => reads_varying || load_varies(function, instruction),
+            _ => reads_varying || instruction.operands.iter().any(is_varying_special),
+        }
+    }
+}
+
+fn load_varies(function: &Function, load: &Instruction) -> bool {
+    let is_parameter = |name: &str| function.parameters.iter().any(|parameter| parameter.name == name);
+    match named_space(&load.modifiers) {
+        // Kernels get theirs from the launch; what functions are called with and what calls return is unknown.
+        Some(Space::Param) => match load.address() {
+            Some((Operand::Symbol(name, _), _)) => !function.is_entry || !is_parameter(name),
+            _ => !function.is_entry,
+        },
+        Some(Space::Local) => true,
+        _ => ["relaxed", "acquire", "volatile", "mmio"].iter().any(|order| load.has(order)),
+    }
+}
+
+fn is_varying_special(operand: &Operand) -> bool {
+    let Operand::Special(name) = operand else { return false };
+    ["%tid", "%laneid", "%lanemask", "%clock", "%globaltimer"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::ptx::parse;
+
+    /// Whether the barrier in `text` is reached by some threads only.
+    fn diverges(text: &str) -> bool {
+        let ptx = format!(
+            ".entry k(.param .u64 k_param_0) {{ .reg .pred %p<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>;\n{text}\n}}"
+        );
+        let module = parse(&ptx).expect("PTX");
+        let function = &module.functions[0];
+        let body = function.body.as_ref().expect("a body");
+        let graph = Graph::new(body, &HashSet::new());
+        let divergence = Divergence::new(function, body, &graph, &Definitions::new(body));
+        let barrier = body.instructions.iter().position(|instruction| instruction.opcode == "bar").expect("a barrier");
+        divergence.cause(body, &graph, barrier).is_some()
+    }
+
+    #[test]
+    fn thread_indices_diverge_and_parameters_do_not() {
+        let branch = "setp.eq.b32 %p1, %r1, 0; @%p1 bra A; bar.sync 0; A: ret;";
+        assert!(diverges(&format!("mov.u32 %r1, %tid.x; {branch}")));
+        assert!(!diverges(&format!("mov.u32 %r1, %ctaid.x; {branch}")));
+        assert!(!diverges(&format!("ld.param.b32 %r1, [k_param_0]; {branch}")));
+        assert!(!diverges(&format!("ld.param.b64 %rd1, [k_param_0]; ld.global.b32 %r1, [%rd1]; {branch}")));
+        assert!(diverges(&format!("ld.param.b64 %rd1, [k_param_0]; ld.acquire.sys.global.b32 %r1, [%rd1]; {branch}")));
+    }
+
+    #[test]
+    fn what_the_whole_warp_agrees_on_does_not_diverge() {
+        let branch = "@%p2 bra A; bar.sync 0; A: ret;";
+        let own = "mov.u32 %r1, %tid.x; setp.eq.b32 %p1, %r1, 0;";
+        assert!(!diverges(&format!("{own} vote.sync.any.pred %p2, %p1, -1; {branch}")));
+        assert!(diverges(&format!("{own} vote.sync.any.pred %p2, %p1, 15; {branch}")));
+        assert!(!diverges(&format!("{own} shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; setp.eq.b32 %p2, %r2, 0; {branch}")));
+        assert!(diverges(&format!("{own} shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1; setp.eq.b32 %p2, %r2, 0; {branch}")));
+    }
+
+    #[test]
+    fn values_merged_behind_a_divergent_branch_diverge() {
+        let text = "mov.u32 %r1, %tid.x; setp.eq.b32 %p1, %r1, 0; mov.b32 %r2, 0; @%p1 bra A; mov.b32 %r2, 1; \
+                    A: setp.eq.b32 %p2, %r2, 0; @%p2 bra B; bar.sync 0; B: ret;";
+        assert!(diverges(text));
+    }
+
+    #[test]
+    fn after_a_divergent_loop_all_are_together_but_its_counter_differs() {
+        let poll =
+            "mov.u32 %r1, %tid.x; mov.b32 %r2, 0; A: add.s32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, %r1; @%p1 bra A;";
+        assert!(!diverges(&format!("{poll} bar.sync 0; ret;")));
+        assert!(diverges(&format!("{poll} setp.eq.b32 %p2, %r2, 7; @%p2 bra B; bar.sync 0; B: ret;")));
+    }
+
+    #[test]
+    fn a_guarded_barrier_is_a_branch() {
+        assert!(diverges("mov.u32 %r1, %laneid; setp.eq.b32 %p1, %r1, 0; @%p1 bar.sync 0; ret;"));
+    }
+}

@@ -1,0 +1,165 @@
+//! PTX text as tokens.
+
+use super::error::ParseError;
+use super::span::Span;
+
+/// One token and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token<'a> {
+    pub(crate) kind: TokenKind,
+    pub(crate) text: &'a str,
+    pub(crate) span: Span,
+}
+
+/// What kind of token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// `ld`, `%r1`, `$L__BB0_1`, `_ZN4core`, `_`.
+    Word,
+    /// `.global`, `.L1::no_allocate`: a dot and what belongs to it.
+    Dotted,
+    /// `12`, `0x1F`, `0f3F800000`, `1.5`.
+    Number,
+    /// `"..."`.
+    String,
+    /// One of `( ) [ ] { } < > , ; : + - | @ ! = ?`.
+    Punctuation,
+    /// After the last token.
+    End,
+}
+
+/// Splits `text` into tokens, dropping comments; the last one is [`TokenKind::End`].
+pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let skipped = if c.is_whitespace() {
+            Some(c.len_utf8())
+        } else if rest.starts_with("//") {
+            Some(rest.find('\n').unwrap_or(rest.len()))
+        } else if rest.starts_with("/*") {
+            let end = rest.find("*/").ok_or_else(|| error(text, at, rest.len(), "this comment is never closed"))?;
+            Some(end + 2)
+        } else {
+            None
+        };
+        if let Some(length) = skipped {
+            at += length;
+            continue;
+        }
+        let (kind, length) =
+            token(rest).ok_or_else(|| error(text, at, c.len_utf8(), "no PTX token starts like this"))?;
+        tokens.push(Token { kind, text: &rest[..length], span: Span { start: at, end: at + length } });
+        at += length;
+    }
+    tokens.push(Token { kind: TokenKind::End, text: "", span: Span { start: at, end: at } });
+    Ok(tokens)
+}
+
+fn error(text: &str, start: usize, length: usize, message: &str) -> ParseError {
+    ParseError::new(text, Span { start, end: start + length }, message.to_owned())
+}
+
+/// The kind and length of the token that `text` starts with.
+fn token(text: &str) -> Option<(TokenKind, usize)> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$');
+    let first = text.chars().next()?;
+    let run = |from: usize, part: &dyn Fn(char) -> bool| {
+        text[from..].find(|c| !part(c)).map_or(text.len(), |length| from + length)
+    };
+    match first {
+        '.' if text[1..].starts_with(is_word) => Some((TokenKind::Dotted, dotted_length(text, is_word))),
+        '0'..='9' => Some((TokenKind::Number, number_length(text, is_word))),
+        '%' if text[1..].starts_with(is_word) => Some((TokenKind::Word, run(1, &is_word))),
+        '"' => Some((TokenKind::String, text[1..].find('"')? + 2)),
+        c if is_word(c) => Some((TokenKind::Word, run(0, &is_word))),
+        '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ',' | ';' | ':' | '+' | '-' | '|' | '@' | '!' | '=' | '?' => {
+            Some((TokenKind::Punctuation, 1))
+        }
+        _ => None,
+    }
+}
+
+/// `.a::b::c` is one token, as the specification writes it: a name in parts.
+fn dotted_length(text: &str, is_word: impl Fn(char) -> bool) -> usize {
+    let mut end = 1;
+    loop {
+        end = text[end..].find(|c| !is_word(c)).map_or(text.len(), |length| end + length);
+        match text[end..].strip_prefix("::") {
+            Some(rest) if rest.starts_with(&is_word) => end += 2,
+            _ => return end,
+        }
+    }
+}
+
+/// Integers in every base, bit patterns of floats, and decimal floats with exponents.
+fn number_length(text: &str, is_word: impl Fn(char) -> bool) -> usize {
+    let mut end = text.find(|c| !is_word(c)).unwrap_or(text.len());
+    let is_digit = |c: char| c.is_ascii_digit();
+    if text[end..].strip_prefix('.').is_some_and(|rest| rest.starts_with(is_digit)) {
+        end += 1;
+        end = text[end..].find(|c| !is_word(c)).map_or(text.len(), |length| end + length);
+    }
+    let exponent = text[..end].ends_with(['e', 'E']) && !text.starts_with("0x");
+    let signed = text[end..].strip_prefix(['+', '-']).is_some_and(|rest| rest.starts_with(is_digit));
+    if exponent && signed {
+        end += 1;
+        end = text[end..].find(|c| !is_word(c)).map_or(text.len(), |length| end + length);
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(ptx: &str) -> Vec<&str> {
+        tokens(ptx).expect("tokens").iter().map(|token| token.text).filter(|text| !text.is_empty()).collect()
+    }
+
+    #[test]
+    fn an_instruction_splits_into_its_parts() {
+        let ptx = "@!%p1 ld.relaxed.sys.global.L1::no_allocate.v4.b32 {%r1, %r2}, [%rd1+-16]; // x";
+        let expected = [
+            "@",
+            "!",
+            "%p1",
+            "ld",
+            ".relaxed",
+            ".sys",
+            ".global",
+            ".L1::no_allocate",
+            ".v4",
+            ".b32",
+            "{",
+            "%r1",
+            ",",
+            "%r2",
+            "}",
+            ",",
+            "[",
+            "%rd1",
+            "+",
+            "-",
+            "16",
+            "]",
+            ";",
+        ];
+        assert_eq!(texts(ptx), expected);
+    }
+
+    #[test]
+    fn numbers_of_every_kind_are_one_token() {
+        for number in ["0", "12U", "0x1F", "0f3F800000", "0d3FF0000000000000", "1.5", "1.5e-3"] {
+            assert_eq!(texts(number), [number]);
+        }
+    }
+
+    #[test]
+    fn open_comments_and_foreign_characters_are_errors() {
+        assert!(tokens("/* never").is_err());
+        assert!(tokens("ld \u{e9}").is_err());
+        assert!(tokens("\"open").is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! PTX text as a tree: what the rules look at.
+//!
+//! The parser knows the dialect that LLVM prints and the instructions congruent writes by hand. It takes nothing else:
+//! [`forms`] lists every instruction, and one that is not there is an error instead of an unchecked instruction.
+
+mod body;
+mod cursor;
+mod error;
+mod forms;
+mod lexer;
+mod parser;
+mod span;
+mod syntax;
+
+pub use error::ParseError;
+pub use parser::parse;
+pub use span::Span;
+pub use syntax::{Body, Function, Guard, Instruction, Module, Operand, Register, RegisterId, Space, Variable};

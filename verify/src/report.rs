@@ -1,0 +1,130 @@
+//! Findings for people: the source lines, marked.
+
+use core::fmt;
+use std::path::Path;
+use std::{fs, io};
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use crate::ptx::{ParseError, Span, parse};
+use crate::rules::{Finding, lint};
+
+/// A linted text.
+#[derive(Clone, Debug)]
+pub struct Report {
+    name: String,
+    text: String,
+    findings: Vec<Finding>,
+}
+
+/// Why a file could not be linted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LintError {
+    /// It could not be read.
+    #[error("`{name}`: {source}")]
+    Io {
+        /// The file.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It is not PTX, or has instructions that the linter does not know and therefore cannot vouch for.
+    #[error("`{name}`:{error}\n{excerpt}")]
+    Parse {
+        /// The file.
+        name: String,
+        /// What is wrong and where.
+        error: ParseError,
+        /// The line, marked.
+        excerpt: String,
+    },
+}
+
+/// Parses and lints the PTX file at `path`.
+pub fn lint_file(path: impl AsRef<Path>) -> Result<Report, LintError> {
+    let name = path.as_ref().display().to_string();
+    let text = fs::read_to_string(&path).map_err(|source| LintError::Io { name: name.clone(), source })?;
+    Report::new(name, text)
+}
+
+impl Report {
+    /// Parses and lints `text`, called `name` in messages.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Result<Self, LintError> {
+        let (name, text) = (name.into(), text.into());
+        match parse(&text) {
+            Ok(module) => Ok(Self { findings: lint(&module), name, text }),
+            Err(error) => {
+                let title = Level::ERROR.primary_title(&*error.message);
+                let mark = AnnotationKind::Primary.span(error.span.start..error.span.end);
+                let snippet = Snippet::source(&*text).path(&*name).annotation(mark);
+                let excerpt = Renderer::plain().render(&[title.element(snippet)]);
+                Err(LintError::Parse { name, excerpt, error })
+            }
+        }
+    }
+
+    /// What was found, in the order of the text.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// Whether nothing was found.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// The findings with the source lines they are about, in colour if the reader is a terminal; empty if there are none.
+    pub fn render(&self, colour: bool) -> String {
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let rendered = self.findings.iter().map(|finding| renderer.render(&self.groups(finding)));
+        rendered.collect::<Vec<_>>().join("\n\n")
+    }
+
+    fn groups<'a>(&'a self, finding: &'a Finding) -> Vec<Group<'a>> {
+        let range = |span: Span| span.start..span.end;
+        let mark = AnnotationKind::Primary.span(range(finding.span)).label(finding.rule.why);
+        let mut snippet = Snippet::source(&*self.text).path(&*self.name).annotation(mark);
+        if let Some((span, label)) = &finding.related {
+            snippet = snippet.annotation(AnnotationKind::Context.span(range(*span)).label(&**label));
+        }
+        let title = Level::ERROR.primary_title(&*finding.message).id(finding.rule.id);
+        vec![title.element(snippet).element(Level::HELP.message(finding.rule.help))]
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 8.4\n.target sm_90\n.address_size 64\n";
+
+    #[test]
+    fn a_finding_shows_its_line_its_rule_and_what_to_do() {
+        let report = Report::new("k.ptx", format!("{HEAD}.entry k() {{\n\tmembar.gl;\n\tret;\n}}\n")).expect("PTX");
+        let shown = report.to_string();
+        for part in ["default-scope-fence", "k.ptx:5", "membar.gl;", "help: write `fence.acq_rel.sys`"] {
+            assert!(shown.contains(part), "no `{part}` in:\n{shown}");
+        }
+        assert!(report.render(true).contains('\u{1b}') && !shown.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn an_unknown_instruction_is_an_error_that_shows_it() {
+        let error = Report::new("k.ptx", format!("{HEAD}.entry k() {{\n\twarp.speed;\n}}\n")).expect_err("unknown");
+        let shown = error.to_string();
+        assert!(shown.starts_with("`k.ptx`:5:2: unknown instruction `warp.speed`"), "{shown}");
+        assert!(shown.contains("^^^^"), "{shown}");
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error() {
+        assert!(matches!(lint_file("/nonexistent/k.ptx"), Err(LintError::Io { .. })));
+    }
+}

@@ -1,0 +1,123 @@
+//! What the linter looks for.
+
+mod barrier;
+mod linkage;
+mod multimem;
+mod order;
+mod width;
+
+use std::collections::HashSet;
+
+use crate::flow::{Definitions, Divergence, Graph};
+use crate::ptx::{Body, Function, Instruction, Module, Span};
+
+/// One thing the linter looks for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name, for reports and for people.
+    pub id: &'static str,
+    /// What goes wrong where it is broken.
+    pub why: &'static str,
+    /// What to write instead.
+    pub help: &'static str,
+}
+
+/// One place where a rule is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static Rule,
+    /// Where in the text.
+    pub span: Span,
+    /// What is there.
+    pub message: String,
+    /// Another place that has to do with it, and how.
+    pub related: Option<(Span, String)>,
+}
+
+/// Every rule.
+pub const RULES: &[&Rule] = &[
+    &order::UNQUALIFIED_ATOMIC,
+    &order::NARROW_SCOPE,
+    &order::NON_COHERENT_LOAD,
+    &order::VOLATILE_ACCESS,
+    &order::DEFAULT_SCOPE_FENCE,
+    &barrier::DIVERGENT_BARRIER,
+    &width::MIXED_WIDTH_SIGNAL,
+    &multimem::MULTIMEM_WITHOUT_FENCE,
+    &linkage::UNRESOLVED_FUNCTION,
+    &linkage::STACK_FRAME,
+];
+
+/// Checks a module against every rule; the findings are in the order of the text.
+pub fn lint(module: &Module) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let never_return: HashSet<&str> = module
+        .functions
+        .iter()
+        .filter(|function| function.never_returns)
+        .map(|function| function.name.as_str())
+        .collect();
+    let codes: Vec<Code<'_>> =
+        module.functions.iter().filter_map(|function| Code::new(module, function, &never_return)).collect();
+    for code in &codes {
+        for instruction in &code.body.instructions {
+            order::check(code, instruction, &mut findings);
+        }
+        barrier::check(code, &codes, &mut findings);
+        width::check(code, &mut findings);
+        multimem::check(code, &mut findings);
+    }
+    linkage::check_unresolved(module, &mut findings);
+    linkage::check_stack(&codes, &mut findings);
+    findings.sort_by_key(|finding| (finding.span, finding.rule.id));
+    findings
+}
+
+/// A function with code, and what is known about its flow.
+struct Code<'a> {
+    module: &'a Module,
+    function: &'a Function,
+    body: &'a Body,
+    graph: Graph,
+    definitions: Definitions<'a>,
+    divergence: Divergence,
+}
+
+impl<'a> Code<'a> {
+    fn new(module: &'a Module, function: &'a Function, never_return: &HashSet<&str>) -> Option<Self> {
+        let body = function.body.as_ref()?;
+        let graph = Graph::new(body, never_return);
+        let definitions = Definitions::new(body);
+        let divergence = Divergence::new(function, body, &graph, &definitions);
+        Some(Self { module, function, body, graph, definitions, divergence })
+    }
+}
+
+/// The function that an instruction calls by name.
+fn callee(instruction: &Instruction) -> Option<&str> {
+    use crate::ptx::Operand;
+    let is_call = instruction.opcode == "call";
+    instruction.operands.iter().filter(|_| is_call).find_map(|operand| match operand {
+        Operand::Symbol(name, _) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+impl Rule {
+    fn at(&'static self, span: Span, message: String) -> Finding {
+        Finding { rule: self, span, message, related: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_distinct_names_in_kebab_case() {
+        let names: HashSet<_> = RULES.iter().map(|rule| rule.id).collect();
+        assert_eq!(names.len(), RULES.len());
+        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+    }
+}
