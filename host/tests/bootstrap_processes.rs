@@ -1,4 +1,5 @@
 //! Jobs whose PEs are processes, and what the others see when one is killed.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod bootstrap_support;
 

@@ -1,4 +1,5 @@
 //! Jobs over TCP whose PEs are threads: meeting, disagreeing, noise at the door, leaving.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod bootstrap_support;
 

@@ -1,0 +1,369 @@
+//! `congruent run`: starts the PEs of a job on this host, and ends them together.
+
+use crate::bootstrap::{BootstrapError, MAX_PES, PLACING_VARIABLES, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// After the first failure the other PEs have this long to notice and to report it themselves.
+const GRACE: Duration = Duration::from_millis(500);
+/// Between asking a PE to end and ending it.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// After a signal from outside, PEs may want to save their work.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// Descriptors that the launcher itself needs.
+const OWN_FILES: u64 = 32;
+/// A line of output longer than this is passed on in pieces.
+const LONGEST_LINE: u64 = 64 * 1024;
+
+/// Starts N PEs of a program on this host.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Number of PEs
+    #[arg(short = 'n', long = "npes", value_name = "N")]
+    pub npes: u32,
+    /// Begin every line of output with the PE it comes from
+    #[arg(long)]
+    pub label: bool,
+    /// Program and arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    pub command: Vec<OsString>,
+}
+
+/// Why a job could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A job needs between one PE and [`MAX_PES`].
+    #[error("-n {npes}: give between 1 and {MAX_PES}")]
+    Size {
+        /// The number asked for.
+        npes: u32,
+    },
+    /// So many PEs need more open files than this process may have.
+    #[error("-n {npes} takes {needed} open files and the limit is {limit}: raise it with ulimit -n")]
+    Files {
+        /// The number of PEs asked for.
+        npes: u32,
+        /// How many files that takes.
+        needed: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// There is no program to start.
+    #[error("no program given")]
+    NoProgram,
+    /// A PE could not be started.
+    #[error("PE {pe}: cannot start {program}: {source}")]
+    Start {
+        /// The PE.
+        pe: u32,
+        /// Its program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused something the launcher needs.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The job's token could not be made.
+    #[error(transparent)]
+    Token(#[from] BootstrapError),
+}
+
+/// Runs the job to its end: success if all PEs succeed, else the code of the first that failed, or 128 and its signal.
+///
+/// The PEs live no longer than the calling thread, even if it is killed.
+pub fn run(args: &Args) -> Result<ExitCode, RunError> {
+    let first_failure = Launch::start(args)?.supervise()?;
+    Ok(first_failure.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// A job that runs.
+struct Launch {
+    pes: Vec<Pe>,
+    interrupts: [(Signal, UnixStream, signal_hook::SigId); 2],
+    output: Output,
+    port: Port,
+}
+
+struct Pe {
+    index: u32,
+    child: Child,
+    /// Readable once the process has ended.
+    ended: OwnedFd,
+    running: bool,
+}
+
+impl Launch {
+    fn start(args: &Args) -> Result<Self, RunError> {
+        let npes = args.npes;
+        if !(1..=MAX_PES).contains(&npes) {
+            return Err(RunError::Size { npes });
+        }
+        let needed = u64::from(npes) * if args.label { 3 } else { 1 } + OWN_FILES;
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if needed > limit {
+            return Err(RunError::Files { npes, needed, limit });
+        }
+        let token = Token::random()?.reveal();
+        let port = Port::reserve().map_err(system("reserving a port"))?;
+        let interrupts = [interrupt(Signal::INT, SIGINT)?, interrupt(Signal::TERM, SIGTERM)?];
+        let mut launch = Self { pes: Vec::new(), interrupts, output: Output::new(args.label), port };
+        for index in 0..npes {
+            let mut command = prepare(args, index)?;
+            command.env("CONGRUENT_RENDEZVOUS", launch.port.address.to_string()).env("CONGRUENT_JOB_TOKEN", &token);
+            let program = command.get_program().display().to_string();
+            let mut child = command.spawn().map_err(|source| RunError::Start { pe: index, program, source })?;
+            launch.output.forward(index, &mut child);
+            let ended = rustix::process::pidfd_open(pid(&child)?, PidfdFlags::empty());
+            // Without a way to watch it, the child is ended at once with the others, by `drop`.
+            let watched = ended.map_err(system("watching a PE")).inspect_err(|_| drop(child.kill()));
+            launch.pes.push(Pe { index, child, ended: watched?, running: true });
+        }
+        Ok(launch)
+    }
+
+    /// Waits for all PEs; once one fails, sees that the others end too. The status of the first that failed.
+    fn supervise(mut self) -> Result<Option<ExitStatus>, RunError> {
+        let mut first_failure = None;
+        let mut escalation: Option<(Instant, Signal)> = None;
+        while self.pes.iter().any(|pe| pe.running) {
+            let (ended, interrupts) = self.wait(escalation.map(|(due, _)| due))?;
+            let failures = self.reap(&ended)?;
+            // Who ends after being told to has not failed.
+            if escalation.is_none_or(|(_, next)| next == Signal::TERM) {
+                for (index, status) in &failures {
+                    eprintln!("congruent run: PE {index} failed, {status}");
+                }
+            }
+            if let Some((_, status)) = failures.first() {
+                first_failure.get_or_insert(*status);
+                escalation.get_or_insert((Instant::now() + GRACE, Signal::TERM));
+            }
+            for signal in interrupts {
+                // Whoever asks twice does not want to wait.
+                let again = escalation.is_some_and(|(_, next)| next == Signal::KILL);
+                self.signal_all(if again { Signal::KILL } else { signal });
+                escalation = Some((Instant::now() + FAREWELL, Signal::KILL));
+            }
+            if let Some((due, signal)) = escalation
+                && Instant::now() >= due
+            {
+                self.signal_all(signal);
+                escalation = Some((Instant::now() + PATIENCE, Signal::KILL));
+            }
+        }
+        self.output.finish();
+        Ok(first_failure)
+    }
+
+    /// Which PEs have ended, and which signals this process was sent.
+    fn wait(&mut self, until: Option<Instant>) -> Result<(Vec<usize>, Vec<Signal>), RunError> {
+        let running: Vec<_> = (0..self.pes.len()).filter(|&at| self.pes[at].running).collect();
+        let fds = running.iter().map(|&at| PollFd::new(&self.pes[at].ended, PollFlags::IN));
+        let mut fds: Vec<_> =
+            fds.chain(self.interrupts.iter().map(|(_, stream, _)| PollFd::new(stream, PollFlags::IN))).collect();
+        let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let limit = limit.map(|limit| Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ });
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(system("waiting for the PEs")(error)),
+        }
+        let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (pes, interrupts) = ready.split_at(running.len());
+        let ended = running.iter().zip(pes).filter(|(_, ready)| **ready).map(|(at, _)| *at).collect();
+        let mut signals = Vec::new();
+        for ((signal, stream, _), _) in self.interrupts.iter_mut().zip(interrupts).filter(|(_, ready)| **ready) {
+            let _ = stream.read(&mut [0; 64]);
+            signals.push(*signal);
+        }
+        Ok((ended, signals))
+    }
+
+    /// Takes in the statuses of PEs that have ended, and tells those that failed: the killed first, as others that end at
+    /// the same moment end because of them.
+    fn reap(&mut self, ended: &[usize]) -> Result<Vec<(u32, ExitStatus)>, RunError> {
+        let mut failures = Vec::new();
+        for &at in ended {
+            let pe = &mut self.pes[at];
+            let status = pe.reap().map_err(system("waiting for a PE"))?;
+            if !status.success() {
+                failures.push((pe.index, status));
+            }
+        }
+        failures.sort_by_key(|(index, status)| (status.signal().is_none(), *index));
+        Ok(failures)
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        self.pes.iter().filter(|pe| pe.running).for_each(|pe| pe.signal(signal));
+    }
+}
+
+impl Drop for Launch {
+    /// On the way out of an error no PE is left behind.
+    fn drop(&mut self) {
+        self.signal_all(Signal::KILL);
+        for pe in self.pes.iter_mut().filter(|pe| pe.running) {
+            let _ = pe.reap();
+        }
+        for (_, _, id) in &self.interrupts {
+            signal_hook::low_level::unregister(*id);
+        }
+    }
+}
+
+impl Pe {
+    /// Signals the process and all it has started.
+    fn signal(&self, signal: Signal) {
+        if let Ok(pid) = pid(&self.child) {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    /// Waits for the process. What it left running ends with it: until the wait is over, the group's number is its own.
+    fn reap(&mut self) -> io::Result<ExitStatus> {
+        self.signal(Signal::KILL);
+        let status = self.child.wait()?;
+        self.running = false;
+        Ok(status)
+    }
+}
+
+fn pid(child: &Child) -> Result<Pid, RunError> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| system("watching a PE")(io::Error::from(io::ErrorKind::InvalidData)))
+}
+
+/// The command of one PE: with the job's place in its environment, in a process group of its own, and bound to die with
+/// this thread.
+fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
+    let (program, arguments) = args.command.split_first().ok_or(RunError::NoProgram)?;
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0);
+    for name in PLACING_VARIABLES {
+        command.env_remove(name);
+    }
+    command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
+    // A process outside the terminal's own group is stopped when it reads from it.
+    if index > 0 || io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
+    if args.label {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    let launcher = rustix::process::getpid();
+    let bind = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The launcher may have died before the line above.
+        match rustix::process::getppid() {
+            Some(parent) if parent == launcher => Ok(()),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes two system calls and touches no lock and no memory of others.
+    unsafe { command.pre_exec(bind) };
+    Ok(command)
+}
+
+/// A loopback port that is bound but not listened at: PE 0 can have it, and the system gives it to nobody else.
+struct Port {
+    address: SocketAddr,
+    _held: OwnedFd,
+}
+
+impl Port {
+    fn reserve() -> io::Result<Self> {
+        let held =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, rustix::net::SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&held, true)?;
+        rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+        let address = SocketAddr::try_from(rustix::net::getsockname(&held)?)?;
+        Ok(Self { address, _held: held })
+    }
+}
+
+fn interrupt(signal: Signal, number: i32) -> Result<(Signal, UnixStream, signal_hook::SigId), RunError> {
+    let (heard, told) = UnixStream::pair().map_err(system("preparing for signals"))?;
+    let id = signal_hook::low_level::pipe::register(number, told).map_err(system("preparing for signals"))?;
+    Ok((signal, heard, id))
+}
+
+/// The PEs' output, when it is labelled; else they write to the launcher's own.
+struct Output {
+    label: bool,
+    done: (mpsc::Sender<()>, mpsc::Receiver<()>),
+}
+
+impl Output {
+    fn new(label: bool) -> Self {
+        Self { label, done: mpsc::channel() }
+    }
+
+    fn forward(&self, index: u32, child: &mut Child) {
+        if !self.label {
+            return;
+        }
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (done, done_too) = (self.done.0.clone(), self.done.0.clone());
+        std::thread::spawn(move || copy(index, out, io::stdout, done));
+        std::thread::spawn(move || copy(index, err, io::stderr, done_too));
+    }
+
+    /// Waits for the last lines, but not for a daemon that has left its group with the output open.
+    fn finish(&mut self) {
+        self.done.0 = mpsc::channel().0;
+        while self.done.1.recv_timeout(GRACE).is_ok() {}
+    }
+}
+
+/// Passes lines on whole, so that PEs do not cut each other's.
+fn copy<W: Write>(index: u32, from: Option<impl Read>, to: impl Fn() -> W, _done: mpsc::Sender<()>) {
+    let Some(from) = from else { return };
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let _ = write!(line, "[{index}] ");
+        let label = line.len();
+        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if line[label..].last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        if to().write_all(&line).is_err() {
+            return;
+        }
+    }
+}
+
+/// For `map_err`: what was being done when the system refused.
+fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RunError {
+    move |error| RunError::System { doing, source: error.into() }
+}
+
+#[cfg(test)]
+mod tests;

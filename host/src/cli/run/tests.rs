@@ -1,0 +1,138 @@
+use super::*;
+use std::process::Output as Finished;
+use std::sync::Mutex;
+
+/// Runs a shell script as every PE; the status of the first that failed, and how long it all took.
+fn job(npes: u32, script: &str) -> (Option<ExitStatus>, Duration) {
+    let begun = Instant::now();
+    let args = Args { npes, label: false, command: ["sh", "-c", script].map(OsString::from).to_vec() };
+    (Launch::start(&args).unwrap().supervise().unwrap(), begun.elapsed())
+}
+
+fn refusal(npes: u32, label: bool, command: &[&str]) -> String {
+    let args = Args { npes, label, command: command.iter().map(OsString::from).collect() };
+    run(&args).expect_err("refused").to_string()
+}
+
+#[test]
+fn success_is_everyones() {
+    assert_eq!(job(3, "test $CONGRUENT_PE -lt $CONGRUENT_NPES && test ${#CONGRUENT_JOB_TOKEN} = 64").0, None);
+}
+
+#[test]
+fn the_first_failure_ends_the_job_and_is_its_code() {
+    let (status, took) = job(3, "if [ $CONGRUENT_PE = 1 ]; then exit 7; fi; sleep 60");
+    assert_eq!(status.map(code), Some(7));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
+fn a_signal_is_128_and_its_number() {
+    assert_eq!(job(2, "if [ $CONGRUENT_PE = 0 ]; then kill -KILL $$; fi; sleep 60").0.map(code), Some(137));
+}
+
+#[test]
+fn who_does_not_listen_is_killed() {
+    let (status, took) = job(2, "trap '' TERM; if [ $CONGRUENT_PE = 0 ]; then exit 3; fi; sleep 60; sleep 60");
+    assert_eq!(status.map(code), Some(3));
+    assert!((GRACE..GRACE + PATIENCE * 3).contains(&took), "{took:?}");
+}
+
+#[test]
+fn what_cannot_run_is_said() {
+    assert!(refusal(0, false, &["true"]).contains("-n 0"));
+    assert!(refusal(MAX_PES + 1, false, &["true"]).contains("-n 4097"));
+    assert!(refusal(2, false, &["/does/not/exist"]).contains("/does/not/exist"));
+    assert!(refusal(2, false, &[]).contains("no program"));
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < u64::from(MAX_PES) * 3 {
+        assert!(refusal(MAX_PES, true, &["true"]).contains("ulimit -n"));
+    }
+}
+
+#[test]
+fn no_variable_of_an_outer_launcher_reaches_a_pe() {
+    let args = Args { npes: 2, label: false, command: vec!["true".into()] };
+    let command = prepare(&args, 1).unwrap();
+    for name in ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
+        assert!(command.get_envs().any(|(known, value)| known == name && value.is_none()), "{name}");
+    }
+}
+
+/// Where the lines go.
+struct Page<'a>(&'a Mutex<Vec<u8>>);
+
+impl Write for Page<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn labels_begin_every_line() {
+    let lines = Mutex::new(Vec::new());
+    copy(3, Some(&b"one\n\xff two"[..]), || Page(&lines), mpsc::channel().0);
+    assert_eq!(lines.into_inner().unwrap(), b"[3] one\n[3] \xff two\n");
+}
+
+/// This binary again, as the launcher of a job whose PEs each write their process number and then sleep.
+fn launcher(test: &str) -> Option<(Child, Vec<Pid>)> {
+    const ROLE: &str = "CONGRUENT_TEST_LAUNCHER";
+    if std::env::var_os(ROLE).is_some() {
+        let command = ["sh", "-c", "echo PE $$; exec sleep 60"].map(OsString::from).to_vec();
+        let outcome = run(&Args { npes: 2, label: true, command }).unwrap();
+        println!("CODE {outcome:?}");
+        return None;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(ROLE, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.as_mut().unwrap()).lines().map(Result::unwrap);
+    let mut number = || said.find_map(|line| line.split_once("] PE ")?.1.parse().ok());
+    let pes = [number().unwrap(), number().unwrap()].map(|pid| Pid::from_raw(pid).unwrap());
+    Some((child, pes.to_vec()))
+}
+
+/// Whether none of the processes is there any more, after a while.
+fn all_gone(pes: &[Pid]) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    let there = |pid: &Pid| {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        // An orphan may wait as a zombie until the system's first process cares.
+        state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    while pes.iter().any(there) {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+#[test]
+fn no_pe_outlives_a_killed_launcher() {
+    let Some((mut child, pes)) = launcher("cli::run::tests::no_pe_outlives_a_killed_launcher") else { return };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(all_gone(&pes));
+}
+
+#[test]
+fn signals_reach_the_pes() {
+    let Some((child, pes)) = launcher("cli::run::tests::signals_reach_the_pes") else { return };
+    let begun = Instant::now();
+    rustix::process::kill_process(pid(&child).unwrap(), Signal::TERM).unwrap();
+    let Finished { status, stdout, .. } = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&stdout);
+    assert!(status.success() && said.contains("CODE") && said.contains("143"), "{said}");
+    assert!(all_gone(&pes) && begun.elapsed() < FAREWELL);
+}
