@@ -43,11 +43,11 @@ pub(super) fn check(code: &Code<'_>, instruction: &Instruction, findings: &mut V
         "membar" if instruction.has("gl") || instruction.has("cta") => {
             broken(&DEFAULT_SCOPE_FENCE, format!("`{name}` orders for one GPU only"));
         }
-        "fence" if !instruction.has("proxy") => match scope(instruction) {
+        "fence" if !instruction.has("proxy") => match any_scope(instruction) {
             None if !instruction.has("mbarrier_init") => {
                 broken(&DEFAULT_SCOPE_FENCE, format!("`{name}` names no scope"));
             }
-            Some(scope) if !is_about_shared(instruction) => {
+            Some(scope) if scope != "sys" && !is_about_shared(instruction) => {
                 broken(&NARROW_SCOPE, format!("`{name}` orders within `.{scope}` only"));
             }
             _ => {}

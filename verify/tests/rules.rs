@@ -1,0 +1,48 @@
+//! Every rule has a fixture named after it that breaks this rule and no other; all other fixtures break none.
+
+#![allow(clippy::expect_used, reason = "a test says what it expects")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use congruent_verify::{RULES, Report, lint_file};
+
+/// The reports on all fixtures, by name up to the first dot.
+fn reports() -> BTreeMap<String, Report> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let paths = fs::read_dir(folder).expect("fixtures").map(|entry| entry.expect("an entry").path());
+    let report = |path: &Path| lint_file(path).unwrap_or_else(|error| panic!("{error}"));
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()?.split('.').next().map(str::to_owned));
+    let ptx = paths.filter(|path| path.extension().is_some_and(|extension| extension == "ptx"));
+    ptx.map(|path| (name(&path).expect("a name"), report(&path))).collect()
+}
+
+#[test]
+fn each_rule_fires_on_its_fixture_alone() {
+    let reports = reports();
+    let mut unused: BTreeSet<&str> = RULES.iter().map(|rule| rule.id).collect();
+    for (name, report) in &reports {
+        let id = name.replace('_', "-");
+        let fired: BTreeSet<&str> = report.findings().iter().map(|finding| finding.rule.id).collect();
+        let expected: BTreeSet<&str> = unused.take(id.as_str()).into_iter().collect();
+        assert_eq!(fired, expected, "{name}:\n{report}");
+    }
+    assert!(unused.is_empty(), "rules without a fixture: {unused:?}");
+}
+
+#[test]
+fn findings_point_at_the_instruction() {
+    let reports = reports();
+    let place = |name: &str| reports[name].to_string();
+    for (name, excerpt) in [
+        ("unqualified_atomic", "atom.global.add.u64"),
+        ("divergent_barrier", "bar.sync 0;"),
+        ("non_coherent_load", "ld.global.nc.b64"),
+        ("narrow_scope", "st.release.gpu.global.b64"),
+        ("stack_frame", "__local_depot0"),
+    ] {
+        assert!(place(name).contains(excerpt), "{}", place(name));
+    }
+    assert_eq!(reports["divergent_barrier"].findings().len(), 2, "one for each copy of the barrier");
+}
