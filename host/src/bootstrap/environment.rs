@@ -19,20 +19,6 @@ use super::token::Token;
 use super::{DEFAULT_DEADLINE, MAX_PES};
 use std::time::Duration;
 
-/// The variables by which a launcher gives a process its place: none of those of a PE that starts a job of its own must
-/// reach the new PEs.
-#[cfg(feature = "cli")]
-pub(crate) const PLACING_VARIABLES: [&str; 8] = [
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK",
-    "PMI_SIZE",
-];
-
 /// How many ports after torch's own are tried.
 const TORCH_PORTS: u16 = 16;
 

@@ -27,9 +27,6 @@ mod seat;
 mod token;
 mod verdict;
 
-#[cfg(feature = "cli")]
-pub(crate) use environment::PLACING_VARIABLES;
-
 pub use control::Control;
 pub use error::{BootstrapError, ControlError};
 pub use in_process::local;

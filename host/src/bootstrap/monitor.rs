@@ -172,6 +172,7 @@ impl Star {
         }
     }
 
+    /// The others first: once this PE hears that the job has ended, its process may be gone before it says another word.
     fn pass_on(&mut self, envelope: Option<Envelope>) {
         let Some(envelope) = envelope else { return };
         let frame: Arc<[u8]> = Frame::from(&envelope).encode().into();
@@ -181,6 +182,7 @@ impl Star {
             }
         }
         if envelope.is_for(self.seat.pe()) {
+            self.flush();
             self.seat.deliver(envelope);
         }
     }

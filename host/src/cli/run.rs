@@ -1,6 +1,6 @@
 //! `congruent run`: starts the PEs of a job on this host, and ends them together.
 
-use crate::bootstrap::{BootstrapError, MAX_PES, PLACING_VARIABLES, Token};
+use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
@@ -25,6 +25,19 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const OWN_FILES: u64 = 32;
 /// A line of output longer than this is passed on in pieces.
 const LONGEST_LINE: u64 = 64 * 1024;
+
+/// The variables by which other launchers give a process its place. A PE that starts a job of its own must not pass its
+/// own place on.
+const PLACING_VARIABLES: [&str; 8] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+];
 
 /// Starts N PEs of a program on this host.
 #[derive(clap::Args, Clone, Debug)]
