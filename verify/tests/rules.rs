@@ -46,3 +46,11 @@ fn findings_point_at_the_instruction() {
     }
     assert_eq!(reports["divergent_barrier"].findings().len(), 2, "one for each copy of the barrier");
 }
+
+#[test]
+fn the_readme_lists_every_rule() {
+    let readme = include_str!("../README.md");
+    let unlisted: Vec<_> =
+        RULES.iter().map(|rule| rule.id).filter(|id| !readme.contains(&format!("| `{id}` |"))).collect();
+    assert!(unlisted.is_empty(), "{unlisted:?}");
+}

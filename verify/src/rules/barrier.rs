@@ -7,7 +7,7 @@ pub(super) const DIVERGENT_BARRIER: Rule = Rule {
     id: "divergent-barrier",
     why: "an aligned barrier that not all threads of a warp reach together hangs or is undefined",
     help: "let every thread of the block come by it; if the source does, the compiler has copied the barrier: compile with \
-           `-Zmir-enable-passes=-JumpThreading` and make barriers from intrinsics, not from `asm!`",
+           `-Zmir-enable-passes=-JumpThreading` and make barriers from intrinsics, not from inline assembly",
 };
 
 /// Checks the barriers of a function, and its calls of functions with barriers.
