@@ -1,1 +1,32 @@
-//! In-kernel collective algorithms, free of unsafe code.
+//! In-kernel collective algorithms: plain functions that a kernel calls on its own data, free of unsafe code.
+//!
+//! | algorithm | operations | bytes each PE sends | latency | when |
+//! |---|---|---|---|---|
+//! | [`ring`] | all-reduce | `2 (n-1)/n S` | `2 (n-1)` hops | large messages |
+//! | [`ring`] | reduce-scatter, all-gather | `(n-1)/n S` | `n-1` hops | large messages |
+//! | [`ring`] | broadcast | `S` (the last PE none) | `n-1` hops, pipelined | large messages |
+//! | `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
+//!
+//! Every function takes `(group, ctx, team, destination, source, op, plan)`, as far as it needs them. The plan holds the
+//! words that PEs signal each other on; the host makes it once, for a team, and its view is a kernel argument. Nothing in
+//! it is ever reset, so a kernel is launched with it again and again.
+//!
+//! # Blocks
+//! A collective is called by every block of the launch, with the same arguments, and the blocks share the work: when a
+//! block returns, its [share](Share) of the result is there, and the whole of it when the kernel ends. A block that calls
+//! one for itself says so with `plan.alone()`; several blocks may then have several collectives in flight.
+//!
+//! # Order of summation
+//! Each algorithm states the order in which it combines, and that order depends on the team and the length only: results
+//! are the same for every number of blocks and threads, on every machine.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod op;
+mod plan;
+pub mod ring;
+mod share;
+
+pub use op::{Max, Min, Number, Op, Prod, ReduceOp, Sum};
+pub use plan::{Needs, Shape};
+pub use share::Share;

@@ -6,7 +6,7 @@ use congruent_heap::abi;
 use congruent_heap::{Element, KernelArg, Pe, Place, Pod, Sym, Tag, TeamView, World};
 
 use crate::arch::{self, Lane};
-use crate::{Team, access};
+use crate::{Team, access, poll};
 
 /// What a kernel communicates through: its first argument, never a global.
 ///
@@ -39,6 +39,18 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     pub fn npes(&self) -> usize {
         self.abi.npes as usize
+    }
+
+    /// Index of this block in the launch.
+    #[inline(always)]
+    pub fn block_index(&self) -> usize {
+        self.lane.block() as usize
+    }
+
+    /// How many blocks the launch has.
+    #[inline(always)]
+    pub fn blocks(&self) -> usize {
+        self.lane.blocks() as usize
     }
 
     /// The team of all PEs, in which rank and PE have the same number.
@@ -94,9 +106,7 @@ impl<'m> Ctx<'m> {
     /// Whether the launch is ending: another PE failed or a wait of this one expired. A loop that does not wait asks this.
     #[inline(always)]
     pub fn aborted(&self) -> bool {
-        let control = self.abi.control as usize + core::mem::offset_of!(abi::Control, abort);
-        // SAFETY: the control block is mapped (`Ctx::new`), and the word aligned.
-        unsafe { arch::load::<u32>(with_exposed_provenance_mut(control)) != 0 }
+        poll::aborted(self.abi.control)
     }
 
     #[inline(always)]

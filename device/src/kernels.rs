@@ -3,7 +3,7 @@
 use congruent_heap::KernelArg;
 
 /// A kernel, as the host names it: what [`kernels!`](crate::kernels) makes of each function.
-pub trait Kernel: Copy + Send + Sync + 'static {
+pub trait Kernel: Copy + Default + Send + Sync + 'static {
     /// The arguments after block and context.
     type Args: KernelArgs;
     /// The name of the PTX entry.
@@ -114,7 +114,7 @@ macro_rules! __kernels {
         #[cfg(not(target_arch = "nvptx64"))]
         $(#[$meta])*
         #[allow(non_camel_case_types, reason = "a kernel is named like the function it is")]
-        #[derive(Clone, Copy, Debug)]
+        #[derive(Clone, Copy, Debug, Default)]
         $vis struct $name;
 
         #[cfg(not(target_arch = "nvptx64"))]

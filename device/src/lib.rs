@@ -42,6 +42,7 @@ mod group;
 mod kernels;
 mod nonblocking;
 mod order;
+mod poll;
 mod rma;
 mod team;
 mod wait;

@@ -1,6 +1,6 @@
 //! Teams in a kernel: who is in it, and its barrier.
 
-use congruent_heap::abi::{FaultKind, SyncLayout};
+use congruent_heap::abi::{FaultKind, NO_PE, SyncLayout};
 use congruent_heap::{Rank, Tag, TeamView, World};
 
 use crate::{Ctx, Group, arch};
@@ -157,7 +157,7 @@ impl Ctx<'_> {
         let slot = self.lane.block();
         let missing = slot >= self.abi.block_slots;
         if missing {
-            self.fault(FaultKind::BlockSlot, None, 0, u64::from(self.abi.block_slots), u64::from(slot), 0);
+            self.waiter().fault(FaultKind::BlockSlot, NO_PE, 0, u64::from(self.abi.block_slots), u64::from(slot), 0);
         }
         self.join(group, missing);
         slot

@@ -1,24 +1,17 @@
 //! Waiting for peers. Every wait is bounded: by the launch's deadline, and by the abort word, which the host sets when
 //! another PE fails. A wait that ends so leaves a fault record and ends the kernel; it never returns as if all were well.
 
-use core::ptr::with_exposed_provenance_mut;
 use core::time::Duration;
 
-use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord, NO_DEADLINE, NO_PE};
+use congruent_heap::abi::{NO_DEADLINE, NO_PE};
 use congruent_heap::{Awaited, Pe, Semaphore, Signal, Sym};
 
-use crate::arch::{self, Backoff};
-use crate::{Ctx, Group};
+use crate::poll::{self, Stop, Waiter, reaches};
+use crate::{Ctx, Group, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedOut;
-
-/// Why a poll ended without what it waited for.
-enum Stop {
-    Expired { seen: u64, waited_ns: u64 },
-    Aborted,
-}
 
 impl Ctx<'_> {
     /// Waits for `n` posts and takes them. One group at a time waits on a semaphore.
@@ -76,17 +69,20 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn wait_any(&self, group: &impl Group, signals: Sym<Signal>, value: u64) -> usize {
         let first = self.word(signals.elem(0).offset(), self.pe());
-        let mut found = 0;
-        let failed = group.leader() && {
-            let ready = || {
-                found = (0..signals.len()).find(|&i| {
-                    // SAFETY: `i` is inside the signals, which `word` and `elem` checked.
-                    reaches(unsafe { arch::load_acquire(self.word(signals.elem(i).offset(), self.pe())) }, value)
-                })?;
-                Some(())
+        let (mut found, mut failed) = (0, false);
+        if group.leader() {
+            let ready = || match (0..signals.len()).find(|&i| reaches(self.signal_value(signals.elem(i)), value)) {
+                Some(i) => {
+                    found = i;
+                    true
+                }
+                None => false,
             };
-            !self.or_fault(self.poll(first, self.abi.deadline_ns, ready), signals.offset(), None, value)
-        };
+            if let Err(stop) = self.waiter().poll(first, self.abi.deadline_ns, ready) {
+                self.waiter().record(stop, signals.offset(), NO_PE, value);
+                failed = true;
+            }
+        }
         self.join(group, failed);
         group.broadcast(found as u64) as usize
     }
@@ -112,7 +108,7 @@ impl Ctx<'_> {
         if group.leader() {
             let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
             let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
-            match self.poll(posted, budget, || self.at_least(posted, expected)) {
+            match self.waiter().poll(posted, budget, || poll::at_least(posted, expected)) {
                 // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
                 Ok(()) => unsafe { arch::store(taken, expected) },
                 Err(Stop::Expired { .. }) => expired = true,
@@ -187,7 +183,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn reached(&self, offset: u64, from: Option<Pe>, value: u64) -> bool {
         let word = self.word(offset, self.pe());
-        self.or_fault(self.poll(word, self.abi.deadline_ns, || self.at_least(word, value)), offset, from, value)
+        poll::reached(self.waiter(), word, self.abi.deadline_ns, offset, from.map_or(NO_PE, Pe::raw), value)
     }
 
     /// Ends the kernel of the whole group if any thread failed.
@@ -198,49 +194,17 @@ impl Ctx<'_> {
         }
     }
 
-    /// Leaves a fault record, the first one of this PE, and ends every wait of it.
-    #[cold]
-    pub(crate) fn fault(
-        &self,
-        kind: FaultKind,
-        peer: Option<Pe>,
-        offset: u64,
-        expected: u64,
-        seen: u64,
-        waited_ns: u64,
-    ) {
-        let control: *mut abi::Control = with_exposed_provenance_mut(self.abi.control as usize);
-        let record = FaultRecord {
-            kind: kind as u32,
-            pe: self.abi.pe,
-            block: self.lane.block(),
-            thread: self.lane.thread(),
-            peer: peer.map_or(NO_PE, Pe::raw),
-            reserved: 0,
-            offset,
-            expected,
-            seen,
-            waited_ns,
-        };
-        // SAFETY: the control block is mapped (`Ctx::new`); the claim makes this thread the record's only writer, and the
-        // host reads it only after it has seen state 2.
-        unsafe {
-            if arch::claim(&raw mut (*control).fault_state, 0, 1) {
-                (&raw mut (*control).fault).write(record);
-                arch::fence();
-                arch::store(&raw mut (*control).fault_state, 2);
-                arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
-            }
-        }
+    /// Who waits here.
+    #[inline(always)]
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter { lane: self.lane, control: self.abi.control, pe: self.abi.pe }
     }
 
     #[inline(always)]
     #[track_caller]
     fn take(&self, awaited: Awaited<Semaphore>, n: u64) -> bool {
-        let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
-        let offset = awaited.word().offset() + Semaphore::POSTED;
-        let polled = self.poll(posted, self.abi.deadline_ns, || self.at_least(posted, expected));
-        if !self.or_fault(polled, offset, awaited.from(), expected) {
+        let (_, taken, expected) = self.claim_posts(awaited.word(), n);
+        if !self.reached(awaited.word().offset() + Semaphore::POSTED, awaited.from(), expected) {
             return false;
         }
         // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
@@ -258,56 +222,4 @@ impl Ctx<'_> {
         // SAFETY: `taken` is mapped and aligned; only its owner's waits touch it, one at a time.
         (posted, taken, unsafe { arch::load(taken) }.wrapping_add(n))
     }
-
-    #[inline(always)]
-    fn at_least(&self, word: *mut u64, value: u64) -> Option<()> {
-        // SAFETY: callers give words of this PE's heap, mapped and aligned.
-        reaches(unsafe { arch::load_acquire(word) }, value).then_some(())
-    }
-
-    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps.
-    #[inline(always)]
-    fn poll(&self, word: *mut u64, budget_ns: u64, mut ready: impl FnMut() -> Option<()>) -> Result<(), Stop> {
-        if ready().is_some() {
-            return Ok(());
-        }
-        let mut backoff = Backoff::new();
-        let mut started = None;
-        loop {
-            // SAFETY: callers give words of this PE's heap, mapped and aligned. Read before `ready`, so that a sleep on
-            // this value ends at once if the word has changed since.
-            let seen = unsafe { arch::load(word) };
-            if ready().is_some() {
-                return Ok(());
-            }
-            if backoff.turn(&self.lane, word, seen) {
-                if self.aborted() {
-                    return Err(Stop::Aborted);
-                }
-                let now = self.lane.now_ns();
-                let waited_ns = now - *started.get_or_insert(now);
-                if waited_ns >= budget_ns {
-                    return Err(Stop::Expired { seen, waited_ns });
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn or_fault(&self, polled: Result<(), Stop>, offset: u64, from: Option<Pe>, expected: u64) -> bool {
-        match polled {
-            Ok(()) => true,
-            Err(Stop::Expired { seen, waited_ns }) => {
-                self.fault(FaultKind::Timeout, from, offset, expected, seen, waited_ns);
-                false
-            }
-            Err(Stop::Aborted) => false,
-        }
-    }
-}
-
-/// Whether a count has reached `value`, by the distance between them, so that counts may wrap around.
-#[inline(always)]
-fn reaches(seen: u64, value: u64) -> bool {
-    seen.wrapping_sub(value) as i64 >= 0
 }

@@ -151,6 +151,30 @@ pub enum LaunchError {
         /// The kernel.
         kernel: &'static str,
     },
+    /// Buffers of different lengths.
+    #[error("the destination has {dst} elements and the source {src}; give buffers of one length")]
+    Lengths {
+        /// Elements of the destination.
+        dst: usize,
+        /// Elements of the source.
+        src: usize,
+    },
+    /// A root that is no member.
+    #[error("member {root} cannot be the root of a team of {size}; members are 0..{size}")]
+    Root {
+        /// The root asked for.
+        root: usize,
+        /// How many members there are.
+        size: usize,
+    },
+    /// More blocks than the plan has slots for.
+    #[error("the plan is for launches of up to {fits} blocks, not {asked}; make one for more, or launch fewer")]
+    PlanBlocks {
+        /// Blocks asked for.
+        asked: u32,
+        /// Blocks that the plan has slots for.
+        fits: u32,
+    },
     /// A stream that is not of this world.
     #[error("the stream belongs to another world; make one with World::stream")]
     ForeignStream,

@@ -181,7 +181,7 @@ impl Tunables {
                 continue;
             }
             let row = TABLE.iter().find(|row| row.name == name).ok_or_else(|| unknown(&name))?;
-            let number = parse(&value, row.is_size).ok_or_else(|| TunableError::NotANumber {
+            let number = parse(&value, row.is_size).ok_or(TunableError::NotANumber {
                 name: row.name,
                 value,
                 is_size: row.is_size,

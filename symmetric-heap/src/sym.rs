@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 
-use crate::{Element, Pe, Rank};
+use crate::{Element, Pe, Pod, Rank};
 
 /// `len` elements of `T` at the same offset of every PE's heap.
 ///
@@ -128,6 +128,22 @@ impl<T: Element> Sym<T> {
         let each = self.len().div_ceil(n);
         let start = (i * each).min(self.len());
         self.part(start, (start + each).min(self.len()))
+    }
+
+    /// The same bytes as elements of another plain type.
+    ///
+    /// # Panics
+    /// Where the start is not aligned for `U`, or the bytes are not a whole number of them.
+    #[inline(always)]
+    #[track_caller]
+    pub const fn cast<U: Pod>(self) -> Sym<U>
+    where
+        T: Pod,
+    {
+        if !self.bytes().is_multiple_of(size_of::<U>()) {
+            panic!("a symmetric object is cast to a type whose size divides it");
+        }
+        Sym::from_raw(self.offset, (self.bytes() / size_of::<U>()) as u64)
     }
 
     /// This object on that PE.

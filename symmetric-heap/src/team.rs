@@ -28,6 +28,12 @@ impl<G: Tag> TeamView<G> {
         Self { start: 0, stride: 0, size: members.len() as u32, me, members, sync, tag: PhantomData }
     }
 
+    /// The same team under the tag that fixed kernels take.
+    pub const fn untagged(self) -> TeamView<World> {
+        let Self { start, stride, size, me, members, sync, .. } = self;
+        TeamView { start, stride, size, me, members, sync, tag: PhantomData }
+    }
+
     /// How many members.
     #[inline(always)]
     pub const fn size(&self) -> usize {

@@ -370,11 +370,12 @@ unsafe fn store16(pointer: *mut u8, [a, b, c, d]: [u32; 4]) {
     );
 }
 
-/// Copies its share of `bytes` bytes.
+/// Copies its share of `bytes` bytes. A function of its own: its loops outweigh a call, and inlined they would be much of
+/// every kernel's text.
 ///
 /// # Safety
 /// Both ranges are mapped global memory.
-#[inline(always)]
+#[inline(never)]
 pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
     let apart = dst as usize ^ src as usize;
     // SAFETY: the caller's contract; each branch moves only what both addresses are aligned for.

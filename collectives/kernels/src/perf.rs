@@ -1,0 +1,75 @@
+//! What `congruent perf` and the benches time: each operation many times in one kernel, with no host step in between.
+//!
+//! Between PE 0 and PE 1, unless said otherwise; other PEs look on.
+
+use congruent_collectives::{Sum, ring};
+use congruent_device::{Group, Semaphore, Sym, Thread, kernels};
+
+kernels! { in crate::PTX;
+    /// PE 0 puts its `src` to PE 1's `dst`, `rounds` times, and waits for completion once.
+    pub fn perf_put(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() == 0 {
+            for _ in 0..rounds {
+                ctx.put(block, dst.at(team.next()), src);
+            }
+            ctx.quiet(block);
+        }
+    }
+
+    /// PE 0 gets PE 1's `src` to its `dst`, `rounds` times.
+    pub fn perf_get(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() == 0 {
+            for _ in 0..rounds {
+                ctx.get(block, dst, src.at(team.next()));
+            }
+        }
+    }
+
+    /// One thread of PE 0 puts single 8-byte values round `dst` of PE 1.
+    pub fn perf_put_value(block, ctx, dst: Sym<u64>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() == 0 && block.leader() {
+            let place = dst.at(team.next());
+            for round in 0..rounds {
+                ctx.put_value(place.elem(round as usize % dst.len()), round);
+            }
+            ctx.quiet(&Thread);
+        }
+    }
+
+    /// PE 0 and PE 1 send a message to and fro with put_signal, `rounds` times.
+    pub fn perf_ping_pong(block, ctx, inbox: Sym<u8>, outbox: Sym<u8>, turn: Sym<Semaphore>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() > 1 {
+            return;
+        }
+        let (peer, first) = (team.rank(1 - team.me().index()), team.me().index() == 0);
+        for _ in 0..rounds {
+            if !first {
+                ctx.wait(block, turn.from_rank(peer), 1);
+            }
+            ctx.put_signal(block, inbox.at(peer), outbox, turn.at(peer).post());
+            if first {
+                ctx.wait(block, turn.from_rank(peer), 1);
+            }
+        }
+    }
+
+    /// The world's barrier, `rounds` times, on every PE.
+    pub fn perf_barrier(block, ctx, rounds: u64) {
+        let world = ctx.world();
+        for _ in 0..rounds {
+            ctx.barrier(block, &world);
+        }
+    }
+
+    /// All-reduce with the sum, `rounds` times, on every PE. With `dst` apart from `src` every round gives the same.
+    pub fn perf_all_reduce_f32(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: ring::View, rounds: u64) {
+        let world = ctx.world();
+        for _ in 0..rounds {
+            ring::all_reduce(block, ctx, &world, dst, src, Sum, &plan);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The one loop in which a kernel waits, and the record it leaves when the wait does not end well.
+
+use core::ptr::with_exposed_provenance_mut;
+
+use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
+
+use crate::arch::{self, Backoff, Lane};
+
+/// Who polls, and where that is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiter<'m> {
+    pub(crate) lane: Lane<'m>,
+    /// Address of the PE's control block, which the context vouches for.
+    pub(crate) control: u64,
+    pub(crate) pe: u32,
+}
+
+/// Why a poll ended without what it waited for.
+pub(crate) enum Stop {
+    /// Its budget is spent.
+    Expired { seen: u64, waited_ns: u64 },
+    /// The launch is ending.
+    Aborted,
+}
+
+/// Waits until `word`, at `offset` of this PE's heap, is at least `value`. False when the kernel must end; then the reason
+/// is recorded.
+///
+/// On a GPU it is a function of its own, with scalar arguments only: inlined, it would be most of every kernel's text.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+pub(crate) fn reached(waiter: Waiter<'_>, word: *mut u64, budget_ns: u64, offset: u64, peer: u32, value: u64) -> bool {
+    match waiter.poll(word, budget_ns, || at_least(word, value)) {
+        Ok(()) => true,
+        Err(stop) => {
+            waiter.record(stop, offset, peer, value);
+            false
+        }
+    }
+}
+
+/// Whether a word of this PE's heap has reached `value`, with acquire.
+#[inline(always)]
+pub(crate) fn at_least(word: *mut u64, value: u64) -> bool {
+    // SAFETY: callers give words of this PE's heap, mapped and aligned.
+    reaches(unsafe { arch::load_acquire(word) }, value)
+}
+
+/// Whether a count has reached `value`, by the distance between them, so that counts may wrap around.
+#[inline(always)]
+pub(crate) fn reaches(seen: u64, value: u64) -> bool {
+    seen.wrapping_sub(value) as i64 >= 0
+}
+
+/// Whether the launch is ending.
+#[inline(always)]
+pub(crate) fn aborted(control: u64) -> bool {
+    let word = control as usize + core::mem::offset_of!(abi::Control, abort);
+    // SAFETY: the context vouches for the control block, and the word is aligned.
+    unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
+}
+
+impl Waiter<'_> {
+    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps.
+    #[inline(always)]
+    pub(crate) fn poll(self, word: *mut u64, budget_ns: u64, mut ready: impl FnMut() -> bool) -> Result<(), Stop> {
+        if ready() {
+            return Ok(());
+        }
+        let mut backoff = Backoff::new();
+        let mut started = None;
+        loop {
+            // SAFETY: callers give words of this PE's heap, mapped and aligned. Read before `ready`, so that a sleep on
+            // this value ends at once if the word has changed since.
+            let seen = unsafe { arch::load(word) };
+            if ready() {
+                return Ok(());
+            }
+            if backoff.turn(&self.lane, word, seen) {
+                if aborted(self.control) {
+                    return Err(Stop::Aborted);
+                }
+                let now = self.lane.now_ns();
+                let waited_ns = now - *started.get_or_insert(now);
+                if waited_ns >= budget_ns {
+                    return Err(Stop::Expired { seen, waited_ns });
+                }
+            }
+        }
+    }
+
+    /// Leaves a fault record for a wait that expired.
+    #[cold]
+    #[inline(always)]
+    pub(crate) fn record(self, stop: Stop, offset: u64, peer: u32, expected: u64) {
+        if let Stop::Expired { seen, waited_ns } = stop {
+            self.fault(FaultKind::Timeout, peer, offset, expected, seen, waited_ns);
+        }
+    }
+
+    /// Leaves a fault record, if it is the first one of this PE, and ends every wait of it.
+    #[cold]
+    #[inline(always)]
+    pub(crate) fn fault(self, kind: FaultKind, peer: u32, offset: u64, expected: u64, seen: u64, waited_ns: u64) {
+        let control: *mut abi::Control = with_exposed_provenance_mut(self.control as usize);
+        let (block, thread) = (self.lane.block(), self.lane.thread());
+        let record = FaultRecord {
+            kind: kind as u32,
+            pe: self.pe,
+            block,
+            thread,
+            peer,
+            reserved: 0,
+            offset,
+            expected,
+            seen,
+            waited_ns,
+        };
+        // SAFETY: the context vouches for the control block; the claim makes this thread the record's only writer, and the
+        // host reads it only after it has seen state 2.
+        unsafe {
+            if arch::claim(&raw mut (*control).fault_state, 0, 1) {
+                (&raw mut (*control).fault).write(record);
+                arch::fence();
+                arch::store(&raw mut (*control).fault_state, 2);
+                arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The user's own work and an all-reduce in one kernel: no second launch, no host step between them.
+//!
+//! The lesson: a collective is a function that your kernel calls, on your data, over a plan that was made once. What is
+//! summed here was scaled a moment ago by the same block, and the kernel is launched twice with the same plan.
+//!
+//! Run it with `cargo run --release --example scale_and_sum`, or with
+//! `congruent run -n 4 target/release/examples/scale_and_sum`.
+
+use congruent::collectives::Sum;
+use congruent::collectives::ring::{self, Ring};
+use congruent::device::{Group, Sym, kernels};
+use congruent::{Error, Grid};
+
+kernels! {
+    /// Doubles this PE's numbers, then sums them over all PEs.
+    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+        for i in block.strided(numbers.len()) {
+            ctx.store(numbers, i, ctx.load(numbers, i) * 2.0);
+        }
+        block.sync();
+        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    }
+}
+
+fn main() -> Result<(), Error> {
+    congruent::run(4, |world| {
+        let numbers = world.alloc::<f32>(100_000)?;
+        let plan = world.plan(Ring::new(1))?;
+        let stream = world.stream()?;
+        numbers.fill(world.pe().index() as f32 + 1.0);
+        // 1 + 2 + ... + n, doubled; the second launch doubles that sum and adds it up over n PEs.
+        let n = world.npes() as f32;
+        let mut expected = n * (n + 1.0);
+        for launch in 1..=2 {
+            world.run(&stream, scale_and_sum, Grid::one(256), (numbers.view(), plan.view()))?;
+            let values = numbers.to_vec();
+            assert!(values.iter().all(|&value| value == expected), "launch {launch}: {} is not {expected}", values[0]);
+            if world.pe().index() == 0 {
+                println!("launch {launch}: every number on every PE is {expected}");
+            }
+            expected *= 2.0 * n;
+        }
+        Ok::<_, Error>(())
+    })?;
+    Ok(())
+}
