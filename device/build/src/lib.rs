@@ -10,6 +10,7 @@
 //!
 //! The crate needs no build settings: a plain `#![no_std]` library with `extern "ptx-kernel"` functions will do. The
 //! result is the same text wherever it is built, so it can be checked in; [`Builder::check`] says whether it is current.
+#![forbid(unsafe_code)]
 
 mod builder;
 mod check;
