@@ -173,6 +173,7 @@ impl Door {
 
 impl Stranger {
     fn hear(&mut self, secret: &Secret) -> Fate {
+        let _ = self.link.flush();
         let mut frames = Vec::new();
         let end = self.link.receive(&mut frames);
         // A peer waits for each answer, so more than one frame at a time is one too many.

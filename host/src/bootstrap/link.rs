@@ -4,7 +4,7 @@ use super::frame::{Frame, FrameError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// How much one peer is heard before the others get their turn.
 const TURN: usize = 4;
 const CHUNK: usize = 16 * 1024;
+/// How many frames are sent at once.
+const BATCH: usize = 256;
 
 /// A host that falls silent, cable and all, is given up after about ten seconds.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(4);
@@ -26,6 +28,8 @@ pub(super) struct Link {
     outbox: VecDeque<Arc<[u8]>>,
     /// How much of the first frame in the outbox is already sent.
     sent: usize,
+    /// Whether the socket took no more when it was last tried.
+    full: bool,
 }
 
 /// Why a link can no longer be used.
@@ -50,12 +54,13 @@ impl Link {
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
-        Ok(Self { stream, inbox: Vec::new(), outbox: VecDeque::new(), sent: 0 })
+        Ok(Self { stream, inbox: Vec::new(), outbox: VecDeque::new(), sent: 0, full: false })
     }
 
-    /// What a poll loop should wait for.
+    /// What a poll loop should wait for. Room to write only where there was none: frames may wait in the outbox for
+    /// others to go with them.
     pub(super) fn interest(&self) -> PollFd<'_> {
-        let writing = if self.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
+        let writing = if self.full { PollFlags::OUT } else { PollFlags::empty() };
         PollFd::new(&self.stream, PollFlags::IN | writing)
     }
 
@@ -68,19 +73,25 @@ impl Link {
         self.outbox.is_empty()
     }
 
-    /// Sends what the socket takes.
+    /// Sends what the socket takes, as many frames at once as it can.
     pub(super) fn flush(&mut self) -> Result<(), LinkEnd> {
-        while let Some(frame) = self.outbox.front() {
-            match self.stream.write(&frame[self.sent..]) {
+        self.full = false;
+        while !self.outbox.is_empty() {
+            let frames = self.outbox.iter().take(BATCH).enumerate();
+            let batch: Vec<_> =
+                frames.map(|(at, frame)| IoSlice::new(&frame[if at == 0 { self.sent } else { 0 }..])).collect();
+            match self.stream.write_vectored(&batch) {
                 Ok(0) => return Err(LinkEnd::Closed),
                 Ok(written) => self.sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.full = true;
+                    return Ok(());
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
-            if self.sent == frame.len() {
-                self.outbox.pop_front();
-                self.sent = 0;
+            while let Some(frame) = self.outbox.pop_front_if(|frame| frame.len() <= self.sent) {
+                self.sent -= frame.len();
             }
         }
         Ok(())

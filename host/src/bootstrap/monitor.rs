@@ -10,10 +10,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a PE that is done stays for its last words to arrive, and PE 0 for the others to leave as well.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long the parts of an incomplete round are held back.
+const HOLD: Duration = Duration::from_millis(20);
 
 /// A PE's way to its monitor thread.
 pub(super) struct Monitor {
@@ -37,7 +39,8 @@ impl Monitor {
         let bell = Arc::new(bell.map_err(BootstrapError::io("making an event descriptor"))?);
         let (commands, inbox) = mpsc::channel();
         let relay = (seat.pe() == 0).then(|| Relay::new(seat.npes()));
-        let star = Star { seat, relay, links, inbox, bell: Arc::clone(&bell), closing: None };
+        let star =
+            Star { seat, relay, links, inbox, bell: Arc::clone(&bell), closing: None, held_since: None, urgent: true };
         thread::Builder::new()
             .name("congruent-monitor".into())
             .spawn(move || star.serve())
@@ -72,6 +75,10 @@ struct Star {
     inbox: mpsc::Receiver<Command>,
     bell: Arc<OwnedFd>,
     closing: Option<mpsc::Sender<()>>,
+    /// Since when parts are held back.
+    held_since: Option<Instant>,
+    /// Whether something is to be told at once.
+    urgent: bool,
 }
 
 impl Star {
@@ -89,12 +96,12 @@ impl Star {
                 }
             }
             ready.into_iter().for_each(|pe| self.hear(pe));
-            self.flush();
+            let limit = self.flush_when_due();
             self.finish_writing();
             if self.is_done() {
                 return;
             }
-            let Ok(woken) = self.wait() else { return };
+            let Ok(woken) = self.wait(limit) else { return };
             ready = woken;
         }
     }
@@ -108,10 +115,10 @@ impl Star {
     }
 
     /// The PEs whose links have something.
-    fn wait(&self) -> std::io::Result<Vec<u32>> {
+    fn wait(&self, limit: Option<Duration>) -> std::io::Result<Vec<u32>> {
         let mut interests = vec![PollFd::new(&*self.bell, PollFlags::IN)];
         interests.extend(self.links.iter().map(|(_, link)| link.interest()));
-        wait(&mut interests, None)?;
+        wait(&mut interests, limit)?;
         if is_ready(&interests[0]) {
             // Only resets the bell; the commands themselves wait in the inbox.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
@@ -131,6 +138,7 @@ impl Star {
             None => {
                 let frame: Arc<[u8]> = Frame::from(&Envelope { from, message }).encode().into();
                 self.links.iter_mut().for_each(|(_, link)| link.send(Arc::clone(&frame)));
+                self.urgent = true;
             }
         }
     }
@@ -175,6 +183,7 @@ impl Star {
     /// The others first: once this PE hears that the job has ended, its process may be gone before it says another word.
     fn pass_on(&mut self, envelope: Option<Envelope>) {
         let Some(envelope) = envelope else { return };
+        self.urgent |= self.relay.as_ref().is_none_or(|relay| !relay.can_wait(&envelope.message));
         let frame: Arc<[u8]> = Frame::from(&envelope).encode().into();
         for (pe, link) in &mut self.links {
             if envelope.is_for(*pe) {
@@ -182,9 +191,30 @@ impl Star {
             }
         }
         if envelope.is_for(self.seat.pe()) {
-            self.flush();
+            if self.urgent {
+                self.flush();
+            }
             self.seat.deliver(envelope);
         }
+    }
+
+    /// Parts are held back until their round is complete, and then go out together: of use to a PE are only all of them.
+    /// But after a while those that came are told, so that a PE which gives up can name those that did not. Says how long
+    /// to wait at most until then.
+    fn flush_when_due(&mut self) -> Option<Duration> {
+        let idle = self.links.iter().all(|(_, link)| link.is_flushed());
+        if !self.urgent && !idle {
+            let since = *self.held_since.get_or_insert_with(Instant::now);
+            let left = HOLD.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                return Some(left);
+            }
+        }
+        self.held_since = None;
+        self.flush();
+        // What a socket did not take goes on as soon as it does.
+        self.urgent = !self.links.iter().all(|(_, link)| link.is_flushed());
+        None
     }
 
     /// A link that cannot be written to is found lost when it is read, which keeps what its peer said last.

@@ -1,5 +1,6 @@
 //! The middle of the star: decides what is passed on, and which failure was the first.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a PE says to all the others.
@@ -29,16 +30,17 @@ impl Envelope {
     }
 }
 
-/// The relay's memory: who has left, and whether the job has ended.
+/// The relay's memory: who has left, how many have given to which round, and whether the job has ended.
 #[derive(Debug)]
 pub(super) struct Relay {
     departed: Vec<bool>,
+    given: BTreeMap<u64, usize>,
     ended: bool,
 }
 
 impl Relay {
     pub(super) fn new(npes: u32) -> Self {
-        Self { departed: vec![false; npes as usize], ended: false }
+        Self { departed: vec![false; npes as usize], given: BTreeMap::new(), ended: false }
     }
 
     /// What to pass on of a message from PE `from`. Only the first end of the job is.
@@ -49,7 +51,7 @@ impl Relay {
         match message {
             Message::Abort { .. } | Message::Failed { .. } => self.ended = true,
             Message::Depart => self.mark_departed(from),
-            Message::Part { .. } => {}
+            Message::Part { round, .. } => self.count(round),
         }
         Some(Envelope { from, message })
     }
@@ -61,6 +63,19 @@ impl Relay {
 
     pub(super) fn has_left(&self, pe: u32) -> bool {
         self.departed.get(pe as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether the message can wait for others to go with it: a part of a round that is not complete is of no use yet.
+    pub(super) fn can_wait(&self, message: &Message) -> bool {
+        matches!(message, Message::Part { round, .. } if self.given.contains_key(round))
+    }
+
+    fn count(&mut self, round: u64) {
+        let given = self.given.entry(round).or_default();
+        *given += 1;
+        if *given >= self.departed.len() {
+            self.given.remove(&round);
+        }
     }
 
     fn mark_departed(&mut self, pe: u32) {
@@ -80,6 +95,17 @@ mod tests {
         assert!(relay.admit(1, Message::Abort { reason: b"first".to_vec() }).is_some());
         assert_eq!(relay.admit(2, Message::Abort { reason: b"second".to_vec() }), None);
         assert_eq!(relay.lost(0, "late".into()), None);
+    }
+
+    #[test]
+    fn parts_can_wait_until_their_round_is_complete() {
+        let mut relay = Relay::new(2);
+        for (from, round, can_wait) in [(0, 0, true), (1, 0, false), (1, 1, true), (0, 1, false)] {
+            let part = Message::Part { round, bytes: Arc::from([]) };
+            assert!(relay.admit(from, part.clone()).is_some());
+            assert_eq!(relay.can_wait(&part), can_wait, "PE {from}, round {round}");
+        }
+        assert!(!relay.can_wait(&Message::Depart));
     }
 
     #[test]

@@ -78,7 +78,12 @@ impl Seat {
         let mut state = self.lock();
         let mut called = Vec::new();
         match envelope.message {
-            Message::Part { round, bytes } => state.keep(round, envelope.from, bytes),
+            Message::Part { round, bytes } => {
+                // Only the last part is worth waking anyone for.
+                if !state.keep(round, envelope.from, bytes) {
+                    return;
+                }
+            }
             Message::Depart => state.depart(envelope.from),
             Message::Abort { reason } => called = state.end(Notice::Aborted { by: envelope.from, reason }),
             Message::Failed { evidence } => called = state.end(Notice::PeerFailed { pe: envelope.from, evidence }),
@@ -153,15 +158,17 @@ enum Progress {
 }
 
 impl State {
-    fn keep(&mut self, round: u64, from: u32, bytes: Arc<[u8]>) {
+    /// Says if the round is complete with it.
+    fn keep(&mut self, round: u64, from: u32, bytes: Arc<[u8]>) -> bool {
         if round < self.open {
-            return;
+            return false;
         }
         let npes = self.departed.len();
         let parts = self.rounds.entry(round).or_insert_with(|| vec![None; npes]);
         if let Some(part) = parts.get_mut(from as usize) {
             *part = Some(bytes);
         }
+        parts.iter().all(Option::is_some)
     }
 
     fn depart(&mut self, pe: u32) {
