@@ -92,6 +92,7 @@ const MPIRUN: &[&str] =
 pub fn peers() -> Vec<Box<dyn Peer>> {
     let open_mpi = "openmpi-bin libopenmpi-dev";
     vec![
+        Box::new(Ours),
         Box::new(CPeer {
             name: "memcpy",
             source: "memcpy_peer.c",
@@ -116,6 +117,21 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
     ]
 }
 
+/// Our own side: the binary `ours` of this crate, which starts its two PEs itself.
+#[derive(Debug)]
+struct Ours;
+
+impl Peer for Ours {
+    fn name(&self) -> &str {
+        OURS
+    }
+
+    fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
+        let program = beside_this("ours")?;
+        samples_of(&mut patiently(&[], &program, effort))
+    }
+}
+
 impl Peer for CPeer {
     fn name(&self) -> &str {
         self.name
@@ -123,11 +139,7 @@ impl Peer for CPeer {
 
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
         let program = self.compile()?;
-        // `timeout` ends a hung launcher in a way that lets it end its processes.
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=10", &PATIENCE.to_string()]).args(self.launcher).arg(program);
-        command.args([effort.repeats.to_string(), effort.max_bytes.to_string()]);
-        samples_of(&mut command)
+        samples_of(&mut patiently(self.launcher, &program, effort))
     }
 }
 
@@ -139,13 +151,26 @@ impl CPeer {
                 return Err(PeerError::Missing { tool: (*tool).to_owned(), packages: self.packages });
             }
         }
-        let here = env::current_exe().map_err(|source| PeerError::Start { program: self.source.to_owned(), source })?;
-        let program = here.with_file_name(self.source).with_extension("");
+        let program = beside_this(self.source)?.with_extension("");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare").join(self.source);
         let flags = ["-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-o"];
         finish(Command::new(self.compiler).args(flags).args([&program, &source]))?;
         Ok(program)
     }
+}
+
+/// A file beside the running program.
+fn beside_this(name: &str) -> Result<PathBuf, PeerError> {
+    let here = env::current_exe().map_err(|source| PeerError::Start { program: name.to_owned(), source })?;
+    Ok(here.with_file_name(name))
+}
+
+/// A peer's program under its launcher, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.
+fn patiently(launcher: &[&str], program: &Path, effort: Effort) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", &PATIENCE.to_string()]).args(launcher).arg(program);
+    command.args([effort.repeats.to_string(), effort.max_bytes.to_string()]);
+    command
 }
 
 /// Runs a program that prints one sample a line.

@@ -2,6 +2,9 @@
 
 pub mod bootstrap;
 mod builder;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod cpu;
 mod error;
 mod fault;

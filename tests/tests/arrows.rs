@@ -53,8 +53,8 @@ const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transport
 const PLACES: &[(&str, &[&str])] = &[
     ("cudarc", &["host/src/cuda/"]),
     ("ibverbs", &["transports/src/verbs/"]),
-    ("asm!", &["device/src/arch/"]),
-    ("link_llvm_intrinsics", &["device/src/arch/", "device/src/lib.rs", "device/build/tests/"]),
+    ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
+    ("link_llvm_intrinsics", &["device/src/arch/", "device/src/lib.rs", "device/build/tests/", "verify/tests/fixtures/"]),
     ("rustix::mm", MEMORY),
     ("memmap2", MEMORY),
     ("libc", MEMORY),

@@ -27,15 +27,33 @@ kernels! { in crate::PTX;
         }
     }
 
-    /// One thread of PE 0 puts single 8-byte values round `dst` of PE 1.
+    /// Every PE puts its `src` to the next PE's `dst`, `rounds` times, and waits for completion once.
+    pub fn perf_put_both(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+        let next = ctx.world().next();
+        for _ in 0..rounds {
+            ctx.put(block, dst.at(next), src);
+        }
+        ctx.quiet(block);
+    }
+
+    /// One thread of PE 0 puts single 8-byte values to PE 1.
     pub fn perf_put_value(block, ctx, dst: Sym<u64>, rounds: u64) {
         let team = ctx.world();
         if team.me().index() == 0 && block.leader() {
-            let place = dst.at(team.next());
             for round in 0..rounds {
-                ctx.put_value(place.elem(round as usize % dst.len()), round);
+                ctx.put_value(dst.at(team.next()), round);
             }
             ctx.quiet(&Thread);
+        }
+    }
+
+    /// One thread of PE 0 adds 1 to a counter of PE 1 and fetches what was there.
+    pub fn perf_fetch_add(block, ctx, counter: Sym<u64>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() == 0 && block.leader() {
+            for _ in 0..rounds {
+                ctx.fetch_add(counter.at(team.next()), 1);
+            }
         }
     }
 

@@ -1,0 +1,66 @@
+//! What the host can measure of kernels: launches, and in-kernel operations of two PEs as threads.
+
+use std::time::Instant;
+
+use congruent::collectives::ring::Ring;
+use congruent::device::{Kernel, Semaphore};
+use congruent::{Error, Grid, World, kernels};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+/// Times `args_for(rounds)` of a kernel on two PEs; criterion chooses the rounds.
+fn measure<K: Kernel>(
+    criterion: &mut Criterion,
+    name: &str,
+    bytes: u64,
+    kernel: K,
+    prepare: impl Fn(&mut World) -> Result<Box<dyn Fn(u64) -> K::Args>, Error> + Sync,
+) {
+    let mut group = criterion.benchmark_group("kernels");
+    if bytes > 0 {
+        group.throughput(Throughput::Bytes(bytes));
+    }
+    group.bench_function(name, |bencher| {
+        bencher.iter_custom(|rounds| {
+            let times = World::builder().heap(256 << 20).local(2, |world| {
+                let args_for = prepare(world)?;
+                let stream = world.stream()?;
+                world.run(&stream, kernel, Grid::one(256), args_for(1))?;
+                world.barrier()?;
+                let started = Instant::now();
+                world.run(&stream, kernel, Grid::one(256), args_for(rounds))?;
+                Ok::<_, Error>(started.elapsed())
+            });
+            times.map_or_else(|error| panic!("{error}"), |times| times.into_iter().max().unwrap_or_default())
+        });
+    });
+    group.finish();
+}
+
+fn all(criterion: &mut Criterion) {
+    measure(criterion, "launch of an empty kernel", 0, kernels::perf_barrier, |_| Ok(Box::new(|_| (0,))));
+    measure(criterion, "barrier", 0, kernels::perf_barrier, |_| Ok(Box::new(|rounds| (rounds,))));
+    measure(criterion, "ping-pong of 8 B, round trip", 0, kernels::perf_ping_pong, |world| {
+        let (inbox, outbox, turn) = (world.alloc(8)?, world.alloc(8)?, world.alloc::<Semaphore>(1)?);
+        Ok(Box::new(move |rounds| (inbox.view(), outbox.view(), turn.view(), rounds)))
+    });
+    for bytes in [64 << 10, 4 << 20] {
+        measure(criterion, &format!("put of {} KiB", bytes >> 10), bytes, kernels::perf_put, |world| {
+            let (dst, src) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?);
+            Ok(Box::new(move |rounds| (dst.view(), src.view(), rounds)))
+        });
+        measure(
+            criterion,
+            &format!("all-reduce of {} KiB", bytes >> 10),
+            bytes,
+            kernels::perf_all_reduce_f32,
+            |world| {
+                let count = bytes as usize / 4;
+                let (dst, src, plan) = (world.alloc(count)?, world.alloc(count)?, world.plan(Ring::new(1))?);
+                Ok(Box::new(move |rounds| (dst.view(), src.view(), plan.view(), rounds)))
+            },
+        );
+    }
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

@@ -1,0 +1,142 @@
+//! Our side of the comparison: two PEs as processes, each on a core of its own, in-kernel loops.
+//!
+//! Called as the C peers are, `ours REPEATS MAX_BYTES`; it starts its two PEs itself and prints one sample a line. What
+//! each work is, `compare/sample.h` says.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use congruent::bootstrap::{Bootstrap, Launcher};
+use congruent::collectives::Op;
+use congruent::collectives::ring::Ring;
+use congruent::device::{Kernel, Semaphore};
+use congruent::{Grid, Plan, Stream, SymVec, World, cli, kernels};
+use congruent_benches::sample::{Sample, Work};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// The smallest buffer of the bulk works.
+const SMALLEST_BULK: u64 = 64 << 10;
+
+fn main() -> ExitCode {
+    let done = match Bootstrap::from_env() {
+        Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(),
+        Ok(_) => measure().map(|()| ExitCode::SUCCESS),
+        Err(error) => Err(error.into()),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn launch() -> Result<ExitCode, Box<dyn Error>> {
+    let mut command = vec![std::env::current_exe()?.into_os_string()];
+    command.extend(std::env::args_os().skip(1));
+    Ok(cli::run::run(&cli::run::Args { npes: 2, label: false, command })?)
+}
+
+fn measure() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [repeats, max_bytes] = &arguments[..] else { return Err("usage: ours REPEATS MAX_BYTES".into()) };
+    let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
+    let mut world = World::builder().heap(3 * max_bytes + (8 << 20)).build()?;
+    // Threads that a stream makes from here on inherit the core.
+    let mut core = CpuSet::new();
+    core.set(world.pe().index());
+    sched_setaffinity(None, &core)?;
+    let ours = Ours {
+        dst: world.alloc(max_bytes as usize)?,
+        src: world.alloc(max_bytes as usize)?,
+        word: world.alloc(1)?,
+        turn: world.alloc(1)?,
+        slowest: world.alloc(1)?,
+        plan: world.plan(Ring::new(1))?,
+        stream: world.stream()?,
+        world,
+    };
+    // The first repeat warms caches and pages, and is not told.
+    for repeat in 0..=repeats {
+        ours.repeat(max_bytes, repeat > 0)?;
+    }
+    Ok(())
+}
+
+struct Ours {
+    dst: SymVec<u8>,
+    src: SymVec<u8>,
+    word: SymVec<u64>,
+    turn: SymVec<Semaphore>,
+    slowest: SymVec<f64>,
+    plan: Plan<Ring>,
+    stream: Stream,
+    world: World,
+}
+
+impl Ours {
+    fn repeat(&self, max_bytes: u64, tell: bool) -> Result<(), Box<dyn Error>> {
+        let tell = |work, bytes, ns| {
+            if tell && self.world.pe().index() == 0 {
+                println!("{}", serde_json::to_string(&Sample { work, bytes, ns }).unwrap_or_default());
+            }
+        };
+        let (dst, src) = (|bytes: u64| self.dst.slice(..bytes as usize), |bytes: u64| self.src.slice(..bytes as usize));
+        let n = rounds(8);
+        tell(Work::PutValue, 8, self.time(n, kernels::perf_put_value, (self.word.view(), n))?);
+        tell(Work::FetchAdd, 8, self.time(n, kernels::perf_fetch_add, (self.word.view(), n))?);
+        tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, n))?);
+        let round_trip = self.time(n, kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
+        tell(Work::SendRecv, 8, round_trip / 2.0);
+        tell(Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
+        let sizes = |smallest| {
+            std::iter::successors(Some(smallest), |bytes| Some(bytes * 4)).take_while(|&bytes| bytes <= max_bytes)
+        };
+        for bytes in sizes(SMALLEST_BULK) {
+            let n = rounds(bytes);
+            tell(Work::Put, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, n))?);
+            tell(Work::PutBoth, bytes, self.time(n, kernels::perf_put_both, (dst(bytes)?, src(bytes)?, n))?);
+        }
+        for bytes in sizes(4) {
+            let n = rounds(bytes);
+            self.check_all_reduce(bytes)?;
+            let args = (dst(bytes)?.cast(), src(bytes)?.cast(), self.plan.view(), n);
+            tell(Work::AllReduce, bytes, self.time(n, kernels::perf_all_reduce_f32, args)?);
+        }
+        Ok(())
+    }
+
+    /// Runs a kernel that repeats something `n` times on both PEs; the time of one, on the slower PE.
+    fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
+        let world = &self.world;
+        world.team_barrier(&self.stream, world.team())?;
+        world.synchronize(&self.stream)?;
+        let started = Instant::now();
+        world.run(&self.stream, kernel, Grid::one(256), args)?;
+        self.slowest.fill(started.elapsed().as_nanos() as f64 / n as f64);
+        world.all_reduce(&self.stream, Grid::one(32), world.team(), &self.slowest, None, Op::Max, &self.plan)?;
+        world.synchronize(&self.stream)?;
+        Ok(self.slowest.to_vec()[0])
+    }
+
+    /// One all-reduce of known numbers must give their sum in the first and the last element.
+    fn check_all_reduce(&self, bytes: u64) -> Result<(), Box<dyn Error>> {
+        let count = bytes as usize / 4;
+        let pattern: Vec<u8> = (0..count).flat_map(|i| ((i % 7) as f32).to_ne_bytes()).collect();
+        self.src.write(0, &pattern)?;
+        let args = (self.dst.slice(..count * 4)?.cast(), self.src.slice(..count * 4)?.cast(), self.plan.view(), 1);
+        self.world.run(&self.stream, kernels::perf_all_reduce_f32, Grid::one(256), args)?;
+        for i in [0, count - 1] {
+            let mut word = [0; 4];
+            self.dst.read(i * 4, &mut word)?;
+            if f32::from_ne_bytes(word) != 2.0 * (i % 7) as f32 {
+                return Err(format!("all-reduce of {bytes} bytes: element {i} is {}", f32::from_ne_bytes(word)).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.
+fn rounds(bytes: u64) -> u64 {
+    ((256 << 20) / bytes.max(1)).clamp(4, 20_000)
+}

@@ -1,0 +1,3 @@
+//! The commands of the `congruent` program.
+
+pub mod run;
