@@ -233,3 +233,53 @@ fn refuse(link: &mut Link, verdict: Option<&Verdict>) {
     let _ = link.flush();
     link.finish_writing();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::{Claim, Greeted};
+    use super::super::job::{Job, Rendezvous};
+    use super::super::rendezvous::Directions;
+    use super::*;
+    use std::net::TcpStream;
+    use std::thread;
+
+    /// What PE 0 of a job of two says to a peer that proves `pe`, and then to an honest PE 1.
+    fn visit(pe: u32) -> (Option<HandshakeError>, Result<(), BootstrapError>) {
+        let rendezvous = Rendezvous::File { name: format!("assemble {pe} {}", std::process::id()) };
+        let job = Job { npes: 2, rendezvous, ..Job::single() };
+        let meeting = Meeting::open(&job).unwrap();
+        let directions = Directions::find(&job).unwrap();
+        let claim = |pe| Claim { pe, npes: 2, host: HostIdentity::own() };
+        let handshake = |pe| {
+            let soon = Instant::now() + Duration::from_secs(10);
+            let mut link = Link::new(TcpStream::connect(directions.addresses[0]).unwrap()).unwrap();
+            let (greeted, hello) = Greeted::new(&directions.secret, claim(pe)).unwrap();
+            link.send(hello);
+            let (proved, proof) = greeted.answer(&link.await_frame(soon).unwrap()).unwrap();
+            link.send(proof);
+            link.flush().unwrap();
+            (link, proved, soon)
+        };
+        thread::scope(|scope| {
+            let hub = scope.spawn(|| assemble(meeting, 2, Duration::from_secs(10)));
+            let (mut link, proved, soon) = handshake(pe);
+            let refused = proved.welcome(&link.await_frame(soon).unwrap()).err();
+            let _honest = (pe != 0).then(|| handshake(1));
+            (refused, hub.join().unwrap().map(drop))
+        })
+    }
+
+    #[test]
+    fn a_pe_out_of_range_is_refused_and_the_job_goes_on() {
+        let (refused, job) = visit(7);
+        assert_eq!(refused, Some(HandshakeError::Refused(Verdict::PeOutOfRange { pe: 7, npes: 2 })));
+        assert!(job.is_ok(), "{job:?}");
+    }
+
+    #[test]
+    fn another_pe_0_is_one_too_many_for_all() {
+        let (refused, job) = visit(0);
+        assert_eq!(refused, Some(HandshakeError::Refused(Verdict::DuplicatePe { pe: 0 })));
+        assert!(matches!(job, Err(BootstrapError::DuplicatePe { pe: 0 })), "{job:?}");
+    }
+}

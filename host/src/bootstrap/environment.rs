@@ -41,11 +41,14 @@ struct Environment<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
 }
 
+/// A number, and the variable that said it.
+type Said = (&'static str, u32);
+
 /// A launcher's word.
 struct Seat {
     launcher: Launcher,
-    pe: (&'static str, u32),
-    npes: (&'static str, u32),
+    pe: Said,
+    npes: Said,
     local_rank: Option<u32>,
     name: String,
     /// Where to meet when `CONGRUENT_RENDEZVOUS` does not say.
@@ -196,12 +199,7 @@ impl Environment<'_> {
     }
 
     /// PE and number of PEs, each with the variable that said so: both, or neither.
-    #[allow(clippy::type_complexity)]
-    fn place(
-        &self,
-        pe: &'static str,
-        npes: &'static str,
-    ) -> Result<Option<((&'static str, u32), (&'static str, u32))>, BootstrapError> {
+    fn place(&self, pe: &'static str, npes: &'static str) -> Result<Option<(Said, Said)>, BootstrapError> {
         let (index, size) = match (self.number::<u32>(pe)?, self.number::<u32>(npes)?) {
             (Some(index), Some(size)) => (index, size),
             (None, None) => return Ok(None),
