@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
+pub mod conformance;
+
 /// Says that a test cannot run on this machine, in the form that `./check` counts. The test harness hides what passing
 /// tests print, so this goes past it.
 pub fn skip(test: &str, why: &str) {

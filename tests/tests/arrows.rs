@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "congruent-verify",
         ],
     ),
+    ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),
 ];
@@ -54,7 +55,10 @@ const PLACES: &[(&str, &[&str])] = &[
     ("cudarc", &["host/src/cuda/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
-    ("link_llvm_intrinsics", &["device/src/arch/", "device/src/lib.rs", "device/build/tests/", "verify/tests/fixtures/"]),
+    (
+        "link_llvm_intrinsics",
+        &["device/src/arch/", "device/src/lib.rs", "device/build/tests/", "verify/tests/fixtures/"],
+    ),
     ("rustix::mm", MEMORY),
     ("memmap2", MEMORY),
     ("libc", MEMORY),

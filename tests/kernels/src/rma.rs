@@ -1,0 +1,107 @@
+//! Put and get, whole ranges, single values and strided, for every kind of element.
+
+use bytemuck::{Pod, Zeroable};
+use congruent_device::{Fp8E4M3, Fp8E5M2, Group, KernelArg, Sym, bf16, f16, kernels};
+
+use crate::By;
+use crate::by::as_group;
+
+/// An element of a user's own: 20 bytes of several widths, aligned to 4.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Particle {
+    /// Where it is.
+    pub position: [f32; 3],
+    /// Who it is.
+    pub id: u32,
+    /// What it is.
+    pub kind: u16,
+    /// How it is.
+    pub state: [u8; 2],
+}
+
+/// What a transfer kernel does.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Puts `from` to the next PE's `to`, and gets the next PE's `from` to `back`.
+    Whole = 0,
+    /// The same, value by value.
+    Values = 1,
+    /// Puts every third element of `from` to every second of `to`, and gets every second of `from` to every third of
+    /// `back`: a third of the elements, rounded up.
+    Strided = 2,
+}
+
+impl KernelArg for Transfer {
+    fn fits(&self, _heap_bytes: u64) -> bool {
+        true
+    }
+}
+
+/// An element that the suite moves.
+#[cfg(not(target_arch = "nvptx64"))]
+pub trait Movable: Pod + Send + Sync {
+    /// The kernel that moves it: to, back, from, what to do, and by whom.
+    type Move: congruent_device::Kernel<Args = (Sym<Self>, Sym<Self>, Sym<Self>, Transfer, By)>;
+}
+
+macro_rules! movable {
+    ($($kernel:ident: $type:ty;)*) => {$(
+        kernels! {
+            /// Moves elements between this PE and the next one.
+            pub fn $kernel(
+                block, ctx, to: Sym<$type>, back: Sym<$type>, from: Sym<$type>, what: Transfer, by: By,
+            ) {
+                let world = ctx.world();
+                let next = world.next();
+                // Every PE has prepared its buffers.
+                ctx.barrier(block, &world);
+                as_group!(by, block, |group| match what {
+                    Transfer::Whole => {
+                        ctx.put(group, to.at(next), from);
+                        ctx.get(group, back, from.at(next));
+                    }
+                    Transfer::Values => {
+                        for i in group.strided(from.len()) {
+                            ctx.put_value(to.at(next).elem(i), ctx.load(from, i));
+                            ctx.store(back, i, ctx.get_value(from.at(next).elem(i)));
+                        }
+                    }
+                    Transfer::Strided => {
+                        let third = from.len().div_ceil(3);
+                        ctx.put_strided(group, to.at(next), 2, from, 3, third);
+                        ctx.get_strided(group, back, 3, from.at(next), 2, third);
+                    }
+                });
+                // Every PE's data has arrived.
+                ctx.barrier(block, &world);
+            }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        impl Movable for $type {
+            type Move = $kernel;
+        }
+    )*};
+}
+
+movable! {
+    move_u8: u8;
+    move_i8: i8;
+    move_u16: u16;
+    move_i16: i16;
+    move_u32: u32;
+    move_i32: i32;
+    move_u64: u64;
+    move_i64: i64;
+    move_f16: f16;
+    move_bf16: bf16;
+    move_f32: f32;
+    move_f64: f64;
+    move_fp8_e4m3: Fp8E4M3;
+    move_fp8_e5m2: Fp8E5M2;
+    move_words: [u32; 4];
+    move_bytes: [u8; 3];
+    move_particle: Particle;
+}

@@ -1,0 +1,99 @@
+//! Where a family runs: the cells of the matrix of widths and PEs, with PEs as threads or as processes.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::{env, io};
+
+use congruent::{Error, World};
+use socket2::{Domain, Socket, Type};
+
+/// How wide and how many: lanes of a warp, and PEs.
+pub type Shape = (u32, usize);
+
+/// The heap of each PE. Families free what they allocate, so this is what one of them needs at once.
+const HEAP: u64 = 32 << 20;
+
+/// One job at a time: the PEs of a few already share the cores of a small machine.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Runs a family with PEs as threads of this process, in each of these shapes.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn threads(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    for &(width, npes) in shapes {
+        if let Err(error) = World::builder().heap(HEAP).width(width).local(npes, family) {
+            panic!("width {width}, {npes} PEs as threads: {error}");
+        }
+    }
+}
+
+/// What a PE says when it has run its family to the end, so that a test that the child did not find is no success.
+const CONFORMS: &str = "this PE conforms";
+
+/// Runs a family with PEs as processes, in each of these shapes. Each is this test binary again, which runs the test named
+/// `test` and nothing else; there this function finds its place in the environment and runs the family.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn processes(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    if env::var_os("CONGRUENT_PE").is_some() {
+        match World::builder().heap(HEAP).build().map_err(Error::from).and_then(|mut world| family(&mut world)) {
+            Ok(()) => return println!("{CONFORMS}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    for &(width, npes) in shapes {
+        let job = format!("width {width}, {npes} PEs as processes");
+        if let Err(error) = run_job(&job, test, width, npes) {
+            panic!("{job}: {error}");
+        }
+    }
+}
+
+fn run_job(job: &str, test: &str, width: u32, npes: usize) -> io::Result<()> {
+    let port = Port::reserve()?;
+    let pes: Vec<Child> = (0..npes)
+        .map(|pe| {
+            Command::new(env::current_exe()?)
+                .args(["--exact", test, "--nocapture"])
+                .env("CONGRUENT_PE", pe.to_string())
+                .env("CONGRUENT_NPES", npes.to_string())
+                .env("CONGRUENT_RENDEZVOUS", format!("127.0.0.1:{}", port.number))
+                .env("CONGRUENT_JOB_TOKEN", job)
+                .env("CONGRUENT_CPU_WIDTH", width.to_string())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+        })
+        .collect::<io::Result<_>>()?;
+    let ends = pes.into_iter().map(Child::wait_with_output).collect::<io::Result<Vec<_>>>()?;
+    let mut failures = String::new();
+    for (end, pe) in ends.iter().zip(0..) {
+        let (said, complained) = (String::from_utf8_lossy(&end.stdout), String::from_utf8_lossy(&end.stderr));
+        if !end.status.success() || !said.contains(CONFORMS) {
+            failures += &format!("\nPE {pe}, {}:\n{said}{complained}", end.status);
+        }
+    }
+    assert!(failures.is_empty(), "{job}:{failures}");
+    Ok(())
+}
+
+/// A loopback port that is bound but not listened at, so that PE 0 can have it and nobody else is given it by chance.
+struct Port {
+    number: u16,
+    _held: Socket,
+}
+
+impl Port {
+    fn reserve() -> io::Result<Self> {
+        let held = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        held.set_reuse_address(true)?;
+        held.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+        let number = held.local_addr()?.as_socket().map_or(0, |address| address.port());
+        Ok(Self { number, _held: held })
+    }
+}

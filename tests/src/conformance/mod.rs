@@ -1,0 +1,12 @@
+//! What every machine must do, whatever it is: one suite, run on each.
+//!
+//! A family is a function over a world that launches the kernels of `congruent-test-kernels` and asserts what must come of
+//! them. It knows nothing of the machine, so the same function runs with PEs as threads and as processes, at any width.
+//! The binaries `conformance_*` in `tests/` name the families and the machines; a new machine is one more of these.
+
+mod machines;
+mod pattern;
+mod rma;
+
+pub use machines::{Shape, processes, threads};
+pub use rma::rma;

@@ -1,0 +1,11 @@
+//! The conformance suite on the CPU machine, PEs as processes.
+
+use congruent_tests::conformance::{self, Shape, processes};
+
+/// Every number of PEs and every width.
+const SHAPES: [Shape; 8] = [(1, 1), (1, 2), (1, 7), (4, 3), (4, 6), (32, 4), (32, 5), (1, 8)];
+
+#[test]
+fn rma() {
+    processes("rma", conformance::rma, &SHAPES);
+}
