@@ -1,0 +1,260 @@
+//! Heat spreads over a plate until nothing moves: thousands of halo exchanges in one kernel, with no host step.
+//!
+//! Each PE has some rows of the plate and, above and below them, a copy of its neighbours' nearest row (the halo). A step
+//! computes the two outermost rows first, sends them to the neighbours, computes the rest while they travel, and then waits
+//! for the neighbours' own.
+//!
+//! The lesson: two planes are back-pressure enough. A neighbour's row of step `s` goes to the plane that step `s` writes. I
+//! last read that plane's halo in step `s - 1`, to compute the very row that I sent to that neighbour in that step, and the
+//! neighbour waited for that row before it began step `s`. So nothing is overwritten that is still to be read, and no
+//! further signal says so.
+//!
+//! Whether the plate has come to rest is an all-reduce inside the kernel, every so many steps. The result is compared with
+//! a sequential solve, bit for bit.
+//!
+//! Run it with `cargo run --release --example jacobi -- --pes 4`, or with
+//! `congruent run -n 4 target/release/examples/jacobi`.
+
+use std::time::Instant;
+
+use clap::Parser;
+use congruent::collectives::Max;
+use congruent::collectives::ring::{self, Ring};
+use congruent::device::{Block, Ctx, Group, KernelArg, Semaphore, Sym, kernels};
+use congruent::{Error, Grid, World};
+
+/// One PE's part of the plate: the same on every PE but for the number of its rows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Plate {
+    /// Two planes of `room + 2` rows of `columns + 2` cells. The outermost cells are the rim, or the halo.
+    cells: Sym<f32>,
+    /// Posted by the PE above, and by the PE below, when their row has arrived in my halo.
+    from_above: Sym<Semaphore>,
+    from_below: Sym<Semaphore>,
+    /// Rows that every PE has room for.
+    room: u32,
+    /// Rows of the PE above.
+    rows_above: u32,
+    /// Rows of this PE.
+    rows: u32,
+    columns: u32,
+}
+
+/// When the plate is at rest: no cell moves by more than `tolerance` in a step, which is looked at every `every` steps.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Rest {
+    tolerance: f32,
+    every: u32,
+    /// Most steps.
+    limit: u32,
+}
+
+impl KernelArg for Rest {
+    fn fits(&self, _heap_bytes: u64) -> bool {
+        true
+    }
+}
+
+impl KernelArg for Plate {
+    fn fits(&self, heap_bytes: u64) -> bool {
+        self.cells.fits(heap_bytes) && self.from_above.fits(heap_bytes) && self.from_below.fits(heap_bytes)
+    }
+}
+
+impl Plate {
+    /// Row `row` of a plane; row 0 is the halo above.
+    fn row(&self, plane: u32, row: u32) -> Sym<f32> {
+        let width = self.columns as usize + 2;
+        let start = (plane * (self.room + 2) + row) as usize * width;
+        self.cells.slice(start..start + width)
+    }
+
+    /// The cells of a row that change.
+    fn inner(&self, plane: u32, row: u32) -> Sym<f32> {
+        self.row(plane, row).slice(1..=self.columns as usize)
+    }
+
+    /// Computes one row of `new` from `old`; whether a cell that this thread computed moved by more than `tolerance`.
+    fn relax(&self, block: &Block<'_>, ctx: &Ctx<'_>, old: u32, new: u32, row: u32, tolerance: f32) -> bool {
+        let (above, here, below) = (self.row(old, row - 1), self.row(old, row), self.row(old, row + 1));
+        let next = self.row(new, row);
+        let mut moved = false;
+        for i in block.strided(self.columns as usize) {
+            let before = ctx.load(here, i + 1);
+            let after = mean(ctx.load(above, i + 1), ctx.load(here, i), ctx.load(here, i + 2), ctx.load(below, i + 1));
+            ctx.store(next, i + 1, after);
+            moved |= (after - before).abs() > tolerance;
+        }
+        moved
+    }
+}
+
+/// The new value of a cell. The order of the sum is fixed here, so that every solver gives the same bits.
+fn mean(above: f32, left: f32, right: f32, below: f32) -> f32 {
+    0.25 * ((above + below) + (left + right))
+}
+
+kernels! {
+    /// Relaxes the plate until it is at rest; the number of steps goes to `result[0]`.
+    fn jacobi(block, ctx, plate: Plate, result: Sym<u32>, plan: ring::View, rest: Rest) {
+        let Rest { every, limit, tolerance } = rest;
+        let team = ctx.world();
+        let above = team.me().index().checked_sub(1).map(|i| team.rank(i));
+        let below = team.get(team.me().index() + 1);
+        let last = plate.rows;
+        let mut steps = 0;
+        while steps < limit {
+            let (old, new) = (steps % 2, (steps + 1) % 2);
+            let mut moved = plate.relax(block, ctx, old, new, 1, tolerance);
+            if last > 1 {
+                moved |= plate.relax(block, ctx, old, new, last, tolerance);
+            }
+            block.sync();
+            if let Some(above) = above {
+                let halo = plate.inner(new, plate.rows_above + 1);
+                ctx.put_signal(block, halo.at(above), plate.inner(new, 1), plate.from_below.at(above).post());
+            }
+            if let Some(below) = below {
+                let halo = plate.inner(new, 0);
+                ctx.put_signal(block, halo.at(below), plate.inner(new, last), plate.from_above.at(below).post());
+            }
+            for row in 2..last {
+                moved |= plate.relax(block, ctx, old, new, row, tolerance);
+            }
+            if let Some(above) = above {
+                ctx.wait(block, plate.from_above.from_rank(above), 1);
+            }
+            if let Some(below) = below {
+                ctx.wait(block, plate.from_below.from_rank(below), 1);
+            }
+            // What other threads of this block have just written, the next step reads.
+            block.sync();
+            steps += 1;
+            if steps.is_multiple_of(every) {
+                let moving = result.slice(1..2);
+                let mine = block.any(moved);
+                if block.leader() {
+                    ctx.store(moving, 0, u32::from(mine));
+                }
+                block.sync();
+                ring::all_reduce(block, ctx, &team, moving, moving, Max, &plan);
+                // Every PE reads the same number, so all of them leave after the same step.
+                if ctx.load(moving, 0) == 0 {
+                    break;
+                }
+            }
+        }
+        if block.leader() {
+            ctx.store(result, 0, steps);
+        }
+    }
+}
+
+/// Solves Laplace's equation on a plate whose upper rim is hot, on several PEs.
+#[derive(Parser)]
+struct Args {
+    /// PEs, as threads of this process, where no launcher starts them
+    #[arg(long, default_value_t = 4)]
+    pes: usize,
+    /// Rows of the plate, at least one for each PE
+    #[arg(long, default_value_t = 97)]
+    rows: u32,
+    /// Columns of the plate
+    #[arg(long, default_value_t = 131)]
+    columns: u32,
+    /// The plate is at rest when no cell moves by more than this in a step
+    #[arg(long, default_value_t = 1e-5)]
+    tolerance: f32,
+    /// Look at that every so many steps
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
+    /// Most steps
+    #[arg(long, default_value_t = 20_000)]
+    limit: u32,
+}
+
+fn main() -> Result<(), Error> {
+    let args = Args::parse();
+    congruent::run(args.pes, |world| solve(world, &args))?;
+    Ok(())
+}
+
+fn solve(world: &mut World, args: &Args) -> Result<(), Error> {
+    let (pe, npes) = (world.pe().index() as u32, world.npes() as u32);
+    assert!(args.rows >= npes && args.columns > 0, "a plate has a row for each PE, and a column");
+    let room = args.rows.div_ceil(npes);
+    let width = args.columns as usize + 2;
+    let cells = world.alloc::<f32>(2 * (room as usize + 2) * width)?;
+    let from_above = world.alloc::<Semaphore>(1)?;
+    let from_below = world.alloc::<Semaphore>(1)?;
+    let result = world.alloc::<u32>(2)?;
+    let plan = world.plan(Ring::new(1))?;
+    let plate = Plate {
+        cells: cells.view(),
+        from_above: from_above.view(),
+        from_below: from_below.view(),
+        room,
+        rows_above: if pe > 0 { rows_of(pe - 1, npes, args.rows) } else { 0 },
+        rows: rows_of(pe, npes, args.rows),
+        columns: args.columns,
+    };
+    if pe == 0 {
+        // The host writes only what no peer ever puts to: a peer's kernel may be running already.
+        let hot = vec![1.0; width];
+        cells.write(0, &hot)?;
+        cells.write((room as usize + 2) * width, &hot)?;
+    }
+    let stream = world.stream()?;
+    let started = Instant::now();
+    let rest = Rest { tolerance: args.tolerance, every: args.every, limit: args.limit };
+    world.run(&stream, jacobi, Grid::one(256), (plate, result.view(), plan.view(), rest))?;
+    let elapsed = started.elapsed();
+
+    let steps = result.to_vec()[0];
+    let expected = sequential(args, steps);
+    let first_row: u32 = (0..pe).map(|pe| rows_of(pe, npes, args.rows)).sum();
+    let mut row_of_plate = vec![0.0; width];
+    for row in 1..=plate.rows {
+        cells.read(((steps % 2) * (room + 2) + row) as usize * width, &mut row_of_plate)?;
+        let start = (first_row + row) as usize * width;
+        let same = row_of_plate.iter().zip(&expected[start..start + width]).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(same, "PE {pe}: row {row} differs from the sequential solve");
+    }
+    world.barrier()?;
+    if pe == 0 {
+        let rate = f64::from(args.rows * args.columns) * f64::from(steps) / elapsed.as_secs_f64() / 1e6;
+        println!(
+            "{} x {} cells on {npes} PEs ({}): {steps} steps in {:.2} s, {rate:.0} million cells/s",
+            args.rows,
+            args.columns,
+            world.machine(),
+            elapsed.as_secs_f64()
+        );
+        println!("every cell on every PE equals the sequential solve, bit for bit");
+    }
+    Ok(())
+}
+
+/// Rows of a PE: as even as can be, the first ones have one more.
+fn rows_of(pe: u32, npes: u32, rows: u32) -> u32 {
+    rows / npes + u32::from(pe < rows % npes)
+}
+
+/// The whole plate after so many steps, by one thread.
+fn sequential(args: &Args, steps: u32) -> Vec<f32> {
+    let (rows, width) = (args.rows as usize, args.columns as usize + 2);
+    let mut old = vec![0.0; (rows + 2) * width];
+    old[..width].fill(1.0);
+    let mut new = old.clone();
+    for _ in 0..steps {
+        for row in 1..=rows {
+            for at in row * width + 1..(row + 1) * width - 1 {
+                new[at] = mean(old[at - width], old[at - 1], old[at + 1], old[at + width]);
+            }
+        }
+        (old, new) = (new, old);
+    }
+    old
+}
