@@ -1,0 +1,300 @@
+//! All-reduce, of every type and operator that the fixed kernels have.
+
+use congruent_collectives::Op;
+use congruent_collectives::ring::{self, Ring};
+use congruent_device::{Sym, bf16, f16};
+use congruent_kernels::{self as kernels, Reducible};
+
+use super::Common;
+use super::case::{Case, Labels, Row};
+use super::pattern::{GUARD, Pattern, Sample, clear, number};
+use super::sizes::SizeArgs;
+use super::sweep::{self, Plan};
+use crate::cli::failure::Failure;
+use crate::{Grid, LaunchError, Stream, SymVec, World};
+
+/// What to combine, and how.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(in crate::cli) struct Choice {
+    /// Type of the elements
+    #[arg(short, long, value_name = "TYPE", value_enum, default_value_t = Datatype::Float)]
+    datatype: Datatype,
+    /// Operator
+    #[arg(short = 'o', long = "op", value_name = "OP", value_enum, default_value_t = Operator::Sum)]
+    op: Operator,
+}
+
+/// Types, by nccl-tests' names.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Datatype {
+    Int32,
+    Uint32,
+    Int64,
+    Uint64,
+    Half,
+    Bfloat16,
+    Float,
+    Double,
+}
+
+/// Operators, by nccl-tests' names.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Operator {
+    Sum,
+    Prod,
+    Min,
+    Max,
+}
+
+/// Runs the sweep.
+pub(super) fn run(choice: Choice, sizes: &SizeArgs, blocks: u32, common: &Common) -> Result<u64, Failure> {
+    let sweep = match choice.datatype {
+        Datatype::Int32 => run_with::<i32>,
+        Datatype::Uint32 => run_with::<u32>,
+        Datatype::Int64 => run_with::<i64>,
+        Datatype::Uint64 => run_with::<u64>,
+        Datatype::Half => run_with::<f16>,
+        Datatype::Bfloat16 => run_with::<bf16>,
+        Datatype::Float => run_with::<f32>,
+        Datatype::Double => run_with::<f64>,
+    };
+    sweep(choice.op, sizes, blocks, common)
+}
+
+fn run_with<T: Timed>(op: Operator, sizes: &SizeArgs, blocks: u32, common: &Common) -> Result<u64, Failure> {
+    let sizes = sizes.sweep(8, 64 << 20, size_of::<T>() as u64)?;
+    let plan = Plan { blocks, ..Plan::new("all-reduce", common, 4, &sizes) };
+    sweep::run(plan, |world, plan| Ok(Box::new(AllReduce::<T>::new(world, plan, op)?)))
+}
+
+/// A type that the sweep can run on.
+trait Timed: Reducible + Sample {
+    /// nccl-tests' name.
+    const NAME: &'static str;
+
+    /// Whether a kernel has many rounds of the sum in one launch.
+    const IN_KERNEL_SUM: bool = false;
+
+    /// Launches it, where there is one; otherwise one round.
+    fn launch_sum(world: &World, stream: &Stream, grid: Grid, arguments: Arguments<Self>, _rounds: u64) -> Launched {
+        launch_one(world, stream, grid, arguments, Op::Sum)
+    }
+}
+
+type Launched = Result<(), LaunchError>;
+
+/// Destination, source and plan.
+type Arguments<T> = (Sym<T>, Sym<T>, ring::View);
+
+fn launch_one<T: Reducible>(
+    w: &World,
+    stream: &Stream,
+    grid: Grid,
+    (dst, src, plan): Arguments<T>,
+    op: Op,
+) -> Launched {
+    w.launch(stream, T::AllReduce::default(), grid, (w.team().untagged(), dst, src, op, plan))
+}
+
+macro_rules! timed {
+    ($($type:ty: $name:literal;)*) => {$(
+        impl Timed for $type {
+            const NAME: &'static str = $name;
+        }
+    )*};
+}
+timed! {
+    i32: "int32";
+    u32: "uint32";
+    i64: "int64";
+    u64: "uint64";
+    f16: "half";
+    bf16: "bfloat16";
+    f64: "double";
+}
+
+impl Timed for f32 {
+    const NAME: &'static str = "float";
+    const IN_KERNEL_SUM: bool = true;
+
+    fn launch_sum(world: &World, stream: &Stream, grid: Grid, arguments: Arguments<f32>, rounds: u64) -> Launched {
+        let (dst, src, plan) = arguments;
+        world.launch(stream, kernels::perf_all_reduce_f32, grid, (dst, src, plan, rounds))
+    }
+}
+
+struct AllReduce<T> {
+    op: Operator,
+    dst: SymVec<T>,
+    src: SymVec<T>,
+    plan: crate::Plan<Ring>,
+    grid: Grid,
+    npes: usize,
+    mine: Pattern<T>,
+    expected: Pattern<T>,
+}
+
+impl<T: Timed> AllReduce<T> {
+    fn new(world: &mut World, plan: &Plan<'_>, op: Operator) -> Result<Self, Failure> {
+        let npes = world.npes();
+        if op.most::<T>(npes) == 0 {
+            let most = T::EXACT;
+            let complaint = format!("-d {}: sums of more than {most} PEs round, so they cannot be checked", T::NAME);
+            return Err(Failure::Usage(complaint));
+        }
+        let len = plan.longest() as usize / size_of::<T>() + GUARD;
+        Ok(Self {
+            op,
+            dst: world.alloc(len)?,
+            src: world.alloc(len)?,
+            plan: world.plan(Ring::new(plan.blocks))?,
+            grid: Grid::new(plan.blocks, plan.common.threads),
+            npes,
+            mine: Pattern::new(|i| op.number::<T>(world.pe().index(), npes, i)),
+            expected: Pattern::new(|i| op.expected::<T>(npes, i)),
+        })
+    }
+
+    fn len(row: Row) -> usize {
+        row.size as usize / size_of::<T>()
+    }
+}
+
+impl<T: Timed> Case for AllReduce<T> {
+    fn labels(&self) -> Labels {
+        Labels {
+            element: size_of::<T>() as u64,
+            datatype: T::NAME,
+            redop: self.op.name(),
+            algorithm: "ring",
+            protocol: "simple",
+            in_place: true,
+            one_launch: T::IN_KERNEL_SUM && self.op == Operator::Sum,
+        }
+    }
+
+    fn prepare(&self, row: Row) -> Result<(), Failure> {
+        self.mine.fill(&self.src, Self::len(row))?;
+        Ok(clear(&self.dst, Self::len(row))?)
+    }
+
+    fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), LaunchError> {
+        let src = self.src.view().slice(..Self::len(row));
+        let dst = if row.in_place { src } else { self.dst.view().slice(..Self::len(row)) };
+        let arguments = (dst, src, self.plan.view());
+        if self.labels().one_launch {
+            return T::launch_sum(world, stream, self.grid, arguments, rounds);
+        }
+        (0..rounds).try_for_each(|_| launch_one(world, stream, self.grid, arguments, self.op.into()))
+    }
+
+    fn wrong(&self, row: Row, _rounds: u64) -> Result<Option<u64>, Failure> {
+        let len = Self::len(row);
+        Ok(Some(if row.in_place {
+            self.expected.wrong(&self.src, len)? + Pattern::nothing().wrong(&self.dst, len)?
+        } else {
+            self.expected.wrong(&self.dst, len)? + self.mine.wrong(&self.src, len)?
+        }))
+    }
+
+    fn bus_factor(&self) -> f64 {
+        // What every link of a ring carries, in buffers: each of the two halves moves all but one chunk.
+        2.0 * (self.npes as f64 - 1.0) / self.npes as f64
+    }
+}
+
+/// The most PEs that contribute a 2 to one product: their product is a number in every type.
+const DOUBLING: usize = 15;
+
+impl Operator {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+
+    /// The largest number that a PE contributes, so that the result is exact in whatever order it is combined.
+    fn most<T: Sample>(self, npes: usize) -> u64 {
+        match self {
+            Self::Sum => T::EXACT / npes as u64,
+            Self::Prod => 2,
+            Self::Min | Self::Max => T::EXACT,
+        }
+    }
+
+    /// What PE `pe` contributes at `i`.
+    fn number<T: Sample>(self, pe: usize, npes: usize, i: usize) -> u64 {
+        let number = number(pe, i, self.most::<T>(npes));
+        match self {
+            Self::Prod if (pe + i) % npes >= DOUBLING => 1,
+            _ => number,
+        }
+    }
+
+    /// What all of them make of it.
+    fn expected<T: Sample>(self, npes: usize, i: usize) -> u64 {
+        let numbers = (0..npes).map(|pe| self.number::<T>(pe, npes, i));
+        let combine = match self {
+            Self::Sum => |a: u64, b: u64| a + b,
+            Self::Prod => |a: u64, b: u64| a * b,
+            Self::Min => |a: u64, b: u64| a.min(b),
+            Self::Max => |a: u64, b: u64| a.max(b),
+        };
+        numbers.reduce(combine).unwrap_or(0)
+    }
+}
+
+impl From<Operator> for Op {
+    fn from(op: Operator) -> Self {
+        match op {
+            Operator::Sum => Self::Sum,
+            Operator::Prod => Self::Prod,
+            Operator::Min => Self::Min,
+            Operator::Max => Self::Max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Operator; 4] = [Operator::Sum, Operator::Prod, Operator::Min, Operator::Max];
+
+    #[test]
+    fn every_result_is_exact_in_the_narrowest_types() {
+        for npes in [1, 2, 3, 7, 16, 200] {
+            for op in ALL {
+                for i in 0..2000 {
+                    let expected = op.expected::<bf16>(npes, i);
+                    assert_eq!(bf16::sample(expected).to_f64(), expected as f64, "{op:?} of {npes} PEs");
+                    let expected = op.expected::<f16>(npes, i);
+                    assert_eq!(f16::sample(expected).to_f64(), expected as f64, "{op:?} of {npes} PEs");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pe_left_out_changes_the_result() {
+        for op in ALL {
+            let npes = 4;
+            for left_out in 0..npes {
+                let differs = (0..1000).filter(|&i| {
+                    let others = (0..npes).filter(|&pe| pe != left_out).map(|pe| op.number::<f32>(pe, npes, i));
+                    let without: u64 = match op {
+                        Operator::Sum => others.sum(),
+                        Operator::Prod => others.product(),
+                        Operator::Min => others.min().unwrap(),
+                        Operator::Max => others.max().unwrap(),
+                    };
+                    without != op.expected::<f32>(npes, i)
+                });
+                assert!(differs.count() > 150, "{op:?} without PE {left_out}");
+            }
+        }
+    }
+}

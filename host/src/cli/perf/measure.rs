@@ -1,0 +1,127 @@
+//! Timing and checking half a row.
+
+use std::time::{Duration, Instant};
+
+use super::case::{Case, Row};
+use crate::cli::failure::Failure;
+use crate::{Stream, World};
+
+/// How much to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Timed rounds; without it, as many as take about [`BUDGET`].
+    pub(super) iters: Option<u64>,
+    /// Rounds before them.
+    pub(super) warmup: u64,
+    /// Whether to check the data.
+    pub(super) check: bool,
+}
+
+/// What half a row gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// Timed rounds.
+    pub(super) rounds: u64,
+    /// Of one message, by the slowest PE.
+    pub(super) seconds: f64,
+    /// Wrong elements of all PEs; `None` where they were not checked.
+    pub(super) wrong: Option<u64>,
+}
+
+/// What the timed rounds of half a row take, where their number is free: two halves of 24 sizes stay under 20 seconds.
+const BUDGET: Duration = Duration::from_millis(150);
+
+/// Enough that one late wake-up does not make the result, even where a round takes longer than the budget.
+const FEWEST: u64 = 3;
+
+/// Times `rounds` rounds, by the slowest PE, from when all PEs are there. One launch is in it, spread over the rounds.
+///
+/// # Collective
+fn time(world: &mut World, stream: &Stream, case: &dyn Case, row: Row, rounds: u64) -> Result<Duration, Failure> {
+    world.barrier()?;
+    let started = Instant::now();
+    case.launch(world, stream, row, rounds)?;
+    world.synchronize(stream)?;
+    let mine = started.elapsed().as_nanos() as u64;
+    let slowest = exchange(world, "times of perf", mine)?.max().unwrap_or(mine);
+    Ok(Duration::from_nanos(slowest.max(1)))
+}
+
+/// Times and checks half a row.
+///
+/// # Collective
+pub(super) fn measure(
+    world: &mut World,
+    stream: &Stream,
+    case: &dyn Case,
+    row: Row,
+    effort: Effort,
+) -> Result<Measured, Failure> {
+    let rounds = match effort.iters {
+        Some(rounds) => {
+            if effort.warmup > 0 {
+                time(world, stream, case, row, effort.warmup)?;
+            }
+            rounds
+        }
+        None => calibrate(effort.warmup.max(1), |rounds| time(world, stream, case, row, rounds))?,
+    };
+    // `time` begins with a barrier, so no PE writes to buffers that are still being filled.
+    case.prepare(row)?;
+    let elapsed = time(world, stream, case, row, rounds)?;
+    let wrong = if effort.check { check(world, stream, case, row, rounds)? } else { None };
+    let seconds = elapsed.as_secs_f64() / (rounds * case.messages()) as f64;
+    Ok(Measured { rounds, seconds, wrong })
+}
+
+/// Checks what the timed rounds left. Where rounds build on each other (an all-reduce in place sums sums, which leaves the
+/// exact numbers after a few), one more round on fresh data is checked in their place: the same kernel, with the same plan.
+fn check(world: &mut World, stream: &Stream, case: &dyn Case, row: Row, rounds: u64) -> Result<Option<u64>, Failure> {
+    let rounds = if case.repeats(row) { rounds } else { 1 };
+    if !case.repeats(row) {
+        case.prepare(row)?;
+        time(world, stream, case, row, rounds)?;
+    }
+    // `time` ended with an exchange, so every PE's part of the work is done.
+    let mine = case.wrong(row, rounds)?;
+    let all = exchange(world, "wrong elements of perf", mine.unwrap_or(0))?.sum();
+    Ok(mine.map(|_| all))
+}
+
+/// How many rounds take about [`BUDGET`], found with ever more of them. Every PE sees the same times and so finds the same.
+fn calibrate(first: u64, mut time: impl FnMut(u64) -> Result<Duration, Failure>) -> Result<u64, Failure> {
+    let mut rounds = first;
+    loop {
+        let share = BUDGET.as_secs_f64() / time(rounds)?.as_secs_f64();
+        if share <= 8.0 {
+            return Ok(((rounds as f64 * share) as u64).max(FEWEST));
+        }
+        // Short runs are mostly launch, so they promise less than they keep.
+        rounds = (rounds as f64 * (share / 4.0).min(16.0)) as u64;
+    }
+}
+
+/// Gives every PE's number to every PE.
+fn exchange(world: &mut World, what: &str, mine: u64) -> Result<impl Iterator<Item = u64> + use<>, Failure> {
+    let all = world.exchange(what, &mine.to_string())?;
+    let numbers: Result<Vec<u64>, _> = all.iter().map(|number| number.parse()).collect();
+    let numbers = numbers.map_err(|_| Failure::Failed(format!("a PE sent something else than {what}")))?;
+    Ok(numbers.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calibration_finds_the_rounds_that_fill_the_budget() {
+        for round in [1e-9, 1e-6, 1e-3, 0.02] {
+            let launch = 5e-5;
+            let timed = |rounds: u64| Ok(Duration::from_secs_f64(launch + rounds as f64 * round));
+            let rounds = calibrate(1, timed).unwrap();
+            let total = rounds as f64 * round;
+            assert!((0.1..0.2).contains(&total), "{rounds} rounds of {round} s");
+        }
+        assert_eq!(calibrate(1, |_| Ok(Duration::from_secs(5))).unwrap(), FEWEST);
+    }
+}

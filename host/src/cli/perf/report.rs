@@ -1,0 +1,160 @@
+//! What `perf` prints: nccl-tests' columns row by row, or one JSON document.
+
+use std::io::Write;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::case::{Case, Labels, Row};
+use super::measure::{Effort, Measured};
+use super::sweep::Plan;
+use super::table;
+use crate::World;
+use crate::cli::failure::Failure;
+use crate::tunables::Key;
+
+/// What was run, and on what.
+#[derive(Debug, Serialize)]
+pub(super) struct Heading {
+    pub(super) version: &'static str,
+    pub(super) operation: &'static str,
+    pub(super) machine: String,
+    pub(super) cores: usize,
+    pub(super) pes: usize,
+    pub(super) started_as: &'static str,
+    pub(super) heap_bytes: u64,
+    pub(super) blocks: u32,
+    pub(super) threads: u32,
+    pub(super) iters: Option<u64>,
+    pub(super) warmup_iters: u64,
+    pub(super) check: bool,
+    #[serde(flatten)]
+    pub(super) labels: Labels,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    #[serde(flatten)]
+    pub(super) heading: Heading,
+    pub(super) rows: Vec<Line>,
+    pub(super) out_of_bounds_values: Option<u64>,
+    pub(super) average_bus_bandwidth: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    pub(super) size: u64,
+    pub(super) count: u64,
+    pub(super) out_of_place: Half,
+    pub(super) in_place: Option<Half>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Half {
+    pub(super) time_us: f64,
+    pub(super) algbw: f64,
+    pub(super) busbw: f64,
+    pub(super) wrong: Option<u64>,
+    pub(super) rounds: u64,
+}
+
+/// Prints as the rows come.
+pub(super) struct Report {
+    document: Document,
+    json: bool,
+    /// On standard error, and only where that is a terminal.
+    bar: ProgressBar,
+}
+
+impl Heading {
+    pub(super) fn new(world: &World, plan: &Plan<'_>, effort: &Effort, labels: Labels) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            operation: plan.operation,
+            machine: world.machine(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            pes: world.npes(),
+            started_as: if world.shared().control().in_process() { "threads" } else { "processes" },
+            heap_bytes: world.tunables().get(Key::Heap),
+            blocks: plan.blocks,
+            threads: plan.common.threads,
+            iters: effort.iters,
+            warmup_iters: effort.warmup,
+            check: effort.check,
+            labels,
+        }
+    }
+}
+
+impl Report {
+    /// Prints the heading.
+    pub(super) fn start(heading: Heading, rows: usize, json: bool) -> Result<Self, Failure> {
+        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} sizes, {elapsed}");
+        let bar = ProgressBar::new(rows as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let document = Document { heading, rows: Vec::new(), out_of_bounds_values: None, average_bus_bandwidth: 0.0 };
+        let report = Self { document, json, bar };
+        if !json {
+            report.print(&table::heading(&report.document.heading))?;
+        }
+        Ok(report)
+    }
+
+    /// Prints a row.
+    pub(super) fn row(
+        &mut self,
+        case: &dyn Case,
+        size: u64,
+        out_of_place: Measured,
+        in_place: Option<Measured>,
+    ) -> Result<(), Failure> {
+        let half = |measured: Measured, in_place| Half::new(case, Row { size, in_place }, measured);
+        let line = Line {
+            size,
+            count: size / self.document.heading.labels.element,
+            out_of_place: half(out_of_place, false),
+            in_place: in_place.map(|measured| half(measured, true)),
+        };
+        if !self.json {
+            self.print(&table::row(&self.document.heading, &line))?;
+        }
+        self.document.rows.push(line);
+        self.bar.inc(1);
+        Ok(())
+    }
+
+    /// Prints the footer, or the document.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        let halves = || self.document.rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place]).flatten();
+        let count = halves().count().max(1);
+        self.document.average_bus_bandwidth = halves().map(|half| half.busbw).sum::<f64>() / count as f64;
+        self.document.out_of_bounds_values = halves().map(|half| half.wrong).sum();
+        let text = if self.json {
+            serde_json::to_string_pretty(&self.document)? + "\n"
+        } else {
+            table::footer(&self.document)
+        };
+        self.print(&text)
+    }
+
+    fn print(&self, text: &str) -> Result<(), Failure> {
+        self.bar.suspend(|| {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            Ok(out.flush()?)
+        })
+    }
+}
+
+impl Half {
+    fn new(case: &dyn Case, row: Row, measured: Measured) -> Self {
+        let algbw = case.bytes(row) as f64 / measured.seconds / 1e9;
+        Self {
+            time_us: measured.seconds * 1e6,
+            algbw,
+            busbw: algbw * case.bus_factor(),
+            wrong: measured.wrong,
+            rounds: measured.rounds,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A sweep: one world, one case, every size.
+
+use congruent_device::abi;
+
+use super::Common;
+use super::case::{Case, Row};
+use super::measure::{Effort, measure};
+use super::pattern::GUARD;
+use super::report::{Heading, Report};
+use crate::bootstrap::{Bootstrap, Launcher};
+use crate::cli::failure::Failure;
+use crate::tunables::Key;
+use crate::{Tunables, World};
+
+/// What to run, and on what.
+#[derive(Clone, Copy)]
+pub(super) struct Plan<'a> {
+    pub(super) operation: &'static str,
+    pub(super) common: &'a Common,
+    /// PEs where neither user nor launcher says.
+    pub(super) pes: u32,
+    /// The fewest PEs that make sense.
+    pub(super) fewest_pes: u32,
+    /// Ascending.
+    pub(super) sizes: &'a [u64],
+    pub(super) blocks: u32,
+}
+
+impl<'a> Plan<'a> {
+    /// An operation of one block, on any number of PEs.
+    pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1 }
+    }
+
+    /// The longest message.
+    pub(super) fn longest(&self) -> u64 {
+        self.sizes.last().copied().unwrap_or(0)
+    }
+
+    /// How many PEs there will be.
+    fn settle_pes(&self) -> Result<u32, Failure> {
+        let bootstrap = Bootstrap::from_env()?;
+        let job = bootstrap.job();
+        let pes = match self.common.pes {
+            Some(pes) if job.launcher != Launcher::None && pes != job.npes => {
+                return Err(Failure::Usage(format!("-p {pes}: the launcher started {} PEs; leave -p out", job.npes)));
+            }
+            Some(pes) => pes,
+            None if job.launcher != Launcher::None => job.npes,
+            None => self.pes,
+        };
+        if pes < self.fewest_pes {
+            let Self { operation, fewest_pes, .. } = self;
+            return Err(Failure::Usage(format!("{operation} is between PEs: give {fewest_pes} or more, not {pes}")));
+        }
+        Ok(pes)
+    }
+
+    /// Room for two buffers of the longest message, what guards them, the world's own words and a plan's.
+    fn heap(&self, pes: u32) -> Result<u64, Failure> {
+        let slots = Tunables::from_env()?.get(Key::MaxBlocks) as u32;
+        let sync = abi::SyncLayout::new(pes).words(slots) * size_of::<u64>() as u64;
+        let buffer = self.longest() + (GUARD * size_of::<u64>()) as u64;
+        Ok(2 * buffer + sync + (4 << 20))
+    }
+}
+
+/// Runs the sweep on the case that `make` makes, and gives how many elements were wrong. PE 0 prints.
+pub(super) fn run(
+    plan: Plan<'_>,
+    make: impl Fn(&mut World, &Plan<'_>) -> Result<Box<dyn Case>, Failure> + Sync,
+) -> Result<u64, Failure> {
+    let pes = plan.settle_pes()?;
+    let mut builder = World::builder().heap(plan.heap(pes)?);
+    if let Some(width) = plan.common.width {
+        builder = builder.width(width);
+    }
+    let wrong = builder.run(pes as usize, |world| {
+        let case = make(world, &plan)?;
+        sweep(world, &plan, &*case)
+    })?;
+    Ok(wrong.into_iter().next().unwrap_or(0))
+}
+
+fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<u64, Failure> {
+    let common = plan.common;
+    let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1 };
+    let labels = case.labels();
+    let stream = world.stream()?;
+    let mut report = if world.pe().index() == 0 {
+        Some(Report::start(Heading::new(world, plan, &effort, labels), plan.sizes.len(), common.json)?)
+    } else {
+        None
+    };
+    let mut wrong = 0;
+    for &size in plan.sizes {
+        let mut half = |in_place| measure(world, &stream, case, Row { size, in_place }, effort);
+        let out_of_place = half(false)?;
+        let in_place = if labels.in_place { Some(half(true)?) } else { None };
+        wrong += out_of_place.wrong.unwrap_or(0) + in_place.and_then(|half| half.wrong).unwrap_or(0);
+        if let Some(report) = &mut report {
+            report.row(case, size, out_of_place, in_place)?;
+        }
+    }
+    if let Some(report) = report {
+        report.finish()?;
+    }
+    Ok(wrong)
+}
