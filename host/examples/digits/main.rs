@@ -12,6 +12,7 @@
 //! `congruent run -n 4 target/release/examples/digits`.
 
 mod data;
+mod math;
 mod model;
 
 use std::error::Error;

@@ -7,6 +7,8 @@ use congruent::collectives::Sum;
 use congruent::collectives::ring;
 use congruent::device::{Block, Ctx, Group, KernelArg, Sym, kernels};
 
+use crate::math::{exp, ln};
+
 /// Pixels of an image.
 pub(crate) const PIXELS: usize = 64;
 /// Units of the hidden layer.
@@ -207,15 +209,12 @@ impl Network {
 }
 
 /// Replaces the answers about one image by the gradient of its loss, which it returns.
-///
-/// `core` has no exponential and no logarithm. `libm` has, in plain Rust without `std`, so that this is one code on every
-/// machine.
 fn softmax(ctx: &Ctx<'_>, answers: Sym<f32>, label: usize) -> f32 {
     let largest = (0..CLASSES).map(|class| ctx.load(answers, class)).fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = (0..CLASSES).map(|class| libm::expf(ctx.load(answers, class) - largest)).sum();
-    let loss = libm::logf(sum) - (ctx.load(answers, label) - largest);
+    let sum: f32 = (0..CLASSES).map(|class| exp(ctx.load(answers, class) - largest)).sum();
+    let loss = ln(sum) - (ctx.load(answers, label) - largest);
     for class in 0..CLASSES {
-        let probability = libm::expf(ctx.load(answers, class) - largest) / sum;
+        let probability = exp(ctx.load(answers, class) - largest) / sum;
         ctx.store(answers, class, if class == label { probability - 1.0 } else { probability });
     }
     loss
