@@ -7,7 +7,7 @@ use congruent_heap::Pod;
 use crate::arch;
 
 /// Bytes of one access to a `T`: the widest power of two that divides its size and that its alignment grants.
-const fn width<T>() -> usize {
+pub(crate) const fn width<T>() -> usize {
     let (size, align) = (size_of::<T>(), align_of::<T>());
     let mut width = if align < 8 { align } else { 8 };
     while !size.is_multiple_of(width) {
@@ -58,4 +58,47 @@ pub(crate) unsafe fn store<T: Pod>(pointer: *mut T, value: T) {
             at += width::<T>();
         }
     }
+}
+
+/// Gives the words of a value, each with its byte offset.
+#[inline(always)]
+pub(crate) fn each_word<T: Pod>(value: T, mut give: impl FnMut(u64, u64)) {
+    let from = (&raw const value).cast::<u8>();
+    let mut at = 0;
+    while at < size_of::<T>() {
+        // SAFETY: `width` divides size and alignment, so the reads are aligned and inside the value.
+        let bits = unsafe {
+            match width::<T>() {
+                1 => u64::from(from.add(at).read()),
+                2 => u64::from(from.add(at).cast::<u16>().read()),
+                4 => u64::from(from.add(at).cast::<u32>().read()),
+                _ => from.add(at).cast::<u64>().read(),
+            }
+        };
+        give(at as u64, bits);
+        at += width::<T>();
+    }
+}
+
+/// Makes a value of the words at each byte offset.
+#[inline(always)]
+pub(crate) fn from_words<T: Pod>(mut word: impl FnMut(u64) -> u64) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    let to = value.as_mut_ptr().cast::<u8>();
+    let mut at = 0;
+    while at < size_of::<T>() {
+        let bits = word(at as u64);
+        // SAFETY: `width` divides size and alignment, so the writes are aligned and inside the value.
+        unsafe {
+            match width::<T>() {
+                1 => to.add(at).write(bits as u8),
+                2 => to.add(at).cast::<u16>().write(bits as u16),
+                4 => to.add(at).cast::<u32>().write(bits as u32),
+                _ => to.add(at).cast::<u64>().write(bits),
+            }
+        }
+        at += width::<T>();
+    }
+    // SAFETY: all bytes are written, and any bytes are a valid Pod.
+    unsafe { value.assume_init() }
 }

@@ -4,29 +4,42 @@
 //! orders data is a notify and a wait. Those with `fetch_` return the old value; those without need no answer and are
 //! cheaper where the peer is far.
 
+use congruent_heap::abi::{AtomicOp, NumberKind};
 use congruent_heap::{Place, Pod};
 
-use crate::Ctx;
 use crate::arch::{Rmw, RmwInt};
 use crate::sealed::Sealed;
+use crate::{Ctx, access};
 
 /// A number that can be added to, swapped and compared remotely: `u32`, `i32`, `u64`, `i64`, `f32`, `f64`.
 #[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
-pub trait Atomic: Pod + Rmw + Sealed {}
+pub trait Atomic: Pod + Rmw + Sealed {
+    /// How the proxy computes with it.
+    #[doc(hidden)]
+    const KIND: NumberKind;
+}
 
 /// An [`Atomic`] integer, which has bits and an order too.
 #[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
 pub trait AtomicInteger: Atomic + RmwInt {}
 
 macro_rules! atomics {
-    ($trait:ident: $($type:ty)*) => { $(impl $trait for $type {})* };
+    ($($type:ty: $kind:ident;)*) => {$(
+        impl Sealed for $type {}
+        impl Atomic for $type {
+            const KIND: NumberKind = NumberKind::$kind;
+        }
+    )*};
 }
-atomics!(Sealed: u32 i32 u64 i64 f32 f64);
-atomics!(Atomic: u32 i32 u64 i64 f32 f64);
-atomics!(AtomicInteger: u32 i32 u64 i64);
+atomics! { u32: Unsigned; i32: Signed; u64: Unsigned; i64: Signed; f32: Float; f64: Float; }
+
+impl AtomicInteger for u32 {}
+impl AtomicInteger for i32 {}
+impl AtomicInteger for u64 {}
+impl AtomicInteger for i64 {}
 
 macro_rules! fetching {
-    ($bound:ident $machine:ident: $($(#[$doc:meta])* $name:ident)*) => {$(
+    ($bound:ident $machine:ident: $($(#[$doc:meta])* $name:ident $op:ident)*) => {$(
         $(#[$doc])*
         ///
         /// # One-sided
@@ -38,6 +51,9 @@ macro_rules! fetching {
         #[track_caller]
         pub fn $name<T: $bound, G>(&self, place: Place<T, G>, value: T) -> T {
             let word = self.reach(place.elem(0));
+            if self.is_proxied(place.pe()) {
+                return self.far(place, AtomicOp::$op, value, value);
+            }
             // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
             unsafe { $machine::$name(word, value) }
         }
@@ -64,21 +80,21 @@ macro_rules! posting {
 impl Ctx<'_> {
     fetching! { Atomic Rmw:
         /// Adds, and gives the old value. Integers wrap around.
-        fetch_add
+        fetch_add Add
         /// Stores, and gives the old value.
-        swap
+        swap Swap
     }
     fetching! { AtomicInteger RmwInt:
         /// Bitwise and; gives the old value.
-        fetch_and
+        fetch_and And
         /// Bitwise or; gives the old value.
-        fetch_or
+        fetch_or Or
         /// Bitwise exclusive or; gives the old value.
-        fetch_xor
+        fetch_xor Xor
         /// Minimum; gives the old value.
-        fetch_min
+        fetch_min Min
         /// Maximum; gives the old value.
-        fetch_max
+        fetch_max Max
     }
     posting! { AtomicInteger:
         /// Bitwise and.
@@ -104,6 +120,10 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn add<T: Atomic, G>(&self, place: Place<T, G>, value: T) {
         let word = self.reach(place.elem(0));
+        if self.is_proxied(place.pe()) {
+            self.far(place, AtomicOp::Add, value, value);
+            return;
+        }
         // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
         unsafe { Rmw::add(word, value) }
     }
@@ -122,9 +142,26 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn compare_exchange<T: Atomic, G>(&self, place: Place<T, G>, expected: T, new: T) -> Result<T, T> {
         let word = self.reach(place.elem(0));
-        // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
-        let old = unsafe { Rmw::compare_exchange(word, expected, new) };
+        let old = if self.is_proxied(place.pe()) {
+            self.far(place, AtomicOp::CompareExchange, new, expected)
+        } else {
+            // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
+            unsafe { Rmw::compare_exchange(word, expected, new) }
+        };
         if same_bits(&old, &expected) { Ok(old) } else { Err(old) }
+    }
+
+    /// An atomic through the proxy.
+    #[cold]
+    fn far<T: Atomic, G>(&self, place: Place<T, G>, op: AtomicOp, value: T, second: T) -> T {
+        let bits = |value| {
+            let mut bits = 0;
+            access::each_word(value, |_, word| bits = word);
+            bits
+        };
+        let values = [bits(value), bits(second)];
+        let old = self.ask_atomic(place.pe(), place.sym().offset(), op, T::KIND, size_of::<T>() as u64, values);
+        access::from_words(|_| old)
     }
 }
 

@@ -34,15 +34,25 @@ impl Ctx<'_> {
         let len = src[0].len();
         let dst = dst.map(|place| {
             check_same(place.len(), len);
-            self.reach(place)
+            self.near(place)
         });
         let src = src.map(|place| {
             check_same(place.len(), len);
-            self.reach(place).cast_const()
+            self.near(place).cast_const()
         });
         // SAFETY: `reach` gives mapped ranges of `len` elements, aligned for T.
         unsafe { arch::combine(share(group), dst, src, len, &op) };
         group.sync();
+    }
+
+    /// Where a place is that loads and stores reach.
+    #[inline(always)]
+    #[track_caller]
+    fn near<T: Pod, G>(&self, place: Place<T, G>) -> *mut T {
+        if self.is_proxied(place.pe()) {
+            panic!("combine works on peers that loads and stores reach; this one is reached through a proxy");
+        }
+        self.reach(place)
     }
 
     /// Stores `value` in every element of this PE's `dst`.

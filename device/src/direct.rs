@@ -22,7 +22,8 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn direct<T: Pod, G>(&self, place: Place<T, G>) -> Option<Peer<'_, T>> {
-        (self.abi.routes == 0).then(|| Peer { first: self.reach(place), len: place.len(), ctx: PhantomData })
+        let first = self.reach(place);
+        (!self.is_proxied(place.pe())).then_some(Peer { first, len: place.len(), ctx: PhantomData })
     }
 }
 

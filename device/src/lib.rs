@@ -43,6 +43,7 @@ mod kernels;
 mod nonblocking;
 mod order;
 mod poll;
+mod proxy;
 mod rma;
 mod team;
 mod wait;

@@ -38,7 +38,9 @@ impl<P: Group> Nonblocking<'_, '_, P> {
     #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod, G>(&self, place: Place<T, G>, src: Sym<T>) {
-        self.ctx.start_put(self.group, place, src);
+        if let Some(ticket) = self.ctx.start_put(self.group, place, src) {
+            self.ctx.asked(self.group, ticket);
+        }
     }
 
     /// Starts to copy `place` to this PE's `dst`.
@@ -48,6 +50,8 @@ impl<P: Group> Nonblocking<'_, '_, P> {
     #[inline(always)]
     #[track_caller]
     pub fn get<T: Pod, G>(&self, dst: Sym<T>, place: Place<T, G>) {
-        self.ctx.start_get(self.group, dst, place);
+        if let Some(ticket) = self.ctx.start_get(self.group, dst, place) {
+            self.ctx.asked(self.group, ticket);
+        }
     }
 }

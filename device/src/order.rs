@@ -2,6 +2,7 @@
 
 use congruent_heap::{Notify, NotifyOp, Place, Pod, Rank, Sym};
 
+use crate::rma::check_same;
 use crate::{Ctx, Group, arch};
 
 impl Ctx<'_> {
@@ -17,6 +18,9 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn notify(&self, group: &impl Group, notify: Notify) {
         group.sync();
+        if self.is_proxied(notify.pe()) {
+            return self.asked(group, if group.leader() { self.ask_signal(notify) } else { 0 });
+        }
         if group.leader() {
             self.send(notify);
         }
@@ -38,6 +42,13 @@ impl Ctx<'_> {
         if place.pe() != notify.pe() {
             panic!("put_signal signals the PE that it puts to");
         }
+        if self.is_proxied(place.pe()) {
+            check_same(place.len(), src.len());
+            group.sync();
+            // One request, so that data and signal are never two unordered messages.
+            let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };
+            return self.finish(group, ticket);
+        }
         self.start_put(group, place, src);
         self.notify(group, notify);
     }
@@ -45,11 +56,14 @@ impl Ctx<'_> {
     /// Orders what this group put to that PE before with what it puts there later.
     ///
     /// # Ordering
-    /// Acquire-release at system scope, by every thread of the group (MM-4). To no other PE.
+    /// Acquire-release at system scope, by every thread of the group (MM-4). To no other PE. The proxy keeps the order of
+    /// requests to a peer by itself.
     #[inline(always)]
-    pub fn fence<G>(&self, group: &impl Group, _rank: Rank<G>) {
+    pub fn fence<G>(&self, group: &impl Group, rank: Rank<G>) {
         group.sync();
-        arch::fence();
+        if !self.is_proxied(rank.pe()) {
+            arch::fence();
+        }
     }
 
     /// Waits until everything this group put anywhere has arrived, and every get is here.
@@ -60,13 +74,20 @@ impl Ctx<'_> {
     #[inline(always)]
     pub fn quiet(&self, group: &impl Group) {
         group.sync();
+        if self.abi.routes != 0 {
+            self.drain(group);
+        }
         arch::fence_sc();
     }
 
-    /// [`quiet`](Ctx::quiet), for what went to that PE.
+    /// [`quiet`](Ctx::quiet), for what went to that PE: a proxy is waited for only if it serves that PE.
     #[inline(always)]
-    pub fn quiet_to<G>(&self, group: &impl Group, _rank: Rank<G>) {
-        self.quiet(group);
+    pub fn quiet_to<G>(&self, group: &impl Group, rank: Rank<G>) {
+        group.sync();
+        if self.is_proxied(rank.pe()) {
+            self.drain(group);
+        }
+        arch::fence_sc();
     }
 
     #[inline(always)]

@@ -21,8 +21,10 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
-        self.start_put(group, place, src);
-        group.sync();
+        match self.start_put(group, place, src) {
+            None => group.sync(),
+            Some(ticket) => self.finish(group, ticket),
+        }
     }
 
     /// Copies `place` to this PE's `dst`.
@@ -35,8 +37,10 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
-        self.start_get(group, dst, place);
-        group.sync();
+        match self.start_get(group, dst, place) {
+            None => group.sync(),
+            Some(ticket) => self.finish(group, ticket),
+        }
     }
 
     /// Stores one value at the first element of `place`. A value of 1, 2, 4 or 8 aligned bytes never tears.
@@ -49,9 +53,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn put_value<T: Pod, G>(&self, place: Place<T, G>, value: T) {
-        let element = self.reach(place.elem(0));
-        // SAFETY: `reach` gives mapped memory aligned for T.
-        unsafe { access::store(element, value) }
+        self.store_at(place.elem(0), value);
     }
 
     /// Loads the first element of `place`. A value of 1, 2, 4 or 8 aligned bytes never tears.
@@ -64,9 +66,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn get_value<T: Pod, G>(&self, place: Place<T, G>) -> T {
-        let element = self.reach(place.elem(0));
-        // SAFETY: `reach` gives mapped memory aligned for T.
-        unsafe { access::load(element) }
+        self.load_at(place.elem(0))
     }
 
     /// Copies `count` elements of this PE's `src`, every `src_stride`-th, to every `dst_stride`-th of `place`
@@ -90,10 +90,8 @@ impl Ctx<'_> {
     ) {
         check_strided(place.sym(), dst_stride, count);
         check_strided(src, src_stride, count);
-        let (to, from) = (self.reach(place), self.locate(src, self.pe()));
         for i in group.strided(count) {
-            // SAFETY: both ranges are mapped and aligned, and the last element is inside (checked above).
-            unsafe { access::store(to.add(i * dst_stride), access::load(from.add(i * src_stride))) };
+            self.store_at(place.elem(i * dst_stride), self.load(src, i * src_stride));
         }
         group.sync();
     }
@@ -119,32 +117,67 @@ impl Ctx<'_> {
     ) {
         check_strided(dst, dst_stride, count);
         check_strided(place.sym(), src_stride, count);
-        let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
         for i in group.strided(count) {
-            // SAFETY: both ranges are mapped and aligned, and the last element is inside (checked above).
-            unsafe { access::store(to.add(i * dst_stride), access::load(from.add(i * src_stride))) };
+            self.store(dst, i * dst_stride, self.load_at(place.elem(i * src_stride)));
         }
         group.sync();
     }
 
-    /// The part of a put that moves data; the group is not synchronized after it.
+    /// The part of a put that moves data; the group is not synchronized after it. Through the proxy, the leader's ticket.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+    pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
         let (to, from) = (self.reach(place), self.locate(src, self.pe()));
+        if self.is_proxied(place.pe()) {
+            group.sync();
+            return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
+        }
         // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
         unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), src.bytes()) }
+        None
     }
 
-    /// The part of a get that moves data; the group is not synchronized after it.
+    /// The part of a get that moves data; the group is not synchronized after it. Through the proxy, the leader's ticket.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
+    pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) -> Option<u64> {
         check_same(dst.len(), place.len());
         let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
+        if self.is_proxied(place.pe()) {
+            group.sync();
+            return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });
+        }
         // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
         unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), dst.bytes()) }
+        None
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn store_at<T: Pod, G>(&self, place: Place<T, G>, value: T) {
+        let element = self.reach(place);
+        if self.is_proxied(place.pe()) {
+            let put = |at: u64, bits| {
+                self.ask_put_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64, bits)
+            };
+            return access::each_word(value, put);
+        }
+        // SAFETY: `reach` gives mapped memory aligned for T, and the place has an element.
+        unsafe { access::store(element, value) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn load_at<T: Pod, G>(&self, place: Place<T, G>) -> T {
+        let element = self.reach(place);
+        if self.is_proxied(place.pe()) {
+            return access::from_words(|at| {
+                self.ask_get_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64)
+            });
+        }
+        // SAFETY: `reach` gives mapped memory aligned for T, and the place has an element.
+        unsafe { access::load(element) }
     }
 }
 

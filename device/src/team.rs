@@ -117,7 +117,9 @@ impl Ctx<'_> {
         let mut failed = false;
         if size <= DIRECT {
             for distance in group.strided(size - 1) {
-                self.tell(team.rank(wrap(me + 1 + distance, size)), base + layout.word(slot, me as u32), epoch);
+                let told =
+                    self.tell(team.rank(wrap(me + 1 + distance, size)), base + layout.word(slot, me as u32), epoch);
+                failed = failed || !told;
             }
             for distance in group.strided(size - 1) {
                 let from = wrap(me + 1 + distance, size);
@@ -129,8 +131,8 @@ impl Ctx<'_> {
             while !failed && 1 << round < size {
                 let (to, from) = (wrap(me + (1 << round), size), wrap(me + size - (1 << round), size));
                 let word = base + layout.word(slot, round);
-                self.tell(team.rank(to), word, epoch);
-                failed = !self.reached(word, Some(team.rank(from).pe()), epoch);
+                failed =
+                    !self.tell(team.rank(to), word, epoch) || !self.reached(word, Some(team.rank(from).pe()), epoch);
                 round += 1;
             }
         }
@@ -142,13 +144,17 @@ impl Ctx<'_> {
         group.sync();
     }
 
-    /// Stores an epoch in a word of a peer's, with release.
+    /// Stores an epoch in a word of a peer's, with release. False when the kernel must end.
     #[inline(always)]
-    fn tell<G>(&self, to: Rank<G>, offset: u64, epoch: u64) {
+    fn tell<G>(&self, to: Rank<G>, offset: u64, epoch: u64) -> bool {
+        if self.is_proxied(to.pe()) {
+            return self.ask_set(to.pe(), offset, epoch);
+        }
         let word = self.word(offset, to.pe());
         // SAFETY: a sync word of a peer, mapped and aligned, with this PE as its only writer.
         unsafe { arch::store_release(word, epoch) };
         self.wake(to.pe(), word);
+        true
     }
 
     /// The sync slot of this block; a block that has none faults.

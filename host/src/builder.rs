@@ -1,13 +1,16 @@
 //! Building a world.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use congruent_device::{Signal, abi};
 use congruent_heap::Allocator;
+use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::CpuMachine;
+use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
 use crate::tunables::{Key, TunableError, Tunables};
@@ -54,6 +57,13 @@ impl Builder {
     #[must_use]
     pub fn max_blocks(self, blocks: u32) -> Self {
         self.set(Key::MaxBlocks, blocks.into())
+    }
+
+    /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. The same
+    /// on every PE.
+    #[must_use]
+    pub fn proxied(self, proxied: bool) -> Self {
+        self.set(Key::P2pDisable, proxied.into())
     }
 
     /// Joins the other PEs and maps the heap.
@@ -107,7 +117,7 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         heap_bytes,
         control: 0,
         routes: 0,
-        rings: 0,
+        ring: 0,
         deadline_ns: match tunables.get(Key::DeadlineMs) {
             0 => abi::NO_DEADLINE,
             milliseconds => milliseconds.saturating_mul(1_000_000),
@@ -119,7 +129,21 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         version: abi::VERSION,
     };
     let machine = CpuMachine::new(width, npes as usize);
-    Ok(World::new(Shared::new(control, memory, context, machine), tunables, allocator))
+    if tunables.get(Key::P2pDisable) == 0 {
+        return Ok(World::new(Shared::new(control, memory, context, machine), None, tunables, allocator));
+    }
+    let rings = Rings::new(context.pe, npes);
+    let shared = Shared::new(control, memory, rings.context(context), machine);
+    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
+    let transport = unsafe { Local::new(context) };
+    let weak = Arc::downgrade(&shared);
+    let proxy = Proxy::start(rings, transport, move |error| {
+        if let Some(shared) = weak.upgrade() {
+            shared.transport_failed(&error);
+        }
+    });
+    let proxy = proxy.map_err(BuildError::Proxy)?;
+    Ok(World::new(shared, Some(proxy), tunables, allocator))
 }
 
 /// Makes sure that every PE has the settings that shape the heap and the barriers.

@@ -75,6 +75,9 @@ pub enum BuildError {
     /// The heap is too small for what the library itself keeps there.
     #[error("the heap is too small for the world's own words: {0}")]
     Heap(#[from] HeapError),
+    /// No thread for the proxy.
+    #[error("no thread for the proxy: {0}")]
+    Proxy(std::io::Error),
     /// No thread for a PE.
     #[error("no thread for PE {pe}: {error}")]
     Thread {

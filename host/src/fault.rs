@@ -59,6 +59,11 @@ impl fmt::Display for Fault {
                 }
                 f.write_str(" (a PE did not take part, or CONGRUENT_DEADLINE_MS is too short)")
             }
+            FaultKind::Proxy => write!(
+                f,
+                "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to complete request {expected}; \
+                 it has completed {seen} (the peer may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
+            ),
             FaultKind::BlockSlot => write!(
                 f,
                 "PE {pe}, block {seen} synchronized a team, but only {expected} blocks may: raise CONGRUENT_MAX_BLOCKS"

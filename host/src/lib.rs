@@ -12,6 +12,7 @@ mod launch;
 mod local;
 mod on_stream;
 mod plan;
+mod proxy;
 mod shared;
 mod shared_memory;
 mod sym_vec;

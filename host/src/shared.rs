@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use congruent_device::{abi, cpu};
 use congruent_heap::Retired;
+use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, Notice};
 use crate::cpu::{BlockEnd, CpuMachine};
@@ -143,6 +144,12 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Takes note that the proxy can go on no more.
+    pub(crate) fn transport_failed(&self, error: &TransportError) {
+        let (TransportError::Unreachable { peer, .. } | TransportError::Malformed { peer, .. }) = error else { return };
+        self.fail(WorldFailure::PeerFailed { pe: peer.raw(), evidence: error.to_string() }, abi::Abort::Peer);
     }
 
     /// This PE gives up, for a reason of the program's own.

@@ -50,6 +50,8 @@ pub enum Key {
     CpuWidth,
     /// `CONGRUENT_MAX_BLOCKS`.
     MaxBlocks,
+    /// `CONGRUENT_P2P_DISABLE`.
+    P2pDisable,
 }
 
 /// A tunable's row in the table that `congruent info` prints.
@@ -70,7 +72,7 @@ pub struct Tunable {
 }
 
 /// All tunables.
-pub const TABLE: [Tunable; 4] = [
+pub const TABLE: [Tunable; 5] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -101,6 +103,14 @@ pub const TABLE: [Tunable; 4] = [
         meaning: "most blocks of one launch; each gets a slot in every team's barrier",
         default: 64,
         range: (1, 1024),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::P2pDisable,
+        name: "CONGRUENT_P2P_DISABLE",
+        meaning: "1: reach every peer through the proxy instead of by load and store",
+        default: 0,
+        range: (0, 1),
         is_size: false,
     },
 ];

@@ -9,6 +9,7 @@ use congruent_heap::{Allocator, HeapStats};
 use serde::{Deserialize, Serialize};
 
 use crate::builder::Builder;
+use crate::proxy::Proxy;
 use crate::shared::Shared;
 use crate::{AllocError, SymVec, Tunables, WorldFailure};
 
@@ -28,6 +29,8 @@ use crate::{AllocError, SymVec, Tunables, WorldFailure};
 /// ```
 pub struct World {
     shared: Arc<Shared>,
+    /// Serves requests until the world goes, when no launch is in flight.
+    _proxy: Option<Proxy>,
     tunables: Tunables,
     allocator: Allocator,
     /// Objects that all PEs have retired and zeroed by the next collective call, when their memory can be given out.
@@ -52,8 +55,8 @@ impl World {
         Builder::default()
     }
 
-    pub(crate) fn new(shared: Arc<Shared>, tunables: Tunables, allocator: Allocator) -> Self {
-        Self { shared, tunables, allocator, freeing: Vec::new(), sequence: 0 }
+    pub(crate) fn new(shared: Arc<Shared>, proxy: Option<Proxy>, tunables: Tunables, allocator: Allocator) -> Self {
+        Self { shared, _proxy: proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 }
     }
 
     /// This PE.
@@ -73,7 +76,8 @@ impl World {
 
     /// What runs the kernels, in a line.
     pub fn machine(&self) -> String {
-        format!("cpu, width {}", self.shared.machine().width())
+        let route = if self.shared.context().routes == 0 { "" } else { ", every peer through the proxy" };
+        format!("cpu, width {}{route}", self.shared.machine().width())
     }
 
     /// How full the heap is.

@@ -26,10 +26,10 @@ pub struct Context {
     pub heap_bytes: u64,
     /// Address of this PE's [`Control`].
     pub control: u64,
-    /// Address of `npes` [`Route`]s, or 0 where every peer is direct.
+    /// Address of `npes` [`Route`]s, as `u32`, or 0 where every peer is direct.
     pub routes: u64,
-    /// Address of this PE's [`Ring`]s, or 0 where no peer is proxied.
-    pub rings: u64,
+    /// Address of this PE's [`Ring`], or 0 where no peer is proxied.
+    pub ring: u64,
     /// Longest that one wait may take, nanoseconds; [`NO_DEADLINE`] for no bound.
     pub deadline_ns: u64,
     /// Heap offset of the world team's sync words (see [`SyncLayout`]).
@@ -47,24 +47,14 @@ pub struct Context {
 /// The [`Context::deadline_ns`] that means no bound.
 pub const NO_DEADLINE: u64 = u64::MAX;
 
-/// How a peer is reached.
+/// How a peer is reached: one entry of the route table.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouteKind {
+pub enum Route {
     /// By loads and stores.
     Direct = 0,
     /// By requests to the proxy.
     Proxied = 1,
-}
-
-/// One entry of the route table.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Route {
-    /// A [`RouteKind`], as a number.
-    pub kind: u32,
-    /// Which of the PE's rings carries requests to this peer, where it is proxied.
-    pub ring: u32,
 }
 
 /// The start of every PE's heap, readable by all of them.
@@ -129,6 +119,8 @@ pub enum FaultKind {
     Timeout = 1,
     /// A block without a slot of its own synchronized a team.
     BlockSlot = 2,
+    /// The proxy did not complete a request before the deadline.
+    Proxy = 3,
 }
 
 impl FaultKind {
@@ -137,46 +129,193 @@ impl FaultKind {
         match kind {
             1 => Some(Self::Timeout),
             2 => Some(Self::BlockSlot),
+            3 => Some(Self::Proxy),
             _ => None,
         }
     }
 }
 
 /// One request to the proxy.
+///
+/// A producer writes all fields, then the header with release; the header's parity bit tells the proxy, which reads it with
+/// acquire, that the entry is of its present lap. Nothing is reset between laps.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Operation in bits 0–7, element bytes in bits 8–15, lap parity in bit 63. Written last.
+    /// See [`Request::header`].
     pub header: u64,
-    /// The peer, and the tag under which a reply comes back, in the upper half.
+    /// The peer.
     pub peer: u64,
     /// Heap offset at the peer.
     pub remote: u64,
     /// Heap offset here.
     pub local: u64,
-    /// Bytes to move.
+    /// Bytes to move: of data, or of the one value.
     pub bytes: u64,
-    /// Operand, or the value of the signal.
+    /// The value of a put or an atomic.
     pub value: u64,
-    /// Second operand of a compare-exchange.
-    pub compare: u64,
+    /// The second value of a compare-exchange, or what the signal adds or sets.
+    pub second: u64,
     /// Heap offset of the signal at the peer.
     pub signal: u64,
 }
 
-/// A ring of [`Request`]s in memory that both the kernel and the proxy reach.
+/// What a [`Request`] asks for.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Moves bytes from here to the peer.
+    Put = 1,
+    /// Moves bytes from the peer to here.
+    Get = 2,
+    /// Stores a value of 1, 2, 4 or 8 bytes at the peer.
+    PutValue = 3,
+    /// Loads a value of 1, 2, 4 or 8 bytes at the peer; the reply is the value.
+    GetValue = 4,
+    /// Moves nothing; for its signal.
+    Signal = 5,
+    /// An atomic at the peer; the reply is the old value. The number kind says of what.
+    Atomic = 6,
+}
+
+/// What a [`Request`] does to its signal, after its data has arrived.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing.
+    Nothing = 0,
+    /// Adds to it.
+    Add = 1,
+    /// Sets it.
+    Set = 2,
+}
+
+/// Which atomic.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Addition.
+    Add = 0,
+    /// Swap.
+    Swap = 1,
+    /// Compare-exchange: stores the value if the second value is there.
+    CompareExchange = 2,
+    /// Bitwise and.
+    And = 3,
+    /// Bitwise or.
+    Or = 4,
+    /// Bitwise exclusive or.
+    Xor = 5,
+    /// Minimum.
+    Min = 6,
+    /// Maximum.
+    Max = 7,
+}
+
+/// What kind of number an atomic acts on; its bytes are the request's.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberKind {
+    /// Unsigned.
+    Unsigned = 0,
+    /// Signed.
+    Signed = 1,
+    /// Floating.
+    Float = 2,
+}
+
+impl Request {
+    /// The bit of a header that tells the lap: 1 on the first one, 0 on the next, and so on.
+    pub const PARITY: u64 = 1 << 63;
+
+    /// A header: verb in bits 0–7, signal in 8–15, atomic in 16–23, number kind in 24–31, and the parity.
+    #[inline(always)]
+    pub const fn header(verb: Verb, then: Then, atomic: AtomicOp, kind: NumberKind) -> u64 {
+        verb as u64 | (then as u64) << 8 | (atomic as u64) << 16 | (kind as u64) << 24
+    }
+
+    /// What it asks for, or `None` where no such verb exists.
+    pub const fn verb(&self) -> Option<Verb> {
+        Some(match self.header as u8 {
+            1 => Verb::Put,
+            2 => Verb::Get,
+            3 => Verb::PutValue,
+            4 => Verb::GetValue,
+            5 => Verb::Signal,
+            6 => Verb::Atomic,
+            _ => return None,
+        })
+    }
+
+    /// What it does to its signal.
+    pub const fn then(&self) -> Then {
+        match (self.header >> 8) as u8 {
+            1 => Then::Add,
+            2 => Then::Set,
+            _ => Then::Nothing,
+        }
+    }
+
+    /// Which atomic.
+    pub const fn atomic(&self) -> AtomicOp {
+        match (self.header >> 16) as u8 {
+            0 => AtomicOp::Add,
+            1 => AtomicOp::Swap,
+            2 => AtomicOp::CompareExchange,
+            3 => AtomicOp::And,
+            4 => AtomicOp::Or,
+            5 => AtomicOp::Xor,
+            6 => AtomicOp::Min,
+            _ => AtomicOp::Max,
+        }
+    }
+
+    /// What kind of number.
+    pub const fn kind(&self) -> NumberKind {
+        match (self.header >> 24) as u8 {
+            0 => NumberKind::Unsigned,
+            1 => NumberKind::Signed,
+            _ => NumberKind::Float,
+        }
+    }
+
+    /// The parity of entry number `ticket` of a ring.
+    #[inline(always)]
+    pub const fn parity(ticket: u64, capacity: u64) -> u64 {
+        if (ticket / capacity).is_multiple_of(2) { Self::PARITY } else { 0 }
+    }
+}
+
+/// A ring of [`Request`]s in memory that both the kernel and the proxy reach. Producers and the proxy write on lines of
+/// their own.
 #[repr(C, align(64))]
 pub struct Ring {
     /// Address of `capacity` requests.
     pub requests: u64,
-    /// A power of two.
+    /// Address of `capacity` [`Slot`]s.
+    pub slots: u64,
+    /// How many requests it holds; a power of two.
     pub capacity: u64,
+    /// Keeps the line.
+    pub line: [u64; 5],
     /// How many requests producers have reserved.
     pub reserved: u64,
-    /// How many requests the proxy has taken; producers wait for room on it.
-    pub taken: u64,
-    /// How many requests are complete at their peers, in order; quiet waits on it.
+    /// Keeps the line.
+    pub producers: [u64; 7],
+    /// How many requests are complete at their peers, in order.
     pub complete: u64,
+    /// Keeps the line.
+    pub proxy: [u64; 7],
+}
+
+/// What goes with each entry of a [`Ring`].
+#[repr(C)]
+pub struct Slot {
+    /// How many laps are over here: a producer of lap `n` waits until it is `n`. The proxy counts a request that has no
+    /// reply, its producer one whose reply it has read.
+    pub laps: u64,
+    /// The reply.
+    pub reply: u64,
 }
 
 /// How a team's sync words lie: one slot per block, in it one epoch of its own and one word per member.
@@ -221,12 +360,12 @@ impl Context {
 
 const _: () = {
     assert!(size_of::<Context>() == 80 && align_of::<Context>() == 8);
-    assert!(size_of::<Route>() == 8);
+    assert!(size_of::<Route>() == 4);
     assert!(size_of::<HeapHeader>() == 64);
     assert!(size_of::<FaultRecord>() == 56);
     assert!(size_of::<Control>() == 64);
     assert!(size_of::<Request>() == 64 && align_of::<Request>() == 64);
-    assert!(size_of::<Ring>() == 64);
+    assert!(size_of::<Ring>() == 192);
     assert!(size_of::<crate::Sym<u8>>() == 16 && size_of::<crate::Rank>() == 8 && size_of::<crate::Place<u8>>() == 24);
     assert!(size_of::<crate::TeamView>() == 48);
     assert!(HEAP_RESERVED as usize >= size_of::<HeapHeader>());

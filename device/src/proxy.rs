@@ -1,0 +1,221 @@
+//! Requests to the proxy, for peers that loads and stores do not reach: the producer's side of the ring.
+//!
+//! A thread reserves an entry with one atomic, waits until the entry's last lap is over, fills it, and publishes it with a
+//! release store of its header; there is no lock and no doorbell. The proxy serves the entries in order, so what one thread
+//! asks of one peer happens in the order it asked.
+
+use core::ptr::with_exposed_provenance_mut;
+
+use congruent_heap::abi::{AtomicOp, FaultKind, NumberKind, Request, Ring, Route, Slot, Then, Verb};
+use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Sym};
+
+use crate::arch::{self, Rmw};
+use crate::poll::{Stop, Waiter};
+use crate::{Ctx, Group};
+
+/// What [`submit`] gives when the launch is ending.
+const ENDING: u64 = u64::MAX;
+
+impl Ctx<'_> {
+    /// Whether a peer is reached through the proxy.
+    #[inline(always)]
+    pub(crate) fn is_proxied(&self, pe: Pe) -> bool {
+        if self.abi.routes == 0 {
+            return false;
+        }
+        let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi.routes as usize).wrapping_add(pe.index());
+        // SAFETY: the route table has an entry for every PE (`Ctx::new`), and callers checked that this one exists.
+        unsafe { arch::load(entry) == Route::Proxied as u32 }
+    }
+
+    /// Starts a put by the group's leader, with the signal that follows it.
+    #[cold]
+    pub(crate) fn ask_put<T: Pod, G>(&self, place: Place<T, G>, src: Sym<T>, then: Option<Notify>) -> u64 {
+        // Every thread's data is ordered before this by the group's sync; this publishes it to the proxy.
+        let (then, second, signal) = tail(then);
+        let header = Request::header(Verb::Put, then, AtomicOp::Add, NumberKind::Unsigned);
+        let (remote, local) = (place.sym().offset(), src.offset());
+        self.ask(Request { header, second, signal, ..request(place.pe(), remote, local, src.bytes() as u64) })
+    }
+
+    /// Starts a get by the group's leader.
+    #[cold]
+    pub(crate) fn ask_get<T: Pod, G>(&self, dst: Sym<T>, place: Place<T, G>) -> u64 {
+        let header = Request::header(Verb::Get, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
+        self.ask(Request { header, ..request(place.pe(), place.sym().offset(), dst.offset(), dst.bytes() as u64) })
+    }
+
+    /// Sends a signal.
+    #[cold]
+    pub(crate) fn ask_signal(&self, notify: Notify) -> u64 {
+        let (then, second, signal) = tail(Some(notify));
+        let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
+        self.ask(Request { header, second, signal, ..request(notify.pe(), 0, 0, 0) })
+    }
+
+    /// Sets a word of a peer's, after all that was asked of it before. False when the kernel must end.
+    #[cold]
+    pub(crate) fn ask_set(&self, pe: Pe, offset: u64, value: u64) -> bool {
+        let header = Request::header(Verb::Signal, Then::Set, AtomicOp::Add, NumberKind::Unsigned);
+        self.ask(Request { header, second: value, signal: offset, ..request(pe, 0, 0, 0) }) != ENDING
+    }
+
+    /// Stores a word of `bytes` bytes at the peer.
+    #[cold]
+    pub(crate) fn ask_put_word(&self, pe: Pe, remote: u64, bytes: u64, value: u64) {
+        let header = Request::header(Verb::PutValue, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
+        self.or_exit(self.ask(Request { header, value, ..request(pe, remote, 0, bytes) }));
+    }
+
+    /// Loads a word of `bytes` bytes from the peer.
+    #[cold]
+    pub(crate) fn ask_get_word(&self, pe: Pe, remote: u64, bytes: u64) -> u64 {
+        let header = Request::header(Verb::GetValue, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
+        self.reply(self.ask(Request { header, ..request(pe, remote, 0, bytes) }))
+    }
+
+    /// Does an atomic at the peer, and gives the old bits.
+    #[cold]
+    pub(crate) fn ask_atomic(
+        &self,
+        pe: Pe,
+        remote: u64,
+        op: AtomicOp,
+        kind: NumberKind,
+        bytes: u64,
+        values: [u64; 2],
+    ) -> u64 {
+        let header = Request::header(Verb::Atomic, Then::Nothing, op, kind);
+        let [value, second] = values;
+        self.reply(self.ask(Request { header, value, second, ..request(pe, remote, 0, bytes) }))
+    }
+
+    /// Waits until everything that was asked before is complete; the leader does it for its group.
+    #[cold]
+    pub(crate) fn drain(&self, group: &impl Group) {
+        let failed = group.leader() && {
+            // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
+            let reserved = unsafe { arch::load(&raw const (*self.ring()).reserved) };
+            !complete(self.waiter(), self.abi.ring, reserved, self.abi.deadline_ns)
+        };
+        self.join(group, failed);
+    }
+
+    /// Waits until request `ticket` of the group's leader is complete; other threads give any ticket.
+    #[cold]
+    pub(crate) fn finish(&self, group: &impl Group, ticket: u64) {
+        let failed = group.leader()
+            && (ticket == ENDING
+                || !complete(self.waiter(), self.abi.ring, ticket.wrapping_add(1), self.abi.deadline_ns));
+        self.join(group, failed);
+    }
+
+    /// Ends the kernel of the group if its leader could not ask.
+    #[cold]
+    pub(crate) fn asked(&self, group: &impl Group, ticket: u64) {
+        self.join(group, group.leader() && ticket == ENDING);
+    }
+
+    #[inline(always)]
+    fn ask(&self, request: Request) -> u64 {
+        submit(self.waiter(), self.abi.ring, self.abi.deadline_ns, request)
+    }
+
+    /// Waits for the reply to request `ticket`, and frees its entry.
+    #[inline(always)]
+    fn reply(&self, ticket: u64) -> u64 {
+        self.or_exit(ticket);
+        if !complete(self.waiter(), self.abi.ring, ticket + 1, self.abi.deadline_ns) {
+            self.lane.exit();
+        }
+        let ring = self.ring();
+        // SAFETY: the ring and its slots are mapped (`Ctx::new`). The slot is this thread's until it counts the lap.
+        unsafe {
+            let capacity = (*ring).capacity;
+            let slot = with_exposed_provenance_mut::<Slot>((*ring).slots as usize).add((ticket % capacity) as usize);
+            let reply = arch::load(&raw const (*slot).reply);
+            arch::store_release(&raw mut (*slot).laps, ticket / capacity + 1);
+            reply
+        }
+    }
+
+    #[inline(always)]
+    fn or_exit(&self, ticket: u64) {
+        if ticket == ENDING {
+            self.lane.exit();
+        }
+    }
+
+    #[inline(always)]
+    fn ring(&self) -> *mut Ring {
+        with_exposed_provenance_mut(self.abi.ring as usize)
+    }
+}
+
+/// Puts a request in the ring. [`ENDING`] when the kernel must end.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+fn submit(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u64 {
+    let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
+    // SAFETY: the ring, its requests and slots are mapped (`Ctx::new`); addresses and capacity never change.
+    unsafe {
+        let (requests, slots, capacity) = ((*ring).requests, (*ring).slots, (*ring).capacity);
+        let ticket = Rmw::fetch_add(&raw mut (*ring).reserved, 1u64);
+        let index = (ticket % capacity) as usize;
+        let slot = with_exposed_provenance_mut::<Slot>(slots as usize).add(index);
+        let lap = ticket / capacity;
+        let laps = &raw mut (*slot).laps;
+        if let Err(stop) = waiter.poll(laps, budget_ns, || arch::load_acquire(laps) == lap) {
+            give_up(waiter, stop, ticket);
+            return ENDING;
+        }
+        let entry = with_exposed_provenance_mut::<Request>(requests as usize).add(index);
+        arch::store(&raw mut (*entry).peer, request.peer);
+        arch::store(&raw mut (*entry).remote, request.remote);
+        arch::store(&raw mut (*entry).local, request.local);
+        arch::store(&raw mut (*entry).bytes, request.bytes);
+        arch::store(&raw mut (*entry).value, request.value);
+        arch::store(&raw mut (*entry).second, request.second);
+        arch::store(&raw mut (*entry).signal, request.signal);
+        arch::store_release(&raw mut (*entry).header, request.header | Request::parity(ticket, capacity));
+        ticket
+    }
+}
+
+/// Waits until `count` requests are complete. False when the kernel must end.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+fn complete(waiter: Waiter<'_>, ring: u64, count: u64, budget_ns: u64) -> bool {
+    let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
+    // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
+    let word = unsafe { &raw mut (*ring).complete };
+    match waiter.poll(word, budget_ns, || crate::poll::at_least(word, count)) {
+        Ok(()) => true,
+        Err(stop) => {
+            give_up(waiter, stop, count);
+            false
+        }
+    }
+}
+
+#[cold]
+fn give_up(waiter: Waiter<'_>, stop: Stop, count: u64) {
+    if let Stop::Expired { seen, waited_ns } = stop {
+        waiter.fault(FaultKind::Proxy, congruent_heap::abi::NO_PE, 0, count, seen, waited_ns);
+    }
+}
+
+#[inline(always)]
+const fn request(pe: Pe, remote: u64, local: u64, bytes: u64) -> Request {
+    Request { header: 0, peer: pe.raw() as u64, remote, local, bytes, value: 0, second: 0, signal: 0 }
+}
+
+/// The part of a request that sends a signal.
+#[inline(always)]
+const fn tail(notify: Option<Notify>) -> (Then, u64, u64) {
+    match notify {
+        None => (Then::Nothing, 0, 0),
+        Some(notify) => match notify.op() {
+            NotifyOp::Add => (Then::Add, notify.value(), notify.offset()),
+            NotifyOp::Set => (Then::Set, notify.value(), notify.offset()),
+        },
+    }
+}

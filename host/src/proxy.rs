@@ -1,0 +1,221 @@
+//! The proxy: a thread of each PE that serves its kernels' requests to peers that loads and stores do not reach.
+#![allow(clippy::disallowed_types, reason = "the consumer's side of the ring that kernels write")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use congruent_device::{Pe, abi};
+use congruent_heap::abi::{Request, Ring, Route, Slot, Then, Verb};
+use congruent_transports::{Atomic, Signal, Transport, TransportError};
+
+/// Requests that a ring holds.
+const CAPACITY: usize = 256;
+
+/// How often the proxy finds nothing to do before it yields, and before it sleeps.
+const SPINS: u32 = 200;
+const YIELDS: u32 = 400;
+
+/// How long it sleeps then.
+const NAP: Duration = Duration::from_micros(20);
+
+/// What the proxy and the kernels share: the ring and the route table. Raw memory, because both write it.
+pub(crate) struct Rings {
+    ring: *mut Ring,
+    requests: *mut [Request],
+    slots: *mut [Slot],
+    routes: *mut [u32],
+}
+
+// SAFETY: the pointers own their memory; whoever shares it accesses it atomically (see `Server` and the device's proxy.rs).
+unsafe impl Send for Rings {}
+
+/// The proxy of one PE. Dropping it stops the thread; the world is idle by then.
+pub(crate) struct Proxy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rings {
+    /// A ring, and a table that routes every peer but `pe` through it.
+    pub(crate) fn new(pe: u32, npes: u32) -> Self {
+        let empty = Request { header: 0, peer: 0, remote: 0, local: 0, bytes: 0, value: 0, second: 0, signal: 0 };
+        let requests = Box::into_raw(vec![empty; CAPACITY].into_boxed_slice());
+        let slots = Box::into_raw((0..CAPACITY).map(|_| Slot { laps: 0, reply: 0 }).collect());
+        let route = |peer| if peer == pe { Route::Direct } else { Route::Proxied };
+        let ring = Box::into_raw(Box::new(Ring {
+            requests: requests.expose_provenance() as u64,
+            slots: slots.expose_provenance() as u64,
+            capacity: CAPACITY as u64,
+            line: [0; 5],
+            reserved: 0,
+            producers: [0; 7],
+            complete: 0,
+            proxy: [0; 7],
+        }));
+        Self { ring, requests, slots, routes: Box::into_raw((0..npes).map(|peer| route(peer) as u32).collect()) }
+    }
+
+    /// The context of a PE whose kernels use these.
+    pub(crate) fn context(&self, context: abi::Context) -> abi::Context {
+        let (routes, ring) = (self.routes.expose_provenance() as u64, self.ring.expose_provenance() as u64);
+        abi::Context { routes, ring, ..context }
+    }
+
+    /// Entry `ticket` of the ring.
+    fn entry(&self, ticket: u64) -> *mut Request {
+        self.requests.cast::<Request>().wrapping_add(ticket as usize % CAPACITY)
+    }
+
+    /// What goes with it.
+    fn slot(&self, ticket: u64) -> *mut Slot {
+        self.slots.cast::<Slot>().wrapping_add(ticket as usize % CAPACITY)
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        // SAFETY: each came from Box::into_raw, and the world is idle: no kernel looks at them any more.
+        unsafe {
+            drop(Box::from_raw(self.ring));
+            drop(Box::from_raw(self.requests));
+            drop(Box::from_raw(self.slots));
+            drop(Box::from_raw(self.routes));
+        }
+    }
+}
+
+impl Proxy {
+    /// Starts to serve a ring; `failed` hears why it stops before it is told to.
+    pub(crate) fn start(
+        rings: Rings,
+        transport: impl Transport + 'static,
+        failed: impl FnOnce(TransportError) + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let pe_thread = thread::Builder::new().name("proxy".into());
+        let thread = pe_thread.spawn(move || {
+            let mut server = Server { rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
+            if let Err(error) = server.serve(&told) {
+                failed(error);
+            }
+            // Kernels may still look at the ring until they notice the failure: it lives until the world is idle.
+            while !told.load(Ordering::Acquire) {
+                thread::park_timeout(Duration::from_millis(50));
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ended = thread.join();
+        }
+    }
+}
+
+struct Server<'r, T> {
+    rings: &'r Rings,
+    transport: T,
+    /// Number of the next request.
+    next: u64,
+    /// For each request started and not yet complete, in order: whether it has a reply, and whether it is done.
+    in_flight: VecDeque<(bool, bool)>,
+}
+
+impl<T: Transport> Server<'_, T> {
+    fn serve(&mut self, stop: &AtomicBool) -> Result<(), TransportError> {
+        let mut idle = 0;
+        while !stop.load(Ordering::Acquire) {
+            let mut busy = !self.in_flight.is_empty();
+            while let Some(request) = self.take() {
+                self.start(&request)?;
+                busy = true;
+            }
+            self.finish()?;
+            idle = if busy { 0 } else { idle + 1 };
+            match idle {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => thread::yield_now(),
+                _ => thread::sleep(NAP),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request, once its producer has published it.
+    fn take(&mut self) -> Option<Request> {
+        let entry = self.rings.entry(self.next);
+        // SAFETY: the entry is in the ring, which `rings` owns.
+        let header = atomic(unsafe { &raw mut (*entry).header }).load(Ordering::Acquire);
+        let published = header & Request::PARITY == Request::parity(self.next, CAPACITY as u64) && header & 0xff != 0;
+        // SAFETY: a published entry is not written again before this proxy counts its lap, and the acquire load of the
+        // header makes its fields visible.
+        published.then(|| unsafe { entry.read() })
+    }
+
+    fn start(&mut self, request: &Request) -> Result<(), TransportError> {
+        let ticket = self.next;
+        self.next += 1;
+        let (peer, remote, bytes) = (Pe::new(request.peer as u32), request.remote, request.bytes);
+        let then = match request.then() {
+            Then::Nothing => None,
+            then => Some(Signal { offset: request.signal, value: request.second, set: then == Then::Set }),
+        };
+        let verb = request.verb().ok_or(TransportError::Malformed { peer, remote, bytes })?;
+        self.in_flight.push_back((matches!(verb, Verb::GetValue | Verb::Atomic), false));
+        match verb {
+            Verb::Put | Verb::Signal => self.transport.write(ticket, peer, remote, request.local, bytes, then),
+            Verb::Get => self.transport.read(ticket, peer, remote, request.local, bytes),
+            Verb::PutValue => self.transport.store(ticket, peer, remote, bytes, request.value),
+            Verb::GetValue => self.transport.load(ticket, peer, remote, bytes),
+            Verb::Atomic => {
+                let (op, kind) = (request.atomic(), request.kind());
+                let atomic = Atomic { op, kind, bytes, value: request.value, expected: request.second };
+                self.transport.atomic(ticket, peer, remote, atomic)
+            }
+        }
+    }
+
+    /// Takes what has completed, and counts it complete in order.
+    fn finish(&mut self) -> Result<(), TransportError> {
+        let Self { rings, transport, next, in_flight } = self;
+        let first = *next - in_flight.len() as u64;
+        transport.poll(&mut |ticket, reply| {
+            // SAFETY: the slot is in the ring, which `rings` owns.
+            atomic(unsafe { &raw mut (*rings.slot(ticket)).reply }).store(reply, Ordering::Relaxed);
+            if let Some(entry) = in_flight.get_mut((ticket - first) as usize) {
+                entry.1 = true;
+            }
+        })?;
+        let mut complete = first;
+        while let Some(&(has_reply, true)) = in_flight.front() {
+            in_flight.pop_front();
+            if !has_reply {
+                // SAFETY: as above.
+                let laps = atomic(unsafe { &raw mut (*rings.slot(complete)).laps });
+                laps.store(complete / CAPACITY as u64 + 1, Ordering::Release);
+            }
+            complete += 1;
+        }
+        if complete > first {
+            // Whoever waits for this sees what the transport has done before.
+            // SAFETY: the word is in the ring, which `rings` owns.
+            atomic(unsafe { &raw mut (*rings.ring).complete }).store(complete, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+fn atomic<'a>(word: *mut u64) -> &'a AtomicU64 {
+    // SAFETY: callers give words of the ring that the proxy owns; kernels access them atomically too.
+    unsafe { AtomicU64::from_ptr(word) }
+}
