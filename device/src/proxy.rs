@@ -118,7 +118,9 @@ impl Ctx<'_> {
 
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        submit(self.waiter(), self.abi.ring, self.abi.deadline_ns, request)
+        let Request { header, peer, remote, local, bytes, value, second, signal } = request;
+        let (waiter, ring, budget_ns) = (self.waiter(), self.abi.ring, self.abi.deadline_ns);
+        submit(waiter, ring, budget_ns, header, peer, remote, local, bytes, value, second, signal)
     }
 
     /// Waits for the reply to request `ticket`, and frees its entry.
@@ -154,7 +156,20 @@ impl Ctx<'_> {
 
 /// Puts a request in the ring. [`ENDING`] when the kernel must end.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-fn submit(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u64 {
+#[expect(clippy::too_many_arguments, reason = "a struct would be passed in local memory on a GPU")]
+fn submit(
+    waiter: Waiter<'_>,
+    ring: u64,
+    budget_ns: u64,
+    header: u64,
+    peer: u64,
+    remote: u64,
+    local: u64,
+    bytes: u64,
+    value: u64,
+    second: u64,
+    signal: u64,
+) -> u64 {
     let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
     // SAFETY: the ring, its requests and slots are mapped (`Ctx::new`); addresses and capacity never change.
     unsafe {
@@ -169,14 +184,14 @@ fn submit(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u6
             return ENDING;
         }
         let entry = with_exposed_provenance_mut::<Request>(requests as usize).add(index);
-        arch::store(&raw mut (*entry).peer, request.peer);
-        arch::store(&raw mut (*entry).remote, request.remote);
-        arch::store(&raw mut (*entry).local, request.local);
-        arch::store(&raw mut (*entry).bytes, request.bytes);
-        arch::store(&raw mut (*entry).value, request.value);
-        arch::store(&raw mut (*entry).second, request.second);
-        arch::store(&raw mut (*entry).signal, request.signal);
-        arch::store_release(&raw mut (*entry).header, request.header | Request::parity(ticket, capacity));
+        arch::store(&raw mut (*entry).peer, peer);
+        arch::store(&raw mut (*entry).remote, remote);
+        arch::store(&raw mut (*entry).local, local);
+        arch::store(&raw mut (*entry).bytes, bytes);
+        arch::store(&raw mut (*entry).value, value);
+        arch::store(&raw mut (*entry).second, second);
+        arch::store(&raw mut (*entry).signal, signal);
+        arch::store_release(&raw mut (*entry).header, header | Request::parity(ticket, capacity));
         ticket
     }
 }
