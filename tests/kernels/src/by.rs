@@ -37,7 +37,7 @@ macro_rules! as_group {
                 let $group = &$block.warp();
                 $body
             }
-            $crate::By::Thread if $block.leader() => {
+            $crate::By::Thread if congruent_device::Group::leader($block) => {
                 let $group = &congruent_device::Thread;
                 $body
             }

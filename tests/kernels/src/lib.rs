@@ -1,10 +1,19 @@
-//! What the conformance suite runs on every machine: kernels that use each operation of the device API once.
+//! What the conformance suite runs on every machine: kernels that use each operation of the device API.
 //!
 //! A kernel does, the suite's host half (`congruent_tests::conformance`) says what must come of it. They are a crate of
 //! their own so that `congruent-build` makes PTX of them as of any user's kernels.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod atomics;
+pub mod bulk;
 mod by;
+pub mod collectives;
+pub mod direct;
+pub mod groups;
+pub mod ordering;
 pub mod rma;
+pub mod signals;
+pub mod teams;
+mod tell;
 
 pub use by::By;

@@ -4,9 +4,15 @@
 //! them. It knows nothing of the machine, so the same function runs with PEs as threads and as processes, at any width.
 //! The binaries `conformance_*` in `tests/` name the families and the machines; a new machine is one more of these.
 
+mod atomics;
 mod machines;
+mod ordering;
 mod pattern;
 mod rma;
+mod signals;
 
+pub use atomics::atomics;
 pub use machines::{Shape, processes, threads};
+pub use ordering::ordering;
 pub use rma::rma;
+pub use signals::signals;

@@ -1,0 +1,145 @@
+//! Remote atomics: each operation once, with what it gave, and many at once.
+
+use congruent_device::{Group, Sym, Thread, kernels};
+
+/// How many words the sequence of an integer's operations tells.
+pub const INTEGER_STEPS: usize = 16;
+/// How many words the sequence of a float's operations tells.
+pub const FLOAT_STEPS: usize = 6;
+
+/// A number with remote atomics.
+#[cfg(not(target_arch = "nvptx64"))]
+pub trait Counted: bytemuck::Pod + Send + Sync {
+    /// Every operation once on the next PE's word: word, operands, what each gave, which compare-exchanges succeeded.
+    type Sequence: congruent_device::Kernel<Args = (Sym<Self>, Sym<Self>, Sym<Self>, Sym<u64>)>;
+    /// Many at once: sums, how many threads took part, rounds.
+    type Crowd: congruent_device::Kernel<Args = (Sym<Self>, Sym<u64>, u64)>;
+}
+
+macro_rules! crowd {
+    ($kernel:ident: $type:ty) => {
+        kernels! {
+            /// Every thread of every block of every PE adds 1 to every PE's sums, `rounds` times: by fetch_add, by add, and,
+            /// one thread of each block, by compare_exchange.
+            pub fn $kernel(block, ctx, sums: Sym<$type>, threads: Sym<u64>, rounds: u64) {
+                const ONE: $type = 1 as $type;
+                let world = ctx.world();
+                ctx.add(threads.at(world.me()), 1);
+                for _ in 0..rounds {
+                    for rank in world.ranks() {
+                        ctx.fetch_add(sums.elem(0).at(rank), ONE);
+                        ctx.add(sums.elem(1).at(rank), ONE);
+                        let third = sums.elem(2).at(rank);
+                        let mut seen = ctx.get_value(third);
+                        while block.leader() {
+                            match ctx.compare_exchange(third, seen, seen + ONE) {
+                                Ok(_) => break,
+                                Err(other) => seen = other,
+                            }
+                        }
+                    }
+                }
+                ctx.barrier(block, &world);
+            }
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($sequence:ident $crowd:ident: $type:ty;)*) => {$(
+        kernels! {
+            /// Every operation once on the next PE's word, by one thread.
+            pub fn $sequence(block, ctx, word: Sym<$type>, operands: Sym<$type>, gave: Sym<$type>, stored: Sym<u64>) {
+                let world = ctx.world();
+                let place = word.at(world.next());
+                ctx.barrier(block, &world);
+                if block.leader() {
+                    let operand = |i| ctx.load(operands, i);
+                    let tell = |i, value| ctx.store(gave, i, value);
+                    let now = || {
+                        ctx.quiet(&Thread);
+                        ctx.get_value(place)
+                    };
+                    tell(0, ctx.fetch_add(place, operand(0)));
+                    tell(1, ctx.swap(place, operand(1)));
+                    tell(2, ctx.fetch_and(place, operand(2)));
+                    tell(3, ctx.fetch_or(place, operand(3)));
+                    tell(4, ctx.fetch_xor(place, operand(4)));
+                    tell(5, ctx.fetch_min(place, operand(5)));
+                    tell(6, ctx.fetch_max(place, operand(6)));
+                    tell(7, now());
+                    ctx.add(place, operand(7));
+                    tell(8, now());
+                    ctx.xor(place, operand(8));
+                    tell(9, now());
+                    ctx.or(place, operand(9));
+                    tell(10, now());
+                    ctx.and(place, operand(10));
+                    tell(11, now());
+                    ctx.max(place, operand(11));
+                    tell(12, now());
+                    ctx.min(place, operand(12));
+                    tell(13, now());
+                    for (i, expected) in [(0, !now()), (1, now())] {
+                        let result = ctx.compare_exchange(place, expected, operand(13 + i));
+                        ctx.store(stored, i, result.is_ok().into());
+                        tell(14 + i, result.unwrap_or_else(|other| other));
+                    }
+                }
+                ctx.barrier(block, &world);
+            }
+        }
+        crowd!($crowd: $type);
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        impl Counted for $type {
+            type Sequence = $sequence;
+            type Crowd = $crowd;
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($sequence:ident $crowd:ident: $type:ty;)*) => {$(
+        kernels! {
+            /// Every operation once on the next PE's word, by one thread.
+            pub fn $sequence(block, ctx, word: Sym<$type>, operands: Sym<$type>, gave: Sym<$type>, stored: Sym<u64>) {
+                let world = ctx.world();
+                let place = word.at(world.next());
+                ctx.barrier(block, &world);
+                if block.leader() {
+                    let operand = |i| ctx.load(operands, i);
+                    ctx.store(gave, 0, ctx.fetch_add(place, operand(0)));
+                    ctx.add(place, operand(1));
+                    ctx.quiet(&Thread);
+                    ctx.store(gave, 1, ctx.get_value(place));
+                    ctx.store(gave, 2, ctx.swap(place, operand(2)));
+                    for i in 0..3 {
+                        let result = ctx.compare_exchange(place, operand(3 + 2 * i), operand(4 + 2 * i));
+                        ctx.store(stored, i, result.is_ok().into());
+                        ctx.store(gave, 3 + i, result.unwrap_or_else(|other| other));
+                    }
+                }
+                ctx.barrier(block, &world);
+            }
+        }
+        crowd!($crowd: $type);
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        impl Counted for $type {
+            type Sequence = $sequence;
+            type Crowd = $crowd;
+        }
+    )*};
+}
+
+integers! {
+    atomics_u32 crowd_u32: u32;
+    atomics_i32 crowd_i32: i32;
+    atomics_u64 crowd_u64: u64;
+    atomics_i64 crowd_i64: i64;
+}
+floats! {
+    atomics_f32 crowd_f32: f32;
+    atomics_f64 crowd_f64: f64;
+}

@@ -1,0 +1,121 @@
+//! Remote atomics: what each operation gives and leaves, and sums that stay exact when everybody adds at once.
+
+use std::any::type_name;
+
+use congruent::{Error, Grid, World};
+use congruent_test_kernels::atomics::{Counted, FLOAT_STEPS, INTEGER_STEPS};
+
+use super::pattern::{assert_same, neighbours, value, values};
+
+/// Remote atomics.
+pub fn atomics(world: &mut World) -> Result<(), Error> {
+    integers::<u32>(world)?;
+    integers::<i32>(world)?;
+    integers::<u64>(world)?;
+    integers::<i64>(world)?;
+    floats::<f32>(world)?;
+    floats::<f64>(world)?;
+    crowd::<u32>(world, |count| count as u32)?;
+    crowd::<i32>(world, |count| count as i32)?;
+    crowd::<u64>(world, |count| count)?;
+    crowd::<i64>(world, |count| count as i64)?;
+    crowd::<f32>(world, |count| count as f32)?;
+    crowd::<f64>(world, |count| count as f64)
+}
+
+trait Integer: Counted {
+    /// What every step of the sequence gives, and what it leaves, on a word that starts as `word`.
+    fn sequence(word: Self, operands: &[Self]) -> (Vec<Self>, Self);
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl Integer for $type {
+            fn sequence(mut word: Self, v: &[Self]) -> (Vec<Self>, Self) {
+                let mut gave = Vec::new();
+                let fetching: [fn(Self, Self) -> Self; 7] =
+                    [Self::wrapping_add, |_, b| b, |a, b| a & b, |a, b| a | b, |a, b| a ^ b, Self::min, Self::max];
+                for (operation, i) in fetching.iter().zip(0..) {
+                    gave.push(word);
+                    word = operation(word, v[i]);
+                }
+                gave.push(word);
+                let posting: [fn(Self, Self) -> Self; 6] =
+                    [Self::wrapping_add, |a, b| a ^ b, |a, b| a | b, |a, b| a & b, Self::max, Self::min];
+                for (operation, i) in posting.iter().zip(7..) {
+                    word = operation(word, v[i]);
+                    gave.push(word);
+                }
+                // The first compare-exchange fails and the second does not; both give what was there.
+                gave.extend([word, word]);
+                (gave, v[14])
+            }
+        }
+    )*};
+}
+integers! { u32 i32 u64 i64 }
+
+fn integers<T: Integer>(world: &mut World) -> Result<(), Error> {
+    let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(INTEGER_STEPS)?);
+    let (gave, stored) = (world.alloc::<T>(INTEGER_STEPS)?, world.alloc::<u64>(2)?);
+    let (me, (next, prev)) = (world.pe().index(), neighbours(world));
+    for round in 0..8 {
+        word.fill(value(round, me, 0));
+        operands.write(0, &values(round + 8, me, INTEGER_STEPS))?;
+        let arguments = (word.view(), operands.view(), gave.view(), stored.view());
+        world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
+        let what = || format!("{}, round {round}", type_name::<T>());
+        let (expected, _) = T::sequence(value(round, next, 0), &values(round + 8, me, INTEGER_STEPS));
+        assert_same(&gave.to_vec(), &expected, what);
+        let (_, left) = T::sequence(value(round, me, 0), &values(round + 8, prev, INTEGER_STEPS));
+        assert_same(&word.to_vec(), &[left], what);
+        assert_eq!(stored.to_vec(), [0, 1], "{}", what());
+    }
+    Ok(())
+}
+
+trait Float: Counted {
+    const OPERANDS: [Self; 9];
+    const GAVE: [Self; FLOAT_STEPS];
+    const LEFT: Self;
+}
+
+macro_rules! floats {
+    ($($type:ty)*) => {$(
+        impl Float for $type {
+            /// To add twice, to swap in, and pairs to compare with and to store: a zero of the other sign is not the same,
+            /// a NaN is the same as itself.
+            const OPERANDS: [Self; 9] = [0.25, -3.5, -0.0, 0.0, 7.0, -0.0, <$type>::NAN, <$type>::NAN, 2.5];
+            const GAVE: [Self; FLOAT_STEPS] = [1.5, -1.75, -1.75, -0.0, -0.0, <$type>::NAN];
+            const LEFT: Self = 2.5;
+        }
+    )*};
+}
+floats! { f32 f64 }
+
+fn floats<T: Float>(world: &mut World) -> Result<(), Error> {
+    let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(T::OPERANDS.len())?);
+    let (gave, stored) = (world.alloc::<T>(FLOAT_STEPS)?, world.alloc::<u64>(3)?);
+    word.fill(T::GAVE[0]);
+    operands.write(0, &T::OPERANDS)?;
+    let arguments = (word.view(), operands.view(), gave.view(), stored.view());
+    world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
+    assert_same(&gave.to_vec(), &T::GAVE, || type_name::<T>().into());
+    assert_same(&word.to_vec(), &[T::LEFT], || type_name::<T>().into());
+    assert_eq!(stored.to_vec(), [0, 1, 1], "{}", type_name::<T>());
+    Ok(())
+}
+
+fn crowd<T: Counted>(world: &mut World, number: impl Fn(u64) -> T) -> Result<(), Error> {
+    const ROUNDS: u64 = 20;
+    const BLOCKS: u32 = 2;
+    let (stream, sums, threads) = (world.stream()?, world.alloc::<T>(3)?, world.alloc::<u64>(1)?);
+    world.run(&stream, T::Crowd::default(), Grid::new(BLOCKS, 64), (sums.view(), threads.view(), ROUNDS))?;
+    let (threads, n) = (threads.to_vec()[0], world.npes() as u64);
+    assert!(threads >= BLOCKS.into(), "{threads} threads in {BLOCKS} blocks");
+    let (all, leaders) = (number(threads * n * ROUNDS), number(u64::from(BLOCKS) * n * ROUNDS));
+    assert_same(&sums.to_vec(), &[all, all, leaders], || {
+        format!("{} by {threads} threads of each PE", type_name::<T>())
+    });
+    Ok(())
+}
