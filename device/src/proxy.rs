@@ -118,9 +118,13 @@ impl Ctx<'_> {
 
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        let Request { header, peer, remote, local, bytes, value, second, signal } = request;
-        let (waiter, ring, budget_ns) = (self.waiter(), self.abi.ring, self.abi.deadline_ns);
-        submit(waiter, ring, budget_ns, header, peer, remote, local, bytes, value, second, signal)
+        let ring = self.abi.ring;
+        let ticket = reserve(self.waiter(), ring, self.abi.deadline_ns);
+        if ticket != ENDING {
+            fill(ring, ticket, request.peer, request.remote, request.local, request.bytes);
+            publish(ring, ticket, request.header, request.value, request.second, request.signal);
+        }
+        ticket
     }
 
     /// Waits for the reply to request `ticket`, and frees its entry.
@@ -130,13 +134,11 @@ impl Ctx<'_> {
         if !complete(self.waiter(), self.abi.ring, ticket + 1, self.abi.deadline_ns) {
             self.lane.exit();
         }
-        let ring = self.ring();
-        // SAFETY: the ring and its slots are mapped (`Ctx::new`). The slot is this thread's until it counts the lap.
+        let entry = Entry::new(self.abi.ring, ticket);
+        // SAFETY: the slot is mapped (`Ctx::new`), and this thread's until it counts the lap.
         unsafe {
-            let capacity = (*ring).capacity;
-            let slot = with_exposed_provenance_mut::<Slot>((*ring).slots as usize).add((ticket % capacity) as usize);
-            let reply = arch::load(&raw const (*slot).reply);
-            arch::store_release(&raw mut (*slot).laps, ticket / capacity + 1);
+            let reply = arch::load(&raw const (*entry.slot).reply);
+            arch::store_release(&raw mut (*entry.slot).laps, entry.lap + 1);
             reply
         }
     }
@@ -154,45 +156,71 @@ impl Ctx<'_> {
     }
 }
 
-/// Puts a request in the ring. [`ENDING`] when the kernel must end.
+// Three functions of few scalar arguments each: more would travel through local memory on a GPU.
+
+/// Reserves an entry and waits until it is free. [`ENDING`] when the kernel must end.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-#[expect(clippy::too_many_arguments, reason = "a struct would be passed in local memory on a GPU")]
-fn submit(
-    waiter: Waiter<'_>,
-    ring: u64,
-    budget_ns: u64,
-    header: u64,
-    peer: u64,
-    remote: u64,
-    local: u64,
-    bytes: u64,
-    value: u64,
-    second: u64,
-    signal: u64,
-) -> u64 {
-    let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
-    // SAFETY: the ring, its requests and slots are mapped (`Ctx::new`); addresses and capacity never change.
-    unsafe {
-        let (requests, slots, capacity) = ((*ring).requests, (*ring).slots, (*ring).capacity);
-        let ticket = Rmw::fetch_add(&raw mut (*ring).reserved, 1u64);
-        let index = (ticket % capacity) as usize;
-        let slot = with_exposed_provenance_mut::<Slot>(slots as usize).add(index);
-        let lap = ticket / capacity;
-        let laps = &raw mut (*slot).laps;
-        if let Err(stop) = waiter.poll(laps, budget_ns, || arch::load_acquire(laps) == lap) {
+fn reserve(waiter: Waiter<'_>, ring: u64, budget_ns: u64) -> u64 {
+    // SAFETY: the ring is mapped (`Ctx::new`).
+    let ticket =
+        unsafe { Rmw::fetch_add(&raw mut (*with_exposed_provenance_mut::<Ring>(ring as usize)).reserved, 1u64) };
+    let entry = Entry::new(ring, ticket);
+    // SAFETY: the slot is mapped (`Ctx::new`), and the word aligned.
+    let laps = unsafe { &raw mut (*entry.slot).laps };
+    // SAFETY: as above.
+    match waiter.poll(laps, budget_ns, || unsafe { arch::load_acquire(laps) } == entry.lap) {
+        Ok(()) => ticket,
+        Err(stop) => {
             give_up(waiter, stop, ticket);
-            return ENDING;
+            ENDING
         }
-        let entry = with_exposed_provenance_mut::<Request>(requests as usize).add(index);
-        arch::store(&raw mut (*entry).peer, peer);
-        arch::store(&raw mut (*entry).remote, remote);
-        arch::store(&raw mut (*entry).local, local);
-        arch::store(&raw mut (*entry).bytes, bytes);
-        arch::store(&raw mut (*entry).value, value);
-        arch::store(&raw mut (*entry).second, second);
-        arch::store(&raw mut (*entry).signal, signal);
-        arch::store_release(&raw mut (*entry).header, header | Request::parity(ticket, capacity));
-        ticket
+    }
+}
+
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+fn fill(ring: u64, ticket: u64, peer: u64, remote: u64, local: u64, bytes: u64) {
+    let request = Entry::new(ring, ticket).request;
+    // SAFETY: the entry is mapped (`Ctx::new`) and this thread's until it publishes it.
+    unsafe {
+        arch::store(&raw mut (*request).peer, peer);
+        arch::store(&raw mut (*request).remote, remote);
+        arch::store(&raw mut (*request).local, local);
+        arch::store(&raw mut (*request).bytes, bytes);
+    }
+}
+
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+fn publish(ring: u64, ticket: u64, header: u64, value: u64, second: u64, signal: u64) {
+    let entry = Entry::new(ring, ticket);
+    // SAFETY: as in `fill`; the release store of the header makes the fields the proxy's.
+    unsafe {
+        arch::store(&raw mut (*entry.request).value, value);
+        arch::store(&raw mut (*entry.request).second, second);
+        arch::store(&raw mut (*entry.request).signal, signal);
+        arch::store_release(&raw mut (*entry.request).header, header | Request::parity(entry.lap));
+    }
+}
+
+/// Where request `ticket` of a ring lies.
+struct Entry {
+    request: *mut Request,
+    slot: *mut Slot,
+    lap: u64,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn new(ring: u64, ticket: u64) -> Self {
+        let ring: *const Ring = with_exposed_provenance_mut(ring as usize);
+        // SAFETY: the ring is mapped (`Ctx::new`), and these fields never change.
+        let (requests, slots, shift) = unsafe { ((*ring).requests, (*ring).slots, (*ring).log2_capacity as u32) };
+        let lap = ticket.wrapping_shr(shift);
+        let index = (ticket - lap.wrapping_shl(shift)) as usize;
+        Self {
+            request: with_exposed_provenance_mut::<Request>(requests as usize).wrapping_add(index),
+            slot: with_exposed_provenance_mut::<Slot>(slots as usize).wrapping_add(index),
+            lap,
+        }
     }
 }
 

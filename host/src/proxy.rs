@@ -13,7 +13,8 @@ use congruent_heap::abi::{Request, Ring, Route, Slot, Then, Verb};
 use congruent_transports::{Atomic, Signal, Transport, TransportError};
 
 /// Requests that a ring holds.
-const CAPACITY: usize = 256;
+const CAPACITY: usize = 1 << LOG2_CAPACITY;
+const LOG2_CAPACITY: u32 = 8;
 
 /// How often the proxy finds nothing to do before it yields, and before it sleeps.
 const SPINS: u32 = 200;
@@ -49,7 +50,7 @@ impl Rings {
         let ring = Box::into_raw(Box::new(Ring {
             requests: requests.expose_provenance() as u64,
             slots: slots.expose_provenance() as u64,
-            capacity: CAPACITY as u64,
+            log2_capacity: LOG2_CAPACITY.into(),
             line: [0; 5],
             reserved: 0,
             producers: [0; 7],
@@ -156,7 +157,7 @@ impl<T: Transport> Server<'_, T> {
         let entry = self.rings.entry(self.next);
         // SAFETY: the entry is in the ring, which `rings` owns.
         let header = atomic(unsafe { &raw mut (*entry).header }).load(Ordering::Acquire);
-        let published = header & Request::PARITY == Request::parity(self.next, CAPACITY as u64) && header & 0xff != 0;
+        let published = header & Request::PARITY == Request::parity(self.next >> LOG2_CAPACITY) && header & 0xff != 0;
         // SAFETY: a published entry is not written again before this proxy counts its lap, and the acquire load of the
         // header makes its fields visible.
         published.then(|| unsafe { entry.read() })

@@ -279,10 +279,10 @@ impl Request {
         }
     }
 
-    /// The parity of entry number `ticket` of a ring.
+    /// The parity of a header in lap `lap` of a ring.
     #[inline(always)]
-    pub const fn parity(ticket: u64, capacity: u64) -> u64 {
-        if (ticket / capacity).is_multiple_of(2) { Self::PARITY } else { 0 }
+    pub const fn parity(lap: u64) -> u64 {
+        if lap & 1 == 0 { Self::PARITY } else { 0 }
     }
 }
 
@@ -290,12 +290,12 @@ impl Request {
 /// their own.
 #[repr(C, align(64))]
 pub struct Ring {
-    /// Address of `capacity` requests.
+    /// Address of its requests.
     pub requests: u64,
-    /// Address of `capacity` [`Slot`]s.
+    /// Address of its [`Slot`]s, as many.
     pub slots: u64,
-    /// How many requests it holds; a power of two.
-    pub capacity: u64,
+    /// It holds two to this power of requests.
+    pub log2_capacity: u64,
     /// Keeps the line.
     pub line: [u64; 5],
     /// How many requests producers have reserved.
