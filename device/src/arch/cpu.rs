@@ -367,8 +367,10 @@ const STREAM: usize = 2 << 20;
 unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
     use core::arch::asm;
     // SAFETY: each block reads and writes only the two ranges, byte by byte or 16 at once (the file's heading argues why
-    // that may race). The direction flag is clear by the ABI. Non-temporal stores are weakly ordered (Intel SDM vol. 1,
-    // 10.4.6.2); the sfence puts them before every later store, so a release that follows covers them.
+    // that may race). The direction flag is clear by the ABI. The stores of one string instruction have no order among
+    // themselves, but all come before every later store (Intel SDM vol. 3A, "Fast-String Operation and Out-of-Order
+    // Stores"). Non-temporal stores are weakly ordered (vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence
+    // puts them before every later store. So a release that follows covers both.
     unsafe {
         if bytes >= STREAM {
             let head = (dst as usize).wrapping_neg() % 64;
