@@ -38,6 +38,9 @@ pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, body: &Body
         fibers.push(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
             // SAFETY: every fiber has ended, in the loop below, before `machine` and `body` go.
             let (machine, body) = unsafe { (&*machine_address, &*body_address) };
+            if machine.has_failed() {
+                return;
+            }
             machine.yielders[thread as usize].set(yielder);
             let lane =
                 Lane { thread, threads: lanes, warp: width, block: site.block, blocks: site.blocks, spins: 1, machine };
@@ -115,6 +118,15 @@ impl Fibers {
     fn suspend(&self, lane: u32) {
         // SAFETY: a lane's yielder lives on its stack for as long as the lane runs, and only the lane itself calls this.
         unsafe { &*self.yielders[lane as usize].get() }.suspend(());
+        if self.has_failed() {
+            exit_kernel();
+        }
+    }
+
+    /// Whether a lane has panicked. Then the block ends, as it does on the GPU: the others might wait for what that lane
+    /// was to do.
+    fn has_failed(&self) -> bool {
+        *self.end.borrow() != BlockEnd::Done
     }
 
     fn warp(&self, lane: u32) -> &Meeting {
@@ -122,7 +134,7 @@ impl Fibers {
     }
 
     fn leave(&self, lane: u32, end: BlockEnd) {
-        if end != BlockEnd::Done && *self.end.borrow() == BlockEnd::Done {
+        if end != BlockEnd::Done && !self.has_failed() {
             self.end.replace(end);
         }
         for meeting in [&self.block, self.warp(lane)] {
