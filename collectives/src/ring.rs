@@ -110,6 +110,9 @@ pub fn all_reduce<T: Pod, G: Tag>(
     op: impl ReduceOp<T>,
     plan: &View,
 ) {
+    if dst.len() != src.len() {
+        panic!("destination and source have different lengths");
+    }
     let ring = Neighbours::new(ctx, team, plan);
     if ring.n == 1 {
         return ring.keep(group, dst, src);
