@@ -1,0 +1,237 @@
+//! What kernels get wrong: a panic in a kernel names PE, kernel, block and mistake, the other PEs hear of it, and the
+//! process lives on.
+//!
+//! PE 1 of two makes the mistake, at width 1 and where 4 or 32 lanes share the block, while PE 0 waits to hear of it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::time::{Duration, Instant};
+
+use congruent::collectives::Sum;
+use congruent::collectives::ring::{self, Ring};
+use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, kernels};
+use congruent::{AllocError, Error, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
+
+const WIDTHS: [u32; 3] = [1, 4, 32];
+/// Longer than any test may take: nothing here ends because a wait expires.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How soon a mistake is known everywhere, on a busy machine too.
+const SOON: Duration = Duration::from_secs(10);
+
+kernels! {
+    /// Waits until the launch is ended from outside.
+    pub fn until_ended(block, ctx, semaphore: Sym<Semaphore>) {
+        ctx.wait(block, semaphore, 1);
+    }
+
+    /// A rank that the team lacks.
+    pub fn rank_out_of_range(_block, ctx) {
+        ctx.world().rank(ctx.npes());
+    }
+
+    /// A slice that is not inside.
+    pub fn slice_out_of_bounds(_block, _ctx, numbers: Sym<f32>) {
+        numbers.slice(90..101);
+    }
+
+    /// An element that is not there.
+    pub fn element_out_of_bounds(_block, ctx, numbers: Sym<f32>) {
+        ctx.load(numbers, numbers.len());
+    }
+
+    /// A store where nothing is.
+    pub fn store_out_of_bounds(_block, ctx, numbers: Sym<f32>) {
+        ctx.store(numbers, usize::MAX, 1.0);
+    }
+
+    /// A chunk that is not there.
+    pub fn chunk_out_of_bounds(_block, _ctx, numbers: Sym<f32>) {
+        numbers.chunk(4, 4);
+    }
+
+    /// More elements than there is room for.
+    pub fn put_of_another_length(block, ctx, numbers: Sym<f32>) {
+        ctx.put(block, numbers.slice(..99).at(ctx.world().next()), numbers);
+    }
+
+    /// A value for no element.
+    pub fn put_value_nowhere(_block, ctx, numbers: Sym<f32>) {
+        ctx.put_value(numbers.slice(..0).at(ctx.world().next()), 1.0);
+    }
+
+    /// Data for one PE, its signal for another.
+    pub fn signal_for_another(block, ctx, numbers: Sym<f32>, semaphore: Sym<Semaphore>) {
+        let world = ctx.world();
+        ctx.put_signal(block, numbers.at(world.next()), numbers, semaphore.at(world.me()).post());
+    }
+
+    /// A stride that goes nowhere.
+    pub fn stride_of_zero(block, ctx, numbers: Sym<f32>) {
+        ctx.put_strided(block, numbers.at(ctx.world().next()), 0, numbers, 1, 2);
+    }
+
+    /// A place in a larger world.
+    pub fn rank_of_another_world(block, ctx, numbers: Sym<f32>, team: TeamView<WorldTag>) {
+        ctx.put(block, numbers.at(ctx.team(team).rank(3)), numbers);
+    }
+
+    /// Buffers of two lengths.
+    pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers.slice(1..), Sum, &plan);
+    }
+
+    /// A root that the team lacks.
+    pub fn broadcast_from_nobody(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+        ring::broadcast(block, ctx, &ctx.world(), numbers, ctx.npes(), &plan);
+    }
+
+    /// A plan for one block, used by two; the first one waits for the second.
+    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: ring::View, semaphore: Sym<Semaphore>) {
+        if block.index() == 0 {
+            ctx.wait(block, semaphore, 1);
+        }
+        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    }
+
+    /// A panic of the program's own, by every lane.
+    pub fn says_so(_block, ctx) {
+        panic!("number {} is out", ctx.pe().raw() + 6);
+    }
+
+    /// A panic of the last lane, while the others wait for what never comes.
+    pub fn last_lane_panics(block, ctx, semaphore: Sym<Semaphore>) {
+        if block.rank() == block.size() - 1 {
+            panic!("the last lane is out");
+        }
+        ctx.wait(&block.warp(), semaphore, 1);
+    }
+
+    /// A panic of the first lane, while the others poll on their own.
+    pub fn first_lane_panics(block, ctx, semaphore: Sym<Semaphore>) {
+        if block.leader() {
+            panic!("the first lane is out");
+        }
+        while ctx.available(semaphore) == 0 && !ctx.aborted() {
+            block.warp().sync();
+        }
+    }
+}
+
+/// What the kernels are given.
+struct Words {
+    numbers: SymVec<f32>,
+    semaphore: SymVec<Semaphore>,
+    plan: Plan<Ring>,
+}
+
+/// That `kernel` fails with `message` on PE 1, and everybody knows soon.
+fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
+    in_block(0, 1, kernel, args, message);
+}
+
+fn in_block<K: Kernel>(block: u32, blocks: u32, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
+    for width in WIDTHS {
+        let program = |world: &mut World| {
+            let started = Instant::now();
+            let told = failure(run(world, kernel, Grid::new(blocks, 32), &args).unwrap_err());
+            assert!(started.elapsed() < SOON, "known only after {:?}", started.elapsed());
+            assert_eq!(world.check().as_ref(), Err(&told), "and it stays that way");
+            Ok::<_, Error>(told)
+        };
+        let told = World::builder().width(width).deadline(DEADLINE).heap(8 << 20).local(2, program).unwrap();
+        let WorldFailure::KernelPanicked { kernel, pe, block: at, message: said } = &told[1] else {
+            panic!("{} at width {width}: {:?}", K::NAME, told[1]);
+        };
+        assert_eq!((*kernel, *pe, *at), (K::NAME, 1, block), "at width {width}");
+        assert!(said.contains(message), "{}: {said}", K::NAME);
+        let WorldFailure::Aborted { by: 1, reason } = &told[0] else { panic!("{}: {:?}", K::NAME, told[0]) };
+        assert_eq!(*reason, told[1].to_string());
+        for part in [K::NAME, "PE 1", &format!("block {block}"), message] {
+            assert!(reason.contains(part), "no `{part}` in: {reason}");
+        }
+    }
+}
+
+/// PE 1 runs the kernel and PE 0 waits for the end, which may come before it has begun to wait.
+fn run<K: Kernel>(world: &mut World, kernel: K, grid: Grid, args: impl Fn(&Words) -> K::Args) -> Result<(), Error> {
+    let words = Words { numbers: world.alloc(100)?, semaphore: world.alloc(1)?, plan: world.plan(Ring::new(1))? };
+    let stream = world.stream()?;
+    match world.pe().raw() {
+        0 => world.run(&stream, until_ended, Grid::one(32), (words.semaphore.view(),))?,
+        _ => world.run(&stream, kernel, grid, args(&words))?,
+    }
+    Ok(())
+}
+
+/// The world's failure, whichever call told it.
+fn failure(error: Error) -> WorldFailure {
+    match error {
+        Error::World(told) | Error::Launch(LaunchError::World(told)) | Error::Alloc(AllocError::World(told)) => told,
+        other => panic!("not the world's failure: {other:?}"),
+    }
+}
+
+#[test]
+fn ranks_that_teams_lack() {
+    panics(rank_out_of_range, |_| (), "rank out of range of its team");
+    panics(broadcast_from_nobody, |words| (words.numbers.view(), words.plan.view()), "rank out of range of its team");
+    let theirs = World::builder().heap(8 << 20).local(4, |larger| Ok::<_, Error>(larger.team())).unwrap();
+    panics(rank_of_another_world, |words| (words.numbers.view(), theirs[1]), "is it of another world?");
+}
+
+#[test]
+fn elements_that_are_not_there() {
+    panics(slice_out_of_bounds, |words| (words.numbers.view(),), "symmetric slice out of bounds");
+    panics(element_out_of_bounds, |words| (words.numbers.view(),), "symmetric index out of bounds");
+    panics(store_out_of_bounds, |words| (words.numbers.view(),), "symmetric index out of bounds");
+    panics(chunk_out_of_bounds, |words| (words.numbers.view(),), "symmetric chunk out of bounds");
+    panics(put_value_nowhere, |words| (words.numbers.view(),), "symmetric element out of bounds");
+}
+
+#[test]
+fn lengths_and_strides_that_do_not_fit() {
+    panics(put_of_another_length, |words| (words.numbers.view(),), "different lengths");
+    panics(stride_of_zero, |words| (words.numbers.view(),), "at least 1 element");
+    panics(all_reduce_of_two_lengths, |words| (words.numbers.view(), words.plan.view()), "different lengths");
+}
+
+#[test]
+fn a_signal_for_another_pe_than_its_data() {
+    let args = |words: &Words| (words.numbers.view(), words.semaphore.view());
+    panics(signal_for_another, args, "signals the PE that it puts to");
+}
+
+#[test]
+fn a_plan_for_fewer_blocks() {
+    let args = |words: &Words| (words.numbers.view(), words.plan.view(), words.semaphore.view());
+    in_block(1, 2, plan_for_fewer_blocks, args, "out of bounds");
+}
+
+#[test]
+fn a_panic_of_the_programs_own() {
+    panics(says_so, |_| (), "number 7 is out");
+}
+
+#[test]
+fn a_panic_of_one_lane_while_the_others_wait() {
+    panics(last_lane_panics, |words| (words.semaphore.view(),), "the last lane is out");
+    panics(first_lane_panics, |words| (words.semaphore.view(),), "the first lane is out");
+}
+
+#[test]
+fn the_world_after_a_failed_one_works() {
+    panics(says_so, |_| (), "is out");
+    let sums = World::builder().heap(8 << 20).width(4).local(2, |world| {
+        let (numbers, plan, stream) = (world.alloc::<f32>(100)?, world.plan(Ring::new(1))?, world.stream()?);
+        numbers.fill(1.5);
+        world.run(&stream, sum, Grid::one(32), (numbers.view(), plan.view()))?;
+        Ok::<_, Error>(numbers.to_vec() == [3.0; 100])
+    });
+    assert_eq!(sums.unwrap(), [true; 2]);
+}
+
+kernels! {
+    /// What is right.
+    pub fn sum(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    }
+}
