@@ -119,7 +119,11 @@ macro_rules! __kernels {
 
         #[cfg(not(target_arch = "nvptx64"))]
         const _: () = {
-            #[allow(unused_variables, reason = "a kernel may need neither block nor context")]
+            #[allow(
+                unused_variables,
+                clippy::too_many_arguments,
+                reason = "a kernel may need neither block nor context, and takes as much as it needs"
+            )]
             fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
 
             impl $crate::Kernel for $name {
