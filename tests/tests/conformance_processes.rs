@@ -14,4 +14,9 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics }
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel }
+
+#[test]
+fn large_teams() {
+    processes("large_teams", conformance::large_teams, &[(1, 10)]);
+}

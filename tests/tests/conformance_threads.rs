@@ -15,4 +15,9 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics }
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel }
+
+#[test]
+fn large_teams() {
+    threads(conformance::large_teams, &[(1, 9), (1, 16), (4, 11)]);
+}

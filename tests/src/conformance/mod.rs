@@ -5,14 +5,27 @@
 //! The binaries `conformance_*` in `tests/` name the families and the machines; a new machine is one more of these.
 
 mod atomics;
+mod bulk;
+mod collectives;
+mod direct;
+mod groups;
+mod in_kernel;
 mod machines;
+mod model;
 mod ordering;
 mod pattern;
 mod rma;
 mod signals;
+mod teams;
 
 pub use atomics::atomics;
+pub use bulk::bulk;
+pub use collectives::collectives;
+pub use direct::direct;
+pub use groups::groups;
+pub use in_kernel::in_kernel;
 pub use machines::{Shape, processes, threads};
 pub use ordering::ordering;
 pub use rma::rma;
 pub use signals::signals;
+pub use teams::{large_teams, teams};

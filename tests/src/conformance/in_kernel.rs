@@ -1,0 +1,80 @@
+//! Collectives that a kernel calls on its own: over teams, with operators of a user's own, by blocks that work alone with
+//! several collectives in flight, and by the same plan again and again.
+
+use congruent::collectives::ring::Ring;
+use congruent::{Error, Grid, Plan, Team, World};
+use congruent_test_kernels::collectives::{self as kernels, Affine};
+use congruent_test_kernels::teams::Crew;
+
+use super::model::all_reduced;
+use super::pattern::{assert_same, value};
+
+/// Blocks that have collectives in flight at once.
+const BLOCKS: u32 = 4;
+
+/// In-kernel collectives.
+pub fn in_kernel(world: &mut World) -> Result<(), Error> {
+    let n = world.npes() as u32;
+    // Plans are over the world, whoever is in the team.
+    let plan = world.plan(Ring::new(BLOCKS).piece(256))?;
+    let everybody: Vec<u32> = (0..n).collect();
+    let backwards: Vec<u32> = (u32::from(n > 2)..n).rev().collect();
+    let odd: Vec<u32> = (0..n).filter(|pe| pe % 2 == 1 || n == 1).collect();
+    for members in [everybody, backwards, odd] {
+        let team = world.listed_team::<Crew>(&members)?;
+        compose(world, &team, &members, &plan)?;
+        in_flight(world, &team, &members, &plan)?;
+    }
+    Ok(())
+}
+
+/// An operator that does not commute shows the order.
+fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan<Ring>) -> Result<(), Error> {
+    for len in [0, 1, 40, 3001] {
+        let room = len.max(1);
+        let (dst, src) = (world.alloc::<Affine>(room)?, world.alloc::<Affine>(room)?);
+        if let Some(team) = team {
+            let stream = world.stream()?;
+            let sample = |rank: usize, i| value::<Affine>(5, members[rank] as usize, i);
+            src.write(0, &(0..len).map(|i| sample(team.me(), i)).collect::<Vec<_>>())?;
+            let expected = all_reduced(team.size(), len, sample, kernels::then);
+            for blocks in [1, BLOCKS] {
+                let arguments = (team.view(), dst.slice(..len)?, src.slice(..len)?, plan.view());
+                world.run(&stream, kernels::compose, Grid::new(blocks, 64), arguments)?;
+                let case = || format!("{len} composed by {members:?} in {blocks} blocks");
+                assert_same(&dst.to_vec()[..len], &expected, case);
+            }
+        }
+        // Members of other launches may still read; nobody frees before all are here.
+        world.barrier()?;
+    }
+    Ok(())
+}
+
+fn in_flight(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan<Ring>) -> Result<(), Error> {
+    let len = 2501;
+    let (sums, casts, parts) = (world.alloc::<i64>(len)?, world.alloc::<u64>(len)?, world.alloc::<i64>(len)?);
+    if let Some(team) = team {
+        let stream = world.stream()?;
+        for launch in 0..3 {
+            let sample = |buffer: u64, rank: usize, i| value(buffer + 3 * launch, members[rank] as usize, i);
+            let mine = |buffer| (0..len).map(|i| sample(buffer, team.me(), i) as i64).collect::<Vec<_>>();
+            sums.write(0, &mine(1))?;
+            casts.write(0, &(0..len).map(|i| sample(2, team.me(), i)).collect::<Vec<_>>())?;
+            parts.write(0, &mine(3))?;
+            let arguments = (team.view(), sums.view(), casts.view(), parts.view(), plan.view());
+            world.run(&stream, kernels::in_flight, Grid::new(BLOCKS, 64), arguments)?;
+            let total = |buffer| {
+                let sum = |i| (0..team.size()).fold(0, |sum: u64, rank| sum.wrapping_add(sample(buffer, rank, i)));
+                (0..len).map(|i| sum(i) as i64).collect::<Vec<_>>()
+            };
+            let case = || format!("launch {launch} by {members:?}");
+            assert_same(&sums.to_vec(), &total(1), case);
+            assert_same(&parts.to_vec(), &total(3), case);
+            // Block `b` broadcasts its chunk from member `b`.
+            let root = |i| i / len.div_ceil(BLOCKS as usize) % team.size();
+            assert_same(&casts.to_vec(), &(0..len).map(|i| sample(2, root(i), i)).collect::<Vec<_>>(), case);
+        }
+    }
+    Ok(world.barrier()?)
+}
