@@ -1,4 +1,53 @@
 //! GPU-initiated PGAS communication in Rust: symmetric heap, device-side put/get/signals, in-kernel collectives.
+//!
+//! A job is a number of PEs, as threads or as processes. Each has a [`World`], allocates symmetric objects with it, and
+//! launches kernels. A kernel moves data between PEs and signals them by itself; the host waits for its end.
+//!
+//! ```
+//! use congruent::device::{Group, Semaphore, Sym, kernels};
+//! use congruent::{Error, Grid};
+//!
+//! kernels! {
+//!     /// Each PE sends its number to the next one, with a signal that says so.
+//!     pub fn pass_on(block, ctx, mine: Sym<u64>, theirs: Sym<u64>, arrived: Sym<Semaphore>) {
+//!         let team = ctx.world();
+//!         ctx.put_signal(block, theirs.at(team.next()), mine, arrived.at(team.next()).post());
+//!         ctx.wait(block, arrived.from_rank(team.prev()), 1);
+//!     }
+//! }
+//!
+//! congruent::run(4, |world| {
+//!     let (mine, theirs) = (world.alloc::<u64>(1)?, world.alloc::<u64>(1)?);
+//!     let arrived = world.alloc::<Semaphore>(1)?;
+//!     let (pe, npes) = (world.pe().index(), world.npes());
+//!     mine.fill(pe as u64);
+//!     let stream = world.stream()?;
+//!     world.run(&stream, pass_on, Grid::one(32), (mine.view(), theirs.view(), arrived.view()))?;
+//!     assert_eq!(theirs.to_vec(), [((pe + npes - 1) % npes) as u64]);
+//!     Ok::<_, Error>(())
+//! })?;
+//! # Ok::<_, Error>(())
+//! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | start PEs | [`run`] (what a launcher says, else threads), [`local`] (threads), [`World::builder`] |
+//! | allocate | [`World::alloc`], [`SymVec`] |
+//! | write kernels | [`device`]: [`Ctx`](device::Ctx) has every operation, [`kernels!`](device::kernels) declares them |
+//! | use collectives in kernels | [`collectives`], [`World::plan`] |
+//! | use collectives without a kernel | [`World::all_reduce`] and its neighbours |
+//! | launch | [`World::launch`], [`World::run`], [`World::synchronize`] |
+//! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
+//! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
+//!
+//! # Failure
+//! Every wait of a kernel is bounded. One that passes its deadline ends its kernel, and [`World::synchronize`] returns who
+//! waited where, for what, and from whom. A PE that fails, or whose program returns an error, ends the job: all PEs report the
+//! same first reason.
+//!
+//! # Memory
+//! Dropping a [`SymVec`] never communicates. Its memory is given out again when every PE has dropped it.
+#![cfg_attr(doctest, doc = include_str!("../../README.md"))]
 
 pub mod bootstrap;
 mod builder;
