@@ -108,7 +108,8 @@ macro_rules! __kernels {
             #[inline(always)]
             fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
             // SAFETY: the host gives the context, by this entry's own contract.
-            unsafe { $crate::enter(context, |block, ctx| body(block, ctx $(, $arg)*)) }
+            let (block, ctx) = unsafe { $crate::enter(context) };
+            body(&block, &ctx $(, $arg)*)
         }
 
         #[cfg(not(target_arch = "nvptx64"))]
@@ -141,16 +142,17 @@ macro_rules! __kernels {
     };
 }
 
-/// Where a PTX entry starts: makes block and context of the thread that the hardware runs.
+/// Where a PTX entry starts: makes block and context of the thread that the hardware runs. It takes no closure, which the
+/// compiler would not inline where a kernel is large, and all arguments would go through a stack frame.
 ///
 /// # Safety
 /// `context` is as [`Ctx::new`](crate::Ctx::new) demands.
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 #[inline(always)]
-pub unsafe fn enter(context: congruent_heap::abi::Context, body: impl FnOnce(&crate::Block<'_>, &crate::Ctx<'_>)) {
+pub unsafe fn enter(context: congruent_heap::abi::Context) -> (crate::Block<'static>, crate::Ctx<'static>) {
     let lane = crate::arch::Lane::new();
     // SAFETY: the caller's contract.
     let ctx = unsafe { crate::Ctx::new(context, lane) };
-    body(&crate::Block::new(lane), &ctx);
+    (crate::Block::new(lane), ctx)
 }
