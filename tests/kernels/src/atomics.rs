@@ -80,11 +80,13 @@ macro_rules! integers {
                     tell(12, now());
                     ctx.min(place, operand(12));
                     tell(13, now());
-                    for (i, expected) in [(0, !now()), (1, now())] {
+                    let exchange = |i, expected| {
                         let result = ctx.compare_exchange(place, expected, operand(13 + i));
                         ctx.store(stored, i, result.is_ok().into());
                         tell(14 + i, result.unwrap_or_else(|other| other));
-                    }
+                    };
+                    exchange(0, !now());
+                    exchange(1, now());
                 }
                 ctx.barrier(block, &world);
             }
