@@ -1,6 +1,10 @@
 //! The commands of the `congruent` program.
 
+mod doctor;
 mod failure;
+mod info;
+mod lint;
+mod output;
 mod perf;
 pub mod run;
 
@@ -25,11 +29,23 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  congruent run -n 4 -- ./my-program --its-own-flag
+  congruent run -n 2 --label -- congruent info
+
+Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).";
+
 #[derive(Subcommand)]
 enum Command {
     #[command(subcommand)]
     Perf(perf::Operation),
+    /// Start the PEs of a job as processes on this machine, and end them together
+    #[command(after_help = RUN_EXAMPLES)]
     Run(run::Args),
+    Info(info::Args),
+    Doctor(doctor::Args),
+    Lint(lint::Args),
 }
 
 /// Runs the program on the process's arguments.
@@ -37,6 +53,9 @@ pub fn main() -> ExitCode {
     let done = match Program::parse().command {
         Command::Perf(operation) => perf::run(&operation),
         Command::Run(args) => run::run(&args).map_err(Failure::from),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Lint(args) => lint::run(&args),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -7,6 +7,7 @@ use congruent_kernels::{self as kernels, Reducible};
 
 use super::Common;
 use super::case::{Case, Labels, Row};
+use super::measure::Work;
 use super::pattern::{GUARD, Pattern, Sample, clear, number};
 use super::sizes::SizeArgs;
 use super::sweep::{self, Plan};
@@ -188,7 +189,7 @@ impl<T: Timed> Case for AllReduce<T> {
         (0..rounds).try_for_each(|_| launch_one(world, stream, self.grid, arguments, self.op.into()))
     }
 
-    fn wrong(&self, row: Row, _rounds: u64) -> Result<Option<u64>, Failure> {
+    fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {
         let len = Self::len(row);
         Ok(Some(if row.in_place {
             self.expected.wrong(&self.src, len)? + Pattern::nothing().wrong(&self.dst, len)?

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::measure::Work;
 use crate::cli::failure::Failure;
 use crate::{LaunchError, Stream, World};
 
@@ -36,6 +37,19 @@ pub(super) struct Labels {
     pub(super) one_launch: bool,
 }
 
+impl Labels {
+    /// One-sided operations, each in a kernel that repeats it.
+    pub(super) const DIRECT: Self = Self {
+        element: 1,
+        datatype: "none",
+        redop: "none",
+        algorithm: "direct",
+        protocol: "simple",
+        in_place: false,
+        one_launch: true,
+    };
+}
+
 /// An operation with buffers for its longest message. All PEs make the same calls.
 pub(super) trait Case {
     /// How the columns name it.
@@ -47,8 +61,8 @@ pub(super) trait Case {
     /// Puts `rounds` rounds on the stream.
     fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), LaunchError>;
 
-    /// How many elements of this PE are not what `rounds` rounds on prepared buffers give; `None` where nothing is moved.
-    fn wrong(&self, row: Row, rounds: u64) -> Result<Option<u64>, Failure>;
+    /// How many elements of this PE are not what `work` on prepared buffers gives; `None` where nothing is moved.
+    fn wrong(&self, row: Row, work: Work) -> Result<Option<u64>, Failure>;
 
     /// Whether many rounds give the same as one.
     fn repeats(&self, row: Row) -> bool {
@@ -58,11 +72,6 @@ pub(super) trait Case {
     /// Messages that follow each other in a round: time and bandwidth are of one.
     fn messages(&self) -> u64 {
         1
-    }
-
-    /// Bytes of a message.
-    fn bytes(&self, row: Row) -> u64 {
-        row.size
     }
 
     /// What nccl-tests multiplies the bandwidth with, to compare it with the links'.

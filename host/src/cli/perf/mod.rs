@@ -11,12 +11,15 @@ mod report;
 mod sizes;
 mod sweep;
 mod table;
+mod words;
 
 use std::process::ExitCode;
 
 use crate::cli::failure::Failure;
 use all_reduce::Choice;
+use one_sided::Movement;
 use sizes::SizeArgs;
+use words::WordOperation;
 
 /// Time an operation, size by size, with the columns of nccl-tests
 #[derive(clap::Subcommand)]
@@ -47,10 +50,13 @@ pub(super) enum Operation {
         #[command(flatten)]
         common: Common,
     },
-    /// Single values of 8 bytes, put by one thread of PE 0 round a buffer of each size on PE 1
+    /// Single values of 8 bytes, put by one thread of PE 0 to a word of PE 1
     PutValue {
         #[command(flatten)]
-        sizes: SizeArgs,
+        common: Common,
+    },
+    /// Atomic additions by one thread of PE 0 to a word of PE 1, each awaiting its result
+    FetchAdd {
         #[command(flatten)]
         common: Common,
     },
@@ -114,24 +120,17 @@ pub(super) struct Blocks {
 
 /// Runs the operation on this process's PEs; PE 0 prints.
 pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
-    use one_sided::{Barrier, Movement, PutValue};
     let wrong = match operation {
         Operation::AllReduce { choice, sizes, blocks, common } => {
-            all_reduce::run(*choice, sizes, blocks.blocks, common)?
+            all_reduce::run(*choice, sizes, blocks.blocks, common)
         }
-        Operation::Put { sizes, common } => one_sided::run(Movement::Put, sizes, common)?,
-        Operation::Get { sizes, common } => one_sided::run(Movement::Get, sizes, common)?,
-        Operation::PingPong { sizes, common } => one_sided::run(Movement::PingPong, sizes, common)?,
-        Operation::PutValue { sizes, common } => {
-            let sizes = sizes.sweep(8, 4 << 20, 8)?;
-            let plan = sweep::Plan { fewest_pes: 2, ..sweep::Plan::new("put-value", common, 2, &sizes) };
-            sweep::run(plan, PutValue::make)?
-        }
-        Operation::Barrier { blocks, common } => {
-            let plan = sweep::Plan { blocks: blocks.blocks, ..sweep::Plan::new("barrier", common, 4, &[0]) };
-            sweep::run(plan, Barrier::make)?
-        }
-    };
+        Operation::Put { sizes, common } => one_sided::run(Movement::Put, sizes, common),
+        Operation::Get { sizes, common } => one_sided::run(Movement::Get, sizes, common),
+        Operation::PingPong { sizes, common } => one_sided::run(Movement::PingPong, sizes, common),
+        Operation::PutValue { common } => words::run(WordOperation::Put, common),
+        Operation::FetchAdd { common } => words::run(WordOperation::FetchAdd, common),
+        Operation::Barrier { blocks, common } => words::run_barrier(blocks.blocks, common),
+    }?;
     // The rows have told which and how many.
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,10 +1,11 @@
-//! Put, get, single values, ping-pong and the barrier.
+//! Messages between two PEs: put, get and ping-pong.
 
 use congruent_device::Semaphore;
 use congruent_kernels as kernels;
 
 use super::Common;
 use super::case::{Case, Labels, Row};
+use super::measure::Work;
 use super::pattern::{GUARD, Pattern, clear};
 use super::sizes::SizeArgs;
 use super::sweep::{self, Plan};
@@ -64,15 +65,8 @@ impl Move {
 
 impl Case for Move {
     fn labels(&self) -> Labels {
-        Labels {
-            element: 1,
-            datatype: "uint8",
-            redop: "none",
-            algorithm: "direct",
-            protocol: if self.movement == Movement::PingPong { "signal" } else { "simple" },
-            in_place: false,
-            one_launch: true,
-        }
+        let protocol = if self.movement == Movement::PingPong { "signal" } else { "simple" };
+        Labels { element: 1, datatype: "uint8", protocol, ..Labels::DIRECT }
     }
 
     fn prepare(&self, row: Row) -> Result<(), Failure> {
@@ -95,7 +89,7 @@ impl Case for Move {
         }
     }
 
-    fn wrong(&self, row: Row, _rounds: u64) -> Result<Option<u64>, Failure> {
+    fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {
         let len = row.size as usize;
         Ok(Some(match self.sender() {
             Some(pe) => self.patterns[pe].wrong(&self.dst, len)?,
@@ -106,98 +100,5 @@ impl Case for Move {
 
     fn messages(&self) -> u64 {
         if self.movement == Movement::PingPong { 2 } else { 1 }
-    }
-}
-
-/// Single values of 8 bytes, round a buffer.
-pub(super) struct PutValue {
-    dst: SymVec<u64>,
-    receives: bool,
-    grid: Grid,
-}
-
-impl PutValue {
-    pub(super) fn make(world: &mut World, plan: &Plan<'_>) -> Result<Box<dyn Case>, Failure> {
-        let dst = world.alloc(plan.longest() as usize / size_of::<u64>() + GUARD)?;
-        Ok(Box::new(Self { dst, receives: world.pe().index() == 1, grid: Grid::one(plan.common.threads) }))
-    }
-
-    fn len(row: Row) -> usize {
-        row.size as usize / size_of::<u64>()
-    }
-}
-
-impl Case for PutValue {
-    fn labels(&self) -> Labels {
-        Labels {
-            element: size_of::<u64>() as u64,
-            datatype: "uint64",
-            redop: "none",
-            algorithm: "direct",
-            protocol: "value",
-            in_place: false,
-            one_launch: true,
-        }
-    }
-
-    fn prepare(&self, row: Row) -> Result<(), Failure> {
-        // Round numbers are written, from 0 on, so what nothing was written to must be marked by another value.
-        self.dst.fill(u64::MAX);
-        let _every_row_alike = row;
-        Ok(())
-    }
-
-    fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), LaunchError> {
-        world.launch(stream, kernels::perf_put_value, self.grid, (self.dst.view().slice(..Self::len(row)), rounds))
-    }
-
-    fn wrong(&self, row: Row, rounds: u64) -> Result<Option<u64>, Failure> {
-        let len = Self::len(row) as u64;
-        let expected = |i: u64| match rounds.checked_sub(i + 1) {
-            // The last round that came by here.
-            Some(after) if self.receives && i < len => i + after / len * len,
-            _ => u64::MAX,
-        };
-        let wrong = self.dst.to_vec().iter().zip(0..).filter(|&(&value, i)| value != expected(i)).count();
-        Ok(Some(wrong as u64))
-    }
-
-    fn bytes(&self, _row: Row) -> u64 {
-        size_of::<u64>() as u64
-    }
-}
-
-/// The world's barrier: its blocks have a slot each, so many blocks make many barriers at once.
-pub(super) struct Barrier(Grid);
-
-impl Barrier {
-    pub(super) fn make(_world: &mut World, plan: &Plan<'_>) -> Result<Box<dyn Case>, Failure> {
-        Ok(Box::new(Self(Grid::new(plan.blocks, plan.common.threads))))
-    }
-}
-
-impl Case for Barrier {
-    fn labels(&self) -> Labels {
-        Labels {
-            element: 1,
-            datatype: "none",
-            redop: "none",
-            algorithm: "world",
-            protocol: "signal",
-            in_place: false,
-            one_launch: true,
-        }
-    }
-
-    fn prepare(&self, _row: Row) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), LaunchError> {
-        world.launch(stream, kernels::perf_barrier, self.0, (rounds,))
-    }
-
-    fn wrong(&self, _row: Row, _rounds: u64) -> Result<Option<u64>, Failure> {
-        Ok(None)
     }
 }

@@ -1,16 +1,15 @@
 //! What `perf` prints: nccl-tests' columns row by row, or one JSON document.
 
-use std::io::Write;
-
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::case::{Case, Labels, Row};
+use super::case::{Case, Labels};
 use super::measure::{Effort, Measured};
 use super::sweep::Plan;
 use super::table;
 use crate::World;
 use crate::cli::failure::Failure;
+use crate::cli::output::print;
 use crate::tunables::Key;
 
 /// What was run, and on what.
@@ -107,12 +106,11 @@ impl Report {
         out_of_place: Measured,
         in_place: Option<Measured>,
     ) -> Result<(), Failure> {
-        let half = |measured: Measured, in_place| Half::new(case, Row { size, in_place }, measured);
         let line = Line {
             size,
             count: size / self.document.heading.labels.element,
-            out_of_place: half(out_of_place, false),
-            in_place: in_place.map(|measured| half(measured, true)),
+            out_of_place: Half::new(case, size, out_of_place),
+            in_place: in_place.map(|measured| Half::new(case, size, measured)),
         };
         if !self.json {
             self.print(&table::row(&self.document.heading, &line))?;
@@ -138,17 +136,13 @@ impl Report {
     }
 
     fn print(&self, text: &str) -> Result<(), Failure> {
-        self.bar.suspend(|| {
-            let mut out = std::io::stdout().lock();
-            out.write_all(text.as_bytes())?;
-            Ok(out.flush()?)
-        })
+        self.bar.suspend(|| print(text))
     }
 }
 
 impl Half {
-    fn new(case: &dyn Case, row: Row, measured: Measured) -> Self {
-        let algbw = case.bytes(row) as f64 / measured.seconds / 1e9;
+    fn new(case: &dyn Case, size: u64, measured: Measured) -> Self {
+        let algbw = size as f64 / measured.seconds / 1e9;
         Self {
             time_us: measured.seconds * 1e6,
             algbw,

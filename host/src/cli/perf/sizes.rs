@@ -8,7 +8,7 @@ pub(in crate::cli) struct SizeArgs {
     /// Smallest message, bytes (K, M, G may follow) [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse)]
     minbytes: Option<u64>,
-    /// Largest message, bytes [default: 64M; ping-pong and put-value: 4M]
+    /// Largest message, bytes [default: 64M; 4M for ping-pong]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse)]
     maxbytes: Option<u64>,
     /// Each size is the one before times this

@@ -16,7 +16,6 @@ pub(super) fn heading(heading: &Heading) -> String {
     let launches = if labels.one_launch { "all in one kernel" } else { "each a launch" };
     let time = match *operation {
         "ping-pong" => "; times are of half a round trip",
-        "put-value" => "; times and bandwidths are of one value",
         _ => "",
     };
     let (places, names, units) = if labels.in_place {

@@ -1,0 +1,89 @@
+//! `congruent lint`: checks PTX files for what is wrong on a GPU and no test on a CPU sees.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use congruent_verify::{LintError, Report};
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::output::{print, print_json};
+
+/// Check PTX of kernels for what goes wrong on a GPU only
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  congruent lint kernels.ptx             findings with their lines and what to write instead
+  congruent lint --json ptx/*.ptx        the same for programs
+
+Exit codes: 0 nothing found, 1 something found or a file that is not PTX.")]
+pub(super) struct Args {
+    /// PTX files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Linted {
+    file: String,
+    error: Option<String>,
+    findings: Vec<Place>,
+    /// For people.
+    #[serde(skip)]
+    shown: String,
+}
+
+#[derive(Serialize)]
+struct Place {
+    rule: &'static str,
+    message: String,
+    line: usize,
+    column: usize,
+    help: &'static str,
+}
+
+/// Lints every file, also after one that cannot be.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let colour = !args.json && std::io::stdout().is_terminal();
+    let linted: Vec<Linted> = args.files.iter().map(|file| Linted::of(file, colour)).collect();
+    if args.json {
+        print_json(&linted)?;
+    } else {
+        let shown: String = linted.iter().map(|linted| &*linted.shown).collect();
+        let found: usize = linted.iter().map(|linted| linted.findings.len()).sum();
+        let failed = linted.iter().filter(|linted| linted.error.is_some()).count();
+        print(&format!("{shown}files: {}, findings: {found}, not readable as PTX: {failed}\n", linted.len()))?;
+    }
+    let clean = linted.iter().all(|linted| linted.error.is_none() && linted.findings.is_empty());
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Linted {
+    fn of(path: &Path, colour: bool) -> Self {
+        let file = path.display().to_string();
+        let failed = |error: String, shown: &str| {
+            let shown = format!("{}\n\n", shown.trim_end());
+            Self { file: file.clone(), error: Some(error), findings: Vec::new(), shown }
+        };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => return failed(error.to_string(), &format!("error: cannot read {file}: {error}")),
+        };
+        let report = match Report::new(&*file, &*text) {
+            Ok(report) => report,
+            Err(LintError::Parse { error, excerpt, .. }) => return failed(error.to_string(), &excerpt),
+            Err(error) => return failed(error.to_string(), &format!("error: {error}")),
+        };
+        let findings = report.findings().iter().map(|finding| {
+            let (line, column) = finding.span.line_column(&text);
+            Place { rule: finding.rule.id, message: finding.message.clone(), line, column, help: finding.rule.help }
+        });
+        let shown = if report.is_clean() { String::new() } else { format!("{}\n\n", report.render(colour)) };
+        Self { findings: findings.collect(), file, error: None, shown }
+    }
+}

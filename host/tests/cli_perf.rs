@@ -1,0 +1,167 @@
+//! `congruent perf` as users run it: every operation moves what it should, and the output is what its readers expect.
+#![cfg(feature = "cli")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod cli_support;
+
+use cli_support::{congruent, ended};
+use serde_json::Value;
+
+/// Runs a small sweep and gives its document.
+fn document(arguments: &[&str]) -> Value {
+    let ended = ended(congruent(&["perf"]).args(arguments).args(["-n", "4", "--json"]));
+    assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+fn rows(document: &Value) -> &Vec<Value> {
+    document["rows"].as_array().unwrap()
+}
+
+#[test]
+fn every_movement_arrives_at_every_size() {
+    for operation in ["put", "get", "ping-pong"] {
+        let document = document(&[operation, "-b", "1", "-e", "100K", "-f", "7"]);
+        assert_eq!(document["operation"], operation);
+        assert_eq!(document["pes"], 2);
+        assert_eq!(document["out_of_bounds_values"], 0, "{operation}");
+        assert_eq!(rows(&document).len(), 6);
+        for row in rows(&document) {
+            assert_eq!(row["out_of_place"]["wrong"], 0);
+            assert_eq!(row["out_of_place"]["rounds"], 4);
+            assert!(row["out_of_place"]["time_us"].as_f64().unwrap() > 0.0);
+            assert!(row["in_place"].is_null());
+        }
+    }
+}
+
+#[test]
+fn the_other_pes_look_on() {
+    for operation in ["put", "get", "ping-pong", "put-value", "fetch-add"] {
+        let document = document(&[operation, "-p", "3"]);
+        assert_eq!((&document["pes"], &document["out_of_bounds_values"]), (&3.into(), &0.into()), "{operation}");
+    }
+}
+
+#[test]
+fn words_have_one_row_and_the_barrier_nothing_to_check() {
+    for (operation, wrong) in [("put-value", Value::from(0)), ("fetch-add", Value::from(0)), ("barrier", Value::Null)] {
+        let document = document(&[operation]);
+        assert_eq!(rows(&document).len(), 1);
+        assert_eq!(rows(&document)[0]["out_of_place"]["wrong"], wrong, "{operation}");
+    }
+    assert_eq!(document(&["barrier", "--blocks", "3"])["pes"], 4);
+}
+
+#[test]
+fn all_reduce_is_right_in_every_type_with_every_operator() {
+    for datatype in ["int32", "uint32", "int64", "uint64", "half", "bfloat16", "float", "double"] {
+        for op in ["sum", "prod", "min", "max"] {
+            let document =
+                document(&["all-reduce", "-p", "3", "-b", "8", "-e", "21K", "-f", "51", "-d", datatype, "-o", op]);
+            assert_eq!(document["out_of_bounds_values"], 0, "{datatype} {op}");
+            assert_eq!(document["type"], datatype);
+            assert_eq!(document["redop"], op);
+            assert_eq!((&document["algorithm"], &document["protocol"]), (&"ring".into(), &"simple".into()));
+            assert_eq!(rows(&document).len(), 3);
+            assert!(rows(&document).iter().all(|row| row["in_place"]["wrong"] == 0));
+        }
+    }
+}
+
+#[test]
+fn all_reduce_is_right_for_any_number_of_pes_and_blocks() {
+    for (pes, blocks, width) in [("1", "1", "1"), ("2", "3", "1"), ("5", "2", "1"), ("3", "2", "4")] {
+        let shape = ["-p", pes, "--blocks", blocks, "--width", width];
+        let document = document(&[&["all-reduce", "-b", "4", "-e", "300K", "-f", "90"][..], &shape].concat());
+        assert_eq!(document["out_of_bounds_values"], 0, "{shape:?}");
+        assert_eq!(document["machine"], format!("cpu, width {width}"));
+    }
+}
+
+#[test]
+fn bus_bandwidth_is_what_a_ring_needs() {
+    let document = document(&["all-reduce", "-p", "4", "-b", "64K", "-e", "64K"]);
+    let half = &rows(&document)[0]["in_place"];
+    let (algbw, busbw) = (half["algbw"].as_f64().unwrap(), half["busbw"].as_f64().unwrap());
+    assert!((busbw / algbw - 1.5).abs() < 1e-9, "{busbw} / {algbw}");
+    let time = half["time_us"].as_f64().unwrap();
+    assert!((algbw - 65536.0 / time / 1e3).abs() < 1e-9);
+}
+
+#[test]
+fn the_table_has_the_columns_of_nccl_tests() {
+    let ended = ended(&mut congruent(&["perf", "all-reduce", "-p", "2", "-b", "8", "-e", "16", "-n", "2"]));
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""));
+    let rows: Vec<Vec<&str>> =
+        ended.out.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0][..5], ["8", "2", "float", "sum", "-1"]);
+    assert_eq!((rows[0][8], rows[0][12]), ("0", "0"));
+    assert_eq!(rows[1][13..], ["ring", "simple", "2"]);
+    let names = ended.out.lines().find(|line| line.contains("algbw")).unwrap();
+    let names: Vec<&str> = names.trim_start_matches('#').split_whitespace().collect();
+    assert_eq!(names[..9], ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]);
+    assert_eq!(names.len(), rows[0].len());
+    assert!(ended.out.contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "));
+}
+
+#[test]
+fn unchecked_data_is_not_called_right() {
+    let document = document(&["put", "-e", "64", "-c", "0"]);
+    assert!(document["out_of_bounds_values"].is_null());
+    assert!(rows(&document).iter().all(|row| row["out_of_place"]["wrong"].is_null()));
+}
+
+#[test]
+fn rounds_are_found_where_none_are_given() {
+    let ended = ended(&mut congruent(&["perf", "put", "-b", "1K", "-e", "1K", "--json"]));
+    let document: Value = serde_json::from_str(&ended.out).unwrap();
+    assert!(rows(&document)[0]["out_of_place"]["rounds"].as_u64().unwrap() > 100, "{}", ended.out);
+    assert_eq!(document["out_of_bounds_values"], 0);
+}
+
+#[test]
+fn pes_as_processes_of_a_job() {
+    let program = env!("CARGO_BIN_EXE_congruent");
+    let job =
+        ["run", "-n", "3", "--", program, "perf", "all-reduce", "-b", "8", "-e", "8K", "-f", "16", "-n", "3", "--json"];
+    let ended = ended(&mut congruent(&job));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // One document: only PE 0 prints.
+    let document: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((&document["pes"], &document["started_as"]), (&3.into(), &"processes".into()));
+    assert_eq!(document["out_of_bounds_values"], 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_a_line() {
+    for (arguments, complaint) in [
+        (&["put", "-b", "0"][..], "-b 0"),
+        (&["put", "-b", "1K", "-e", "8"], "-e 8 is less than -b 1024"),
+        (&["put", "-f", "1"], "1 is not in 2.."),
+        (&["put", "-b", "many"], "expected bytes"),
+        (&["put", "-p", "1"], "give 2 or more"),
+        (&["put", "-p", "0"], "0 is not in 1.."),
+        (&["put", "--width", "33"], "33 is not in 1..=32"),
+        (&["put", "-c", "2"], "2 is not in 0..=1"),
+        (&["all-reduce", "-d", "float128"], "possible values"),
+        (&["all-reduce", "-b", "4", "-d", "double"], "one element has 8 bytes"),
+        (&["all-reduce", "-f", "2", "-i", "8"], "cannot be used with"),
+        (&["all-reduce", "-d", "bfloat16", "-p", "300", "-e", "8"], "sums of more than 256 PEs"),
+        (&["rumble"], "unrecognized subcommand"),
+    ] {
+        let ended = ended(congruent(&["perf"]).args(arguments));
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
+        assert!(ended.err.starts_with("error: ") && ended.err.contains(complaint), "{arguments:?}: {}", ended.err);
+        assert_eq!(ended.out, "");
+    }
+}
+
+#[test]
+fn more_blocks_than_there_are_slots_fail_with_the_way_out() {
+    let ended = ended(&mut congruent(&["perf", "barrier", "--blocks", "65", "-n", "1"]));
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("raise CONGRUENT_MAX_BLOCKS"), "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+}

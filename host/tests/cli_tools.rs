@@ -1,0 +1,150 @@
+//! `congruent info`, `doctor` and `lint`, and what all commands have in common.
+#![cfg(feature = "cli")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod cli_support;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use cli_support::{congruent, ended};
+use serde_json::Value;
+
+fn repository(path: &str) -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path).display().to_string()
+}
+
+#[test]
+fn info_tells_the_machine_and_every_setting() {
+    let shown = ended(congruent(&["info"]).env("CONGRUENT_HEAP", "32M"));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""));
+    for part in
+        [env!("CARGO_PKG_VERSION"), "kernel ABI", "PE 0 of 1", "cpu, width 1", "launcher: none", "CONGRUENT_CPU_WIDTH"]
+    {
+        assert!(shown.out.contains(part), "no {part} in:\n{}", shown.out);
+    }
+    let heap = shown.out.lines().find(|line| line.starts_with("CONGRUENT_HEAP")).unwrap();
+    assert_eq!(heap.split_whitespace().collect::<Vec<_>>()[1..3], ["32M", "environment"]);
+    let json = ended(&mut congruent(&["info", "--json"]));
+    let document: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&document["pes"], &document["pe"]), (&1.into(), &0.into()));
+    assert_eq!(document["tunables"][0]["name"], "CONGRUENT_HEAP");
+}
+
+#[test]
+fn info_tells_the_job_once_and_keeps_its_secret() {
+    let program = env!("CARGO_BIN_EXE_congruent");
+    let shown = ended(&mut congruent(&["run", "-n", "2", "--", program, "info"]));
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    assert_eq!(shown.out.matches("PE 0 of 2, launcher: congruent run").count(), 1, "{}", shown.out);
+    assert!(!shown.out.contains("PE 1 of 2"));
+    let token = shown.out.lines().find(|line| line.starts_with("CONGRUENT_JOB_TOKEN")).unwrap();
+    assert_eq!(token.split_whitespace().nth(1), Some("(set)"));
+}
+
+#[test]
+fn a_misspelt_variable_is_refused_everywhere_and_the_list_still_comes() {
+    for command in [&["info"][..], &["perf", "put", "-e", "8"]] {
+        let refused = ended(congruent(command).env("CONGRUENT_HAEP", "1G"));
+        assert_eq!((refused.code, &*refused.out), (Some(1), ""), "{command:?}");
+        assert!(refused.err.contains("did you mean CONGRUENT_HEAP?"), "{}", refused.err);
+    }
+    let listed = ended(congruent(&["info", "--env"]).env("CONGRUENT_HAEP", "1G"));
+    assert_eq!(listed.code, Some(1));
+    assert!(
+        listed.out.contains("CONGRUENT_HEAP ") && listed.err.contains("did you mean CONGRUENT_HEAP?"),
+        "{listed:?}"
+    );
+}
+
+#[test]
+fn info_env_lists_variables_only() {
+    let listed = ended(&mut congruent(&["info", "--env"]));
+    assert_eq!(listed.code, Some(0));
+    for name in ["CONGRUENT_HEAP", "CONGRUENT_DEADLINE_MS", "CONGRUENT_PE", "CONGRUENT_RENDEZVOUS"] {
+        assert!(listed.out.contains(name), "no {name}");
+    }
+    assert!(!listed.out.contains("machine "));
+}
+
+#[test]
+fn doctor_finds_that_this_machine_can_run() {
+    let shown = ended(&mut congruent(&["doctor"]));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
+    for subject in ["cores", "memory", "sealed memory", "futex", "pidfd", "a world of two PEs", "NVIDIA GPU", "ptxas"] {
+        assert!(shown.out.contains(subject), "no {subject} in:\n{}", shown.out);
+    }
+    // Not a terminal, so no colours.
+    assert!(!shown.out.contains('\u{1b}'));
+    let json = ended(&mut congruent(&["doctor", "--json"]));
+    let lines: Vec<Value> = serde_json::from_str(&json.out).unwrap();
+    assert!(lines.iter().all(|line| line["verdict"] == "ok" || line["next"].is_string()));
+}
+
+#[test]
+fn doctor_says_no_where_a_world_cannot_be_built() {
+    let shown = ended(congruent(&["doctor"]).env("CONGRUENT_HAEP", "1G"));
+    assert_eq!(shown.code, Some(1), "{shown:?}");
+    let line = shown.out.lines().find(|line| line.starts_with("fatal")).unwrap();
+    assert!(line.contains("a world of two PEs") && line.contains("did you mean CONGRUENT_HEAP?"), "{line}");
+    assert!(shown.out.contains("Kernels cannot run"));
+}
+
+#[test]
+fn lint_passes_good_ptx() {
+    let shown = ended(&mut congruent(&["lint", &repository("verify/tests/fixtures/put_signal.sm_90.ptx")]));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
+    assert_eq!(shown.out, "files: 1, findings: 0, not readable as PTX: 0\n");
+}
+
+#[test]
+fn lint_shows_what_is_bad_and_goes_on() {
+    let bad = repository("verify/tests/fixtures/stack_frame.ptx");
+    let files = [&*repository("Cargo.toml"), &bad, "/nonexistent.ptx"];
+    let shown = ended(congruent(&["lint"]).args(files));
+    assert_eq!(shown.code, Some(1));
+    for part in ["error[stack-frame]", "stack_frame.ptx:8", "help:", "no PTX token", "cannot read /nonexistent.ptx"] {
+        assert!(shown.out.contains(part), "no {part} in:\n{}", shown.out);
+    }
+    let json = ended(congruent(&["lint", "--json"]).args(files));
+    assert_eq!(json.code, Some(1));
+    let linted: Value = serde_json::from_str(&json.out).unwrap();
+    assert!(linted[0]["error"].is_string() && linted[2]["error"].is_string());
+    assert_eq!(
+        (&linted[1]["findings"][0]["rule"], &linted[1]["findings"][0]["line"]),
+        (&"stack-frame".into(), &8.into())
+    );
+    let alone = ended(congruent(&["lint", &bad]).arg("--json"));
+    assert_eq!(alone.code, Some(1));
+}
+
+#[test]
+fn help_and_version() {
+    let version = ended(&mut congruent(&["--version"]));
+    assert_eq!(
+        (version.code, version.out),
+        (Some(0), concat!("congruent ", env!("CARGO_PKG_VERSION"), "\n").to_owned())
+    );
+    for command in [&["--help"][..], &["perf", "--help"], &["info", "--help"], &["lint", "--help"], &["run", "--help"]]
+    {
+        let help = ended(&mut congruent(command));
+        assert_eq!(help.code, Some(0), "{command:?}");
+        assert!(help.out.contains("Examples:") && help.out.contains("Usage:"), "{command:?}: {}", help.out);
+    }
+    for command in [&[][..], &["pref"], &["run", "-n", "0", "--", "true"], &["run", "-n", "2"], &["lint"]] {
+        let refused = ended(&mut congruent(command));
+        assert_eq!((refused.code, &*refused.out), (Some(2), ""), "{command:?}: {}", refused.err);
+    }
+}
+
+#[test]
+fn a_reader_who_leaves_is_no_failure() {
+    for command in [&["perf", "put", "-e", "1M"][..], &["info"], &["doctor"]] {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let child = congruent(command).stdout(write).stderr(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{command:?}: {output:?}");
+    }
+}
