@@ -15,13 +15,14 @@
 //! Run it with `cargo run --release --example jacobi -- --pes 4`, or with
 //! `congruent run -n 4 target/release/examples/jacobi`.
 
+use std::error::Error;
 use std::time::Instant;
 
 use clap::Parser;
 use congruent::collectives::Max;
 use congruent::collectives::ring::{self, Ring};
 use congruent::device::{Block, Ctx, Group, KernelArg, Semaphore, Sym, kernels};
-use congruent::{Error, Grid, World};
+use congruent::{Grid, World};
 
 /// One PE's part of the plate: the same on every PE but for the number of its rows.
 #[repr(C)]
@@ -175,15 +176,19 @@ struct Args {
     limit: u32,
 }
 
-fn main() -> Result<(), Error> {
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Result<()> {
     let args = Args::parse();
     congruent::run(args.pes, |world| solve(world, &args))?;
     Ok(())
 }
 
-fn solve(world: &mut World, args: &Args) -> Result<(), Error> {
+fn solve(world: &mut World, args: &Args) -> Result<()> {
     let (pe, npes) = (world.pe().index() as u32, world.npes() as u32);
-    assert!(args.rows >= npes && args.columns > 0, "a plate has a row for each PE, and a column");
+    if args.rows < npes || args.columns == 0 {
+        return Err(format!("a plate for {npes} PEs has at least {npes} rows, and a column").into());
+    }
     let room = args.rows.div_ceil(npes);
     let width = args.columns as usize + 2;
     let cells = world.alloc::<f32>(2 * (room as usize + 2) * width)?;
@@ -220,7 +225,9 @@ fn solve(world: &mut World, args: &Args) -> Result<(), Error> {
         cells.read(((steps % 2) * (room + 2) + row) as usize * width, &mut row_of_plate)?;
         let start = (first_row + row) as usize * width;
         let same = row_of_plate.iter().zip(&expected[start..start + width]).all(|(a, b)| a.to_bits() == b.to_bits());
-        assert!(same, "PE {pe}: row {row} differs from the sequential solve");
+        if !same {
+            return Err(format!("PE {pe}: row {row} differs from the sequential solve").into());
+        }
     }
     world.barrier()?;
     if pe == 0 {
