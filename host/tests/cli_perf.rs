@@ -165,3 +165,15 @@ fn more_blocks_than_there_are_slots_fail_with_the_way_out() {
     assert!(ended.err.contains("raise CONGRUENT_MAX_BLOCKS"), "{}", ended.err);
     assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
 }
+
+#[test]
+fn what_runs_through_the_proxy_says_so() {
+    let run = |operation| ended(congruent(&["perf", operation, "-n", "4", "--json"]).env("CONGRUENT_P2P_DISABLE", "1"));
+    for operation in ["put-value", "fetch-add"] {
+        let document: Value = serde_json::from_str(&run(operation).out).unwrap();
+        assert_eq!((&document["algorithm"], &document["out_of_bounds_values"]), (&"proxy".into(), &0.into()));
+    }
+    let refused = run("all-reduce");
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("unset CONGRUENT_P2P_DISABLE"), "{}", refused.err);
+}

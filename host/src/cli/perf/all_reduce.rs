@@ -6,7 +6,7 @@ use congruent_device::{Sym, bf16, f16};
 use congruent_kernels::{self as kernels, Reducible};
 
 use super::Common;
-use super::case::{Case, Labels, Row};
+use super::case::{Case, Labels, Row, is_proxied};
 use super::measure::Work;
 use super::pattern::{GUARD, Pattern, Sample, clear, number};
 use super::sizes::SizeArgs;
@@ -143,6 +143,10 @@ impl<T: Timed> AllReduce<T> {
             let complaint = format!("-d {}: sums of more than {most} PEs round, so they cannot be checked", T::NAME);
             return Err(Failure::Usage(complaint));
         }
+        if is_proxied(world) && npes > 1 {
+            let complaint = "all-reduce: its ring reaches neighbours by load and store; unset CONGRUENT_P2P_DISABLE";
+            return Err(Failure::Failed(complaint.to_owned()));
+        }
         let len = plan.longest() as usize / size_of::<T>() + GUARD;
         Ok(Self {
             op,
@@ -156,13 +160,18 @@ impl<T: Timed> AllReduce<T> {
         })
     }
 
+    /// Whether a kernel has all rounds.
+    fn in_kernel(&self) -> bool {
+        T::IN_KERNEL_SUM && self.op == Operator::Sum
+    }
+
     fn len(row: Row) -> usize {
         row.size as usize / size_of::<T>()
     }
 }
 
 impl<T: Timed> Case for AllReduce<T> {
-    fn labels(&self) -> Labels {
+    fn labels(&self, _world: &World) -> Labels {
         Labels {
             element: size_of::<T>() as u64,
             datatype: T::NAME,
@@ -170,7 +179,7 @@ impl<T: Timed> Case for AllReduce<T> {
             algorithm: "ring",
             protocol: "simple",
             in_place: true,
-            one_launch: T::IN_KERNEL_SUM && self.op == Operator::Sum,
+            one_launch: self.in_kernel(),
         }
     }
 
@@ -183,7 +192,7 @@ impl<T: Timed> Case for AllReduce<T> {
         let src = self.src.view().slice(..Self::len(row));
         let dst = if row.in_place { src } else { self.dst.view().slice(..Self::len(row)) };
         let arguments = (dst, src, self.plan.view());
-        if self.labels().one_launch {
+        if self.in_kernel() {
             return T::launch_sum(world, stream, self.grid, arguments, rounds);
         }
         (0..rounds).try_for_each(|_| launch_one(world, stream, self.grid, arguments, self.op.into()))

@@ -38,22 +38,29 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// One-sided operations, each in a kernel that repeats it.
-    pub(super) const DIRECT: Self = Self {
-        element: 1,
-        datatype: "none",
-        redop: "none",
-        algorithm: "direct",
-        protocol: "simple",
-        in_place: false,
-        one_launch: true,
-    };
+    /// One-sided operations on bytes, each in a kernel that repeats it.
+    pub(super) fn one_sided(world: &World) -> Self {
+        Self {
+            element: 1,
+            datatype: "none",
+            redop: "none",
+            algorithm: if is_proxied(world) { "proxy" } else { "direct" },
+            protocol: "simple",
+            in_place: false,
+            one_launch: true,
+        }
+    }
+}
+
+/// Whether PEs reach each other through the proxy and not by load and store.
+pub(super) fn is_proxied(world: &World) -> bool {
+    world.shared().context().routes != 0
 }
 
 /// An operation with buffers for its longest message. All PEs make the same calls.
 pub(super) trait Case {
     /// How the columns name it.
-    fn labels(&self) -> Labels;
+    fn labels(&self, world: &World) -> Labels;
 
     /// Fills this PE's buffers: the source with its pattern, the destination with zeros.
     fn prepare(&self, row: Row) -> Result<(), Failure>;

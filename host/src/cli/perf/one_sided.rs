@@ -64,9 +64,9 @@ impl Move {
 }
 
 impl Case for Move {
-    fn labels(&self) -> Labels {
+    fn labels(&self, world: &World) -> Labels {
         let protocol = if self.movement == Movement::PingPong { "signal" } else { "simple" };
-        Labels { element: 1, datatype: "uint8", protocol, ..Labels::DIRECT }
+        Labels { element: 1, datatype: "uint8", protocol, ..Labels::one_sided(world) }
     }
 
     fn prepare(&self, row: Row) -> Result<(), Failure> {

@@ -85,7 +85,7 @@ pub(super) fn run(
 fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<u64, Failure> {
     let common = plan.common;
     let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1 };
-    let labels = case.labels();
+    let labels = case.labels(world);
     let stream = world.stream()?;
     let mut report = if world.pe().index() == 0 {
         Some(Report::start(Heading::new(world, plan, &effort, labels), plan.sizes.len(), common.json)?)

@@ -19,7 +19,8 @@ pub(super) fn heading(heading: &Heading) -> String {
         _ => "",
     };
     let (places, names, units) = if labels.in_place {
-        (format!("{:>23}{:>33}", "out-of-place", "in-place"), HALF.repeat(2), UNITS.repeat(2))
+        let places = format!("# {:50}{:>23}{:>33}\n", "", "out-of-place", "in-place");
+        (places, HALF.repeat(2), UNITS.repeat(2))
     } else {
         (String::new(), HALF.to_owned(), UNITS.to_owned())
     };
@@ -30,10 +31,9 @@ pub(super) fn heading(heading: &Heading) -> String {
          # machine: {machine}, {cores} cores; PEs: {pes} {started_as}; heap: {heap} MiB each\n\
          # launch: blocks {blocks}, threads {threads}; {rounds}, {launches}{time}\n\
          #\n\
-         # {:50}{places}\n\
+         {places}\
          # {first}{names}    algo   proto    rounds\n\
-         # {second}{units}\n",
-        ""
+         # {second}{units}\n"
     )
     .lines()
     .map(|line| line.trim_end().to_owned() + "\n")

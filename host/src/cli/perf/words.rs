@@ -63,9 +63,9 @@ impl Word {
 }
 
 impl Case for Word {
-    fn labels(&self) -> Labels {
+    fn labels(&self, world: &World) -> Labels {
         let protocol = if self.operation == WordOperation::Put { "value" } else { "atomic" };
-        Labels { element: size_of::<u64>() as u64, datatype: "uint64", protocol, ..Labels::DIRECT }
+        Labels { element: size_of::<u64>() as u64, datatype: "uint64", protocol, ..Labels::one_sided(world) }
     }
 
     fn prepare(&self, _row: Row) -> Result<(), Failure> {
@@ -89,8 +89,8 @@ impl Case for Word {
 struct Barrier(Grid);
 
 impl Case for Barrier {
-    fn labels(&self) -> Labels {
-        Labels { protocol: "signal", ..Labels::DIRECT }
+    fn labels(&self, world: &World) -> Labels {
+        Labels { protocol: "signal", ..Labels::one_sided(world) }
     }
 
     fn prepare(&self, _row: Row) -> Result<(), Failure> {
