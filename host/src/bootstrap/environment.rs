@@ -114,7 +114,8 @@ fn torchrun(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
     let rendezvous = if env.number("LOCAL_WORLD_SIZE")? == Some(npes.1) {
         Rendezvous::File { name: name.clone() }
     } else {
-        let port = port.checked_add(1).filter(|first| *first <= u16::MAX - TORCH_PORTS).unwrap_or(port - TORCH_PORTS);
+        let after = port.checked_add(1).filter(|first| *first <= u16::MAX - TORCH_PORTS);
+        let port = after.unwrap_or_else(|| port - TORCH_PORTS);
         Rendezvous::Address { host, port, ports: TORCH_PORTS }
     };
     let local_rank = env.number("LOCAL_RANK")?;
@@ -296,6 +297,7 @@ mod tests {
         assert_eq!(found.rendezvous, Rendezvous::Address { host: "node0".into(), port: 29501, ports: 16 });
         let last = job(&torch_and(&[("MASTER_PORT", "65535")])).unwrap();
         assert_eq!(last.rendezvous, Rendezvous::Address { host: "node0".into(), port: 65519, ports: 16 });
+        assert_eq!(job(&[("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().rendezvous, Rendezvous::Alone);
     }
 
     #[test]
