@@ -157,6 +157,8 @@ fn compare(control: &Control, tunables: &Tunables) -> Result<(), BuildError> {
     for (theirs, pe) in control.all_gather(&mine)?.iter().zip(0..) {
         for ((&(key, name), theirs), mine) in SHAPING.iter().zip(theirs.chunks(8)).zip(mine.chunks(8)) {
             if theirs != mine {
+                // Every PE finds a difference, so this one leaves in order: the others need not hear of it from here.
+                control.depart();
                 let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
                 return Err(BuildError::Mismatch { name, pe, mine: tunables.get(key), theirs });
             }
