@@ -139,7 +139,9 @@ fn help_and_version() {
 
 #[test]
 fn a_reader_who_leaves_is_no_failure() {
-    for command in [&["perf", "put", "-e", "1M"][..], &["info"], &["doctor"]] {
+    let program = env!("CARGO_BIN_EXE_congruent");
+    let job = ["run", "-n", "3", "--", program, "perf", "all-reduce", "-e", "64K", "-n", "3"];
+    for command in [&["perf", "all-reduce", "-e", "64K"][..], &job, &["info"], &["doctor"]] {
         let (read, write) = std::io::pipe().unwrap();
         drop(read);
         let child = congruent(command).stdout(write).stderr(Stdio::piped()).spawn().unwrap();
@@ -147,4 +149,13 @@ fn a_reader_who_leaves_is_no_failure() {
         assert_eq!(output.status.code(), Some(0), "{command:?}: {output:?}");
         assert!(output.stderr.is_empty(), "{command:?}: {output:?}");
     }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_in_a_line() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = congruent(&["perf", "put", "-e", "64"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.starts_with("error: cannot write to standard output") && err.lines().count() == 1, "{err}");
 }

@@ -129,7 +129,9 @@ fn calibrate(first: u64, mut time: impl FnMut(u64) -> Result<Duration, Failure>)
 }
 
 /// Gives every PE's number to every PE.
-fn exchange(world: &mut World, what: &str, mine: u64) -> Result<impl Iterator<Item = u64> + use<>, Failure> {
+///
+/// # Collective
+pub(super) fn exchange(world: &mut World, what: &str, mine: u64) -> Result<impl Iterator<Item = u64> + use<>, Failure> {
     let all = world.exchange(what, &mine.to_string())?;
     let numbers: Result<Vec<u64>, _> = all.iter().map(|number| number.parse()).collect();
     let numbers = numbers.map_err(|_| Failure::Failed(format!("a PE sent something else than {what}")))?;

@@ -63,6 +63,8 @@ pub(super) struct Report {
     json: bool,
     /// On standard error, and only where that is a terminal.
     bar: ProgressBar,
+    /// The first failure to print; nothing is printed after it.
+    printed: Result<(), Failure>,
 }
 
 impl Heading {
@@ -87,25 +89,19 @@ impl Heading {
 
 impl Report {
     /// Prints the heading.
-    pub(super) fn start(heading: Heading, rows: usize, json: bool) -> Result<Self, Failure> {
+    pub(super) fn start(heading: Heading, rows: usize, json: bool) -> Self {
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} sizes, {elapsed}");
         let bar = ProgressBar::new(rows as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let document = Document { heading, rows: Vec::new(), out_of_bounds_values: None, average_bus_bandwidth: 0.0 };
-        let report = Self { document, json, bar };
+        let mut report = Self { document, json, bar, printed: Ok(()) };
         if !json {
-            report.print(&table::heading(&report.document.heading))?;
+            report.print(&table::heading(&report.document.heading));
         }
-        Ok(report)
+        report
     }
 
     /// Prints a row.
-    pub(super) fn row(
-        &mut self,
-        case: &dyn Case,
-        size: u64,
-        out_of_place: Measured,
-        in_place: Option<Measured>,
-    ) -> Result<(), Failure> {
+    pub(super) fn row(&mut self, case: &dyn Case, size: u64, out_of_place: Measured, in_place: Option<Measured>) {
         let line = Line {
             size,
             count: size / self.document.heading.labels.element,
@@ -113,11 +109,15 @@ impl Report {
             in_place: in_place.map(|measured| Half::new(case, size, measured)),
         };
         if !self.json {
-            self.print(&table::row(&self.document.heading, &line))?;
+            self.print(&table::row(&self.document.heading, &line));
         }
         self.document.rows.push(line);
         self.bar.inc(1);
-        Ok(())
+    }
+
+    /// Whether everything so far could be printed.
+    pub(super) fn is_printed(&self) -> bool {
+        self.printed.is_ok()
     }
 
     /// Prints the footer, or the document.
@@ -132,11 +132,14 @@ impl Report {
         } else {
             table::footer(&self.document)
         };
-        self.print(&text)
+        self.print(&text);
+        self.printed
     }
 
-    fn print(&self, text: &str) -> Result<(), Failure> {
-        self.bar.suspend(|| print(text))
+    fn print(&mut self, text: &str) {
+        if self.printed.is_ok() {
+            self.printed = self.bar.suspend(|| print(text));
+        }
     }
 }
 

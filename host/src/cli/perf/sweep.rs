@@ -4,7 +4,7 @@ use congruent_device::abi;
 
 use super::Common;
 use super::case::{Case, Row};
-use super::measure::{Effort, measure};
+use super::measure::{Effort, exchange, measure};
 use super::pattern::GUARD;
 use super::report::{Heading, Report};
 use crate::bootstrap::{Bootstrap, Launcher};
@@ -75,23 +75,28 @@ pub(super) fn run(
     if let Some(width) = plan.common.width {
         builder = builder.width(width);
     }
-    let wrong = builder.run(pes as usize, |world| {
+    let ended = builder.run(pes as usize, |world| {
         let case = make(world, &plan)?;
         sweep(world, &plan, &*case)
     })?;
-    Ok(wrong.into_iter().next().unwrap_or(0))
+    ended.into_iter().next().map_or(Ok(0), |ended| ended.printed.map(|()| ended.wrong))
 }
 
-fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<u64, Failure> {
+/// How a sweep ended on a PE.
+struct Ended {
+    /// Wrong elements of all PEs.
+    wrong: u64,
+    /// What came of printing, which is PE 0's. It is no error of the sweep: all PEs end it together, in order.
+    printed: Result<(), Failure>,
+}
+
+fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, Failure> {
     let common = plan.common;
     let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1 };
     let labels = case.labels(world);
     let stream = world.stream()?;
-    let mut report = if world.pe().index() == 0 {
-        Some(Report::start(Heading::new(world, plan, &effort, labels), plan.sizes.len(), common.json)?)
-    } else {
-        None
-    };
+    let heading = Heading::new(world, plan, &effort, labels);
+    let mut report = (world.pe().index() == 0).then(|| Report::start(heading, plan.sizes.len(), common.json));
     let mut wrong = 0;
     for &size in plan.sizes {
         let mut half = |in_place| measure(world, &stream, case, Row { size, in_place }, effort);
@@ -99,11 +104,12 @@ fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<u64, Fai
         let in_place = if labels.in_place { Some(half(true)?) } else { None };
         wrong += out_of_place.wrong.unwrap_or(0) + in_place.and_then(|half| half.wrong).unwrap_or(0);
         if let Some(report) = &mut report {
-            report.row(case, size, out_of_place, in_place)?;
+            report.row(case, size, out_of_place, in_place);
+        }
+        let unread = report.as_ref().is_some_and(|report| !report.is_printed());
+        if exchange(world, "output of perf", u64::from(unread))?.sum::<u64>() > 0 {
+            break;
         }
     }
-    if let Some(report) = report {
-        report.finish()?;
-    }
-    Ok(wrong)
+    Ok(Ended { wrong, printed: report.map_or(Ok(()), Report::finish) })
 }
