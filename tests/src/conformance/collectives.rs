@@ -65,7 +65,7 @@ where
         let arguments = (world.team(), dst.slice(range.clone())?, from, op, bench.plan.view());
         world.run(&bench.stream, K::default(), Grid::new(blocks, 64), arguments)?;
         let mut expected = padding;
-        expected[range].copy_from_slice(&all_reduced(n, len, |pe, i| T::sample(pe, i), |a, b| op_of(op, a, b)));
+        expected[range].copy_from_slice(&all_reduced(n, len, T::sample, |a, b| T::apply(op, a, b)));
         let mut found = vec![T::zeroed(); len + 2 * MARGIN];
         dst.read(0, &mut found)?;
         assert_same(&found, &expected, || format!("{} of {len}, {op:?}, {blocks} blocks, {in_place}", K::NAME));
@@ -85,15 +85,6 @@ where
     Ok(())
 }
 
-fn op_of<T: Sample>(op: Op, a: T, b: T) -> T {
-    match op {
-        Op::Sum => a.plus(b),
-        Op::Prod => a.times(b),
-        Op::Min => a.smaller(b),
-        Op::Max => a.larger(b),
-    }
-}
-
 fn scatter_and_gather<T: Sample + Reducible>(world: &mut World, bench: &Bench) -> Result<(), Error> {
     let (me, n) = (world.pe().index(), world.npes());
     for len in [1, 100, 5003] {
@@ -104,7 +95,7 @@ fn scatter_and_gather<T: Sample + Reducible>(world: &mut World, bench: &Bench) -
             buf.write(0, &samples(me, len))?;
             world.reduce_scatter(&bench.stream, grid, team, &buf, Op::Sum, &bench.plan)?;
             world.synchronize(&bench.stream)?;
-            let expected = all_reduced(n, len, |pe, i| T::sample(pe, i), |a, b| a.plus(b));
+            let expected = all_reduced(n, len, T::sample, |a, b| T::apply(Op::Sum, a, b));
             assert_same(&buf.to_vec()[mine.clone()], &expected[mine.clone()], case);
 
             let mut before: Vec<T> = values(me as u64, me, len);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use congruent::collectives::{Number, Share};
+use congruent::collectives::{Number, Op, Share};
 use congruent::device::Sym;
 use congruent_heap::{bf16, f16};
 
@@ -12,36 +12,58 @@ use super::pattern::value;
 pub(super) trait Sample: Number {
     /// What PE `pe` gives as element `i`.
     fn sample(pe: usize, i: usize) -> Self;
+
+    /// What an operator makes of two values, by arithmetic of the language's own.
+    fn apply(op: Op, a: Self, b: Self) -> Self;
 }
 
-macro_rules! samples {
-    ($($type:ty: $sample:expr;)*) => {$(
+macro_rules! integers {
+    ($($type:ty)*) => {$(
         impl Sample for $type {
             fn sample(pe: usize, i: usize) -> Self {
-                $sample(pe, i)
+                value(8, pe, i)
+            }
+
+            fn apply(op: Op, a: Self, b: Self) -> Self {
+                match op {
+                    Op::Sum => a.wrapping_add(b),
+                    Op::Prod => a.wrapping_mul(b),
+                    Op::Min => std::cmp::min(a, b),
+                    Op::Max => std::cmp::max(a, b),
+                }
             }
         }
     )*};
 }
 
-/// Between -0.75 and 1.25.
-fn fraction(pe: usize, i: usize) -> f64 {
-    0.25 + f64::from(value::<i32>(8, pe, i)) / f64::from(1u32 << 31)
+/// Those of 16 bits compute in `f32` and round once.
+macro_rules! floats {
+    ($($type:ty: $from:expr, $widen:expr, $narrow:expr;)*) => {$(
+        impl Sample for $type {
+            fn sample(pe: usize, i: usize) -> Self {
+                // Between -0.75 and 1.25.
+                $from(0.25 + f64::from(value::<i32>(8, pe, i)) / f64::from(1u32 << 31))
+            }
+
+            fn apply(op: Op, a: Self, b: Self) -> Self {
+                let (a, b) = ($widen(a), $widen(b));
+                $narrow(match op {
+                    Op::Sum => a + b,
+                    Op::Prod => a * b,
+                    Op::Min => if a < b { a } else { b },
+                    Op::Max => if a > b { a } else { b },
+                })
+            }
+        }
+    )*};
 }
 
-samples! {
-    i8: |pe, i| value(8, pe, i);
-    u8: |pe, i| value(8, pe, i);
-    i16: |pe, i| value(8, pe, i);
-    u16: |pe, i| value(8, pe, i);
-    i32: |pe, i| value(8, pe, i);
-    u32: |pe, i| value(8, pe, i);
-    i64: |pe, i| value(8, pe, i);
-    u64: |pe, i| value(8, pe, i);
-    f16: |pe, i| f16::from_f64(fraction(pe, i));
-    bf16: |pe, i| bf16::from_f64(fraction(pe, i));
-    f32: |pe, i| fraction(pe, i) as f32;
-    f64: fraction;
+integers! { i8 u8 i16 u16 i32 u32 i64 u64 }
+floats! {
+    f16: f16::from_f64, f16::to_f32, f16::from_f32;
+    bf16: bf16::from_f64, bf16::to_f32, bf16::from_f32;
+    f32: |x| x as f32, f32::from, f32::from;
+    f64: f64::from, f64::from, f64::from;
 }
 
 /// The first `len` samples of a PE.
