@@ -70,10 +70,15 @@ impl Builder {
             for control in controls {
                 let pe = control.pe();
                 let started = thread::Builder::new().name(format!("pe{pe}")).spawn_scoped(scope, move || {
-                    let result = builder::build(control, tunables.clone())
-                        .map_err(E::from)
-                        .and_then(|mut world| program_on(&mut world, program));
-                    result.map_err(fail).ok()
+                    let mut world =
+                        builder::build(control, tunables.clone()).map_err(|error| fail(error.into())).ok()?;
+                    let result = program(&mut world).map_err(|error| {
+                        // Kept before the other PEs hear of it, so that what they say about it does not come first.
+                        let reason = error.to_string();
+                        fail(error);
+                        world.shared().give_up(&reason);
+                    });
+                    result.ok()
                 });
                 match started {
                     Ok(handle) => pes.push(handle),
@@ -112,11 +117,7 @@ impl Builder {
             return self.local(npes, program);
         }
         let mut world = self.bootstrap(bootstrap).build()?;
-        Ok(vec![program_on(&mut world, &program)?])
+        let result = program(&mut world).inspect_err(|error| world.shared().give_up(&error.to_string()));
+        Ok(vec![result?])
     }
-}
-
-/// Runs the program; where it fails, the other PEs hear why.
-fn program_on<R, E: ToString>(world: &mut World, program: impl Fn(&mut World) -> Result<R, E>) -> Result<R, E> {
-    program(world).inspect_err(|error| world.shared().give_up(&error.to_string()))
 }

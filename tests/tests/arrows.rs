@@ -39,7 +39,7 @@ const ANYTHING: &[&str] = &["*"];
 const FOREIGN: &[(&str, &[&str])] = &[
     ("cudarc", &["congruent"]),
     ("ibverbs", &["congruent-transports"]),
-    ("rustix", &["congruent", "congruent-transports"]),
+    ("rustix", &["congruent", "congruent-transports", "congruent-benches"]),
     ("memmap2", &["congruent", "congruent-transports"]),
     ("libc", &["congruent", "congruent-transports"]),
     ("corosensei", &["congruent"]),
