@@ -62,7 +62,7 @@ fn launches_of_one_stream_keep_their_order() -> Result<(), Error> {
 #[test]
 fn worlds_of_one_process_do_not_meet() -> Result<(), Error> {
     let outer = congruent::local(3, |outer| {
-        let inner = congruent::local(2, |inner| ring_of(inner));
+        let inner = congruent::local(2, ring_of);
         let seen = ring_of(outer)?;
         assert_eq!(inner?, [101, 100]);
         Ok::<_, Error>(seen)

@@ -21,10 +21,22 @@ static MACHINE: Mutex<()> = Mutex::new(());
 /// # Panics
 /// Where a PE fails.
 pub fn threads(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    local(family, shapes, false);
+}
+
+/// Runs a family with PEs as threads of this process, each reached through its proxy, in each of these shapes.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn proxied(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    local(family, shapes, true);
+}
+
+fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], proxied: bool) {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     for &(width, npes) in shapes {
-        if let Err(error) = World::builder().heap(HEAP).width(width).local(npes, family) {
-            panic!("width {width}, {npes} PEs as threads: {error}");
+        if let Err(error) = World::builder().heap(HEAP).width(width).proxied(proxied).local(npes, family) {
+            panic!("width {width}, {npes} PEs as threads, proxied: {proxied}: {error}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub use collectives::collectives;
 pub use direct::direct;
 pub use groups::groups;
 pub use in_kernel::in_kernel;
-pub use machines::{Shape, processes, threads};
+pub use machines::{Shape, processes, proxied, threads};
 pub use ordering::ordering;
 pub use rma::rma;
 pub use signals::signals;
