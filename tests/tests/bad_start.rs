@@ -75,6 +75,9 @@ fn variables_that_are_misspelt_or_out_of_range() {
     assert_eq!(said_with(TEST, &good), "well");
 }
 
+/// Names and values.
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 #[test]
 fn launchers_that_say_too_little_or_contradict_each_other() {
     const TEST: &str = "launchers_that_say_too_little_or_contradict_each_other";
@@ -82,7 +85,7 @@ fn launchers_that_say_too_little_or_contradict_each_other() {
         return;
     }
     let rank = [("RANK", "0"), ("WORLD_SIZE", "2")];
-    let cases: [(&[(&str, &str)], &[&str]); 9] = [
+    let cases: [(Variables<'_>, &[&str]); 9] = [
         (&rank[..1], &["RANK is set but WORLD_SIZE is not"]),
         (&rank[1..], &["WORLD_SIZE is set but RANK is not"]),
         (&rank, &["RANK is set but MASTER_ADDR is not"]),

@@ -1,7 +1,7 @@
 //! PTX text as a tree: what the rules look at.
 //!
 //! The parser knows the dialect that LLVM prints and the instructions congruent writes by hand. It takes nothing else:
-//! [`forms`] lists every instruction, and one that is not there is an error instead of an unchecked instruction.
+//! The module `forms` lists every instruction, and one that is not there is an error instead of an unchecked instruction.
 
 mod body;
 mod cursor;
