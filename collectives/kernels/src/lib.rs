@@ -9,7 +9,8 @@ mod reduce;
 mod share;
 
 pub use perf::{
-    perf_all_reduce_f32, perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both, perf_put_value,
+    perf_all_reduce_f32, perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both,
+    perf_put_value,
 };
 #[cfg(not(target_arch = "nvptx64"))]
 pub use reduce::Reducible;
