@@ -34,10 +34,18 @@ pub(crate) struct Rings {
 // SAFETY: the pointers own their memory; whoever shares it accesses it atomically (see `Server` and the device's proxy.rs).
 unsafe impl Send for Rings {}
 
-/// The proxy of one PE. Dropping it stops the thread; the world is idle by then.
+/// The proxy of one PE.
 pub(crate) struct Proxy {
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the proxy is told.
+#[derive(Default)]
+struct Orders {
+    stop: AtomicBool,
+    /// Before it stops, to serve what has been asked for.
+    drain: AtomicBool,
 }
 
 impl Rings {
@@ -96,8 +104,8 @@ impl Proxy {
         transport: impl Transport + 'static,
         failed: impl FnOnce(TransportError) + Send + 'static,
     ) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let orders = Arc::new(Orders::default());
+        let told = Arc::clone(&orders);
         let pe_thread = thread::Builder::new().name("proxy".into());
         let thread = pe_thread.spawn(move || {
             let mut server = Server { rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
@@ -105,21 +113,30 @@ impl Proxy {
                 failed(error);
             }
             // Kernels may still look at the ring until they notice the failure: it lives until the world is idle.
-            while !told.load(Ordering::Acquire) {
+            while !told.stop.load(Ordering::Acquire) {
                 thread::park_timeout(Duration::from_millis(50));
             }
         })?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { orders, thread: Some(thread) })
+    }
+}
+
+impl Proxy {
+    /// Stops it, when no kernel runs any more. With `drain` it first serves what kernels have asked for and not waited for
+    /// (a notify, say); after a failure there may be entries that nobody will ever fill.
+    pub(crate) fn finish(&mut self, drain: bool) {
+        self.orders.drain.store(drain, Ordering::Relaxed);
+        self.orders.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ended = thread.join();
+        }
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ended = thread.join();
-        }
+        self.finish(false);
     }
 }
 
@@ -133,9 +150,9 @@ struct Server<'r, T> {
 }
 
 impl<T: Transport> Server<'_, T> {
-    fn serve(&mut self, stop: &AtomicBool) -> Result<(), TransportError> {
+    fn serve(&mut self, orders: &Orders) -> Result<(), TransportError> {
         let mut idle = 0;
-        while !stop.load(Ordering::Acquire) {
+        while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && self.is_behind()) {
             let mut busy = !self.in_flight.is_empty();
             while let Some(request) = self.take() {
                 self.start(&request)?;
@@ -150,6 +167,13 @@ impl<T: Transport> Server<'_, T> {
             }
         }
         Ok(())
+    }
+
+    /// Whether requests are left to serve. Asked when no kernel runs, so none comes after.
+    fn is_behind(&self) -> bool {
+        // SAFETY: the word is in the ring, which `rings` owns.
+        let reserved = atomic(unsafe { &raw mut (*self.rings.ring).reserved }).load(Ordering::Acquire);
+        self.next < reserved || !self.in_flight.is_empty()
     }
 
     /// The next request, once its producer has published it.

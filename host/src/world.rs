@@ -30,7 +30,7 @@ use crate::{AllocError, SymVec, Tunables, WorldFailure};
 pub struct World {
     shared: Arc<Shared>,
     /// Serves requests until the world goes, when no launch is in flight.
-    _proxy: Option<Proxy>,
+    proxy: Option<Proxy>,
     tunables: Tunables,
     allocator: Allocator,
     /// Objects that all PEs have retired and zeroed by the next collective call, when their memory can be given out.
@@ -56,7 +56,7 @@ impl World {
     }
 
     pub(crate) fn new(shared: Arc<Shared>, proxy: Option<Proxy>, tunables: Tunables, allocator: Allocator) -> Self {
-        Self { shared, _proxy: proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 }
+        Self { shared, proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 }
     }
 
     /// This PE.
@@ -199,6 +199,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.shared.wait_idle();
+        if let Some(proxy) = &mut self.proxy {
+            proxy.finish(self.shared.check().is_ok());
+        }
         if std::thread::panicking() {
             self.shared.give_up("its program panicked");
         } else if self.shared.check().is_ok() {
