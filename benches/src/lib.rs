@@ -4,6 +4,7 @@
 //! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks.
 #![forbid(unsafe_code)]
 
+pub mod ours;
 pub mod peer;
 pub mod requirement;
 pub mod sample;

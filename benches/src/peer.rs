@@ -6,6 +6,7 @@ use std::{env, io};
 
 use thiserror::Error;
 
+use crate::ours;
 use crate::sample::Sample;
 
 /// The name of our own side.
@@ -117,7 +118,7 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
     ]
 }
 
-/// Our own side: the binary `ours` of this crate, which starts its two PEs itself.
+/// Our own side: this very program, called by another word.
 #[derive(Debug)]
 struct Ours;
 
@@ -127,8 +128,8 @@ impl Peer for Ours {
     }
 
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
-        let program = beside_this("ours")?;
-        samples_of(&mut patiently(&[], &program, effort))
+        let program = this_program()?;
+        samples_of(&mut patiently(&[], &[program.as_path(), Path::new(ours::WORD)], effort))
     }
 }
 
@@ -139,7 +140,7 @@ impl Peer for CPeer {
 
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
         let program = self.compile()?;
-        samples_of(&mut patiently(self.launcher, &program, effort))
+        samples_of(&mut patiently(self.launcher, &[&program], effort))
     }
 }
 
@@ -151,7 +152,7 @@ impl CPeer {
                 return Err(PeerError::Missing { tool: (*tool).to_owned(), packages: self.packages });
             }
         }
-        let program = beside_this(self.source)?.with_extension("");
+        let program = this_program()?.with_file_name(self.source).with_extension("");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare").join(self.source);
         let flags = ["-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-o"];
         finish(Command::new(self.compiler).args(flags).args([&program, &source]))?;
@@ -159,16 +160,14 @@ impl CPeer {
     }
 }
 
-/// A file beside the running program.
-fn beside_this(name: &str) -> Result<PathBuf, PeerError> {
-    let here = env::current_exe().map_err(|source| PeerError::Start { program: name.to_owned(), source })?;
-    Ok(here.with_file_name(name))
+fn this_program() -> Result<PathBuf, PeerError> {
+    env::current_exe().map_err(|source| PeerError::Start { program: "this program".to_owned(), source })
 }
 
 /// A peer's program under its launcher, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.
-fn patiently(launcher: &[&str], program: &Path, effort: Effort) -> Command {
+fn patiently(launcher: &[&str], program: &[&Path], effort: Effort) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", &PATIENCE.to_string()]).args(launcher).arg(program);
+    command.args(["--kill-after=10", &PATIENCE.to_string()]).args(launcher).args(program);
     command.args([effort.repeats.to_string(), effort.max_bytes.to_string()]);
     command
 }

@@ -1,7 +1,7 @@
 //! Our side of the comparison: two PEs as processes, each on a core of its own, in-kernel loops.
 //!
-//! Called as the C peers are, `ours REPEATS MAX_BYTES`; it starts its two PEs itself and prints one sample a line. What
-//! each work is, `compare/sample.h` says.
+//! `compare ours REPEATS MAX_BYTES` does what the C peers do: it starts its two PEs and prints one sample a line. What each
+//! work is, `compare/sample.h` says.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -12,13 +12,18 @@ use congruent::collectives::Op;
 use congruent::collectives::ring::Ring;
 use congruent::device::{Kernel, Semaphore};
 use congruent::{Grid, Plan, Stream, SymVec, World, cli, kernels};
-use congruent_benches::sample::{Sample, Work};
 use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::sample::{Sample, Work};
 
 /// The smallest buffer of the bulk works.
 const SMALLEST_BULK: u64 = 64 << 10;
 
-fn main() -> ExitCode {
+/// The word on the command line that calls this.
+pub const WORD: &str = "ours";
+
+/// Starts the PEs, or is one of them.
+pub fn main() -> ExitCode {
     let done = match Bootstrap::from_env() {
         Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(),
         Ok(_) => measure().map(|()| ExitCode::SUCCESS),
@@ -37,8 +42,8 @@ fn launch() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn measure() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [repeats, max_bytes] = &arguments[..] else { return Err("usage: ours REPEATS MAX_BYTES".into()) };
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let [repeats, max_bytes] = &arguments[..] else { return Err("usage: compare ours REPEATS MAX_BYTES".into()) };
     let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
     let mut world = World::builder().heap(3 * max_bytes + (8 << 20)).build()?;
     // Threads that a stream makes from here on inherit the core.
