@@ -10,6 +10,17 @@ use socket2::{Domain, Socket, Type};
 /// How wide and how many: lanes of a warp, and PEs.
 pub type Shape = (u32, usize);
 
+/// With this variable set, a family runs at every width with every number of PEs, not only in the shapes chosen for it.
+const ALL_SHAPES: &str = "CONGRUENT_TEST_ALL_SHAPES";
+
+/// The shapes chosen for a family, or all of them.
+fn shapes_or_all(chosen: &[Shape]) -> Vec<Shape> {
+    match env::var_os(ALL_SHAPES) {
+        None => chosen.to_vec(),
+        Some(_) => [1, 4, 32].into_iter().flat_map(|width| (1..=8).map(move |npes| (width, npes))).collect(),
+    }
+}
+
 /// The heap of each PE. Families free what they allocate, so this is what one of them needs at once.
 const HEAP: u64 = 32 << 20;
 
@@ -34,7 +45,7 @@ pub fn proxied(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
 
 fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], proxied: bool) {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for &(width, npes) in shapes {
+    for (width, npes) in shapes_or_all(shapes) {
         if let Err(error) = World::builder().heap(HEAP).width(width).proxied(proxied).local(npes, family) {
             panic!("width {width}, {npes} PEs as threads, proxied: {proxied}: {error}");
         }
@@ -57,7 +68,7 @@ pub fn processes(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes
         }
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for &(width, npes) in shapes {
+    for (width, npes) in shapes_or_all(shapes) {
         let job = format!("width {width}, {npes} PEs as processes");
         if let Err(error) = run_job(&job, test, width, npes) {
             panic!("{job}: {error}");
