@@ -10,7 +10,7 @@ use core::sync::atomic::{self, AtomicI32, AtomicI64, AtomicU8, AtomicU16, Atomic
 
 use congruent_heap::{Pod, bf16, f16};
 
-use super::{Share, Word};
+use super::{Rmw, RmwInt, Share, Word};
 
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.
 ///
@@ -239,23 +239,6 @@ pub(crate) fn fence() {
 #[inline(always)]
 pub(crate) fn fence_sc() {
     atomic::fence(Ordering::SeqCst);
-}
-
-/// Relaxed read-modify-write; the pointers are mapped, aligned symmetric memory.
-pub(crate) trait Rmw: Sized {
-    unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn add(pointer: *mut Self, value: Self);
-    unsafe fn swap(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
-}
-
-/// The same, for integers.
-pub(crate) trait RmwInt: Rmw {
-    unsafe fn fetch_and(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_or(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
 }
 
 macro_rules! rmw_integers {

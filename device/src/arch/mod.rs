@@ -38,3 +38,20 @@ pub(crate) struct Share {
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
+
+/// Relaxed read-modify-write at system scope; the pointers are mapped symmetric memory, aligned.
+pub(crate) trait Rmw: Sized {
+    unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn add(pointer: *mut Self, value: Self);
+    unsafe fn swap(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
+}
+
+/// The same, for integers.
+pub(crate) trait RmwInt: Rmw {
+    unsafe fn fetch_and(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_or(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
+    unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
+}

@@ -10,7 +10,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use super::{Share, Word};
+use super::{Rmw, RmwInt, Share, Word};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
@@ -271,23 +271,6 @@ pub(crate) fn fence() {
 pub(crate) fn fence_sc() {
     // SAFETY: a fence.
     unsafe { asm!("fence.sc.sys;", options(nostack)) }
-}
-
-/// Relaxed read-modify-write at system scope; the pointers are mapped, aligned symmetric memory.
-pub(crate) trait Rmw: Sized {
-    unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn add(pointer: *mut Self, value: Self);
-    unsafe fn swap(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
-}
-
-/// The same, for integers.
-pub(crate) trait RmwInt: Rmw {
-    unsafe fn fetch_and(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_or(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
 }
 
 macro_rules! fetch {
