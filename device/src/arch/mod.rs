@@ -11,7 +11,7 @@
 //! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
-//! | `copy`, `copy_strided`, `fill`, `combine` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `copy`, `fill`, `combine` | bulk accesses by a group; bytes may tear, memory may not |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
