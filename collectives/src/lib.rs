@@ -22,11 +22,13 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod names;
 mod op;
 mod plan;
 pub mod ring;
 mod share;
 
+pub use names::{Algorithm, Collective, Datatype, Protocol};
 pub use op::{Max, Min, Number, Op, Prod, ReduceOp, Sum};
 pub use plan::{Needs, Shape};
 pub use share::Share;
