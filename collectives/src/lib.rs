@@ -23,12 +23,14 @@
 #![forbid(unsafe_code)]
 
 mod names;
+mod number;
 mod op;
 mod plan;
 pub mod ring;
 mod share;
 
 pub use names::{Algorithm, Collective, Datatype, Protocol};
-pub use op::{Max, Min, Number, Op, Prod, ReduceOp, Sum};
+pub use number::{AccumulateIn, Integer, Number};
+pub use op::{Arithmetic, Avg, BitAnd, BitOr, BitXor, In, Max, Min, Op, PreMulSum, Prod, ReduceOp, Sum};
 pub use plan::{Needs, Shape};
 pub use share::Share;

@@ -1,7 +1,5 @@
 //! The names of operations, algorithms and protocols, as they are printed, parsed and passed to kernels.
 
-use core::fmt;
-
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -30,13 +28,14 @@ macro_rules! names {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 f.pad(self.name())
             }
         }
     };
 }
+pub(crate) use names;
 
 names! {
     /// What a collective does.

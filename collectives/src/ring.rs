@@ -306,11 +306,17 @@ impl<'c, G: Tag> Neighbours<'c, G> {
                     ctx.wait(group, self.partial.from_rank(self.left), 1);
                 }
                 let parts = [from.at(self.left), value.at(self.own)];
+                let combine = |a, b| op.combine(if step == 0 { op.lift(a) } else { op.resume(a) }, op.lift(b));
                 if last && give {
-                    ctx.combine(group, [sum.at(self.own), sum.at(self.right)], parts, |a, b| op.combine(a, b));
+                    ctx.combine(group, [sum.at(self.own), sum.at(self.right)], parts, |a, b| {
+                        op.finish(combine(a, b), n)
+                    });
                     ctx.notify(group, self.finished.at(self.right).post());
                 } else {
-                    ctx.combine(group, [sum.at(self.own)], parts, |a, b| op.combine(a, b));
+                    ctx.combine(group, [sum.at(self.own)], parts, |a, b| {
+                        let sum = combine(a, b);
+                        if last { op.finish(sum, n) } else { op.lower(sum) }
+                    });
                     if !last {
                         ctx.notify(group, self.partial.at(self.right).post());
                     }

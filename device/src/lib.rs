@@ -38,6 +38,7 @@ mod bulk;
 mod ctx;
 mod direct;
 mod float16;
+mod float8;
 mod group;
 mod kernels;
 mod nonblocking;
@@ -59,7 +60,7 @@ pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
 pub use ctx::Ctx;
 pub use direct::Peer;
-pub use float16::Float16;
+pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]

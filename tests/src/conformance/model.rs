@@ -30,6 +30,7 @@ macro_rules! integers {
                     Op::Prod => a.wrapping_mul(b),
                     Op::Min => std::cmp::min(a, b),
                     Op::Max => std::cmp::max(a, b),
+                    _ => unknown(op),
                 }
             }
         }
@@ -52,6 +53,7 @@ macro_rules! floats {
                     Op::Prod => a * b,
                     Op::Min => if a < b { a } else { b },
                     Op::Max => if a > b { a } else { b },
+                    _ => unknown(op),
                 })
             }
         }
@@ -64,6 +66,10 @@ floats! {
     bf16: bf16::from_f64, bf16::to_f32, bf16::from_f32;
     f32: |x| x as f32, f32::from, f32::from;
     f64: f64::from, f64::from, f64::from;
+}
+
+fn unknown(op: Op) -> ! {
+    panic!("this model has no {op}")
 }
 
 /// The first `len` samples of a PE.
