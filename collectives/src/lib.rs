@@ -22,15 +22,22 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
+mod located;
 mod names;
 mod number;
 mod op;
+mod operators;
 mod plan;
 pub mod ring;
 mod share;
 
+pub use located::{MaxLoc, MinLoc};
 pub use names::{Algorithm, Collective, Datatype, Protocol};
 pub use number::{AccumulateIn, Integer, Number};
-pub use op::{Arithmetic, Avg, BitAnd, BitOr, BitXor, In, Max, Min, Op, PreMulSum, Prod, ReduceOp, Sum};
+pub use op::{Arithmetic, In, ReduceOp};
+pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
 pub use plan::{Needs, Shape};
 pub use share::Share;

@@ -50,8 +50,8 @@ mod team;
 mod wait;
 
 pub use congruent_heap::{
-    Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore, Signal,
-    Sym, Tag, TeamView, World, abi, bf16, f16, team_tag,
+    Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Locatable, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore,
+    Signal, Sym, Tag, TeamView, ValueAt, World, abi, bf16, f16, team_tag,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -25,7 +25,7 @@ mod team;
 pub use alloc::{AllocError, Allocator, FreeError, GRANULE, HeapStats, MAX_ALIGN};
 pub use argument::KernelArg;
 pub use pe::{Node, Pe, Rank, Tag, World};
-pub use pod::{Element, Fp8E4M3, Fp8E5M2, Pod, bf16, f16};
+pub use pod::{Element, Fp8E4M3, Fp8E5M2, Locatable, Pod, ValueAt, bf16, f16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use retire::{DecodeError, Retired};
 pub use signal::{Awaited, Notify, NotifyOp, Semaphore, Signal};

@@ -20,12 +20,58 @@ unsafe impl Element for crate::Semaphore {}
 // SAFETY: a Signal is one u64.
 unsafe impl Element for crate::Signal {}
 
-/// An 8-bit float of the E4M3 format (no infinities), as bytes: moved, never computed with, on its own.
+/// An 8-bit float of the OCP format E4M3: no infinities, NaN where all but the sign is ones, largest value 448. Here it is
+/// bits alone; `congruent_device::SmallFloat` makes numbers of them and back.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Fp8E4M3(pub u8);
 
-/// An 8-bit float of the E5M2 format, as bytes: moved, never computed with, on its own.
+/// An 8-bit float of the OCP format E5M2: infinities and NaNs as in the larger formats, largest finite value 57344. Here
+/// it is bits alone; `congruent_device::SmallFloat` makes numbers of them and back.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Fp8E5M2(pub u8);
+
+/// A value and where it was found: what the operators that look for a minimum or a maximum and its place reduce.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ValueAt<T: Locatable> {
+    /// The value.
+    pub value: T,
+    /// Its place: a rank, or whatever else the program numbers.
+    pub at: T::Index,
+}
+
+/// A value that [`ValueAt`] can pair with an index of the same size, so that the pair has no padding.
+pub trait Locatable: Pod + PartialOrd + sealed::Sealed {
+    /// The index: `u32` or `u64`.
+    type Index: Pod + Ord + core::fmt::Debug + Send + Sync;
+}
+
+mod sealed {
+    /// Keeps [`Locatable`](super::Locatable) to the types whose pairs are known to be plain data.
+    pub trait Sealed {}
+}
+
+macro_rules! locatable {
+    ($($type:ty: $index:ty;)*) => {$(
+        impl sealed::Sealed for $type {}
+        impl Locatable for $type {
+            type Index = $index;
+        }
+        const _: () = assert!(size_of::<ValueAt<$type>>() == size_of::<$type>() + size_of::<$index>());
+        // SAFETY: two fields of plain data, for which zeroes are valid.
+        unsafe impl Zeroable for ValueAt<$type> {}
+        // SAFETY: repr(C), two fields of plain data, and by the assertion no padding between or after them.
+        unsafe impl Pod for ValueAt<$type> {}
+    )*};
+}
+
+locatable! {
+    i32: u32;
+    u32: u32;
+    f32: u32;
+    i64: u64;
+    u64: u64;
+    f64: u64;
+}
