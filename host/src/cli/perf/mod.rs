@@ -7,6 +7,8 @@ mod case;
 mod measure;
 mod one_sided;
 mod pattern;
+#[cfg_attr(not(test), expect(dead_code, reason = "nothing is drawn until the sweep takes `--plot`"))]
+mod plot;
 mod report;
 mod sizes;
 mod sweep;
