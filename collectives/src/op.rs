@@ -6,9 +6,8 @@ use congruent_device::Pod;
 
 use crate::number::AccumulateIn;
 
-/// How values of `T` become one. [`Sum`], [`Prod`], [`Min`], [`Max`], [`Avg`], [`PreMulSum`], [`BitAnd`], [`BitOr`],
-/// [`BitXor`], [`MinLoc`](crate::MinLoc) and [`MaxLoc`](crate::MaxLoc) are operators, and so is every
-/// `Fn(T, T) -> T + Copy`.
+/// How values of `T` become one. The named operators are of this kind, from [`Sum`](crate::Sum) to
+/// [`MaxLoc`](crate::MaxLoc), and so is every `Fn(T, T) -> T + Copy`.
 ///
 /// An algorithm lifts what each member contributed, combines, and lowers what it must store or send as a `T`; whoever gets
 /// such a partial result resumes from it; and where all contributions are in, it finishes.
