@@ -236,9 +236,11 @@ fn text(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
-/// The points that have a place on logarithmic axes.
+/// The points that have a place on the axes.
 fn drawable(series: &Series) -> impl Iterator<Item = &Point> {
-    series.points.iter().filter(|point| point.bytes > 0 && point.seconds > 0.0 && point.seconds.is_finite())
+    let positive = |value: f64| value > 0.0 && value.is_finite();
+    let has_place = move |point: &&Point| point.bytes > 0 && positive(point.seconds) && point.busbw.is_finite();
+    series.points.iter().filter(has_place)
 }
 
 fn microseconds(point: &Point) -> f64 {
@@ -316,13 +318,16 @@ mod tests {
 
     #[test]
     fn points_without_a_place_are_left_out() {
-        let point = |bytes, seconds| Point { bytes, seconds, busbw: 1.0, chosen: true };
-        let mut points = vec![point(0, 1e-6), point(8, 0.0), point(8, f64::NAN)];
+        let point = |bytes, seconds, busbw| Point { bytes, seconds, busbw, chosen: true };
+        let nowhere = || {
+            let bandwidths = [f64::NAN, f64::INFINITY].map(|busbw| point(8, 1e-6, busbw));
+            [point(0, 1e-6, 1.0), point(8, 0.0, 1.0), point(8, f64::NAN, 1.0)].into_iter().chain(bandwidths)
+        };
         let series = |points| [Series { label: String::new(), points }];
-        points.push(point(8, 2e-6));
-        let picture = render("", &series(points.split_off(2))).unwrap();
-        assert!(!picture.contains("NaN"), "{picture}");
-        let refused = render("", &series(points)).unwrap_err();
+        let picture = render("", &series(nowhere().chain([point(8, 2e-6, 1.0)]).collect())).unwrap();
+        let dots = picture.matches(&format!("r=\"{LARGE}\"")).count();
+        assert_eq!(dots, 2 + 1, "one in each panel, and the legend's");
+        let refused = render("", &series(nowhere().collect())).unwrap_err();
         assert!(refused.to_string().contains("nothing to plot"), "{refused}");
     }
 
