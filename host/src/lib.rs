@@ -66,6 +66,8 @@ mod shared;
 mod shared_memory;
 mod sym_vec;
 mod team;
+#[cfg(feature = "cli")]
+mod topology;
 #[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "nothing is recorded until worlds join a trace"))]
 pub mod trace;
 pub mod tunables;

@@ -7,6 +7,7 @@ mod lint;
 mod output;
 mod perf;
 pub mod run;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,7 @@ enum Command {
     Run(run::Args),
     Info(info::Args),
     Doctor(doctor::Args),
+    Topo(topo::Args),
     Lint(lint::Args),
 }
 
@@ -55,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).map_err(Failure::from),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Topo(args) => topo::run(&args),
         Command::Lint(args) => lint::run(&args),
     };
     done.unwrap_or_else(|failure| failure.report())
