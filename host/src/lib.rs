@@ -62,6 +62,7 @@ mod local;
 mod on_stream;
 mod plan;
 mod proxy;
+pub mod select;
 mod shared;
 mod shared_memory;
 mod sym_vec;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::output::{print, print_json};
 use crate::bootstrap::{Bootstrap, Launcher};
-use crate::tunables::{Key, Source, TABLE, Tunable};
+use crate::tunables::{Key, REFUSED, Source, TABLE, TEXTS, TextTunable, Tunable};
 use crate::{Tunables, World};
 
 /// Show the version, the job this is started in, the machine, and every setting
@@ -43,6 +43,9 @@ const OTHERS: [(&str, &str); 7] = [
     ("CONGRUENT_PTXAS", "the ptxas that `congruent-build` assembles with"),
 ];
 
+/// The source of a value that nobody gave.
+const UNSET: &str = "unset";
+
 /// Never shown.
 const SECRET: &str = "CONGRUENT_JOB_TOKEN";
 
@@ -64,7 +67,9 @@ struct Info {
 #[derive(Serialize)]
 struct Variables {
     tunables: Vec<Row>,
+    texts: Vec<TextRow>,
     others: Vec<Other>,
+    refused: Vec<Other>,
 }
 
 #[derive(Serialize)]
@@ -77,6 +82,15 @@ struct Row {
     meaning: &'static str,
     #[serde(skip)]
     is_size: bool,
+}
+
+#[derive(Serialize)]
+struct TextRow {
+    name: &'static str,
+    value: Option<String>,
+    source: String,
+    form: &'static str,
+    meaning: &'static str,
 }
 
 #[derive(Serialize)]
@@ -159,13 +173,28 @@ impl Variables {
                 is_size: row.is_size,
             }
         };
+        let text = |row: &TextTunable| {
+            let setting = tunables.text_setting(row.key);
+            TextRow {
+                name: row.name,
+                value: setting.map(|setting| setting.value.clone()),
+                source: setting.map_or(UNSET.to_owned(), |setting| setting.source.to_string()),
+                form: row.form,
+                meaning: row.meaning,
+            }
+        };
         let value = |name| match std::env::var_os(name) {
             Some(_) if name == SECRET => Some("(set)".to_owned()),
             other => other.map(|value| value.to_string_lossy().into_owned()),
         };
         Self {
             tunables: TABLE.iter().map(row).collect(),
+            texts: TEXTS.iter().map(text).collect(),
             others: OTHERS.iter().map(|&(name, meaning)| Other { name, value: value(name), meaning }).collect(),
+            refused: REFUSED
+                .iter()
+                .map(|row| Other { name: row.name, value: value(row.name), meaning: row.because })
+                .collect(),
         }
     }
 
@@ -178,10 +207,17 @@ impl Variables {
             let range = format!("{} to {}", show(row.range.0), show(row.range.1));
             table.add_row([row.name, &show(row.value), &row.source, &range, row.meaning]);
         }
-        for other in &self.others {
-            let source = if other.value.is_some() { Source::Environment.to_string() } else { "unset".to_owned() };
-            table.add_row([other.name, other.value.as_deref().unwrap_or("-"), &source, "", other.meaning]);
+        for row in &self.texts {
+            table.add_row([row.name, row.value.as_deref().unwrap_or("-"), &row.source, row.form, row.meaning]);
         }
+        let mut others = |rows: &[Other], range| {
+            for other in rows {
+                let source = other.value.as_ref().map_or(UNSET.to_owned(), |_| Source::Environment.to_string());
+                table.add_row([other.name, other.value.as_deref().unwrap_or("-"), &source, range, other.meaning]);
+            }
+        };
+        others(&self.others, "");
+        others(&self.refused, "refused");
         table.lines().map(|line| line.trim().to_owned() + "\n").collect()
     }
 }

@@ -1,0 +1,265 @@
+//! Which algorithm and protocol a collective runs with.
+//!
+//! A [`Selector`] takes what is possible for a call (`support`, `refusal`), leaves out what the user excluded
+//! (`CONGRUENT_ALGO` and `CONGRUENT_PROTO`, `filter`), and chooses the fastest: by the tuning table that
+//! `CONGRUENT_TUNING` names (`table`), else by a model of the machine (`cost`, `parameters`).
+//!
+//! Everything here is arithmetic on what the caller says, so that PEs with the same inputs choose alike without asking
+//! each other. [`Selector::digest`] is for comparing those inputs once.
+
+mod circumstances;
+mod cost;
+mod filter;
+mod parameters;
+mod refusal;
+mod support;
+mod table;
+
+use std::fmt;
+
+use congruent_collectives::{Algorithm, Collective, Protocol};
+use sha2::{Digest, Sha256};
+
+use crate::tunables::{Key, TextKey, Tunables};
+
+pub use circumstances::{Circumstances, Ll128State, one_shot_capacity};
+pub use cost::nanoseconds;
+pub use filter::{Filter, FilterError, Filtered, GENERAL};
+pub use parameters::{Cache, Origin, Parameters, ProtocolCost};
+pub use refusal::{Refusal, check};
+pub use support::{Members, SUPPORT, Supported};
+pub use table::{Measured, TableError, TableProblem, TuningTable};
+
+/// Chooses algorithms.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    machine: Parameters,
+    algorithms: Filter<Algorithm>,
+    protocols: Filter<Protocol>,
+    table: Option<TuningTable>,
+    ll128_enabled: bool,
+}
+
+/// What was chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Along which paths.
+    pub algorithm: Algorithm,
+    /// How data and signals travel.
+    pub protocol: Protocol,
+    /// What decided.
+    pub source: Source,
+    /// How long the call should take, in nanoseconds, without the launch.
+    pub predicted_ns: f64,
+}
+
+/// What decided a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The model.
+    Model,
+    /// The tuning table.
+    Table,
+    /// `CONGRUENT_ALGO` and `CONGRUENT_PROTO` left this one only.
+    Forced,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Model => "model",
+            Self::Table => "table",
+            Self::Forced => "forced",
+        })
+    }
+}
+
+/// Why there is no selector, or no choice.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// `CONGRUENT_ALGO` or `CONGRUENT_PROTO`.
+    #[error("{assignment}: {error}")]
+    Filter {
+        /// The variable with its value.
+        assignment: String,
+        /// What is wrong with it.
+        error: FilterError,
+    },
+    /// `CONGRUENT_TUNING`.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Nothing that the filters leave is possible. Nothing was sent.
+    #[error("{filters} leaves no way for {collective} of {bytes} bytes over {members} members: {}", reasons(refused))]
+    Impossible {
+        /// The filters that concern the call, as the environment has them.
+        filters: String,
+        /// What was asked for.
+        collective: Collective,
+        /// Bytes of the call.
+        bytes: u64,
+        /// Members of the team.
+        members: usize,
+        /// Every way that the filters leave, and why it is impossible.
+        refused: Vec<(Algorithm, Protocol, Refusal)>,
+    },
+}
+
+impl Selector {
+    /// A selector without filters and without a table.
+    pub fn new(machine: Parameters) -> Self {
+        Self { machine, algorithms: Filter::default(), protocols: Filter::default(), table: None, ll128_enabled: false }
+    }
+
+    /// A selector with what `CONGRUENT_ALGO`, `CONGRUENT_PROTO`, `CONGRUENT_TUNING` and `CONGRUENT_LL128_ENABLE` say.
+    ///
+    /// # Errors
+    /// A filter that cannot be read, and a tuning table that cannot be read or is not of this machine.
+    pub fn from_tunables(tunables: &Tunables, machine: Parameters) -> Result<Self, SelectError> {
+        let table = match tunables.text(TextKey::Tuning) {
+            Some(path) => Some(TuningTable::read(path.as_ref(), &machine.name)?),
+            None => None,
+        };
+        Ok(Self {
+            algorithms: read_filter(tunables.text(TextKey::Algo))?,
+            protocols: read_filter(tunables.text(TextKey::Proto))?,
+            table,
+            ll128_enabled: tunables.get(Key::Ll128Enable) != 0,
+            ..Self::new(machine)
+        })
+    }
+
+    /// This selector with a table that stands over the model.
+    #[must_use]
+    pub fn with_table(self, table: TuningTable) -> Self {
+        Self { table: Some(table), ..self }
+    }
+
+    /// The machine that it knows.
+    pub fn machine(&self) -> &Parameters {
+        &self.machine
+    }
+
+    /// Whether LL128 may be used, given the result of its self-test.
+    pub fn ll128(&self, passed: bool) -> Ll128State {
+        match (self.ll128_enabled, passed) {
+            (false, _) => Ll128State::Disabled,
+            (true, false) => Ll128State::Failed,
+            (true, true) => Ll128State::Works,
+        }
+    }
+
+    /// Chooses for a call. The same on every PE that has the same selector and the same circumstances.
+    ///
+    /// # Errors
+    /// [`SelectError::Impossible`] where the filters leave nothing that is possible: they are obeyed or refused, never
+    /// passed over.
+    pub fn choose(&self, collective: Collective, call: &Circumstances) -> Result<Choice, SelectError> {
+        let left = self.candidates(collective, call);
+        let filtered = self.algorithms.concerns(collective) || self.protocols.concerns(collective);
+        let fastest = |source, times: &mut dyn Iterator<Item = (Algorithm, Protocol, f64)>| {
+            // Of equals, `min_by` gives the first: the order of the support table and of the file.
+            let (algorithm, protocol, predicted_ns) = times.min_by(|a, b| a.2.total_cmp(&b.2))?;
+            let source = if filtered && left.len() == 1 { Source::Forced } else { source };
+            Some(Choice { algorithm, protocol, source, predicted_ns })
+        };
+        let mut measured =
+            self.measured(collective, call).filter(|(algorithm, protocol, _)| left.contains(&(*algorithm, *protocol)));
+        let mut modelled = left.iter().map(|&(algorithm, protocol)| {
+            (algorithm, protocol, nanoseconds(&self.machine, collective, algorithm, protocol, call))
+        });
+        fastest(Source::Table, &mut measured)
+            .or_else(|| fastest(Source::Model, &mut modelled))
+            .ok_or_else(|| self.impossible(collective, call))
+    }
+
+    /// Every way that is possible for a call and that the filters leave.
+    pub fn candidates(&self, collective: Collective, call: &Circumstances) -> Vec<(Algorithm, Protocol)> {
+        support::of(collective)
+            .map(|(row, protocol)| (row.algorithm, protocol))
+            .filter(|&(algorithm, protocol)| {
+                self.algorithms.allows(collective, algorithm)
+                    && self.protocols.allows(collective, protocol)
+                    && check(collective, algorithm, protocol, call).is_ok()
+            })
+            .collect()
+    }
+
+    /// How long a way should take, in nanoseconds: as the table has it, else by the model.
+    pub fn predict(
+        &self,
+        collective: Collective,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        call: &Circumstances,
+    ) -> f64 {
+        let mut measured = self.measured(collective, call);
+        match measured.find(|row| (row.0, row.1) == (algorithm, protocol)) {
+            Some((.., ns)) => ns,
+            None => nanoseconds(&self.machine, collective, algorithm, protocol, call),
+        }
+    }
+
+    /// A digest of everything that decides, for PEs to make sure that they decide alike.
+    pub fn digest(&self) -> [u8; 32] {
+        let Self { machine, algorithms, protocols, table, ll128_enabled } = self;
+        let table = table.as_ref().map(TuningTable::to_text);
+        let inputs = (env!("CARGO_PKG_VERSION"), machine, algorithms.text(), protocols.text(), table, ll128_enabled);
+        Sha256::digest(format!("{inputs:?}")).into()
+    }
+
+    /// What the table has for a call. A measured time is scaled to the call's size as the model scales.
+    fn measured(
+        &self,
+        collective: Collective,
+        call: &Circumstances,
+    ) -> impl Iterator<Item = (Algorithm, Protocol, f64)> {
+        let rows = self.table.iter().flat_map(move |table| table.nearest(&self.machine.name, collective, call));
+        rows.map(move |row| {
+            let model = |bytes| {
+                let call = Circumstances { bytes, ..*call };
+                nanoseconds(&self.machine, collective, row.algorithm, row.protocol, &call)
+            };
+            (row.algorithm, row.protocol, row.ns * model(call.bytes) / model(row.up_to_bytes))
+        })
+    }
+
+    fn impossible(&self, collective: Collective, call: &Circumstances) -> SelectError {
+        let mut refused = Vec::new();
+        for &algorithm in Algorithm::ALL.iter().filter(|one| self.algorithms.allows(collective, **one)) {
+            for &protocol in Protocol::ALL.iter().filter(|one| self.protocols.allows(collective, **one)) {
+                if let Err(refusal) = check(collective, algorithm, protocol, call) {
+                    refused.push((algorithm, protocol, refusal));
+                }
+            }
+        }
+        let said = [
+            self.algorithms.concerns(collective).then(|| self.algorithms.assignment()),
+            self.protocols.concerns(collective).then(|| self.protocols.assignment()),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        let filters = if said.is_empty() { "this machine".to_owned() } else { said.join(" with ") };
+        SelectError::Impossible { filters, collective, bytes: call.bytes, members: call.members, refused }
+    }
+}
+
+fn read_filter<T: Filtered>(text: Option<&str>) -> Result<Filter<T>, SelectError> {
+    let Some(text) = text else { return Ok(Filter::default()) };
+    Filter::parse(text).map_err(|error| SelectError::Filter { assignment: format!("{}={text}", T::VARIABLE), error })
+}
+
+/// For people: one reason for each algorithm, where its protocols share it.
+fn reasons(refused: &[(Algorithm, Protocol, Refusal)]) -> String {
+    let mut told: Vec<(Algorithm, Refusal, String)> = Vec::new();
+    for &(algorithm, protocol, refusal) in refused {
+        match told.iter_mut().find(|one| (one.0, one.1) == (algorithm, refusal)) {
+            Some((.., protocols)) => *protocols += &format!("/{protocol}"),
+            None => told.push((algorithm, refusal, protocol.to_string())),
+        }
+    }
+    let told = told.iter().map(|(algorithm, refusal, protocols)| format!("{algorithm} with {protocols}: {refusal}"));
+    told.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

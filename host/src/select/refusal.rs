@@ -1,0 +1,263 @@
+//! Why an algorithm with a protocol is impossible for a call.
+
+use std::fmt::Display;
+
+use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
+
+use super::circumstances::{Circumstances, Ll128State, one_shot_capacity};
+use super::support::{self, Members};
+
+/// Why an algorithm with a protocol is impossible for a call, in words that follow its name.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The collective has no such algorithm.
+    #[error("{collective} has no such algorithm; it has {}", names(support::SUPPORT.iter().filter(|row| row.collective == *collective).map(|row| row.algorithm)))]
+    NoAlgorithm {
+        /// The collective.
+        collective: Collective,
+    },
+    /// The algorithm does not come with that protocol.
+    #[error("{algorithm} {collective} has no such protocol; it has {}", names(support::find(*collective, *algorithm).into_iter().flat_map(|row| row.protocols)))]
+    NoProtocol {
+        /// The collective.
+        collective: Collective,
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
+    /// Loads and stores do not reach every member.
+    #[error("it loads and stores in every member's memory, and some members are reached through the proxy only")]
+    NotDirect,
+    /// The team is too large.
+    #[error("it is for teams of up to {most} members, and this one has {members}")]
+    TooManyMembers {
+        /// Members of the team.
+        members: usize,
+        /// The most that it is for.
+        most: usize,
+    },
+    /// The team's size is no power of two.
+    #[error("it is for teams of 1, 2, 4, 8, ... members, and this one has {members}")]
+    NotPowerOfTwo {
+        /// Members of the team.
+        members: usize,
+    },
+    /// Elements that do not pack into words.
+    #[error("it packs elements into words of 8 bytes, and elements of {element} bytes do not divide them")]
+    Element {
+        /// Bytes of an element.
+        element: usize,
+    },
+    /// More than the scratch holds.
+    #[error("CONGRUENT_BUFFSIZE={buffer} holds {fits} bytes of each member, and there are {bytes}: set it higher")]
+    TooLong {
+        /// Bytes that each member sends to each other through one block slot.
+        bytes: u64,
+        /// Bytes that fit.
+        fits: u64,
+        /// Bytes of the scratch of a block slot.
+        buffer: u64,
+    },
+    /// LL128 is off.
+    #[error("LL128 is off unless CONGRUENT_LL128_ENABLE=1")]
+    Ll128Disabled,
+    /// LL128 does not work here.
+    #[error("the self-test of LL128 failed here, so it would corrupt data")]
+    Ll128Failed,
+    /// No multicast addresses.
+    #[error("the team has no multicast addresses; they need GPUs that one NVSwitch joins")]
+    NoMulticast,
+    /// No instruction for the operator on the type.
+    #[error(
+        "no link reduces {operator:?} of {datatype}; multimem has sum, min and max, of floats of 32 and 64 bits sum only"
+    )]
+    MultimemType {
+        /// The operator.
+        operator: Op,
+        /// The type.
+        datatype: Datatype,
+    },
+    /// No instruction for an operator of the program's own.
+    #[error("links reduce sum, min and max only, not a program's own operator")]
+    MultimemOperator,
+}
+
+/// Whether an algorithm with a protocol is possible for a call.
+///
+/// # Errors
+/// Why it is not.
+pub fn check(
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    call: &Circumstances,
+) -> Result<(), Refusal> {
+    let row = support::find(collective, algorithm).ok_or(Refusal::NoAlgorithm { collective })?;
+    if !row.protocols.contains(&protocol) {
+        return Err(Refusal::NoProtocol { collective, algorithm });
+    }
+    let members = call.members;
+    match row.members {
+        Members::UpTo(most) if members > most => return Err(Refusal::TooManyMembers { members, most }),
+        Members::PowerOfTwo if !members.is_power_of_two() => return Err(Refusal::NotPowerOfTwo { members }),
+        _ => {}
+    }
+    if algorithm == Algorithm::Multimem {
+        multimem(collective, call)?;
+    }
+    // Packets are stores of the lanes themselves: the proxy would have to copy them whole, flag and all.
+    if (row.direct_only || protocol != Protocol::Simple) && !call.all_direct {
+        return Err(Refusal::NotDirect);
+    }
+    if protocol != Protocol::Simple {
+        packets(protocol, call)?;
+    }
+    if algorithm == Algorithm::OneShot { one_shot(collective, protocol, call) } else { Ok(()) }
+}
+
+fn multimem(collective: Collective, call: &Circumstances) -> Result<(), Refusal> {
+    if !call.multicast {
+        return Err(Refusal::NoMulticast);
+    }
+    if !reduces(collective) {
+        return Ok(());
+    }
+    match call.reduction {
+        None => Err(Refusal::MultimemOperator),
+        Some((operator, datatype)) if !links_reduce(operator, datatype) => {
+            Err(Refusal::MultimemType { operator, datatype })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What `multimem.ld_reduce` has instructions for (PTX 8.1).
+fn links_reduce(operator: Op, datatype: Datatype) -> bool {
+    match datatype {
+        Datatype::I32 | Datatype::U32 | Datatype::I64 | Datatype::U64 | Datatype::F16 | Datatype::Bf16 => {
+            matches!(operator, Op::Sum | Op::Min | Op::Max)
+        }
+        Datatype::F32 | Datatype::F64 => matches!(operator, Op::Sum),
+        _ => false,
+    }
+}
+
+fn packets(protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
+    let element = call.element;
+    if element == 0 || 8 % element != 0 {
+        return Err(Refusal::Element { element });
+    }
+    match call.ll128 {
+        Ll128State::Disabled if protocol == Protocol::Ll128 => Err(Refusal::Ll128Disabled),
+        Ll128State::Failed if protocol == Protocol::Ll128 => Err(Refusal::Ll128Failed),
+        _ => Ok(()),
+    }
+}
+
+fn one_shot(collective: Collective, protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
+    // All-reduce sends all that a member has, the others a part of it to each.
+    let parts = if collective == Collective::AllReduce { 1 } else { call.members.max(1) as u64 };
+    let bytes = call.bytes.div_ceil(parts).div_ceil(u64::from(call.blocks.max(1)));
+    let fits = one_shot_capacity(protocol, call.members, call.buffer);
+    if bytes > fits { Err(Refusal::TooLong { bytes, fits, buffer: call.buffer }) } else { Ok(()) }
+}
+
+/// Whether it combines values.
+fn reduces(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+}
+
+/// A list for people: `a, b, c`.
+pub(super) fn names<T: Display>(things: impl IntoIterator<Item = T>) -> String {
+    things.into_iter().map(|thing| thing.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Algorithm::{Direct, Multimem, OneShot, Recursive, Ring, Tree};
+    use Protocol::{Ll, Ll128, Simple};
+
+    fn all_reduce(algorithm: Algorithm, protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
+        check(Collective::AllReduce, algorithm, protocol, call)
+    }
+
+    #[test]
+    fn what_does_not_exist_is_told_with_what_does() {
+        let call = Circumstances::plain(4, 1024);
+        let refused = check(Collective::AllToAll, Tree, Simple, &call).unwrap_err();
+        assert_eq!(refused.to_string(), "all-to-all has no such algorithm; it has one-shot, direct, bruck");
+        let refused = all_reduce(OneShot, Simple, &call).unwrap_err();
+        assert_eq!(refused.to_string(), "one-shot all-reduce has no such protocol; it has ll, ll128");
+    }
+
+    #[test]
+    fn the_proxy_stands_in_for_puts_only() {
+        let call = Circumstances { all_direct: false, ..Circumstances::plain(4, 1024) };
+        assert_eq!(all_reduce(Direct, Simple, &call), Err(Refusal::NotDirect));
+        assert_eq!(all_reduce(OneShot, Ll, &call), Err(Refusal::NotDirect));
+        assert_eq!(all_reduce(Ring, Ll, &call), Err(Refusal::NotDirect));
+        assert_eq!(all_reduce(Ring, Simple, &call), Ok(()));
+        assert_eq!(check(Collective::AllGather, Direct, Simple, &call), Ok(()));
+    }
+
+    #[test]
+    fn teams_have_sizes() {
+        let of = |members| Circumstances::plain(members, 1024);
+        assert_eq!(check(Collective::Barrier, Direct, Simple, &of(8)), Ok(()));
+        let refused = check(Collective::Barrier, Direct, Simple, &of(9));
+        assert_eq!(refused, Err(Refusal::TooManyMembers { members: 9, most: 8 }));
+        assert_eq!(check(Collective::ReduceScatter, Recursive, Simple, &of(16)), Ok(()));
+        let refused = check(Collective::ReduceScatter, Recursive, Simple, &of(6));
+        assert_eq!(refused, Err(Refusal::NotPowerOfTwo { members: 6 }));
+    }
+
+    #[test]
+    fn packets_take_elements_that_divide_a_word() {
+        for (element, possible) in [(1, true), (2, true), (4, true), (8, true), (0, false), (3, false), (16, false)] {
+            let call = Circumstances { element, ..Circumstances::plain(4, 1024) };
+            assert_eq!(all_reduce(Ring, Ll, &call).is_ok(), possible, "{element}");
+            assert_eq!(all_reduce(Ring, Simple, &call), Ok(()));
+        }
+    }
+
+    #[test]
+    fn ll128_is_asked_for_and_tested() {
+        for (ll128, expected) in [
+            (Ll128State::Disabled, Err(Refusal::Ll128Disabled)),
+            (Ll128State::Failed, Err(Refusal::Ll128Failed)),
+            (Ll128State::Works, Ok(())),
+        ] {
+            let call = Circumstances { ll128, ..Circumstances::plain(4, 1024) };
+            assert_eq!(all_reduce(Tree, Ll128, &call), expected);
+            assert_eq!(all_reduce(Tree, Ll, &call), Ok(()));
+        }
+    }
+
+    #[test]
+    fn one_shot_ends_where_the_scratch_does() {
+        let call = |bytes| Circumstances::plain(4, bytes);
+        assert_eq!(all_reduce(OneShot, Ll, &call(64 << 10)), Ok(()));
+        let refused = all_reduce(OneShot, Ll, &call((64 << 10) + 1));
+        assert_eq!(refused, Err(Refusal::TooLong { bytes: 65537, fits: 65536, buffer: 1 << 20 }));
+        // Members of an all-gather send a quarter each, and two blocks half of that.
+        assert_eq!(check(Collective::AllGather, OneShot, Ll, &call(256 << 10)), Ok(()));
+        assert!(check(Collective::AllGather, OneShot, Ll, &call(512 << 10)).is_err());
+        let two = Circumstances { blocks: 2, ..call(512 << 10) };
+        assert_eq!(check(Collective::AllGather, OneShot, Ll, &two), Ok(()));
+    }
+
+    #[test]
+    fn multimem_is_for_what_links_can_do() {
+        let call = |reduction| Circumstances { multicast: true, reduction, ..Circumstances::plain(4, 1024) };
+        let with = |op, datatype| all_reduce(Multimem, Simple, &call(Some((op, datatype))));
+        assert_eq!(with(Op::Sum, Datatype::F32), Ok(()));
+        assert_eq!(with(Op::Max, Datatype::Bf16), Ok(()));
+        for (operator, datatype) in [(Op::Max, Datatype::F32), (Op::Prod, Datatype::I32), (Op::Sum, Datatype::I8)] {
+            assert_eq!(with(operator, datatype), Err(Refusal::MultimemType { operator, datatype }));
+        }
+        assert_eq!(all_reduce(Multimem, Simple, &call(None)), Err(Refusal::MultimemOperator));
+        assert_eq!(check(Collective::Broadcast, Multimem, Simple, &call(None)), Ok(()));
+        assert_eq!(all_reduce(Multimem, Simple, &Circumstances::plain(4, 1024)), Err(Refusal::NoMulticast));
+    }
+}

@@ -1,0 +1,168 @@
+//! What the selector chooses, and what it says where it cannot.
+
+use super::*;
+use Algorithm::{Direct, Multimem, OneShot, Recursive, Ring, Tree};
+use Collective::{AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter};
+use Protocol::{Ll, Ll128, Simple};
+
+fn tunables(vars: &[(&str, &str)]) -> Tunables {
+    Tunables::from_vars(vars.iter().map(|(name, value)| (name.to_string(), value.to_string()))).unwrap()
+}
+
+fn with(vars: &[(&str, &str)]) -> Selector {
+    Selector::from_tunables(&tunables(vars), Parameters::cpu(1, 2, false)).unwrap()
+}
+
+fn chosen(selector: &Selector, collective: Collective, members: usize, bytes: u64) -> (Algorithm, Protocol, Source) {
+    let choice = selector.choose(collective, &Circumstances::plain(members, bytes)).unwrap();
+    (choice.algorithm, choice.protocol, choice.source)
+}
+
+fn refused(selector: &Selector, collective: Collective, call: &Circumstances) -> String {
+    selector.choose(collective, call).expect_err("impossible").to_string()
+}
+
+fn measured(up_to_bytes: u64, algorithm: Algorithm, protocol: Protocol, ns: f64) -> Measured {
+    let (machine, collective) = (Parameters::cpu(1, 2, false).name, AllReduce);
+    Measured { machine, collective, members: 2, up_to_bytes, algorithm, protocol, blocks: 1, ns }
+}
+
+#[test]
+fn the_model_takes_packets_for_short_messages_and_copies_for_long_ones() {
+    let selector = with(&[]);
+    assert_eq!(chosen(&selector, AllReduce, 2, 4), (OneShot, Ll, Source::Model));
+    assert_eq!(chosen(&selector, AllReduce, 2, 1 << 20), (Direct, Simple, Source::Model));
+    assert_eq!(chosen(&selector, Barrier, 2, 0), (Direct, Simple, Source::Model));
+    assert_eq!(chosen(&selector, Barrier, 16, 0), (Recursive, Simple, Source::Model));
+}
+
+#[test]
+fn the_prediction_is_that_of_the_fastest_candidate() {
+    let selector = with(&[]);
+    for &collective in Collective::ALL {
+        for members in [1, 2, 3, 7, 8, 64] {
+            for bytes in [0, 1, 1024, 100_000, 1 << 30] {
+                let call = Circumstances::plain(members, bytes);
+                let choice = selector.choose(collective, &call).unwrap();
+                let candidates = selector.candidates(collective, &call);
+                assert!(candidates.contains(&(choice.algorithm, choice.protocol)));
+                for (algorithm, protocol) in candidates {
+                    let other = selector.predict(collective, algorithm, protocol, &call);
+                    assert!(choice.predicted_ns <= other, "{collective} {members} {bytes}: {algorithm} {protocol}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn candidates_are_what_is_possible() {
+    let call = Circumstances { all_direct: false, ..Circumstances::plain(4, 1024) };
+    let selector = Selector::new(Parameters::cpu(1, 2, true));
+    assert_eq!(selector.candidates(AllReduce, &call), [(Ring, Simple), (Tree, Simple), (Recursive, Simple)]);
+    let everything = Circumstances { multicast: true, ll128: Ll128State::Works, ..Circumstances::plain(4, 1024) };
+    assert_eq!(selector.candidates(AllReduce, &everything).len(), 12);
+    let filtered = with(&[("CONGRUENT_ALGO", "tree,multimem"), ("CONGRUENT_PROTO", "^ll")]);
+    assert_eq!(filtered.candidates(AllReduce, &everything), [(Tree, Simple), (Tree, Ll128), (Multimem, Simple)]);
+}
+
+#[test]
+fn a_forced_choice_is_obeyed_at_every_size() {
+    let selector = with(&[("CONGRUENT_ALGO", "ring"), ("CONGRUENT_PROTO", "simple")]);
+    for bytes in [0, 4, 1 << 10, 1 << 30] {
+        assert_eq!(chosen(&selector, AllReduce, 4, bytes), (Ring, Simple, Source::Forced));
+    }
+    // One entry that leaves a choice forces nothing.
+    let selector = with(&[("CONGRUENT_ALGO", "allreduce:ring,tree")]);
+    let (algorithm, _, source) = chosen(&selector, AllReduce, 4, 4);
+    assert!(matches!(algorithm, Ring | Tree));
+    assert_eq!(source, Source::Model);
+    assert_eq!(chosen(&selector, ReduceScatter, 2, 4), chosen(&with(&[]), ReduceScatter, 2, 4));
+}
+
+#[test]
+fn an_impossible_forced_choice_names_the_filter_and_every_reason() {
+    let selector = with(&[("CONGRUENT_ALGO", "tree")]);
+    assert_eq!(
+        refused(&selector, ReduceScatter, &Circumstances::plain(4, 1024)),
+        "CONGRUENT_ALGO=tree leaves no way for reduce-scatter of 1024 bytes over 4 members: tree with simple/ll/ll128: \
+         reduce-scatter has no such algorithm; it has one-shot, direct, ring, recursive, multimem"
+    );
+    let both = with(&[("CONGRUENT_ALGO", "allreduce:one-shot"), ("CONGRUENT_PROTO", "ll,ll128")]);
+    let said = refused(&both, AllReduce, &Circumstances::plain(4, 1 << 20));
+    for part in [
+        "CONGRUENT_ALGO=allreduce:one-shot with CONGRUENT_PROTO=ll,ll128 leaves no way for all-reduce",
+        "one-shot with ll: CONGRUENT_BUFFSIZE=1048576 holds 65536 bytes",
+        "one-shot with ll128: LL128 is off unless CONGRUENT_LL128_ENABLE=1",
+    ] {
+        assert!(said.contains(part), "no `{part}` in: {said}");
+    }
+    let proxied = Circumstances { all_direct: false, ..Circumstances::plain(4, 64) };
+    let said = refused(&with(&[("CONGRUENT_ALGO", "direct")]), AllReduce, &proxied);
+    assert!(said.contains("some members are reached through the proxy only"), "{said}");
+    let said = refused(&with(&[("CONGRUENT_ALGO", "multimem")]), Broadcast, &Circumstances::plain(4, 64));
+    assert!(said.contains("no multicast addresses"), "{said}");
+}
+
+#[test]
+fn the_table_stands_over_the_model_and_filters_over_the_table() {
+    let table = TuningTable::new(vec![
+        measured(1024, Ring, Simple, 90.0),
+        measured(1024, Tree, Simple, 95.0),
+        measured(1 << 20, Recursive, Simple, 9_000.0),
+        measured(1 << 22, Multimem, Simple, 9_000.0),
+    ]);
+    let selector = with(&[]).with_table(table.clone());
+    assert_eq!(chosen(&selector, AllReduce, 2, 1024), (Ring, Simple, Source::Table));
+    assert_eq!(chosen(&selector, AllReduce, 2, 1025), (Recursive, Simple, Source::Table));
+    assert_eq!(chosen(&selector, AllReduce, 4, 4).2, Source::Model, "the table has teams of 2");
+    assert_eq!(chosen(&selector, AllReduce, 2, 1 << 22).2, Source::Model, "multimem is impossible here");
+    let call = Circumstances::plain(2, 1024);
+    assert_eq!(selector.choose(AllReduce, &call).unwrap().predicted_ns, 90.0);
+    assert_eq!(selector.predict(AllReduce, Tree, Simple, &call), 95.0);
+    assert!(selector.predict(AllReduce, Ring, Simple, &Circumstances::plain(2, 8)) < 90.0);
+    let without = with(&[("CONGRUENT_ALGO", "^ring")]).with_table(table.clone());
+    assert_eq!(chosen(&without, AllReduce, 2, 4), (Tree, Simple, Source::Table));
+    let forced = with(&[("CONGRUENT_ALGO", "direct")]).with_table(table);
+    assert_eq!(chosen(&forced, AllReduce, 2, 4), (Direct, Simple, Source::Forced));
+}
+
+#[test]
+fn the_digest_tells_selectors_apart() {
+    let machine = Parameters::cpu(1, 2, false);
+    let table = TuningTable::new(vec![measured(8, Ring, Simple, 1.0)]);
+    let other = TuningTable::new(vec![measured(8, Ring, Simple, 2.0)]);
+    let digests = [
+        with(&[]).digest(),
+        with(&[("CONGRUENT_ALGO", "ring")]).digest(),
+        with(&[("CONGRUENT_PROTO", "simple")]).digest(),
+        with(&[("CONGRUENT_LL128_ENABLE", "1")]).digest(),
+        with(&[]).with_table(table).digest(),
+        with(&[]).with_table(other).digest(),
+        Selector::new(Parameters { copy_rate: 16.0, ..machine.clone() }).digest(),
+    ];
+    let unique: std::collections::BTreeSet<_> = digests.iter().collect();
+    assert_eq!(unique.len(), digests.len());
+    assert_eq!(with(&[]).digest(), Selector::new(machine).digest());
+}
+
+#[test]
+fn a_selector_reads_its_table_and_refuses_that_of_another_machine() {
+    let path = std::env::temp_dir().join(format!("congruent-select-{}.csv", std::process::id()));
+    std::fs::write(&path, TuningTable::new(vec![measured(64, Tree, Ll, 50.0)]).to_text()).unwrap();
+    let tunables = tunables(&[("CONGRUENT_TUNING", &path.display().to_string())]);
+    let here = Selector::from_tunables(&tunables, Parameters::cpu(1, 2, false));
+    let elsewhere = Selector::from_tunables(&tunables, Parameters::cuda_pcie());
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(chosen(&here.unwrap(), AllReduce, 2, 64), (Tree, Ll, Source::Table));
+    assert!(matches!(elsewhere, Err(SelectError::Table(TableError::OtherMachine { .. }))), "{elsewhere:?}");
+}
+
+#[test]
+fn ll128_needs_both_the_user_and_the_test() {
+    assert_eq!(with(&[]).ll128(true), Ll128State::Disabled);
+    let enabled = with(&[("CONGRUENT_LL128_ENABLE", "1")]);
+    assert_eq!(enabled.ll128(false), Ll128State::Failed);
+    assert_eq!(enabled.ll128(true), Ll128State::Works);
+    assert!(enabled.candidates(AllToAll, &Circumstances::plain(2, 64)).iter().all(|way| way.1 != Ll128));
+}

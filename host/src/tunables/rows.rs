@@ -1,0 +1,262 @@
+//! The tunables that exist.
+
+use congruent_collectives::{Algorithm, Protocol};
+
+use super::verbosity::Verbosity;
+use crate::select::Filter;
+
+/// A tunable that is a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Key {
+    /// `CONGRUENT_HEAP`.
+    Heap,
+    /// `CONGRUENT_DEADLINE_MS`.
+    DeadlineMs,
+    /// `CONGRUENT_CPU_WIDTH`.
+    CpuWidth,
+    /// `CONGRUENT_MAX_BLOCKS`.
+    MaxBlocks,
+    /// `CONGRUENT_P2P_DISABLE`.
+    P2pDisable,
+    /// `CONGRUENT_IB_DISABLE`.
+    IbDisable,
+    /// `CONGRUENT_BUFFSIZE`.
+    BuffSize,
+    /// `CONGRUENT_LL128_ENABLE`.
+    Ll128Enable,
+    /// `CONGRUENT_CHECK`.
+    Check,
+    /// `CONGRUENT_WATCH`.
+    Watch,
+}
+
+/// A tunable that is text, and is unset unless someone sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum TextKey {
+    /// `CONGRUENT_ALGO`.
+    Algo,
+    /// `CONGRUENT_PROTO`.
+    Proto,
+    /// `CONGRUENT_TUNING`.
+    Tuning,
+    /// `CONGRUENT_TRACE`.
+    Trace,
+    /// `CONGRUENT_DEBUG`.
+    Debug,
+    /// `CONGRUENT_DEBUG_SUBSYS`.
+    DebugSubsys,
+}
+
+/// A number's row in the table that `congruent info` prints.
+#[derive(Debug)]
+pub struct Tunable {
+    /// Which.
+    pub key: Key,
+    /// The environment variable.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub meaning: &'static str,
+    /// The built-in value.
+    pub default: u64,
+    /// Smallest and largest value.
+    pub range: (u64, u64),
+    /// Whether `K`, `M` and `G` may follow the number.
+    pub is_size: bool,
+}
+
+/// A text's row in the table that `congruent info` prints.
+#[derive(Debug)]
+pub struct TextTunable {
+    /// Which.
+    pub key: TextKey,
+    /// The environment variable.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub meaning: &'static str,
+    /// What it may be, in a few words.
+    pub form: &'static str,
+    /// Whether a value can be read, and what is wrong if not.
+    pub(super) check: fn(&str) -> Result<(), String>,
+}
+
+/// A variable of NCCL's that this version refuses, because it could do nothing.
+#[derive(Debug)]
+pub struct Refused {
+    /// The environment variable.
+    pub name: &'static str,
+    /// Why, and what to do instead.
+    pub because: &'static str,
+}
+
+/// All tunables that are numbers.
+pub const TABLE: [Tunable; 10] = [
+    Tunable {
+        key: Key::Heap,
+        name: "CONGRUENT_HEAP",
+        meaning: "bytes of the symmetric heap of each PE (K, M, G may follow)",
+        default: 64 << 20,
+        range: (2 << 20, 1 << 44),
+        is_size: true,
+    },
+    Tunable {
+        key: Key::DeadlineMs,
+        name: "CONGRUENT_DEADLINE_MS",
+        meaning: "longest that one wait may take, in milliseconds; 0 for no bound",
+        default: 60_000,
+        range: (0, 1 << 40),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::CpuWidth,
+        name: "CONGRUENT_CPU_WIDTH",
+        meaning: "lanes of a warp on the CPU machine: 1 is fastest, 32 is most like a GPU",
+        default: 1,
+        range: (1, 32),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::MaxBlocks,
+        name: "CONGRUENT_MAX_BLOCKS",
+        meaning: "most blocks of one launch; each gets a slot in every team's barrier",
+        default: 64,
+        range: (1, 1024),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::P2pDisable,
+        name: "CONGRUENT_P2P_DISABLE",
+        meaning: "1: reach every peer through the proxy instead of by load and store",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::IbDisable,
+        name: "CONGRUENT_IB_DISABLE",
+        meaning: "no effect: this version has no InfiniBand transport, so 0 cannot enable one",
+        default: 1,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::BuffSize,
+        name: "CONGRUENT_BUFFSIZE",
+        meaning: "bytes of a plan's scratch for each block slot (K, M, G may follow)",
+        default: 1 << 20,
+        range: (64 << 10, 1 << 30),
+        is_size: true,
+    },
+    Tunable {
+        key: Key::Ll128Enable,
+        name: "CONGRUENT_LL128_ENABLE",
+        meaning: "1: use the protocol LL128 where its self-test passes",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::Check,
+        name: "CONGRUENT_CHECK",
+        meaning: "1: PEs compare every collective that the host calls, and a mismatch is an error on all",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::Watch,
+        name: "CONGRUENT_WATCH",
+        meaning: "1: count the bytes that kernels move from PE to PE (World::traffic); kernels get slower",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+];
+
+/// All tunables that are text.
+pub const TEXTS: [TextTunable; 6] = [
+    TextTunable {
+        key: TextKey::Algo,
+        name: "CONGRUENT_ALGO",
+        meaning: "algorithms to choose from, as in NCCL_ALGO; where none is possible the call is an error",
+        form: "ring,tree;allreduce:^tree",
+        check: |text| Filter::<Algorithm>::parse(text).map(drop).map_err(|error| error.to_string()),
+    },
+    TextTunable {
+        key: TextKey::Proto,
+        name: "CONGRUENT_PROTO",
+        meaning: "protocols to choose from, as in NCCL_PROTO; where none is possible the call is an error",
+        form: "simple,ll;broadcast:^ll",
+        check: |text| Filter::<Protocol>::parse(text).map(drop).map_err(|error| error.to_string()),
+    },
+    TextTunable {
+        key: TextKey::Tuning,
+        name: "CONGRUENT_TUNING",
+        meaning: "table of measured times to choose by, written by `congruent perf --tune`",
+        form: "a file",
+        check: path,
+    },
+    TextTunable {
+        key: TextKey::Trace,
+        name: "CONGRUENT_TRACE",
+        meaning: "where to write a trace of every collective's steps, for Perfetto",
+        form: "a file",
+        check: path,
+    },
+    TextTunable {
+        key: TextKey::Debug,
+        name: "CONGRUENT_DEBUG",
+        meaning: "what a program's own tracing subscriber lets through, by tunables::Verbosity",
+        form: "version, warn, info, trace",
+        check: |text| Verbosity::parse(Some(text), None).map(drop),
+    },
+    TextTunable {
+        key: TextKey::DebugSubsys,
+        name: "CONGRUENT_DEBUG_SUBSYS",
+        meaning: "of these parts only; of all but these after ^",
+        form: "init,coll or ^proxy",
+        check: |text| Verbosity::parse(None, Some(text)).map(drop),
+    },
+];
+
+/// All variables that are refused.
+pub const REFUSED: [Refused; 1] = [Refused {
+    name: "CONGRUENT_SOCKET_IFNAME",
+    because: "no interface is chosen: PEs meet at the address that CONGRUENT_RENDEZVOUS (or MASTER_ADDR) names and nowhere \
+              else, so name one of the interface that you want",
+}];
+
+fn path(text: &str) -> Result<(), String> {
+    if text.is_empty() { Err("expected the path of a file; unset it for none".to_owned()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_at_their_keys() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.key as usize, i);
+            assert!(row.default >= row.range.0 && row.default <= row.range.1, "{}", row.name);
+        }
+        for (i, row) in TEXTS.iter().enumerate() {
+            assert_eq!(row.key as usize, i);
+            assert!((row.check)("").is_err(), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn the_forms_that_are_shown_are_accepted() {
+        for row in TEXTS {
+            let forms = match row.key {
+                TextKey::Debug => row.form.split(", ").collect::<Vec<_>>(),
+                _ => row.form.split(" or ").collect(),
+            };
+            for form in forms {
+                assert_eq!((row.check)(form), Ok(()), "{}", row.name);
+            }
+        }
+    }
+}
