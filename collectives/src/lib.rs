@@ -25,12 +25,19 @@
 #[cfg(test)]
 extern crate std;
 
+mod call;
+mod check;
+pub mod direct;
+mod link;
 mod located;
 mod names;
 mod number;
+pub mod one_shot;
 mod op;
 mod operators;
 mod plan;
+mod reducer;
+mod reduction;
 pub mod ring;
 mod share;
 
@@ -39,5 +46,7 @@ pub use names::{Algorithm, Collective, Datatype, Protocol};
 pub use number::{AccumulateIn, Integer, Number};
 pub use op::{Arithmetic, In, ReduceOp};
 pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
-pub use plan::{Needs, Shape};
+pub use plan::{Layout, Needs, Shape, View};
+pub use reducer::{Reducer, Stage};
+pub use reduction::{Reduction, Typed};
 pub use share::Share;

@@ -204,38 +204,6 @@ impl KernelArg for Op {
     }
 }
 
-impl<T: Number> ReduceOp<T> for Op {
-    type Acc = T::Acc;
-    #[inline(always)]
-    fn lift(self, value: T) -> T::Acc {
-        value.into_acc()
-    }
-    #[inline(always)]
-    fn resume(self, partial: T) -> T::Acc {
-        partial.into_acc()
-    }
-    #[inline(always)]
-    fn combine(self, a: T::Acc, b: T::Acc) -> T::Acc {
-        match self {
-            Self::Sum | Self::Avg => a.plus(b),
-            Self::Prod => a.times(b),
-            Self::Min => a.smaller(b),
-            Self::Max => a.larger(b),
-            Self::PreMulSum | Self::And | Self::Or | Self::Xor => {
-                panic!("premul-sum, and, or and xor are no operators of these kernels")
-            }
-        }
-    }
-    #[inline(always)]
-    fn lower(self, acc: T::Acc) -> T {
-        T::from_acc(acc)
-    }
-    #[inline(always)]
-    fn finish(self, acc: T::Acc, members: usize) -> T {
-        T::from_acc(if self == Self::Avg { acc.over(members) } else { acc })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

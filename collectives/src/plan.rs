@@ -1,17 +1,20 @@
-//! What an algorithm needs on the heap, told to the host before a kernel runs.
+//! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
 
-use congruent_device::{KernelArg, Semaphore, Sym};
+use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView};
 
-/// How much an algorithm needs on every PE's heap.
+use crate::Protocol;
+use crate::share::Share;
+
+/// How much is needed on every PE's heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Semaphores.
-    pub semaphores: usize,
+    /// Signals.
+    pub signals: usize,
     /// Bytes of scratch.
     pub scratch: usize,
 }
 
-/// An algorithm for a team of a certain size: knows what it needs, and makes the kernel argument once that is allocated.
+/// What kernels need for a team of a certain size: how much, and their argument once that is allocated.
 ///
 /// The host's `World::plan` turns a shape into a plan.
 pub trait Shape {
@@ -21,6 +24,320 @@ pub trait Shape {
     /// What it needs.
     fn needs(&self) -> Needs;
 
-    /// The kernel argument, over semaphores and scratch of at least what it needs, zeroed when they were allocated.
-    fn view(&self, semaphores: Sym<Semaphore>, scratch: Sym<u8>) -> Self::View;
+    /// The kernel argument, over signals and scratch of at least what it needs, zeroed when they were allocated.
+    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> Self::View;
+}
+
+/// A plan for every algorithm of this crate: so many bytes of scratch and a few signals for each block and member.
+///
+/// Each block of a launch has a *slot*: a turn counter; for each other member a queue of [`Layout::DEPTH`] pieces that this
+/// member writes and the slot's owner reads; and an inbox of two halves for exchanges of all with all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    team: u64,
+    members: u32,
+    blocks: u32,
+    buffer: u64,
+    flag_bits: u32,
+    line: u32,
+}
+
+/// Signals of one member's link to a slot, each on a cache line of its own.
+pub(crate) const LINK: usize = 4 * LINE;
+/// Signals in a cache line of 64 bytes.
+pub(crate) const LINE: usize = 8;
+/// Bytes of a slot's own words: the turn, and the counts of exchanges and of meetings.
+pub(crate) const HEAD: usize = 128;
+/// Counters that a slot's owner keeps of each link.
+pub(crate) const COUNTERS: usize = 4;
+/// Everything starts on a multiple of this.
+const GRAIN: usize = 128;
+
+impl Layout {
+    /// Pieces in a queue.
+    pub const DEPTH: u64 = 4;
+    /// Scratch of each block where nothing else is asked for, bytes.
+    pub const BUFFER: u64 = 1 << 20;
+    /// Bytes of a line of the LL128 protocol where nothing else is asked for.
+    pub const LINE_BYTES: u32 = 128;
+    const FEWEST_FLAG_BITS: u32 = 4;
+    const MOST_FLAG_BITS: u32 = 31;
+
+    /// For launches of up to `blocks` blocks on a team.
+    pub const fn new<G: Tag>(team: TeamView<G>, blocks: u32) -> Self {
+        Self {
+            team: team.sync().offset(),
+            members: team.size() as u32,
+            blocks: if blocks == 0 { 1 } else { blocks },
+            buffer: Self::BUFFER,
+            flag_bits: Self::MOST_FLAG_BITS,
+            line: Self::LINE_BYTES,
+        }
+    }
+
+    /// With about `bytes` of scratch for each block; at least 4 KiB for each member.
+    #[must_use]
+    pub const fn buffer(self, bytes: u64) -> Self {
+        Self { buffer: bytes, ..self }
+    }
+
+    /// With lines of 16, 32, 64 or 128 bytes for the LL128 protocol: as many as the hardware stores at once.
+    ///
+    /// # Panics
+    /// For another number.
+    #[must_use]
+    pub const fn line(self, bytes: u32) -> Self {
+        assert!(matches!(bytes, 16 | 32 | 64 | 128), "lines have 16, 32, 64 or 128 bytes");
+        Self { line: bytes, ..self }
+    }
+
+    /// With flags of so few bits, 4 to 31, that they wrap around soon: for tests.
+    #[must_use]
+    pub const fn flag_bits(self, bits: u32) -> Self {
+        let bits = if bits < Self::FEWEST_FLAG_BITS { Self::FEWEST_FLAG_BITS } else { bits };
+        Self { flag_bits: if bits > Self::MOST_FLAG_BITS { Self::MOST_FLAG_BITS } else { bits }, ..self }
+    }
+
+    /// The most blocks of a launch.
+    pub const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Members of its team.
+    pub const fn members(&self) -> usize {
+        self.members as usize
+    }
+
+    /// Bytes of one piece of a queue: what one step of an algorithm moves at most, in the simple protocol.
+    pub const fn piece(&self) -> usize {
+        let bytes = (self.bytes() / 2 / self.members as u64 / Self::DEPTH) as usize;
+        bytes / GRAIN * GRAIN
+    }
+
+    /// Bytes that one member writes to one half of another's inbox.
+    pub const fn inbox(&self) -> usize {
+        (self.bytes() / 4 / self.members as u64) as usize / GRAIN * GRAIN
+    }
+
+    /// The most bytes of data that a one-shot algorithm moves at once in a protocol; more take several rounds.
+    pub const fn shot(&self, protocol: Protocol) -> usize {
+        payload(self.inbox(), protocol, self.line)
+    }
+
+    /// Bytes of a line of the LL128 protocol.
+    pub const fn line_bytes(&self) -> u32 {
+        self.line
+    }
+
+    const fn bytes(&self) -> u64 {
+        let fewest = self.members as u64 * 4096;
+        if self.buffer < fewest { fewest } else { self.buffer }
+    }
+
+    const fn counters(&self) -> usize {
+        (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
+    }
+
+    const fn slot(&self) -> usize {
+        let members = self.members as usize;
+        HEAD + self.counters() + members * (Self::DEPTH as usize * self.piece() + 2 * self.inbox())
+    }
+}
+
+impl Shape for Layout {
+    type View = View;
+
+    fn needs(&self) -> Needs {
+        let blocks = self.blocks as usize;
+        Needs { signals: blocks * self.members as usize * LINK, scratch: blocks * self.slot() }
+    }
+
+    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
+        View {
+            signals,
+            scratch,
+            team: self.team,
+            members: self.members,
+            blocks: self.blocks,
+            piece: self.piece() as u32,
+            inbox: self.inbox() as u32,
+            flag_bits: self.flag_bits,
+            line: self.line,
+            protocol: Protocol::Simple as u32,
+            first: 0,
+            alone: 0,
+        }
+    }
+}
+
+/// Bytes of data that `bytes` bytes of queue hold in a protocol, a multiple of 128 where there is room for it.
+pub(crate) const fn payload(bytes: usize, protocol: Protocol, line: u32) -> usize {
+    let most = match protocol {
+        Protocol::Simple => bytes,
+        Protocol::Ll => bytes / 2,
+        Protocol::Ll128 => bytes / line as usize * (line as usize - 8),
+    };
+    if most >= GRAIN { most / GRAIN * GRAIN } else { most / 8 * 8 }
+}
+
+/// A plan as a kernel argument. It names a protocol, simple where nothing else is asked for, and the slots that blocks use.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    pub(crate) signals: Sym<Signal>,
+    pub(crate) scratch: Sym<u8>,
+    pub(crate) team: u64,
+    pub(crate) members: u32,
+    pub(crate) blocks: u32,
+    pub(crate) piece: u32,
+    pub(crate) inbox: u32,
+    pub(crate) flag_bits: u32,
+    pub(crate) line: u32,
+    protocol: u32,
+    /// The slot of block 0, or of the one block that calls.
+    first: u32,
+    alone: u32,
+}
+
+impl KernelArg for View {
+    fn fits(&self, heap_bytes: u64) -> bool {
+        self.signals.fits(heap_bytes) && self.scratch.fits(heap_bytes)
+    }
+}
+
+impl View {
+    /// The same plan, over another protocol.
+    #[must_use]
+    #[inline(always)]
+    pub const fn over(self, protocol: Protocol) -> Self {
+        Self { protocol: protocol as u32, ..self }
+    }
+
+    /// The same plan, for a block that calls collectives by itself, on buffers that no other block shares: it uses slot
+    /// `slot`, whichever block it is. Blocks that run at the same time use different slots, and the members' blocks that
+    /// meet use the same.
+    #[must_use]
+    #[inline(always)]
+    pub const fn alone(self, slot: usize) -> Self {
+        Self { first: slot as u32, alone: 1, ..self }
+    }
+
+    /// The same plan, for a launch whose blocks use the slots from `first` on: launches that run at the same time use
+    /// different ones.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_slot(self, first: usize) -> Self {
+        Self { first: first as u32, alone: 0, ..self }
+    }
+
+    /// The slot of block `index` of `blocks`, and which share of the work is its.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn slot_of(&self, index: usize, blocks: usize) -> (usize, Share) {
+        let (slot, share) = match self.alone {
+            0 => (self.first as usize + index, Share::new(index, blocks)),
+            _ => (self.first as usize, Share::new(0, 1)),
+        };
+        if slot >= self.blocks as usize {
+            panic!("the plan has no slot for this block; make it for as many blocks as run at once");
+        }
+        (slot, share)
+    }
+
+    /// How data and signals travel.
+    #[inline(always)]
+    pub const fn protocol(&self) -> Protocol {
+        match self.protocol {
+            1 => Protocol::Ll,
+            2 => Protocol::Ll128,
+            _ => Protocol::Simple,
+        }
+    }
+
+    /// The most blocks of a launch with it.
+    #[inline(always)]
+    pub const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Bytes of data in a piece, in its protocol.
+    #[inline(always)]
+    pub(crate) fn piece_bytes(&self) -> usize {
+        payload(self.piece as usize, self.protocol(), self.line)
+    }
+
+    /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
+    #[inline(always)]
+    pub(crate) fn shot_bytes(&self) -> usize {
+        payload(self.inbox as usize, self.protocol(), self.line)
+    }
+
+    /// Scratch bytes `start..start + bytes` of a slot.
+    #[inline(always)]
+    fn part(&self, slot: usize, start: usize, bytes: usize) -> Sym<u8> {
+        let start = slot * self.slot_bytes() + start;
+        self.scratch.slice(start..start + bytes)
+    }
+
+    #[inline(always)]
+    fn counters_bytes(&self) -> usize {
+        (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
+    }
+
+    #[inline(always)]
+    fn slot_bytes(&self) -> usize {
+        let queue = Layout::DEPTH as usize * self.piece as usize;
+        HEAD + self.counters_bytes() + self.members as usize * (queue + 2 * self.inbox as usize)
+    }
+
+    /// A slot's own words.
+    #[inline(always)]
+    pub(crate) fn head(&self, slot: usize) -> Sym<u64> {
+        self.part(slot, 0, HEAD).cast()
+    }
+
+    /// The counters that a slot's owner keeps of its link with a member.
+    #[inline(always)]
+    pub(crate) fn counters(&self, slot: usize, member: usize) -> Sym<u64> {
+        self.part(slot, HEAD + member * COUNTERS * 8, COUNTERS * 8).cast()
+    }
+
+    /// Signal `which` that a member sets for a slot's owner.
+    #[inline(always)]
+    pub(crate) fn signal(&self, slot: usize, member: usize, which: usize) -> Sym<Signal> {
+        self.signals.elem((slot * self.members as usize + member) * LINK + which * LINE)
+    }
+
+    /// Place `index` of the queue that a member writes and a slot's owner reads.
+    #[inline(always)]
+    pub(crate) fn queue(&self, slot: usize, member: usize, index: usize) -> Sym<u8> {
+        let piece = self.piece as usize;
+        let start = HEAD + self.counters_bytes() + (member * Layout::DEPTH as usize + index) * piece;
+        self.part(slot, start, piece)
+    }
+
+    /// Half `half` of what a member writes to a slot's inbox.
+    #[inline(always)]
+    pub(crate) fn inbox(&self, slot: usize, member: usize, half: usize) -> Sym<u8> {
+        let (members, inbox) = (self.members as usize, self.inbox as usize);
+        let queues = members * Layout::DEPTH as usize * self.piece as usize;
+        let start = HEAD + self.counters_bytes() + queues + (half * members + member) * inbox;
+        self.part(slot, start, inbox)
+    }
+
+    /// The flag of step `step` of a queue or inbox that `step` counts the uses of. It is not 0, which is what unwritten
+    /// words hold.
+    #[inline(always)]
+    pub(crate) fn flag(&self, step: u64) -> u32 {
+        (step & ((1 << self.flag_bits) - 1)) as u32 + 1
+    }
+
+    /// Whether at this step the whole place must be written, with a queue or inbox of `places` places.
+    ///
+    /// A flag comes again after `2^flag_bits` steps. A word that no message has reached since then would be taken for new.
+    /// So twice in that time every place is written as a whole: no word ever holds a flag older than half the time.
+    #[inline(always)]
+    pub(crate) fn renews(&self, step: u64, places: u64) -> bool {
+        step & ((1 << (self.flag_bits - 1)) - 1) < places
+    }
 }

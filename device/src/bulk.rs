@@ -1,13 +1,116 @@
-//! Bulk work on symmetric memory: combine several sources into several destinations, and fill.
+//! Bulk work on symmetric memory: fold several sources into several destinations, and fill.
 //!
 //! Safe to call and vectorised on every machine, so that algorithms need neither `unsafe` nor word loops. Accesses are
 //! relaxed and may tear (MM-1); order comes from notify and wait, as for put and get.
 
 use congruent_heap::{Place, Pod, Sym};
 
+use crate::ends::Resolved;
 use crate::group::share;
+use crate::poll::Patience;
 use crate::rma::check_same;
-use crate::{Ctx, Group, arch};
+use crate::sealed::Sealed;
+use crate::{Ctx, End, Ends, Group, arch};
+
+/// How values of `T` become one: taken up one after the other, in the order of the sources, and given as a `T` at the end.
+pub trait Fold<T> {
+    /// What the sum so far is held in.
+    type Acc: Copy;
+    /// The sum of the first value.
+    fn first(&self, value: T) -> Self::Acc;
+    /// The sum with one more value.
+    fn next(&self, sum: Self::Acc, value: T) -> Self::Acc;
+    /// What the whole sum is.
+    fn last(&self, sum: Self::Acc) -> T;
+}
+
+/// Runs a [`FoldJob`] with a type and a fold that it knows: what [`Ctx::fold_as`] takes.
+pub trait FoldChoice {
+    /// Calls [`FoldJob::run`] once and gives its result.
+    fn run(self, job: impl FoldJob) -> bool;
+}
+
+/// A fold that is only short of its type.
+pub trait FoldJob: Sealed {
+    /// Runs it on elements of `T`.
+    ///
+    /// # Panics
+    /// Where an end is not aligned for `T` or ends within an element.
+    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> bool;
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+struct Job<'j> {
+    share: arch::Share,
+    dst: &'j dyn arch::Ends,
+    src: &'j dyn arch::Ends,
+    bytes: usize,
+    patience: Patience<'j>,
+}
+#[cfg(target_arch = "nvptx64")]
+struct Job<'j, D, S> {
+    share: arch::Share,
+    dst: &'j D,
+    src: &'j S,
+    bytes: usize,
+    patience: Patience<'j>,
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl Sealed for Job<'_> {}
+#[cfg(target_arch = "nvptx64")]
+impl<D, S> Sealed for Job<'_, D, S> {}
+
+macro_rules! run_job {
+    () => {
+        #[inline(always)]
+        fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> bool {
+            let aligned = |start: *mut u8| (start as usize).is_multiple_of(align_of::<T>());
+            let whole = self.bytes.is_multiple_of(size_of::<T>());
+            if !whole || !each_plain(self.dst, aligned) || !each_plain(self.src, aligned) {
+                panic!("bytes that are folded as a type are aligned for it and end with an element");
+            }
+            // SAFETY: `fold_as` resolved the ends to mapped ranges of `bytes` bytes, which are whole elements, aligned.
+            unsafe { arch::fold(self.share, self.dst, self.src, self.bytes / size_of::<T>(), fold, self.patience) }
+        }
+    };
+}
+#[cfg(not(target_arch = "nvptx64"))]
+impl FoldJob for Job<'_> {
+    run_job!();
+}
+#[cfg(target_arch = "nvptx64")]
+impl<D: arch::Ends, S: arch::Ends> FoldJob for Job<'_, D, S> {
+    run_job!();
+}
+
+/// Whether all plain ends start at such an address.
+#[inline(always)]
+fn each_plain(ends: &(impl arch::Ends + ?Sized), ok: impl Fn(*mut u8) -> bool) -> bool {
+    (0..ends.count()).all(|i| {
+        let end = ends.end(i);
+        end.form != arch::Form::Plain || ok(end.start)
+    })
+}
+
+/// Folds with a function of two values.
+struct Combining<F>(F);
+
+impl<T: Copy, F: Fn(T, T) -> T> Fold<T> for Combining<F> {
+    type Acc = T;
+    #[inline(always)]
+    fn first(&self, value: T) -> T {
+        value
+    }
+    #[inline(always)]
+    fn next(&self, sum: T, value: T) -> T {
+        (self.0)(sum, value)
+    }
+    #[inline(always)]
+    fn last(&self, sum: T) -> T {
+        sum
+    }
+}
 
 impl Ctx<'_> {
     /// For every `i`: combines element `i` of all sources with `op`, left to right, and stores it at element `i` of every
@@ -31,26 +134,102 @@ impl Ctx<'_> {
         src: [Place<T, G>; S],
         op: impl Fn(T, T) -> T,
     ) {
-        let len = src[0].len();
-        let dst = dst.map(|place| {
-            check_same(place.len(), len);
-            self.near(place)
+        self.fold(group, dst, src, Combining(op));
+    }
+
+    /// The same as [`combine`](Ctx::combine) for any [`Ends`], with sums that are held in a type of their own. Packed sources
+    /// are awaited, packed destinations need no signal.
+    ///
+    /// # One-sided
+    /// As [`combine`](Ctx::combine).
+    ///
+    /// # Ordering
+    /// As [`put`](Ctx::put) for plain destinations. What comes in packets is there when it is read; it orders nothing else
+    /// (MM-8).
+    ///
+    /// # Panics
+    /// Where the lengths differ, there is no source, or an end is reached only through a proxy.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fold<T: Pod>(&self, group: &impl Group, dst: impl Ends<T>, src: impl Ends<T>, fold: impl Fold<T>) {
+        self.fold_by(group, dst, src, |dst, src, len| {
+            let patience = Patience { waiter: self.waiter(), budget_ns: self.abi.deadline_ns };
+            // SAFETY: the ends resolve to mapped ranges of `len` elements, aligned for T where they are plain.
+            unsafe { arch::fold(share(group), dst, src, len, &fold, patience) }
         });
-        let src = src.map(|place| {
-            check_same(place.len(), len);
-            self.near(place).cast_const()
+    }
+
+    /// The same as [`fold`](Ctx::fold), with type and fold chosen at run time: `choice` is given the job, and runs it with
+    /// the type that the bytes are of.
+    ///
+    /// # One-sided
+    /// As [`combine`](Ctx::combine).
+    ///
+    /// # Ordering
+    /// As [`fold`](Ctx::fold).
+    ///
+    /// # Panics
+    /// As [`fold`](Ctx::fold), and where an end is not aligned for the type or ends within an element.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fold_as(&self, group: &impl Group, dst: impl Ends<u8>, src: impl Ends<u8>, choice: impl FoldChoice) {
+        self.fold_by(group, dst, src, |dst, src, bytes| {
+            let patience = Patience { waiter: self.waiter(), budget_ns: self.abi.deadline_ns };
+            choice.run(Job { share: share(group), dst, src, bytes, patience })
         });
-        // SAFETY: `reach` gives mapped ranges of `len` elements, aligned for T.
-        unsafe { arch::combine(share(group), dst, src, len, &op) };
-        group.sync();
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn fold_by<T: Pod, D: Ends<T>, S: Ends<T>>(
+        &self,
+        group: &impl Group,
+        dst: D,
+        src: S,
+        fold: impl FnOnce(&Resolved<'_, D, T>, &Resolved<'_, S, T>, usize) -> bool,
+    ) {
+        if src.count() == 0 {
+            panic!("a fold needs a source");
+        }
+        let len = src.get(0).len();
+        let (dst, src) = (Resolved::new(self, dst, len), Resolved::new(self, src, len));
+        let failed = !fold(&dst, &src, len);
+        self.join(group, failed);
+        for end in src.each() {
+            let (pe, bytes) = end.wire();
+            self.moved_by(group, pe, self.abi.pe, bytes);
+        }
+        for end in dst.each() {
+            let (pe, bytes) = end.wire();
+            self.moved_by(group, self.abi.pe, pe, bytes);
+            if let (End::Packed(packed), true) = (end, group.leader()) {
+                self.wake_packed(packed);
+            }
+        }
+    }
+
+    /// Sends the elements of `src` to every destination, in its form.
+    ///
+    /// # One-sided
+    /// As [`fold`](Ctx::fold), of one source.
+    ///
+    /// # Ordering
+    /// As [`fold`](Ctx::fold).
+    ///
+    /// # Panics
+    /// As [`fold`](Ctx::fold).
+    #[inline(always)]
+    #[track_caller]
+    pub fn transfer<T: Pod, G>(&self, group: &impl Group, dst: impl Ends<T>, src: End<T, G>) {
+        self.fold(group, dst, [src], Combining(|value, _| value));
     }
 
     /// Where a place is that loads and stores reach.
     #[inline(always)]
     #[track_caller]
-    fn near<T: Pod, G>(&self, place: Place<T, G>) -> *mut T {
+    pub(crate) fn near<T: Pod, G>(&self, place: Place<T, G>) -> *mut T {
         if self.is_proxied(place.pe()) {
-            panic!("combine works on peers that loads and stores reach; this one is reached through a proxy");
+            panic!("folds work on peers that loads and stores reach; this one is reached through a proxy");
         }
         self.reach(place)
     }
@@ -65,6 +244,26 @@ impl Ctx<'_> {
         let first = self.locate(dst, self.pe());
         // SAFETY: `locate` gives a mapped range of `len` elements, aligned for T.
         unsafe { arch::fill(share(group), first, dst.len(), value) };
+        group.sync();
+    }
+
+    /// Stores `value` in every element of a place.
+    ///
+    /// # One-sided
+    /// The group shares the work.
+    ///
+    /// # Ordering
+    /// As [`put`](Ctx::put).
+    ///
+    /// # Panics
+    /// Where the place is reached only through a proxy.
+    #[inline(always)]
+    #[track_caller]
+    pub fn fill_at<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, value: T) {
+        let first = self.near(place);
+        self.moved_by(group, self.abi.pe, place.pe().raw(), place.sym().bytes());
+        // SAFETY: `near` gives a mapped range of `len` elements, aligned for T.
+        unsafe { arch::fill(share(group), first, place.len(), value) };
         group.sync();
     }
 

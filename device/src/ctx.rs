@@ -153,4 +153,15 @@ impl<'m> Ctx<'m> {
         // SAFETY: every heap starts with a HeapHeader, and `word` is on it.
         unsafe { arch::wake(&self.lane, with_exposed_provenance_mut(header as usize), word) }
     }
+
+    /// Wakes who sleeps on packets that have been written.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn wake_packed<T: Pod, G>(&self, packed: crate::Packed<T, G>) {
+        let words = packed.words();
+        if !words.is_empty() {
+            let last = words.elem(words.len() - 1);
+            self.wake(last.pe(), self.reach(last));
+        }
+    }
 }

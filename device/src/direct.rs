@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use congruent_heap::{Place, Pod};
+use congruent_heap::{Place, Pod, Rank};
 
 use crate::{Ctx, access};
 
@@ -15,6 +15,12 @@ pub struct Peer<'c, T> {
 }
 
 impl Ctx<'_> {
+    /// Whether loads and stores reach a member's heap; otherwise a proxy does.
+    #[inline(always)]
+    pub fn reaches<G>(&self, rank: Rank<G>) -> bool {
+        !self.is_proxied(rank.pe())
+    }
+
     /// The place as memory to load from and store to, or `None` where the peer is reached through a proxy.
     ///
     /// # Panics

@@ -31,12 +31,16 @@
     allow(internal_features)
 )]
 
+#[cfg(not(target_arch = "nvptx64"))]
+extern crate std;
+
 mod access;
 mod arch;
 mod atomics;
 mod bulk;
 mod ctx;
 mod direct;
+mod ends;
 mod float16;
 mod float8;
 mod group;
@@ -48,6 +52,7 @@ mod proxy;
 mod rma;
 mod team;
 mod wait;
+mod watch;
 
 pub use congruent_heap::{
     Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Locatable, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore,
@@ -58,8 +63,10 @@ pub use congruent_heap::{
 #[doc(hidden)]
 pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
+pub use bulk::{Fold, FoldChoice, FoldJob};
 pub use ctx::Ctx;
 pub use direct::Peer;
+pub use ends::{End, Ends, Packed, ends, packed_words};
 pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[cfg(target_arch = "nvptx64")]
@@ -69,6 +76,10 @@ pub use kernels::{Kernel, KernelArgs, Module};
 pub use nonblocking::Nonblocking;
 pub use team::Team;
 pub use wait::TimedOut;
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+pub use watch::Note;
+pub use watch::{Mark, Span};
 
 mod sealed {
     /// Keeps a trait to this crate's types.

@@ -44,6 +44,7 @@ impl Ctx<'_> {
         }
         if self.is_proxied(place.pe()) {
             check_same(place.len(), src.len());
+            self.moved_by(group, self.abi.pe, place.pe().raw(), src.bytes());
             group.sync();
             // One request, so that data and signal are never two unordered messages.
             let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };

@@ -4,7 +4,7 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
 
-use crate::arch::{self, Backoff, Lane};
+use crate::arch::{self, Backoff, End, Form, Lane};
 
 /// Who polls, and where that is told.
 #[derive(Clone, Copy)]
@@ -13,6 +13,32 @@ pub(crate) struct Waiter<'m> {
     /// Address of the PE's control block, which the context vouches for.
     pub(crate) control: u64,
     pub(crate) pe: u32,
+}
+
+/// Who waits for packets in a bulk operation, and how long.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience<'m> {
+    pub(crate) waiter: Waiter<'m>,
+    pub(crate) budget_ns: u64,
+}
+
+impl Patience<'_> {
+    /// Waits until `arrived`; false when the kernel must end, and then the reason is recorded.
+    #[cold]
+    #[inline(always)]
+    pub(crate) fn packet(self, end: &End, arrived: impl FnMut() -> bool) -> bool {
+        match self.waiter.poll(end.last, self.budget_ns, arrived) {
+            Ok(()) => true,
+            Err(stop) => {
+                let flag = match end.form {
+                    Form::Plain => 0,
+                    Form::Packets { flag } | Form::Lines { flag, .. } => flag,
+                };
+                self.waiter.record(stop, end.offset, end.pe, flag.into());
+                false
+            }
+        }
+    }
 }
 
 /// Why a poll ended without what it waited for.

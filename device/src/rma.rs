@@ -5,7 +5,7 @@
 use congruent_heap::{Place, Pod, Sym};
 
 use crate::group::share;
-use crate::{Ctx, Group, access, arch};
+use crate::{Ctx, Group, Thread, access, arch};
 
 impl Ctx<'_> {
     /// Copies this PE's `src` to `place`.
@@ -129,6 +129,7 @@ impl Ctx<'_> {
     pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
         let (to, from) = (self.reach(place), self.locate(src, self.pe()));
+        self.moved_by(group, self.abi.pe, place.pe().raw(), src.bytes());
         if self.is_proxied(place.pe()) {
             group.sync();
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
@@ -144,6 +145,7 @@ impl Ctx<'_> {
     pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) -> Option<u64> {
         check_same(dst.len(), place.len());
         let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
+        self.moved_by(group, place.pe().raw(), self.abi.pe, dst.bytes());
         if self.is_proxied(place.pe()) {
             group.sync();
             return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });
@@ -157,6 +159,7 @@ impl Ctx<'_> {
     #[track_caller]
     fn store_at<T: Pod, G>(&self, place: Place<T, G>, value: T) {
         let element = self.reach(place);
+        self.moved_by(&Thread, self.abi.pe, place.pe().raw(), size_of::<T>());
         if self.is_proxied(place.pe()) {
             let put = |at: u64, bits| {
                 self.ask_put_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64, bits)
@@ -171,6 +174,7 @@ impl Ctx<'_> {
     #[track_caller]
     fn load_at<T: Pod, G>(&self, place: Place<T, G>) -> T {
         let element = self.reach(place);
+        self.moved_by(&Thread, place.pe().raw(), self.abi.pe, size_of::<T>());
         if self.is_proxied(place.pe()) {
             return access::from_words(|at| {
                 self.ask_get_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64)

@@ -21,6 +21,12 @@ impl<'c, G: Tag> Team<'c, G> {
         Self { ctx, view }
     }
 
+    /// Tells teams of one world apart.
+    #[inline(always)]
+    pub fn id(&self) -> u64 {
+        self.view.sync().offset()
+    }
+
     /// How many members.
     #[inline(always)]
     pub fn size(&self) -> usize {

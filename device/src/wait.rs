@@ -4,10 +4,10 @@
 use core::time::Duration;
 
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
-use congruent_heap::{Awaited, Pe, Semaphore, Signal, Sym};
+use congruent_heap::{Awaited, Notify, Pe, Semaphore, Signal, Sym};
 
 use crate::poll::{self, Stop, Waiter, reaches};
-use crate::{Ctx, Group, arch};
+use crate::{Ctx, Group, Thread, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,26 @@ impl Ctx<'_> {
         let mut failed = false;
         for i in group.strided(signals.len()) {
             failed = failed || !self.reached(signals.elem(i).offset(), None, value);
+        }
+        self.join(group, failed);
+    }
+
+    /// Sends `count` notifies and awaits `count` signals, each at least its value; the group shares the work. `each` gives
+    /// notify, signal and value of number `i`. All that the group did before is covered by the notifies.
+    ///
+    /// # Ordering
+    /// Each notify as [`notify`](Ctx::notify), each wait as [`wait`](Ctx::wait).
+    #[inline(always)]
+    #[track_caller]
+    pub fn exchange(&self, group: &impl Group, count: usize, each: impl Fn(usize) -> (Notify, Awaited<Signal>, u64)) {
+        group.sync();
+        for i in group.strided(count) {
+            self.notify(&Thread, each(i).0);
+        }
+        let mut failed = false;
+        for i in group.strided(count) {
+            let (_, awaited, value) = each(i);
+            failed = failed || !self.reached(awaited.word().elem(0).offset(), awaited.from(), value);
         }
         self.join(group, failed);
     }

@@ -13,7 +13,9 @@ use crate::cpu::CpuMachine;
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
-use crate::tunables::{Key, TunableError, Tunables};
+use crate::trace::Session;
+use crate::tunables::{Key, TextKey, TunableError, Tunables};
+use crate::watch::Watch;
 use crate::{BuildError, World};
 
 /// Describes a world. Made by [`World::builder`].
@@ -64,6 +66,12 @@ impl Builder {
     #[must_use]
     pub fn proxied(self, proxied: bool) -> Self {
         self.set(Key::P2pDisable, proxied.into())
+    }
+
+    /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower.
+    #[must_use]
+    pub fn watch(self, watch: bool) -> Self {
+        self.set(Key::Watch, watch.into())
     }
 
     /// Joins the other PEs and maps the heap.
@@ -128,7 +136,7 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         block_slots,
         version: abi::VERSION,
     };
-    let machine = CpuMachine::new(width, npes as usize);
+    let machine = CpuMachine::new(width, npes as usize, watch(&control, &tunables)?);
     if tunables.get(Key::P2pDisable) == 0 {
         return Ok(World::new(Shared::new(control, memory, context, machine), None, tunables, allocator));
     }
@@ -144,6 +152,14 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
     Ok(World::new(shared, Some(proxy), tunables, allocator))
+}
+
+/// Who hears what kernels do, where the settings ask for a trace or a count of bytes.
+fn watch(control: &Control, tunables: &Tunables) -> Result<Option<Arc<Watch>>, BuildError> {
+    let first_pe = if control.in_process() { 0 } else { control.pe() };
+    let trace = tunables.text(TextKey::Trace).map(|name| Session::join(name, first_pe)).transpose()?;
+    let wanted = trace.is_some() || tunables.get(Key::Watch) == 1;
+    Ok(wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace))))
 }
 
 /// Makes sure that every PE has the settings that shape the heap and the barriers.

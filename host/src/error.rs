@@ -1,11 +1,13 @@
 //! What can go wrong, one enum for each family of operations, and [`Error`] over all of them.
 
+use congruent_collectives::{Algorithm, Collective, Datatype, Op};
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
 
 use crate::WorldFailure;
 use crate::bootstrap::{BootstrapError, ControlError};
 use crate::shared_memory::ReserveError;
+use crate::trace::TraceError;
 use crate::tunables::TunableError;
 
 /// Any error of this crate, for `?`.
@@ -78,6 +80,9 @@ pub enum BuildError {
     /// No thread for the proxy.
     #[error("no thread for the proxy: {0}")]
     Proxy(std::io::Error),
+    /// No trace file.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// No thread for a PE.
     #[error("no thread for PE {pe}: {error}")]
     Thread {
@@ -176,6 +181,28 @@ pub enum LaunchError {
         /// Blocks asked for.
         asked: u32,
         /// Blocks that the plan has slots for.
+        fits: u32,
+    },
+    /// An operator that the type does not have.
+    #[error("{op} is no operator on {datatype}: and, or and xor need integers")]
+    Operator {
+        /// The operator.
+        op: Op,
+        /// The elements' type.
+        datatype: Datatype,
+    },
+    /// An algorithm that the collective does not have.
+    #[error("{collective} has no {algorithm} algorithm; `congruent perf {collective} --help` lists those that it has")]
+    NoSuchKernel {
+        /// The collective.
+        collective: Collective,
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
+    /// More streams than a communicator has slots for.
+    #[error("a communicator runs on {fits} streams at most; make another one for more")]
+    PlanStreams {
+        /// How many it runs on.
         fits: u32,
     },
     /// A stream that is not of this world.

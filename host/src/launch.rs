@@ -1,10 +1,13 @@
 //! Launching kernels on streams.
+#![allow(clippy::disallowed_types, reason = "numbers streams")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use congruent_device::{Kernel, KernelArgs};
 
 use crate::cpu::{Body, CpuStream, Launch, Site};
+use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
 
 /// How many blocks of how many threads. On the CPU machine the threads of a block are what its width makes of them.
@@ -32,6 +35,14 @@ impl Grid {
 pub struct Stream {
     runner: CpuStream,
     world: u64,
+    id: u64,
+}
+
+/// Where a kernel is to run.
+pub(crate) struct Target<'t> {
+    pub(crate) shared: &'t Arc<Shared>,
+    pub(crate) stream: &'t Stream,
+    pub(crate) grid: Grid,
 }
 
 impl Stream {
@@ -39,25 +50,18 @@ impl Stream {
     pub fn is_idle(&self) -> bool {
         self.runner.is_idle()
     }
+
+    /// Tells streams of a process apart.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
 }
 
-impl World {
-    /// A new stream.
-    ///
-    /// # Errors
-    /// Where the machine can make no more.
-    pub fn stream(&self) -> Result<Stream, LaunchError> {
-        let name = format!("pe{}", self.shared().pe());
-        Ok(Stream { runner: CpuStream::new(self.shared().machine().clone(), &name)?, world: self.shared().id() })
-    }
-
-    /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.
-    ///
-    /// # Errors
-    /// Where nothing can run: see [`LaunchError`]. What fails while it runs, `synchronize` tells.
-    pub fn launch<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+impl Target<'_> {
+    /// Puts a kernel at the end of the stream.
+    pub(crate) fn launch<K: Kernel>(&self, kernel: K, args: K::Args) -> Result<(), LaunchError> {
         let _only_its_type_matters = kernel;
-        let shared = self.shared();
+        let Self { shared, stream, grid } = *self;
         shared.check()?;
         if stream.world != shared.id() {
             return Err(LaunchError::ForeignStream);
@@ -82,6 +86,27 @@ impl World {
             ended,
         });
         Ok(())
+    }
+}
+
+impl World {
+    /// A new stream.
+    ///
+    /// # Errors
+    /// Where the machine can make no more.
+    pub fn stream(&self) -> Result<Stream, LaunchError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("pe{}", self.shared().pe());
+        let runner = CpuStream::new(self.shared().machine().clone(), &name)?;
+        Ok(Stream { runner, world: self.shared().id(), id: NEXT.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.
+    ///
+    /// # Errors
+    /// Where nothing can run: see [`LaunchError`]. What fails while it runs, `synchronize` tells.
+    pub fn launch<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+        Target { shared: self.shared(), stream, grid }.launch(kernel, args)
     }
 
     /// Waits until everything launched on the stream is complete.

@@ -1,25 +1,25 @@
 //! Plans: what an in-kernel algorithm needs on the heap, allocated once.
 
-use congruent_collectives::Shape;
-use congruent_device::{Semaphore, Sym};
+use congruent_collectives::{Layout, Shape};
+use congruent_device::{Signal, Sym};
 
 use crate::{AllocError, SymVec, World};
 
-/// An algorithm's semaphores and scratch. Kernels are given its [`view`](Plan::view), as often as they like: nothing in it
+/// What algorithms need on the heap: signals and scratch. Kernels are given its [`view`](Plan::view), as often as they like: nothing in it
 /// is ever reset. Made by [`World::plan`].
 #[derive(Debug)]
-pub struct Plan<S> {
+pub struct Plan<S = Layout> {
     shape: S,
-    semaphores: Option<SymVec<Semaphore>>,
+    signals: Option<SymVec<Signal>>,
     scratch: Option<SymVec<u8>>,
 }
 
 impl<S: Shape> Plan<S> {
     /// The plan as a kernel argument.
     pub fn view(&self) -> S::View {
-        let semaphores = self.semaphores.as_ref().map_or(Sym::empty(), SymVec::view);
+        let signals = self.signals.as_ref().map_or(Sym::empty(), SymVec::view);
         let scratch = self.scratch.as_ref().map_or(Sym::empty(), SymVec::view);
-        self.shape.view(semaphores, scratch)
+        self.shape.view(signals, scratch)
     }
 
     /// What it is a plan for.
@@ -29,12 +29,12 @@ impl<S: Shape> Plan<S> {
 }
 
 impl World {
-    /// Allocates what an algorithm needs.
+    /// Allocates what algorithms need.
     ///
     /// ```
-    /// use congruent::collectives::ring::Ring;
+    /// use congruent::collectives::Layout;
     /// # congruent::local(2, |world| {
-    /// let plan = world.plan(Ring::new(4))?;         // for launches of up to 4 blocks
+    /// let plan = world.plan(Layout::new(world.team(), 4))?;   // for launches of up to 4 blocks on the world's team
     /// # let _ = plan;
     /// # Ok::<_, congruent::Error>(())
     /// # })?;
@@ -48,8 +48,8 @@ impl World {
     /// See [`AllocError`].
     pub fn plan<S: Shape>(&mut self, shape: S) -> Result<Plan<S>, AllocError> {
         let needs = shape.needs();
-        let semaphores = if needs.semaphores > 0 { Some(self.alloc(needs.semaphores)?) } else { None };
+        let signals = if needs.signals > 0 { Some(self.alloc(needs.signals)?) } else { None };
         let scratch = if needs.scratch > 0 { Some(self.alloc(needs.scratch)?) } else { None };
-        Ok(Plan { shape, semaphores, scratch })
+        Ok(Plan { shape, signals, scratch })
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::builder::Builder;
 use crate::proxy::Proxy;
 use crate::shared::Shared;
+use crate::watch::{Traffic, Watch};
 use crate::{AllocError, SymVec, Tunables, WorldFailure};
 
 /// One PE's hold on its job: allocates symmetric objects, launches kernels, makes teams.
@@ -78,6 +79,11 @@ impl World {
     pub fn machine(&self) -> String {
         let route = if self.shared.context().routes == 0 { "" } else { ", every peer through the proxy" };
         format!("cpu, width {}{route}", self.shared.machine().width())
+    }
+
+    /// The bytes that kernels of this PE have moved, where they are counted: `CONGRUENT_WATCH=1`, or a trace is written.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.shared.machine().watch().map(Watch::traffic)
     }
 
     /// How full the heap is.

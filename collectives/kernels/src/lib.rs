@@ -8,13 +8,9 @@ mod perf;
 mod reduce;
 mod share;
 
-pub use perf::{
-    perf_all_reduce_f32, perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both,
-    perf_put_value,
-};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use reduce::Reducible;
-pub use share::{all_gather, barrier, broadcast};
+pub use perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both, perf_put_value};
+pub use reduce::*;
+pub use share::*;
 
 /// The PTX of every kernel here, by architecture.
 #[cfg(not(target_arch = "nvptx64"))]

@@ -2,7 +2,6 @@
 //!
 //! Between PE 0 and PE 1, unless said otherwise; other PEs look on.
 
-use congruent_collectives::{Sum, ring};
 use congruent_device::{Group, Semaphore, Sym, Thread, kernels};
 
 kernels! { in crate::PTX;
@@ -80,14 +79,6 @@ kernels! { in crate::PTX;
         let world = ctx.world();
         for _ in 0..rounds {
             ctx.barrier(block, &world);
-        }
-    }
-
-    /// All-reduce with the sum, `rounds` times, on every PE. With `dst` apart from `src` every round gives the same.
-    pub fn perf_all_reduce_f32(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: ring::View, rounds: u64) {
-        let world = ctx.world();
-        for _ in 0..rounds {
-            ring::all_reduce(block, ctx, &world, dst, src, Sum, &plan);
         }
     }
 }

@@ -1,45 +1,42 @@
-//! Reductions: a kernel for every operation and type, and the table that finds it. The operator is an argument.
+//! Reductions. Buffers are bytes; type and operator are an argument.
 
-use congruent_collectives::{Op, ring};
-use congruent_device::{Sym, TeamView, bf16, f16, kernels};
-
-/// A number that the fixed kernels reduce: which kernel does what.
-#[cfg(not(target_arch = "nvptx64"))]
-pub trait Reducible: congruent_collectives::Number {
-    /// All-reduce: team, destination, source, operator, plan.
-    type AllReduce: congruent_device::Kernel<Args = (TeamView, Sym<Self>, Sym<Self>, Op, ring::View)>;
-    /// Reduce-scatter: team, buffer, operator, plan.
-    type ReduceScatter: congruent_device::Kernel<Args = (TeamView, Sym<Self>, Op, ring::View)>;
-}
+use congruent_collectives::{Reduction, View, direct, one_shot, ring};
+use congruent_device::{Sym, TeamView, kernels};
 
 macro_rules! reductions {
-    ($($type:ty: $all_reduce:ident $reduce_scatter:ident;)*) => {$(
-        kernels! { in crate::PTX;
-            /// All-reduce.
-            pub fn $all_reduce(block, ctx, team: TeamView, dst: Sym<$type>, src: Sym<$type>, op: Op, plan: ring::View) {
-                ring::all_reduce(block, ctx, &ctx.team(team), dst, src, op, &plan);
+    (($block:ident, $ctx:ident, $dst:ident, $src:ident, $op:ident, $root:ident, $plan:ident)
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+    ) => {
+        kernels! { in crate::PTX; $(
+            $(#[$doc])*
+            pub fn $name(
+                $block, $ctx, team: TeamView, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: View, rounds: u64,
+            ) {
+                let (team, $root) = ($ctx.team(team), $root as usize);
+                for _ in 0..rounds {
+                    $algorithm::$operation($block, $ctx, &team, $($arg,)* &$plan);
+                }
+                let _not_all_have_one = $root;
             }
-            /// Reduce-scatter.
-            pub fn $reduce_scatter(block, ctx, team: TeamView, buf: Sym<$type>, op: Op, plan: ring::View) {
-                ring::reduce_scatter(block, ctx, &ctx.team(team), buf, op, &plan);
-            }
-        }
-
-        #[cfg(not(target_arch = "nvptx64"))]
-        impl Reducible for $type {
-            type AllReduce = $all_reduce;
-            type ReduceScatter = $reduce_scatter;
-        }
-    )*};
+        )* }
+    };
 }
 
-reductions! {
-    i32: all_reduce_i32 reduce_scatter_i32;
-    u32: all_reduce_u32 reduce_scatter_u32;
-    i64: all_reduce_i64 reduce_scatter_i64;
-    u64: all_reduce_u64 reduce_scatter_u64;
-    f16: all_reduce_f16 reduce_scatter_f16;
-    bf16: all_reduce_bf16 reduce_scatter_bf16;
-    f32: all_reduce_f32 reduce_scatter_f32;
-    f64: all_reduce_f64 reduce_scatter_f64;
+reductions! { (block, ctx, dst, src, op, root, plan)
+    /// All-reduce along the ring.
+    all_reduce_ring: ring::all_reduce(dst, src, op);
+    /// All-reduce in one exchange.
+    all_reduce_one_shot: one_shot::all_reduce(dst, src, op);
+    /// All-reduce by a direct reduce-scatter and a direct all-gather.
+    all_reduce_direct: direct::all_reduce(dst, src, op);
+    /// Reduce-scatter along the ring.
+    reduce_scatter_ring: ring::reduce_scatter(dst, src, op);
+    /// Reduce-scatter in one exchange.
+    reduce_scatter_one_shot: one_shot::reduce_scatter(dst, src, op);
+    /// Reduce-scatter, each member reading what it needs.
+    reduce_scatter_direct: direct::reduce_scatter(dst, src, op);
+    /// Reduce along the ring.
+    reduce_ring: ring::reduce(dst, src, op, root);
+    /// Reduce, each member combining a part for the root.
+    reduce_direct: direct::reduce(dst, src, op, root);
 }

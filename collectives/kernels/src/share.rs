@@ -1,21 +1,54 @@
-//! Collectives that move data and compute nothing: one kernel for all types, over bytes.
+//! Collectives that move data and compute nothing. Buffers are bytes.
 
-use congruent_collectives::ring;
+use congruent_collectives::{View, direct, one_shot, ring};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
     /// A team barrier of every block.
-    pub fn barrier(block, ctx, team: TeamView) {
-        ctx.barrier(block, &ctx.team(team));
+    pub fn barrier(block, ctx, team: TeamView, rounds: u64) {
+        let team = ctx.team(team);
+        for _ in 0..rounds {
+            ctx.barrier(block, &team);
+        }
     }
+}
 
-    /// Gives every member the buffer of member `root`.
-    pub fn broadcast(block, ctx, team: TeamView, buf: Sym<u8>, root: u64, plan: ring::View) {
-        ring::broadcast(block, ctx, &ctx.team(team), buf, root as usize, &plan);
-    }
+macro_rules! moves {
+    (($block:ident, $ctx:ident, $dst:ident, $src:ident, $root:ident, $plan:ident)
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+    ) => {
+        kernels! { in crate::PTX; $(
+            $(#[$doc])*
+            pub fn $name(
+                $block, $ctx, team: TeamView, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: View, rounds: u64,
+            ) {
+                let (team, $root) = ($ctx.team(team), $root as usize);
+                for _ in 0..rounds {
+                    $algorithm::$operation($block, $ctx, &team, $($arg,)* &$plan);
+                }
+                let _not_all_have_one = $root;
+            }
+        )* }
+    };
+}
 
-    /// Gives every member every member's chunk.
-    pub fn all_gather(block, ctx, team: TeamView, buf: Sym<u8>, plan: ring::View) {
-        ring::all_gather(block, ctx, &ctx.team(team), buf, &plan);
-    }
+moves! { (block, ctx, dst, src, root, plan)
+    /// All-gather along the ring.
+    all_gather_ring: ring::all_gather(dst, src);
+    /// All-gather in one exchange.
+    all_gather_one_shot: one_shot::all_gather(dst, src);
+    /// All-gather by puts to all.
+    all_gather_direct: direct::all_gather(dst, src);
+    /// All-to-all in one exchange.
+    all_to_all_one_shot: one_shot::all_to_all(dst, src);
+    /// All-to-all by puts to all.
+    all_to_all_direct: direct::all_to_all(dst, src);
+    /// Broadcast along the ring.
+    broadcast_ring: ring::broadcast(dst, src, root);
+    /// Broadcast that each member fetches.
+    broadcast_direct: direct::broadcast(dst, src, root);
+    /// Scatter that each member fetches.
+    scatter_direct: direct::scatter(dst, src, root);
+    /// Gather that each member puts.
+    gather_direct: direct::gather(dst, src, root);
 }

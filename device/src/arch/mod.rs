@@ -11,7 +11,7 @@
 //! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
-//! | `copy`, `fill`, `combine` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `copy`, `fill`, `fold` | bulk accesses by a group; bytes may tear, memory may not |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
@@ -54,4 +54,33 @@ pub(crate) trait RmwInt: Rmw {
     unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
     unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
     unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
+}
+
+/// In what form the bytes of a bulk operation's end lie.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Form {
+    /// As they are.
+    Plain,
+    /// 4 bytes in the upper half of each 8-byte word, with this flag in the lower half.
+    Packets { flag: u32 },
+    /// In lines of so many bytes, of which the last 8 are this flag.
+    Lines { flag: u32, bytes: u32 },
+}
+
+/// One end of a bulk operation, resolved: mapped symmetric memory.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) start: *mut u8,
+    pub(crate) form: Form,
+    /// The word with the last flag, for those who sleep until it changes; of a plain end the first word, which nobody asks.
+    pub(crate) last: *mut u64,
+    /// Where `start` is on its heap, and the PE that is to send: what a fault says.
+    pub(crate) offset: u64,
+    pub(crate) pe: u32,
+}
+
+/// The sources or the destinations of a bulk operation.
+pub(crate) trait Ends {
+    fn count(&self) -> usize;
+    fn end(&self, i: usize) -> End;
 }

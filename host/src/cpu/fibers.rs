@@ -3,27 +3,30 @@
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
+use congruent_device::Note;
 use congruent_device::cpu::{Lane, Machine};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::{BlockEnd, Body, Site, exit_kernel, nap, run_lane};
+use super::{BlockEnd, BlockWatch, Body, Site, exit_kernel, nap, run_lane};
 
 /// Stack of one lane. Only the pages that are touched cost memory.
 const STACK: usize = 512 << 10;
 
 /// Runs a block of `warps` warps of `width` lanes to its end, on this thread.
-pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, body: &Body) -> BlockEnd {
+pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, watch: BlockWatch, body: &Body) -> BlockEnd {
     let lanes = width * warps;
     let machine = Fibers {
         born,
         site,
+        watch,
         width,
         yielders: (0..lanes).map(|_| Cell::new(std::ptr::null())).collect(),
         block: Meeting::new(lanes),
         warps: (0..warps).map(|_| Meeting::new(width)).collect(),
         end: RefCell::new(BlockEnd::Done),
     };
+    let watched = machine.watch.is_on();
     let (machine_address, body_address) = (&raw const machine, &raw const *body);
     let mut fibers = Vec::with_capacity(lanes as usize);
     for thread in 0..lanes {
@@ -42,8 +45,16 @@ pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, body: &Body
                 return;
             }
             machine.yielders[thread as usize].set(yielder);
-            let lane =
-                Lane { thread, threads: lanes, warp: width, block: site.block, blocks: site.blocks, spins: 1, machine };
+            let lane = Lane {
+                thread,
+                threads: lanes,
+                warp: width,
+                block: site.block,
+                blocks: site.blocks,
+                spins: 1,
+                watched,
+                machine,
+            };
             let end = run_lane(lane, site.context, body);
             machine.leave(thread, end);
         }));
@@ -57,6 +68,7 @@ pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, body: &Body
 struct Fibers {
     born: Instant,
     site: Site,
+    watch: BlockWatch,
     width: u32,
     /// Where each lane suspends itself; null until it has started.
     yielders: Vec<Cell<*const Yielder<(), ()>>>,
@@ -172,5 +184,8 @@ impl Machine for Fibers {
     }
     fn exit(&self) -> ! {
         exit_kernel()
+    }
+    fn note(&self, note: Note) {
+        self.watch.note(note);
     }
 }

@@ -11,22 +11,26 @@ mod stream;
 
 use std::num::NonZeroU32;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
 use std::time::Instant;
 
 use congruent_device::{Block, Ctx, abi, cpu::Lane};
 
 pub(crate) use stream::{CpuStream, Launch};
 
+use crate::watch::{BlockWatch, Watch};
+
 /// One block's work: the kernel with its arguments bound.
 pub(crate) type Body = dyn Fn(&Block<'_>, &Ctx<'_>) + Send + Sync;
 
 /// How blocks run on this host.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct CpuMachine {
     width: NonZeroU32,
     cores: usize,
     pes: usize,
     born: Instant,
+    watch: Option<Arc<Watch>>,
 }
 
 /// Which part of which launch runs here.
@@ -58,9 +62,14 @@ const MAX_WARPS: u32 = 2;
 
 impl CpuMachine {
     /// A machine of this width for a world with `pes` PEs on this host.
-    pub(crate) fn new(width: NonZeroU32, pes: usize) -> Self {
+    pub(crate) fn new(width: NonZeroU32, pes: usize, watch: Option<Arc<Watch>>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { width, cores, pes, born: Instant::now() }
+        Self { width, cores, pes, born: Instant::now(), watch }
+    }
+
+    /// Who hears what its kernels do, if anybody does.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.as_deref()
     }
 
     /// Lanes of a warp.
@@ -71,8 +80,9 @@ impl CpuMachine {
     /// Runs one block to its end, on this thread.
     pub(crate) fn run(&self, site: Site, body: &Body) -> BlockEnd {
         let spins = self.spins(site.blocks);
+        let watch = BlockWatch::new(self.watch.clone(), site.block);
         if self.width.get() == 1 {
-            let machine = solo::Solo::new(self.born, &site.context);
+            let machine = solo::Solo::new(self.born, &site.context, &watch);
             let lane = Lane {
                 thread: 0,
                 threads: 1,
@@ -80,12 +90,13 @@ impl CpuMachine {
                 block: site.block,
                 blocks: site.blocks,
                 spins,
+                watched: watch.is_on(),
                 machine: &machine,
             };
             return run_lane(lane, site.context, body);
         }
         let warps = site.threads.div_ceil(32).clamp(1, MAX_WARPS);
-        fibers::run(self.born, self.width.get(), warps, site, body)
+        fibers::run(self.born, self.width.get(), warps, site, watch, body)
     }
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores.

@@ -2,18 +2,19 @@
 
 use std::time::Instant;
 
-use congruent_device::{abi, cpu::Machine};
+use congruent_device::{Note, abi, cpu::Machine};
 
-use super::{exit_kernel, nap};
+use super::{BlockWatch, exit_kernel, nap};
 
 pub(super) struct Solo<'c> {
     born: Instant,
     context: &'c abi::Context,
+    watch: &'c BlockWatch,
 }
 
 impl<'c> Solo<'c> {
-    pub(super) fn new(born: Instant, context: &'c abi::Context) -> Self {
-        Self { born, context }
+    pub(super) fn new(born: Instant, context: &'c abi::Context, watch: &'c BlockWatch) -> Self {
+        Self { born, context, watch }
     }
 }
 
@@ -41,5 +42,8 @@ impl Machine for Solo<'_> {
     }
     fn exit(&self) -> ! {
         exit_kernel()
+    }
+    fn note(&self, note: Note) {
+        self.watch.note(note);
     }
 }

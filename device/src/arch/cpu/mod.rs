@@ -5,12 +5,19 @@
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
 #![allow(clippy::disallowed_types, reason = "this is the layer that gives atomics their meaning")]
 
-use core::mem::MaybeUninit;
 use core::sync::atomic::{self, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use congruent_heap::{Pod, bf16, f16};
+use congruent_heap::{bf16, f16};
 
-use super::{Rmw, RmwInt, Share, Word};
+use super::{Rmw, RmwInt, Word};
+use crate::Note;
+
+mod bulk;
+#[cfg(target_arch = "x86_64")]
+mod fused;
+
+pub(crate) use bulk::{copy, fill, fold};
+pub use bulk::{copy_bytes_for_host, zero_for_host};
 
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.
 ///
@@ -33,6 +40,8 @@ pub trait Machine {
     fn now_ns(&self) -> u64;
     /// Ends this lane's kernel, by unwinding to the machine.
     fn exit(&self) -> !;
+    /// Hears how far the block is and what it moved, where its lanes are `watched`.
+    fn note(&self, note: Note);
 }
 
 /// Which lane this is, and its machine.
@@ -50,6 +59,8 @@ pub struct Lane<'m> {
     pub blocks: u32,
     /// How often a poll looks before it asks the machine to pause.
     pub spins: u32,
+    /// Whether the machine wants to hear notes.
+    pub watched: bool,
     /// What runs the lanes.
     pub machine: &'m dyn Machine,
 }
@@ -306,181 +317,6 @@ macro_rules! rmw_floats {
 
 rmw_floats! { f32, u32, AtomicU32; f64, u64, AtomicU64; }
 
-/// Copies its share of `bytes` bytes.
-///
-/// # Safety
-/// Both ranges are mapped; at least one is symmetric memory, the other that or memory of this thread's own.
-#[inline(always)]
-pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
-    let (start, end) = part(share, bytes);
-    // SAFETY: the caller's contract, for a part of the ranges.
-    unsafe { copy_bytes(dst.add(start), src.add(start), end - start) };
-}
-
-/// Which bytes of `bytes` a lane handles: contiguous parts that start on cache lines.
-#[inline(always)]
-fn part(share: Share, bytes: usize) -> (usize, usize) {
-    if share.size == 1 {
-        return (0, bytes);
-    }
-    let each = bytes.div_ceil(share.size).next_multiple_of(64);
-    ((share.rank * each).min(bytes), ((share.rank + 1) * each).min(bytes))
-}
-
-/// # Safety
-/// As [`copy`].
-#[inline(always)]
-unsafe fn copy_bytes(dst: *mut u8, src: *const u8, bytes: usize) {
-    if bytes == 8 && (dst as usize | src as usize).is_multiple_of(8) {
-        // SAFETY: the caller's contract, and both are aligned.
-        unsafe { store(dst.cast::<u64>(), load(src.cast::<u64>())) };
-    } else {
-        // SAFETY: the caller's contract.
-        unsafe { copy_many(dst, src, bytes) };
-    }
-}
-
-/// Past this size a copy does not fit the caches near the core, and its destination need not be read first.
-#[cfg(target_arch = "x86_64")]
-const STREAM: usize = 2 << 20;
-
-/// # Safety
-/// As [`copy`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
-    use core::arch::asm;
-    // SAFETY: each block reads and writes only the two ranges, byte by byte or 16 at once (the file's heading argues why
-    // that may race). The direction flag is clear by the ABI. The stores of one string instruction have no order among
-    // themselves, but all come before every later store (Intel SDM vol. 3A, "Fast-String Operation and Out-of-Order
-    // Stores"). Non-temporal stores are weakly ordered (vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence
-    // puts them before every later store. So a release that follows covers both.
-    unsafe {
-        if bytes >= STREAM {
-            let head = (dst as usize).wrapping_neg() % 64;
-            asm!("rep movsb", inout("rcx") head => _, inout("rdi") dst, inout("rsi") src, options(nostack, preserves_flags));
-            bytes -= head;
-            let lines = bytes / 64 * 64;
-            asm!(
-                "2:",
-                "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
-                "movntdq [{d}], {a}", "movntdq [{d} + 16], {b}", "movntdq [{d} + 32], {c}", "movntdq [{d} + 48], {e}",
-                "add {s}, 64", "add {d}, 64", "sub {n}, 64",
-                "jnz 2b",
-                "sfence",
-                s = inout(reg) src, d = inout(reg) dst, n = inout(reg) lines => _,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
-                options(nostack),
-            );
-            bytes %= 64;
-        }
-        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
-    }
-}
-
-/// # Safety
-/// As [`copy`].
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_many(dst: *mut u8, src: *const u8, bytes: usize) {
-    let mut at = 0;
-    if (dst as usize).abs_diff(src as usize).is_multiple_of(8) {
-        let head = ((dst as usize).wrapping_neg() % 8).min(bytes);
-        while at < head {
-            // SAFETY: the caller's contract.
-            unsafe { store(dst.add(at), load(src.add(at))) };
-            at += 1;
-        }
-        while at + 8 <= bytes {
-            // SAFETY: the caller's contract, and both are aligned now.
-            unsafe { store(dst.add(at).cast::<u64>(), load(src.add(at).cast::<u64>())) };
-            at += 8;
-        }
-    }
-    while at < bytes {
-        // SAFETY: the caller's contract.
-        unsafe { store(dst.add(at), load(src.add(at))) };
-        at += 1;
-    }
-}
-
-/// Bytes that [`combine`] holds of one source at a time: they stay in the first-level cache.
-const TILE: usize = 4096;
-
-#[repr(align(64))]
-struct Tile(MaybeUninit<[u8; TILE]>);
-
-impl Tile {
-    /// The first `count` elements, which the caller has filled.
-    ///
-    /// # Safety
-    /// So many elements have been written and fit.
-    #[inline(always)]
-    unsafe fn elements<T: Pod>(&mut self, count: usize) -> &mut [T] {
-        // SAFETY: the tile is 64-byte aligned, of its own, filled as the caller says; any bytes are a valid Pod.
-        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<T>(), count) }
-    }
-}
-
-/// Combines element `i` of every source with `op`, left to right, into element `i` of every destination.
-///
-/// Sources are brought into private tiles, so that `op` runs on plain memory and vectorises.
-///
-/// # Safety
-/// Every range of `count` elements is mapped symmetric memory aligned for `T`, whose alignment is at most 64.
-#[inline(always)]
-pub(crate) unsafe fn combine<T: Pod, const D: usize, const S: usize>(
-    share: Share,
-    dst: [*mut T; D],
-    src: [*const T; S],
-    count: usize,
-    op: &impl Fn(T, T) -> T,
-) {
-    const { assert!(S > 0 && size_of::<T>() <= TILE && align_of::<T>() <= 64) };
-    let (mut tile, mut next) = (Tile(MaybeUninit::uninit()), Tile(MaybeUninit::uninit()));
-    let step = TILE / size_of::<T>();
-    let each = count.div_ceil(share.size).next_multiple_of(64);
-    let (mut at, end) = ((share.rank * each).min(count), ((share.rank + 1) * each).min(count));
-    while at < end {
-        let n = step.min(end - at);
-        let bytes = n * size_of::<T>();
-        // SAFETY: the ranges are the caller's, `at + n <= count`, and a tile holds `n` elements.
-        unsafe {
-            copy_bytes(tile.0.as_mut_ptr().cast(), src[0].add(at).cast(), bytes);
-            let sums = tile.elements::<T>(n);
-            for source in &src[1..] {
-                copy_bytes(next.0.as_mut_ptr().cast(), source.add(at).cast(), bytes);
-                for (sum, &value) in sums.iter_mut().zip(next.elements::<T>(n).iter()) {
-                    *sum = op(*sum, value);
-                }
-            }
-            for destination in &dst {
-                copy_bytes(destination.add(at).cast(), sums.as_ptr().cast(), bytes);
-            }
-        }
-        at += n;
-    }
-}
-
-/// Stores `value` into its share of `count` elements.
-///
-/// # Safety
-/// The range is mapped symmetric memory aligned for `T`, whose alignment is at most 64.
-#[inline(always)]
-pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value: T) {
-    const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64) };
-    let mut tile = Tile(MaybeUninit::zeroed());
-    let step = (TILE / size_of::<T>()).min(count);
-    // SAFETY: the tile is zeroed and holds `step` elements.
-    unsafe { tile.elements::<T>(step) }.fill(value);
-    let each = count.div_ceil(share.size).next_multiple_of(64);
-    let (mut at, end) = ((share.rank * each).min(count), ((share.rank + 1) * each).min(count));
-    while at < end {
-        let n = step.min(end - at);
-        // SAFETY: the range is the caller's and `at + n <= count`.
-        unsafe { copy_bytes(dst.add(at).cast(), tile.0.as_ptr().cast(), n * size_of::<T>()) };
-        at += n;
-    }
-}
-
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
@@ -494,22 +330,4 @@ pub(crate) fn f16_from_f32(value: f32) -> u16 {
 #[inline(always)]
 pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     bf16::from_f32(value).to_bits()
-}
-
-/// Copies bytes between symmetric memory and memory of the host's own, or within symmetric memory.
-///
-/// # Safety
-/// Both ranges are mapped; each is symmetric memory or the caller's own.
-pub unsafe fn copy_bytes_for_host(dst: *mut u8, src: *const u8, bytes: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { copy_bytes(dst, src, bytes) }
-}
-
-/// Zeroes symmetric memory.
-///
-/// # Safety
-/// The range is mapped symmetric memory.
-pub unsafe fn zero_for_host(dst: *mut u8, bytes: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { fill(Share { rank: 0, size: 1 }, dst, bytes, 0) }
 }

@@ -1,0 +1,158 @@
+//! One call of a collective: whose turn it is, who takes part, and the block's words.
+
+use congruent_device::{Ctx, Group, Mark, Pod, Rank, Span, Sym, Tag, Team};
+
+use crate::plan::View;
+use crate::reducer::{Reducer, Stage};
+use crate::share::Share;
+
+/// The signal of a link by which members meet; the others are its link's (`link.rs`).
+const MEET: usize = 3;
+
+/// Stands in a slot's turn while a call uses the slot.
+const BUSY: u64 = u64::MAX;
+
+/// Where in a slot's head the turn and the counts of exchanges and of meetings are.
+const TURN: usize = 0;
+const SHOTS: usize = 1;
+const MEETINGS: usize = 2;
+
+/// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
+const ONE_ROUND: usize = 8;
+
+/// What an algorithm knows once it may use its slot.
+pub(crate) struct Call<'c, G> {
+    pub(crate) ctx: &'c Ctx<'c>,
+    pub(crate) team: &'c Team<'c, G>,
+    pub(crate) view: View,
+    pub(crate) n: usize,
+    pub(crate) me: usize,
+    pub(crate) slot: usize,
+    /// This block among those that share the work.
+    pub(crate) blocks: Share,
+    turn: u64,
+    _span: Span<'c>,
+}
+
+impl<'c, G: Tag> Call<'c, G> {
+    /// Takes the block's slot of the plan.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn enter(
+        group: &impl Group,
+        ctx: &'c Ctx<'_>,
+        team: &'c Team<'_, G>,
+        plan: &View,
+        name: &'static str,
+        bytes: usize,
+    ) -> Self {
+        if plan.team != team.id() || plan.members as usize != team.size() {
+            panic!("this plan was made for another team; make one with the layout of this team");
+        }
+        let (slot, blocks) = plan.slot_of(ctx.block_index(), ctx.blocks());
+        let me = team.me();
+        let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(name) });
+        let turn = if group.leader() { ctx.swap(plan.head(slot).elem(TURN).at(me), BUSY) } else { 0 };
+        let turn = group.broadcast(turn);
+        if turn == BUSY {
+            panic!("two blocks use one slot of a plan at once; give each block a slot of its own");
+        }
+        Self { ctx, team, view: *plan, n: team.size(), me: me.index(), slot, blocks, turn, _span: span }
+    }
+
+    /// Gives the slot back.
+    #[inline(always)]
+    pub(crate) fn leave(self, group: &impl Group) {
+        if group.leader() {
+            self.ctx.store(self.view.head(self.slot), TURN, self.turn.wrapping_add(1));
+        }
+    }
+
+    /// The rank at distance `i` after this one.
+    #[inline(always)]
+    pub(crate) fn after(&self, i: usize) -> Rank<G> {
+        self.team.rank(self.wrap(self.me + i))
+    }
+
+    /// This rank.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> Rank<G> {
+        self.team.rank(self.me)
+    }
+
+    /// `i` modulo the members, for `i` below three times as many.
+    #[inline(always)]
+    pub(crate) fn wrap(&self, i: usize) -> usize {
+        let i = if i >= self.n { i - self.n } else { i };
+        if i >= self.n { i - self.n } else { i }
+    }
+
+    /// This block's share of a buffer, or of a chunk of it.
+    #[inline(always)]
+    pub(crate) fn mine<T: Pod>(&self, whole: Sym<T>) -> Sym<T> {
+        self.blocks.of(whole)
+    }
+
+    /// A part of the call, for traces: step `part` of how many, with a peer, and how many bytes.
+    #[inline(always)]
+    pub(crate) fn step(&self, name: &'static str, part: (usize, usize), peer: Rank<G>, bytes: usize) -> Span<'c> {
+        let part = (part.0 as u32, part.1 as u32);
+        self.ctx.span(Mark { name, part, peer: Some(peer.pe()), bytes: bytes as u64 })
+    }
+
+    /// A reduction in a team of one.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn keep<T: Pod>(&self, group: &impl Group, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+        let (dst, src) = (self.mine(dst).at(self.own()), self.mine(src).at(self.own()));
+        op.fold(group, self.ctx, [dst], [src], Stage::RAW.finish(1));
+    }
+
+    /// Part `i` of a buffer that has one part for each member.
+    #[inline(always)]
+    pub(crate) fn part<T: Pod>(&self, parts: Sym<T>, i: usize) -> Sym<T> {
+        let each = parts.len() / self.n;
+        parts.slice(i * each..(i + 1) * each)
+    }
+
+    /// How many exchanges of all with all this slot has seen.
+    #[inline(always)]
+    pub(crate) fn shots(&self) -> u64 {
+        self.ctx.load(self.view.head(self.slot), SHOTS)
+    }
+
+    /// Remembers it, for the next call.
+    #[inline(always)]
+    pub(crate) fn set_shots(&self, group: &impl Group, shots: u64) {
+        if group.leader() {
+            self.ctx.store(self.view.head(self.slot), SHOTS, shots);
+        }
+    }
+
+    /// Waits for all members' blocks of this slot: what each did before is done for all after (MM-5). Up to eight members
+    /// signal each other; more disseminate (Hensgen, Finkel and Manber, 1988), with release and acquire at every hop.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn meet(&self, group: &impl Group) {
+        let head = self.view.head(self.slot);
+        let meeting = self.ctx.load(head, MEETINGS).wrapping_add(1);
+        let between = |to: Rank<G>, from: Rank<G>| {
+            let mine = self.view.signal(self.slot, self.me, MEET);
+            let theirs = self.view.signal(self.slot, from.index(), MEET);
+            (mine.at(to).set(meeting), theirs.from_rank(from), meeting)
+        };
+        if self.n <= ONE_ROUND {
+            self.ctx.exchange(group, self.n - 1, |i| between(self.after(i + 1), self.after(i + 1)));
+        } else {
+            let mut distance = 1;
+            while distance < self.n {
+                self.ctx.exchange(group, 1, |_| between(self.after(distance), self.after(self.n - distance)));
+                distance *= 2;
+            }
+        }
+        if group.leader() {
+            self.ctx.store(head, MEETINGS, meeting);
+        }
+        group.sync();
+    }
+}

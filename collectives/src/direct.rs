@@ -1,0 +1,406 @@
+//! Straight between the members that give and the members that get: one step, and no member passes anything on.
+//!
+//! All-reduce is "two-shot": member `c` reads chunk `c` of every member, combines, and writes the result to every member, so
+//! each byte of a source is read once and each byte of a destination written once, between two barriers. Reductions combine in
+//! rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end.
+//!
+//! Data moves by put, or by get where many read from one, so that each member's block does its own part. Reductions need
+//! members that loads and stores reach.
+
+use congruent_device::{Ctx, End, Group, Pod, Sym, Tag, Team, ends};
+
+use crate::call::Call;
+use crate::check;
+use crate::link::Link;
+use crate::plan::View;
+use crate::reducer::{Reducer, Stage};
+use crate::share::Share;
+
+/// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
+///
+/// # Collective
+/// Over the team; `dst` may be `src`. Each member reads `(n-1)/n` of the buffer's bytes and writes as many.
+///
+/// # Ordering
+/// What a member stored to `src` before, in this block or before this kernel, is combined; on return this block's share of
+/// `dst` is complete, and `src` and `dst` may be overwritten.
+///
+/// # Panics
+/// Where the lengths differ, the buffers overlap without being the same, the plan is for another team or fewer blocks, or a
+/// member is reached only through a proxy.
+#[inline(always)]
+#[track_caller]
+pub fn all_reduce<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    plan: &View,
+) {
+    check::same(dst, src);
+    let call = Call::enter(group, ctx, team, plan, "all-reduce direct", src.bytes());
+    if call.n == 1 {
+        call.keep(group, dst, src, op);
+    } else if !src.is_empty() {
+        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
+        call.meet(group);
+        {
+            let _step = call.step("reduce and give", (0, 1), call.own(), chunk(src).bytes());
+            let everywhere = ends(call.n, |i| chunk(dst).at(call.after(i)).into());
+            op.fold(group, ctx, everywhere, of_all(&call, chunk(src)), Stage::RAW.finish(call.n));
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
+/// `n` times as long as `dst`.
+///
+/// # Collective
+/// Over the team; `dst` may be part `me` of `src`. Each member reads `(n-1)/n` of the source's bytes.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where the lengths do not fit or the buffers overlap otherwise, and as [`all_reduce`].
+#[inline(always)]
+#[track_caller]
+pub fn reduce_scatter<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    plan: &View,
+) {
+    check::part_of(src, dst, team.size(), team.me().index());
+    let call = Call::enter(group, ctx, team, plan, "reduce-scatter direct", src.bytes());
+    if call.n == 1 {
+        call.keep(group, dst, src, op);
+    } else if !dst.is_empty() {
+        let mine = call.mine(call.part(src, call.me));
+        call.meet(group);
+        {
+            let _step = call.step("reduce", (0, 1), call.own(), mine.bytes());
+            let own = [call.mine(dst).at(call.own())];
+            op.fold(group, ctx, own, of_all(&call, mine), Stage::RAW.finish(call.n));
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`.
+///
+/// # Collective
+/// Over the team; `dst` may be `src`, and only the root's `dst` is written. Each member reads `(n-1)/n` of the buffer's bytes
+/// and writes `1/n` to the root.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where `root` is no member, and as [`all_reduce`].
+#[inline(always)]
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "each of them is the caller's to choose")]
+pub fn reduce<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    root: usize,
+    plan: &View,
+) {
+    check::same(dst, src);
+    check::root(root, team.size());
+    let call = Call::enter(group, ctx, team, plan, "reduce direct", src.bytes());
+    if call.n == 1 {
+        call.keep(group, dst, src, op);
+    } else if !src.is_empty() {
+        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
+        call.meet(group);
+        {
+            let _step = call.step("reduce", (0, 1), team.rank(root), chunk(src).bytes());
+            let there = [chunk(dst).at(team.rank(root))];
+            op.fold(group, ctx, there, of_all(&call, chunk(src)), Stage::RAW.finish(call.n));
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
+///
+/// # Collective
+/// Over the team; `src` may be part `me` of `dst`. Each member puts its `src` to `n-1` others.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where the lengths do not fit or the buffers overlap otherwise, and where the plan is for another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn all_gather<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    plan: &View,
+) {
+    let inside = check::part_of(dst, src, team.size(), team.me().index());
+    let call = Call::enter(group, ctx, team, plan, "all-gather direct", dst.bytes());
+    let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
+    if !inside {
+        ctx.copy(group, to, mine);
+    }
+    if call.n > 1 && !src.is_empty() {
+        call.meet(group);
+        for i in 1..call.n {
+            let _step = call.step("give", (i - 1, call.n - 1), call.after(i), mine.bytes());
+            ctx.put(group, to.at(call.after(i)), mine);
+        }
+        ctx.quiet(group);
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Gives every member the `src` of member `root` in `dst`: the others read it.
+///
+/// # Collective
+/// Over the team; `dst` may be `src`, and only the root's `src` is read. Each member but the root gets the buffer once.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where `root` is no member, and where the lengths differ, the buffers overlap without being the same, or the plan is for
+/// another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn broadcast<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    root: usize,
+    plan: &View,
+) {
+    check::same(dst, src);
+    check::root(root, team.size());
+    let call = Call::enter(group, ctx, team, plan, "broadcast direct", src.bytes());
+    if call.me == root && dst != src {
+        ctx.copy(group, call.mine(dst), call.mine(src));
+    }
+    if !src.is_empty() {
+        fetched(&call, group, root, |root| ctx.get(group, call.mine(dst), call.mine(src).at(root)));
+    }
+    call.leave(group);
+}
+
+/// Gives member `i` part `i` of the `src` of member `root` in `dst`: `src` is `n` times as long as `dst`.
+///
+/// # Collective
+/// Over the team; the root's `dst` may be its part of `src`, and only the root's `src` is read, but all give one of the right
+/// length. Each member but the root gets its part.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// As [`broadcast`].
+#[inline(always)]
+#[track_caller]
+pub fn scatter<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    root: usize,
+    plan: &View,
+) {
+    check::root(root, team.size());
+    let inside = check::part_of(src, dst, team.size(), team.me().index());
+    let call = Call::enter(group, ctx, team, plan, "scatter direct", src.bytes());
+    let (mine, from) = (call.mine(dst), call.mine(call.part(src, call.me)));
+    if call.me == root && !inside {
+        ctx.copy(group, mine, from);
+    }
+    if !dst.is_empty() {
+        fetched(&call, group, root, |root| ctx.get(group, mine, from.at(root)));
+    }
+    call.leave(group);
+}
+
+/// Gives member `root` every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
+///
+/// # Collective
+/// Over the team; the root's `src` may be its part of `dst`, and only the root's `dst` is written, but all give one of the
+/// right length. Each member but the root puts its `src`.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// As [`broadcast`].
+#[inline(always)]
+#[track_caller]
+pub fn gather<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    root: usize,
+    plan: &View,
+) {
+    check::root(root, team.size());
+    let inside = check::part_of(dst, src, team.size(), team.me().index());
+    let call = Call::enter(group, ctx, team, plan, "gather direct", dst.bytes());
+    let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
+    if call.me == root && !inside {
+        ctx.copy(group, to, mine);
+    }
+    if call.n > 1 && !src.is_empty() {
+        if call.me == root {
+            for i in 1..call.n {
+                knock(&call, group, i);
+            }
+            for i in 1..call.n {
+                hear(&call, group, i);
+            }
+        } else {
+            let _step = call.step("give", (0, 1), team.rank(root), mine.bytes());
+            let mut link = Link::open(&call, team.rank(root));
+            link.hear(group);
+            link.put(group, to, mine);
+            link.close(group);
+        }
+    }
+    call.leave(group);
+}
+
+/// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
+///
+/// # Collective
+/// Over the team; both buffers have one part of the same length for each member. `dst` may be `src`; then the parts are
+/// exchanged pair by pair, through the plan's queues. Each member sends `(n-1)/n` of the buffer's bytes.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where the lengths differ or do not divide by `n`, the buffers overlap without being the same, or the plan is for another
+/// team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn all_to_all<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    plan: &View,
+) {
+    check::parted(dst, src, team.size());
+    let call = Call::enter(group, ctx, team, plan, "all-to-all direct", src.bytes());
+    if src.is_empty() {
+    } else if dst == src {
+        swap(&call, group, dst);
+    } else {
+        ctx.copy(group, call.mine(call.part(dst, call.me)), call.mine(call.part(src, call.me)));
+        if call.n > 1 {
+            call.meet(group);
+            for i in 1..call.n {
+                let to = call.after(i);
+                let part = call.mine(call.part(src, to.index()));
+                let _step = call.step("give", (i - 1, call.n - 1), to, part.bytes());
+                ctx.put(group, call.mine(call.part(dst, call.me)).at(to), part);
+            }
+            ctx.quiet(group);
+            call.meet(group);
+        }
+    }
+    call.leave(group);
+}
+
+/// The all-to-all in place: in round `k` the members whose ranks add up to `k` modulo `n` swap their parts, piece by piece.
+#[inline(always)]
+#[track_caller]
+fn swap<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, buf: Sym<T>) {
+    for round in 0..call.n {
+        let peer = call.wrap(round + call.n - call.me);
+        if peer == call.me {
+            continue;
+        }
+        let part = call.mine(call.part(buf, peer));
+        let mut link = Link::open(call, call.team.rank(peer));
+        let _step = call.step("swap", (round, call.n), link.peer, part.bytes());
+        let most = Link::<G>::most::<T>(call);
+        for start in (0..part.len()).step_by(most) {
+            let piece = part.slice(start..(start + most).min(part.len()));
+            link.pass(group, piece);
+            link.receive(group, piece);
+        }
+        link.close(group);
+    }
+}
+
+/// The same range of every member, in rank order.
+#[inline(always)]
+fn of_all<'s, T: Pod, G: Tag>(
+    call: &'s Call<'_, G>,
+    range: Sym<T>,
+) -> impl congruent_device::Ends<T, Team = G> + use<'s, T, G> {
+    ends(call.n, move |i| End::Plain(range.at(call.team.rank(i))))
+}
+
+/// The root says that its buffer is ready, the others fetch from it and say that they have.
+#[inline(always)]
+#[track_caller]
+fn fetched<G: Tag>(call: &Call<'_, G>, group: &impl Group, root: usize, get: impl FnOnce(congruent_device::Rank<G>)) {
+    if call.me == root {
+        for i in 1..call.n {
+            knock(call, group, i);
+        }
+        for i in 1..call.n {
+            hear(call, group, i);
+        }
+    } else {
+        let mut link = Link::open(call, call.team.rank(root));
+        let _step = call.step("take", (0, 1), link.peer, 0);
+        link.hear(group);
+        get(link.peer);
+        link.knock(group);
+        link.close(group);
+    }
+}
+
+/// Knocks at the member at distance `i`.
+#[inline(always)]
+fn knock<G: Tag>(call: &Call<'_, G>, group: &impl Group, i: usize) {
+    let mut link = Link::open(call, call.after(i));
+    link.knock(group);
+    link.close(group);
+}
+
+/// Hears the member at distance `i`.
+#[inline(always)]
+#[track_caller]
+fn hear<G: Tag>(call: &Call<'_, G>, group: &impl Group, i: usize) {
+    let mut link = Link::open(call, call.after(i));
+    link.hear(group);
+    link.close(group);
+}

@@ -1,0 +1,231 @@
+//! A link between two members' blocks: a queue each way, and a signal each way, over any protocol.
+//!
+//! The sender writes a piece to the next place of the receiver's queue; the receiver uses it and gives the place back. In the
+//! simple protocol a signal says that the piece is there, in the others its flags do. All counts only grow, and what each side
+//! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
+//! NCCL", 2025).
+
+use congruent_device::{End, Ends, Group, Packed, Place, Pod, Rank, Signal, Sym, Tag, ends};
+
+use crate::Protocol;
+use crate::call::Call;
+use crate::plan::Layout;
+use crate::reducer::{Keep, Reducer, Stage};
+
+/// Signals of a link.
+const DATA: usize = 0;
+const CREDIT: usize = 1;
+const KNOCK: usize = 2;
+
+/// Both ways between this block and a member's, from when it is opened until it is closed. One is open to a member at a time.
+pub(crate) struct Link<'l, 'c, G> {
+    call: &'l Call<'c, G>,
+    pub(crate) peer: Rank<G>,
+    /// Pieces sent, pieces received, knocks given and knocks heard, since the plan was made.
+    sent: u64,
+    received: u64,
+    knocked: u64,
+    heard: u64,
+}
+
+impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
+    /// The link with a member.
+    #[inline(always)]
+    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
+        let counters = call.view.counters(call.slot, peer.index());
+        let count = |i| call.ctx.load(counters, i);
+        Self { call, peer, sent: count(0), received: count(1), knocked: count(2), heard: count(3) }
+    }
+
+    /// Remembers the counts, for the next call.
+    #[inline(always)]
+    pub(crate) fn close(self, group: &impl Group) {
+        if group.leader() {
+            let counters = self.call.view.counters(self.call.slot, self.peer.index());
+            for (i, count) in [self.sent, self.received, self.knocked, self.heard].into_iter().enumerate() {
+                self.call.ctx.store(counters, i, count);
+            }
+        }
+    }
+
+    /// Elements of the largest piece.
+    #[inline(always)]
+    pub(crate) fn most<T>(call: &Call<'_, G>) -> usize {
+        (call.view.piece_bytes() / size_of::<T>()).max(1)
+    }
+
+    /// Where the next piece, of `len` elements, goes: the queue's next place, once the receiver has given it back.
+    #[inline(always)]
+    #[track_caller]
+    fn out<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
+        if self.sent >= Layout::DEPTH {
+            let credit = self.theirs(CREDIT).from_rank(self.peer);
+            self.call.ctx.wait_at_least(group, credit, self.sent - Layout::DEPTH + 1);
+        }
+        self.piece(group, self.call.me, self.peer, self.sent, len, true)
+    }
+
+    /// The next piece that arrives, of `len` elements: awaited here in the simple protocol, otherwise when it is read.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
+        if self.call.view.protocol() == Protocol::Simple {
+            self.call.ctx.wait_at_least(group, self.theirs(DATA).from_rank(self.peer), self.received + 1);
+        }
+        self.piece(group, self.peer.index(), self.call.own(), self.received, len, false)
+    }
+
+    /// Gives the place of the piece back to the sender.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, group: &impl Group) {
+        self.received += 1;
+        self.call.ctx.notify(group, self.mine(CREDIT).at(self.peer).set(self.received));
+    }
+
+    /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn send<T: Pod>(
+        &mut self,
+        group: &impl Group,
+        len: usize,
+        kept: Option<Sym<T>>,
+        src: impl Ends<T>,
+        op: impl Reducer<T>,
+        stage: Stage,
+    ) {
+        let (call, out) = (self.call, self.out::<T>(group, len));
+        let kept = kept.map(|kept| kept.at(call.own()));
+        match out {
+            End::Plain(place) if !call.ctx.reaches(self.peer) => {
+                // The fold needs memory that it can store to; the queue that this member has to itself is free.
+                let staged = call.view.queue(call.slot, call.me, 0).slice(..place.sym().bytes()).cast::<T>();
+                fold_into(call, group, staged.at(call.own()).into(), kept, src, op, stage);
+                self.sent += 1;
+                call.ctx.put_signal(group, place, staged, self.mine(DATA).at(self.peer).set(self.sent));
+            }
+            _ => {
+                fold_into(call, group, out, kept, src, op, stage);
+                self.sent += 1;
+                if call.view.protocol() == Protocol::Simple {
+                    call.ctx.notify(group, self.mine(DATA).at(self.peer).set(self.sent));
+                }
+            }
+        }
+    }
+
+    /// Sends a piece as it is.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
+        self.send(group, piece.len(), None, [piece.at(self.call.own())], Keep, Stage::RAW);
+    }
+
+    /// Receives a piece as it is.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
+        let input = self.input(group, piece.len());
+        self.call.ctx.transfer(group, [piece.at(self.call.own())], input);
+        self.release(group);
+    }
+
+    /// Puts a piece where it belongs at the member, which has said that it may, and knocks.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn put<T: Pod>(&mut self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
+        self.knocked += 1;
+        let knock = self.mine(KNOCK).at(self.peer).set(self.knocked);
+        self.call.ctx.put_signal(group, dst.at(self.peer), src, knock);
+    }
+
+    /// Tells the member that what this block did for it before is done.
+    #[inline(always)]
+    pub(crate) fn knock(&mut self, group: &impl Group) {
+        self.knocked += 1;
+        self.call.ctx.notify(group, self.mine(KNOCK).at(self.peer).set(self.knocked));
+    }
+
+    /// Waits for the member's next knock.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn hear(&mut self, group: &impl Group) {
+        self.heard += 1;
+        self.call.ctx.wait_at_least(group, self.theirs(KNOCK).from_rank(self.peer), self.heard);
+    }
+
+    /// A signal that this member sets at the other.
+    #[inline(always)]
+    fn mine(&self, which: usize) -> Sym<Signal> {
+        self.call.view.signal(self.call.slot, self.call.me, which)
+    }
+
+    /// A signal that the other member sets here.
+    #[inline(always)]
+    fn theirs(&self, which: usize) -> Sym<Signal> {
+        self.call.view.signal(self.call.slot, self.peer.index(), which)
+    }
+
+    /// Piece `step` of the queue from `sender`, at `at`.
+    #[inline(always)]
+    #[track_caller]
+    fn piece<T: Pod>(
+        &self,
+        group: &impl Group,
+        sender: usize,
+        at: Rank<G>,
+        step: u64,
+        len: usize,
+        writes: bool,
+    ) -> End<T, G> {
+        let view = &self.call.view;
+        let place = view.queue(self.call.slot, sender, (step % Layout::DEPTH) as usize);
+        let renews = writes && view.renews(step, Layout::DEPTH);
+        packed_or_plain(self.call, group, place, at, len, view.flag(step), renews)
+    }
+}
+
+/// `len` elements at the start of a queue's or inbox's place, in the plan's protocol; with `renews`, what lies behind them
+/// gets the flag too.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn packed_or_plain<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    place: Sym<u8>,
+    at: Rank<G>,
+    len: usize,
+    flag: u32,
+    renews: bool,
+) -> End<T, G> {
+    let packed = match call.view.protocol() {
+        Protocol::Simple => return End::Plain(place.slice(..len * size_of::<T>()).cast::<T>().at(at)),
+        Protocol::Ll => Packed::packets(place.cast().at(at), len, flag),
+        Protocol::Ll128 => Packed::lines(place.cast().at(at), len, flag, call.view.line),
+    };
+    if renews {
+        let behind = place.cast::<u64>().slice(packed.words().len()..);
+        call.ctx.fill_at(group, behind.at(at), u64::from(flag));
+    }
+    End::Packed(packed)
+}
+
+/// Folds the sources into `out` and, where there is one, into `kept`.
+#[inline(always)]
+#[track_caller]
+fn fold_into<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    out: End<T, G>,
+    kept: Option<Place<T, G>>,
+    src: impl Ends<T>,
+    op: impl Reducer<T>,
+    stage: Stage,
+) {
+    // What is kept comes first: it is this member's own memory.
+    let dst = ends(1 + usize::from(kept.is_some()), |i| match kept {
+        Some(kept) if i == 0 => End::Plain(kept),
+        _ => out,
+    });
+    op.fold(group, call.ctx, dst, src, stage);
+}

@@ -1,0 +1,345 @@
+//! Bulk accesses on the CPU: copy, fold, fill.
+
+use core::mem::MaybeUninit;
+
+use congruent_heap::Pod;
+
+use super::{load, load_acquire, store, store_release};
+use crate::arch::{End, Ends, Form, Share};
+use crate::bulk::Fold;
+use crate::poll::Patience;
+
+/// Copies its share of `bytes` bytes.
+///
+/// # Safety
+/// Both ranges are mapped; at least one is symmetric memory, the other that or memory of this thread's own.
+#[inline(always)]
+pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
+    let (start, end) = part(share, bytes);
+    // SAFETY: the caller's contract, for a part of the ranges.
+    unsafe { copy_bytes(dst.add(start), src.add(start), end - start) };
+}
+
+/// Which bytes of `bytes` a lane handles: contiguous parts that start on cache lines.
+#[inline(always)]
+fn part(share: Share, bytes: usize) -> (usize, usize) {
+    if share.size == 1 {
+        return (0, bytes);
+    }
+    let each = bytes.div_ceil(share.size).next_multiple_of(64);
+    ((share.rank * each).min(bytes), ((share.rank + 1) * each).min(bytes))
+}
+
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_bytes(dst: *mut u8, src: *const u8, bytes: usize) {
+    if bytes == 8 && (dst as usize | src as usize).is_multiple_of(8) {
+        // SAFETY: the caller's contract, and both are aligned.
+        unsafe { store(dst.cast::<u64>(), load(src.cast::<u64>())) };
+    } else {
+        // SAFETY: the caller's contract.
+        unsafe { copy_many(dst, src, bytes) };
+    }
+}
+
+/// Past this size a copy does not fit the caches near the core, and its destination need not be read first.
+#[cfg(target_arch = "x86_64")]
+const STREAM: usize = 2 << 20;
+
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
+    use core::arch::asm;
+    // SAFETY: each block reads and writes only the two ranges, byte by byte or 16 at once (the file's heading argues why
+    // that may race). The direction flag is clear by the ABI. The stores of one string instruction have no order among
+    // themselves, but all come before every later store (Intel SDM vol. 3A, "Fast-String Operation and Out-of-Order
+    // Stores"). Non-temporal stores are weakly ordered (vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence
+    // puts them before every later store. So a release that follows covers both.
+    unsafe {
+        if bytes >= STREAM {
+            let head = (dst as usize).wrapping_neg() % 64;
+            asm!("rep movsb", inout("rcx") head => _, inout("rdi") dst, inout("rsi") src, options(nostack, preserves_flags));
+            bytes -= head;
+            let lines = bytes / 64 * 64;
+            asm!(
+                "2:",
+                "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
+                "movntdq [{d}], {a}", "movntdq [{d} + 16], {b}", "movntdq [{d} + 32], {c}", "movntdq [{d} + 48], {e}",
+                "add {s}, 64", "add {d}, 64", "sub {n}, 64",
+                "jnz 2b",
+                "sfence",
+                s = inout(reg) src, d = inout(reg) dst, n = inout(reg) lines => _,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
+                options(nostack),
+            );
+            bytes %= 64;
+        }
+        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_many(dst: *mut u8, src: *const u8, bytes: usize) {
+    let mut at = 0;
+    if (dst as usize).abs_diff(src as usize).is_multiple_of(8) {
+        let head = ((dst as usize).wrapping_neg() % 8).min(bytes);
+        while at < head {
+            // SAFETY: the caller's contract.
+            unsafe { store(dst.add(at), load(src.add(at))) };
+            at += 1;
+        }
+        while at + 8 <= bytes {
+            // SAFETY: the caller's contract, and both are aligned now.
+            unsafe { store(dst.add(at).cast::<u64>(), load(src.add(at).cast::<u64>())) };
+            at += 8;
+        }
+    }
+    while at < bytes {
+        // SAFETY: the caller's contract.
+        unsafe { store(dst.add(at), load(src.add(at))) };
+        at += 1;
+    }
+}
+
+/// Bytes that [`fold`] holds of one source at a time: they stay in the first-level cache.
+const TILE: usize = 4096;
+
+#[repr(align(64))]
+struct Tile(MaybeUninit<[u8; TILE]>);
+
+impl Tile {
+    /// The first `count` elements, which the caller has filled.
+    ///
+    /// # Safety
+    /// So many elements have been written and fit.
+    #[inline(always)]
+    unsafe fn elements<T: Pod>(&mut self, count: usize) -> &mut [T] {
+        // SAFETY: the tile is 64-byte aligned, of its own, filled as the caller says; any bytes are a valid Pod.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<T>(), count) }
+    }
+}
+
+/// Folds element `i` of every source, in their order, into element `i` of every destination. False when a wait for packets
+/// ended without them; the reason is recorded.
+///
+/// Ranges that loads and stores reach go through vector registers where the processor has wide ones. Otherwise sources are
+/// brought into private tiles, so that the fold runs on plain memory.
+///
+/// The ends are known by their traits alone, which keeps this to one copy for each type and fold.
+///
+/// # Safety
+/// Every end covers `count` elements of mapped symmetric memory.
+pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
+    share: Share,
+    dst: &dyn Ends,
+    src: &dyn Ends,
+    count: usize,
+    fold: &F,
+    patience: Patience<'_>,
+) -> bool {
+    const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64 && size_of::<F::Acc>() <= TILE) };
+    let (mut at, end) = {
+        let each = count.div_ceil(share.size).next_multiple_of(grain::<T>(dst, src));
+        ((share.rank * each).min(count), ((share.rank + 1) * each).min(count))
+    };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(fused) = super::fused::Fused::new::<T>(dst, src, at, end) {
+        // SAFETY: the caller's contract, for parts of the ranges; `Fused` holds plain ends only.
+        unsafe {
+            if !tiles(dst, src, at, at + fused.head, fold, patience) {
+                return false;
+            }
+            at += fused.head;
+            at += fused.run::<T, F>(at, fold);
+        }
+    }
+    // SAFETY: the caller's contract, for a part of the ranges.
+    unsafe { tiles(dst, src, at, end, fold, patience) }
+}
+
+/// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.
+fn grain<T>(dst: &dyn Ends, src: &dyn Ends) -> usize {
+    let line = |ends: &dyn Ends| {
+        (0..ends.count()).find_map(|i| match ends.end(i).form {
+            Form::Lines { bytes, .. } => Some((bytes as usize - 8) / size_of::<T>()),
+            _ => None,
+        })
+    };
+    line(dst).or_else(|| line(src)).unwrap_or(64)
+}
+
+/// Elements `at..end`, tile by tile.
+///
+/// # Safety
+/// As [`fold`], for this part.
+unsafe fn tiles<T: Pod, F: Fold<T>>(
+    dst: &dyn Ends,
+    src: &dyn Ends,
+    mut at: usize,
+    end: usize,
+    fold: &F,
+    patience: Patience<'_>,
+) -> bool {
+    if at >= end {
+        return true;
+    }
+    let (mut values, mut sums) = (Tile(MaybeUninit::uninit()), Tile(MaybeUninit::uninit()));
+    let size = size_of::<T>();
+    let most = TILE / size.max(size_of::<F::Acc>());
+    let grain = grain::<T>(dst, src);
+    let step = if most > grain { most / grain * grain } else { most };
+    while at < end {
+        let n = step.min(end - at);
+        // SAFETY: the ranges are the caller's, `at + n <= end`, and each tile holds `n` elements of either type.
+        unsafe {
+            for i in 0..src.count() {
+                if !fetch(src.end(i), at * size, n * size, values.0.as_mut_ptr().cast(), patience) {
+                    return false;
+                }
+                let values = values.elements::<T>(n);
+                let sums = core::slice::from_raw_parts_mut(sums.0.as_mut_ptr().cast::<MaybeUninit<F::Acc>>(), n);
+                if i == 0 {
+                    for (sum, &value) in sums.iter_mut().zip(values.iter()) {
+                        sum.write(fold.first(value));
+                    }
+                } else {
+                    for (sum, &value) in sums.iter_mut().zip(values.iter()) {
+                        // The first source has written every sum.
+                        *sum = MaybeUninit::new(fold.next(sum.assume_init(), value));
+                    }
+                }
+            }
+            let sums = core::slice::from_raw_parts(sums.0.as_ptr().cast::<F::Acc>(), n);
+            let values = values.elements::<T>(n);
+            for (value, &sum) in values.iter_mut().zip(sums) {
+                *value = fold.last(sum);
+            }
+            for i in 0..dst.count() {
+                deliver(dst.end(i), at * size, n * size, values.as_ptr().cast());
+            }
+        }
+        at += n;
+    }
+    true
+}
+
+/// Brings bytes `at..at + bytes` of an end to private memory, which has room for whole words of 4 bytes.
+///
+/// # Safety
+/// The range is part of the end, which is mapped; `at` is the start of a packet or a line where the end has them.
+unsafe fn fetch(end: End, at: usize, bytes: usize, into: *mut u8, patience: Patience<'_>) -> bool {
+    // SAFETY: the caller's contract; packets and lines are found where `End` says that they are.
+    unsafe {
+        match end.form {
+            Form::Plain => {
+                copy_bytes(into, end.start.add(at), bytes);
+                true
+            }
+            Form::Packets { flag } => {
+                let first = end.start.cast::<u64>().add(at / 4);
+                (0..bytes.div_ceil(4)).all(|k| {
+                    let word = first.add(k);
+                    let mut packet = load(word);
+                    if packet as u32 != flag {
+                        if !patience.packet(&end, || load(word) as u32 == flag) {
+                            return false;
+                        }
+                        packet = load(word);
+                    }
+                    into.cast::<u32>().add(k).write((packet >> 32) as u32);
+                    true
+                })
+            }
+            Form::Lines { flag, bytes: line } => {
+                let data = line as usize - 8;
+                (at / data..(at + bytes).div_ceil(data)).all(|k| {
+                    let start = end.start.add(k * line as usize);
+                    let word = start.add(data).cast::<u64>();
+                    let arrived = || load_acquire(word) == u64::from(flag);
+                    if !arrived() && !patience.packet(&end, arrived) {
+                        return false;
+                    }
+                    let from = k * data - at;
+                    copy_bytes(into.add(from), start, data.min(bytes - from));
+                    true
+                })
+            }
+        }
+    }
+}
+
+/// Sends private bytes to bytes `at..at + bytes` of an end.
+///
+/// # Safety
+/// As [`fetch`]; `from` holds `bytes` bytes.
+unsafe fn deliver(end: End, at: usize, bytes: usize, from: *const u8) {
+    // SAFETY: the caller's contract; packets and lines go where `End` says that they are.
+    unsafe {
+        match end.form {
+            Form::Plain => copy_bytes(end.start.add(at), from, bytes),
+            Form::Packets { flag } => {
+                let first = end.start.cast::<u64>().add(at / 4);
+                let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
+                for k in 0..bytes / 4 {
+                    store(first.add(k), packet(from.cast::<u32>().add(k).read()));
+                }
+                if !bytes.is_multiple_of(4) {
+                    let mut rest = [0; 4];
+                    core::ptr::copy_nonoverlapping(from.add(bytes / 4 * 4), rest.as_mut_ptr(), bytes % 4);
+                    store(first.add(bytes / 4), packet(u32::from_ne_bytes(rest)));
+                }
+            }
+            Form::Lines { flag, bytes: line } => {
+                let data = line as usize - 8;
+                for k in at / data..(at + bytes).div_ceil(data) {
+                    let start = end.start.add(k * line as usize);
+                    let part = k * data - at;
+                    copy_bytes(start, from.add(part), data.min(bytes - part));
+                    store_release(start.add(data).cast(), flag.into());
+                }
+            }
+        }
+    }
+}
+/// Stores `value` into its share of `count` elements.
+///
+/// # Safety
+/// The range is mapped symmetric memory aligned for `T`, whose alignment is at most 64.
+#[inline(always)]
+pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value: T) {
+    const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64) };
+    let mut tile = Tile(MaybeUninit::zeroed());
+    let step = (TILE / size_of::<T>()).min(count);
+    // SAFETY: the tile is zeroed and holds `step` elements.
+    unsafe { tile.elements::<T>(step) }.fill(value);
+    let each = count.div_ceil(share.size).next_multiple_of(64);
+    let (mut at, end) = ((share.rank * each).min(count), ((share.rank + 1) * each).min(count));
+    while at < end {
+        let n = step.min(end - at);
+        // SAFETY: the range is the caller's and `at + n <= count`.
+        unsafe { copy_bytes(dst.add(at).cast(), tile.0.as_ptr().cast(), n * size_of::<T>()) };
+        at += n;
+    }
+}
+
+/// Copies bytes between symmetric memory and memory of the host's own, or within symmetric memory.
+///
+/// # Safety
+/// Both ranges are mapped; each is symmetric memory or the caller's own.
+pub unsafe fn copy_bytes_for_host(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_bytes(dst, src, bytes) }
+}
+
+/// Zeroes symmetric memory.
+///
+/// # Safety
+/// The range is mapped symmetric memory.
+pub unsafe fn zero_for_host(dst: *mut u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { fill(Share { rank: 0, size: 1 }, dst, bytes, 0) }
+}

@@ -1,0 +1,170 @@
+//! Folds in vector registers: each vector of every source is loaded once, and the result stored once to every destination.
+//!
+//! Loads and stores of symmetric memory are `asm!`, as in the parent module and for its reason. What happens between them is
+//! plain Rust on arrays of elements as large as a register, which the compiler turns into vector arithmetic.
+
+use core::arch::x86_64::{__m256i, __m512i};
+use core::mem::transmute_copy;
+
+use congruent_heap::Pod;
+
+use crate::arch::{Ends, Form};
+use crate::bulk::Fold;
+
+/// Sources and destinations that fit; more are folded tile by tile.
+const MOST: usize = 16;
+
+/// From this size on a result is streamed past the caches: it would not stay in them, and need not be read first.
+const STREAM: usize = 1 << 20;
+
+/// From this size on only the first destination, which is this PE's own, is stored through the caches.
+const STREAM_OTHERS: usize = 384 << 10;
+
+/// Widest registers that the processor has and this file uses.
+#[derive(Clone, Copy, PartialEq)]
+enum Width {
+    Avx2,
+    Avx512,
+}
+
+/// Plain ends, resolved.
+pub(super) struct Fused {
+    dst: [*mut u8; MOST],
+    dsts: usize,
+    src: [*const u8; MOST],
+    srcs: usize,
+    width: Width,
+    /// Destinations from this index on are streamed.
+    streamed: usize,
+    /// Elements before the first that is stored on a multiple of the register's width.
+    pub(super) head: usize,
+    vectors: usize,
+}
+
+impl Fused {
+    /// Elements `start..end` of these ends, where that can be done here.
+    pub(super) fn new<T: Pod>(dst: &dyn Ends, src: &dyn Ends, start: usize, end: usize) -> Option<Self> {
+        let size = size_of::<T>();
+        let bytes = (end - start) * size;
+        let (srcs, dsts) = (src.count(), dst.count());
+        if !matches!(size, 1 | 2 | 4 | 8) || bytes < 64 || srcs > MOST || dsts > MOST || srcs == 0 {
+            return None;
+        }
+        let has_512 = std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512vl")
+            && std::is_x86_feature_detected!("avx512dq");
+        let width = match has_512 {
+            true => Width::Avx512,
+            false if std::is_x86_feature_detected!("avx2") => Width::Avx2,
+            false => return None,
+        };
+        let mut fused = Self {
+            dst: [core::ptr::null_mut(); MOST],
+            dsts,
+            src: [core::ptr::null(); MOST],
+            srcs,
+            width,
+            streamed: dsts,
+            head: 0,
+            vectors: 0,
+        };
+        for i in 0..srcs {
+            let end = src.end(i);
+            if end.form != Form::Plain {
+                return None;
+            }
+            fused.src[i] = end.start;
+        }
+        for i in 0..dsts {
+            let end = dst.end(i);
+            if end.form != Form::Plain {
+                return None;
+            }
+            fused.dst[i] = end.start;
+        }
+        let wide = if has_512 { 64 } else { 32 };
+        if bytes >= STREAM_OTHERS && dsts > 0 {
+            let misaligned = |pointer: *mut u8| (pointer as usize + start * size) % wide;
+            let first = misaligned(fused.dst[0]);
+            if fused.dst[..dsts].iter().all(|&pointer| misaligned(pointer) == first) && first.is_multiple_of(size) {
+                fused.head = (wide - first) % wide / size;
+                fused.streamed = if bytes >= STREAM { 0 } else { 1 };
+            }
+        }
+        fused.vectors = (end - start - fused.head) * size / wide;
+        Some(fused)
+    }
+
+    /// Folds whole vectors from element `at` on; gives how many elements that was.
+    ///
+    /// # Safety
+    /// `at` is the start it was made for plus its head; the ends cover the elements it was made for.
+    pub(super) unsafe fn run<T: Pod, F: Fold<T>>(&self, at: usize, fold: &F) -> usize {
+        // SAFETY: the caller's contract, and the processor has the instructions, as `new` found. Non-temporal stores are
+        // weakly ordered (Intel SDM vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence puts them before
+        // every later store, so a release that follows covers them.
+        unsafe {
+            match (self.width, size_of::<T>()) {
+                (Width::Avx512, 1) => avx512::<T, F, 64>(self, at, fold),
+                (Width::Avx512, 2) => avx512::<T, F, 32>(self, at, fold),
+                (Width::Avx512, 4) => avx512::<T, F, 16>(self, at, fold),
+                (Width::Avx512, _) => avx512::<T, F, 8>(self, at, fold),
+                (Width::Avx2, 1) => avx2::<T, F, 32>(self, at, fold),
+                (Width::Avx2, 2) => avx2::<T, F, 16>(self, at, fold),
+                (Width::Avx2, 4) => avx2::<T, F, 8>(self, at, fold),
+                (Width::Avx2, _) => avx2::<T, F, 4>(self, at, fold),
+            }
+            if self.streamed < self.dsts {
+                core::arch::asm!("sfence", options(nostack, preserves_flags));
+            }
+        }
+        let wide = if self.width == Width::Avx512 { 64 } else { 32 };
+        self.vectors * wide / size_of::<T>()
+    }
+}
+
+macro_rules! fused {
+    ($name:ident, $features:literal, $wide:literal, $vector:ty, $class:ident, $plain:literal, $streaming:literal) => {
+        /// # Safety
+        /// As [`Fused::run`]; the processor has the features, and `N` elements are a register.
+        #[target_feature(enable = $features)]
+        unsafe fn $name<T: Pod, F: Fold<T>, const N: usize>(fused: &Fused, at: usize, fold: &F) {
+            let (src, dst) = (&fused.src[..fused.srcs], &fused.dst[..fused.dsts]);
+            let first = at * size_of::<T>();
+            for vector in 0..fused.vectors {
+                let at = first + vector * $wide;
+                // SAFETY: the vector is inside every range, as the caller says. N elements are as many bytes as a register
+                // holds, and any bytes are a valid Pod.
+                unsafe {
+                    let load = |from: *const u8| -> [T; N] {
+                        let value: $vector;
+                        core::arch::asm!(concat!($plain, " {v}, [{p}]"), v = out($class) value, p = in(reg) from.add(at),
+                            options(nostack, readonly, preserves_flags));
+                        transmute_copy(&value)
+                    };
+                    let mut sums = load(src[0]).map(|value| fold.first(value));
+                    for &source in &src[1..] {
+                        let values = load(source);
+                        for i in 0..N {
+                            sums[i] = fold.next(sums[i], values[i]);
+                        }
+                    }
+                    let value: $vector = transmute_copy(&sums.map(|sum| fold.last(sum)));
+                    for (i, &destination) in dst.iter().enumerate() {
+                        if i < fused.streamed {
+                            core::arch::asm!(concat!($plain, " [{p}], {v}"), v = in($class) value,
+                                p = in(reg) destination.add(at), options(nostack, preserves_flags));
+                        } else {
+                            core::arch::asm!(concat!($streaming, " [{p}], {v}"), v = in($class) value,
+                                p = in(reg) destination.add(at), options(nostack, preserves_flags));
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+fused!(avx512, "avx512f,avx512bw,avx512vl,avx512dq", 64, __m512i, zmm_reg, "vmovdqu64", "vmovntdq");
+fused!(avx2, "avx2", 32, __m256i, ymm_reg, "vmovdqu", "vmovntdq");

@@ -1,0 +1,88 @@
+//! What a machine that watches is told: how far a kernel is, and which bytes it moved. Others are told nothing, at no cost.
+
+use congruent_heap::Pe;
+
+use crate::{Ctx, Group};
+
+/// A part of a kernel's work, with a name: what a trace shows as a bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// What is done.
+    pub name: &'static str,
+    /// Which part of how many, from 0; of 0 where it is not one of several.
+    pub part: (u32, u32),
+    /// With whom, if with one.
+    pub peer: Option<Pe>,
+    /// Bytes that it moves or works on.
+    pub bytes: u64,
+}
+
+impl Mark {
+    /// A mark with a name only.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, part: (0, 0), peer: None, bytes: 0 }
+    }
+}
+
+/// What a machine that watches hears.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Note {
+    /// A part of the work begins.
+    Begin(Mark),
+    /// The last part that has begun and not ended ends.
+    End,
+    /// Bytes went from one PE's heap to another's.
+    Moved {
+        /// From this PE.
+        from: u32,
+        /// To this PE.
+        to: u32,
+        /// How many, flags included.
+        bytes: u64,
+    },
+}
+
+/// Ends its part of the work when it goes.
+#[must_use = "the part ends when this is dropped"]
+pub struct Span<'c> {
+    #[cfg_attr(target_arch = "nvptx64", expect(dead_code, reason = "GPUs are not watched"))]
+    ctx: Option<&'c Ctx<'c>>,
+}
+
+impl Ctx<'_> {
+    /// Begins a part of the work; it ends when the span goes. Seen in traces (`CONGRUENT_TRACE`) of the CPU machine.
+    ///
+    /// Every thread of a block calls it; the first one's time counts.
+    #[inline(always)]
+    pub fn span(&self, mark: Mark) -> Span<'_> {
+        #[cfg(not(target_arch = "nvptx64"))]
+        if self.lane.watched && self.lane.thread == 0 {
+            self.lane.machine.note(Note::Begin(mark));
+            return Span { ctx: Some(self) };
+        }
+        let _unseen = mark;
+        Span { ctx: None }
+    }
+
+    /// Tells who watches that the group moved `bytes` from one PE to another.
+    #[inline(always)]
+    pub(crate) fn moved_by(&self, group: &impl Group, from: u32, to: u32, bytes: usize) {
+        #[cfg(not(target_arch = "nvptx64"))]
+        if self.lane.watched && from != to && group.leader() {
+            self.lane.machine.note(Note::Moved { from, to, bytes: bytes as u64 });
+        }
+        let _unseen = (group, from, to, bytes);
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl Drop for Span<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(ctx) = self.ctx {
+            ctx.lane.machine.note(Note::End);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What kernels of the CPU machine did: bytes moved from PE to PE, and when each part of their work began and ended.
+#![allow(clippy::disallowed_types, reason = "counts what several blocks move")]
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use congruent_device::{Mark, Note};
+
+use crate::trace::{self, Event, Session};
+
+/// Hears the kernels of one PE.
+pub(crate) struct Watch {
+    pe: u32,
+    trace: Option<Session>,
+    /// By peer: bytes that this PE wrote to it, and bytes that it read from it.
+    moved: Vec<[AtomicU64; 2]>,
+}
+
+/// Bytes that the kernels of one PE moved, by peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Written to each PE.
+    pub put: Vec<u64>,
+    /// Read from each PE.
+    pub got: Vec<u64>,
+}
+
+impl Watch {
+    pub(crate) fn new(pe: u32, npes: u32, trace: Option<Session>) -> Self {
+        Self { pe, trace, moved: (0..npes).map(|_| Default::default()).collect() }
+    }
+
+    /// Everything moved so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let read = |way: usize| self.moved.iter().map(|both| both[way].load(Ordering::Relaxed)).collect();
+        Traffic { put: read(0), got: read(1) }
+    }
+
+    fn moved(&self, from: u32, to: u32, bytes: u64) {
+        let (peer, way) = if from == self.pe { (to, 0) } else { (from, 1) };
+        if let Some(both) = self.moved.get(peer as usize) {
+            both[way].fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What one block is doing.
+pub(crate) struct BlockWatch {
+    watch: Option<Arc<Watch>>,
+    block: u32,
+    /// What has begun and not ended, and when.
+    open: RefCell<Vec<(Mark, u64)>>,
+}
+
+impl BlockWatch {
+    pub(crate) fn new(watch: Option<Arc<Watch>>, block: u32) -> Self {
+        Self { watch, block, open: RefCell::default() }
+    }
+
+    /// Whether anybody wants to hear.
+    pub(crate) fn is_on(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    pub(crate) fn note(&self, note: Note) {
+        let Some(watch) = &self.watch else { return };
+        match note {
+            Note::Moved { from, to, bytes } => watch.moved(from, to, bytes),
+            Note::Begin(mark) => self.open.borrow_mut().push((mark, trace::now_ns())),
+            Note::End => {
+                if let (Some((mark, begin_ns)), Some(trace)) = (self.open.borrow_mut().pop(), &watch.trace) {
+                    trace.recorder().add(self.event(watch.pe, mark, begin_ns));
+                }
+            }
+        }
+    }
+
+    fn event(&self, pe: u32, mark: Mark, begin_ns: u64) -> Event {
+        let (part, of) = mark.part;
+        let name = if of == 0 { mark.name.into() } else { format!("{} {}/{of}", mark.name, part + 1).into() };
+        let mut args = vec![("bytes", mark.bytes.into())];
+        if let Some(peer) = mark.peer {
+            args.push(("peer", u64::from(peer.raw()).into()));
+        }
+        let track = Cow::Borrowed("kernels");
+        Event { pe, track, block: Some(self.block), name, begin_ns, end_ns: trace::now_ns(), args }
+    }
+}
