@@ -59,7 +59,7 @@ mod error;
 mod fault;
 mod launch;
 mod local;
-mod on_stream;
+mod comm;
 mod plan;
 mod proxy;
 pub mod select;
@@ -69,9 +69,9 @@ mod sym_vec;
 mod team;
 #[cfg(feature = "cli")]
 mod topology;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "nothing is recorded until worlds join a trace"))]
 pub mod trace;
 pub mod tunables;
+mod watch;
 mod world;
 
 pub use congruent_collectives as collectives;
@@ -80,6 +80,7 @@ pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
+pub use comm::{Comm, STREAMS};
 pub use error::{AccessError, AllocError, BuildError, Error, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use launch::{Grid, Stream};
@@ -88,4 +89,5 @@ pub use plan::Plan;
 pub use sym_vec::SymVec;
 pub use team::Team;
 pub use tunables::Tunables;
+pub use watch::Traffic;
 pub use world::World;
