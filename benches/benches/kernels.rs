@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use congruent::collectives::ring::Ring;
+use congruent::collectives::{Layout, Op, Reduction};
 use congruent::device::{Kernel, Semaphore};
 use congruent::{Error, Grid, World, kernels};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -48,17 +48,12 @@ fn all(criterion: &mut Criterion) {
             let (dst, src) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?);
             Ok(Box::new(move |rounds| (dst.view(), src.view(), rounds)))
         });
-        measure(
-            criterion,
-            &format!("all-reduce of {} KiB", bytes >> 10),
-            bytes,
-            kernels::perf_all_reduce_f32,
-            |world| {
-                let count = bytes as usize / 4;
-                let (dst, src, plan) = (world.alloc(count)?, world.alloc(count)?, world.plan(Ring::new(1))?);
-                Ok(Box::new(move |rounds| (dst.view(), src.view(), plan.view(), rounds)))
-            },
-        );
+        measure(criterion, &format!("all-reduce of {} KiB", bytes >> 10), bytes, kernels::all_reduce_ring, |world| {
+            let (dst, src, team) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?, world.team());
+            let plan = world.plan(Layout::new(team, 1))?;
+            let sum = Reduction::new::<f32>(Op::Sum, None).unwrap_or_else(|| panic!("floats have a sum"));
+            Ok(Box::new(move |rounds| (team, dst.view(), src.view(), sum, 0, plan.view(), rounds)))
+        });
     }
 }
 

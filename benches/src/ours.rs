@@ -8,16 +8,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use congruent::bootstrap::{Bootstrap, Launcher};
-use congruent::collectives::Op;
-use congruent::collectives::ring::Ring;
+use congruent::collectives::{Layout, Op, Protocol, Reduction};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Grid, Plan, Stream, SymVec, World, cli, kernels};
+use congruent::{Comm, Grid, Plan, Stream, SymVec, World, cli, kernels};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::sample::{Sample, Work};
 
 /// The smallest buffer of the bulk works.
 const SMALLEST_BULK: u64 = 64 << 10;
+
+/// The largest all-reduce that goes in one exchange; larger ones are read and written once.
+const ONE_SHOT: u64 = 16 << 10;
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "ours";
@@ -45,7 +47,7 @@ fn measure() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let [repeats, max_bytes] = &arguments[..] else { return Err("usage: compare ours REPEATS MAX_BYTES".into()) };
     let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
-    let mut world = World::builder().heap(3 * max_bytes + (8 << 20)).build()?;
+    let mut world = World::builder().heap(3 * max_bytes + (16 << 20)).build()?;
     // Threads that a stream makes from here on inherit the core.
     let mut core = CpuSet::new();
     core.set(world.pe().index());
@@ -56,7 +58,8 @@ fn measure() -> Result<(), Box<dyn Error>> {
         word: world.alloc(1)?,
         turn: world.alloc(1)?,
         slowest: world.alloc(1)?,
-        plan: world.plan(Ring::new(1))?,
+        plan: world.plan(Layout::new(world.team(), 1))?,
+        comm: world.comm(world.team())?,
         stream: world.stream()?,
         world,
     };
@@ -73,7 +76,8 @@ struct Ours {
     word: SymVec<u64>,
     turn: SymVec<Semaphore>,
     slowest: SymVec<f64>,
-    plan: Plan<Ring>,
+    plan: Plan,
+    comm: Comm,
     stream: Stream,
     world: World,
 }
@@ -104,8 +108,7 @@ impl Ours {
         for bytes in sizes(4) {
             let n = rounds(bytes);
             self.check_all_reduce(bytes)?;
-            let args = (dst(bytes)?.cast(), src(bytes)?.cast(), self.plan.view(), n);
-            tell(Work::AllReduce, bytes, self.time(n, kernels::perf_all_reduce_f32, args)?);
+            tell(Work::AllReduce, bytes, self.all_reduce(bytes, n)?);
         }
         Ok(())
     }
@@ -113,14 +116,26 @@ impl Ours {
     /// Runs a kernel that repeats something `n` times on both PEs; the time of one, on the slower PE.
     fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
         let world = &self.world;
-        world.team_barrier(&self.stream, world.team())?;
+        self.comm.barrier(&self.stream)?;
         world.synchronize(&self.stream)?;
         let started = Instant::now();
         world.run(&self.stream, kernel, Grid::one(256), args)?;
         self.slowest.fill(started.elapsed().as_nanos() as f64 / n as f64);
-        world.all_reduce(&self.stream, Grid::one(32), world.team(), &self.slowest, None, Op::Max, &self.plan)?;
+        self.comm.all_reduce(&self.stream, self.slowest.view(), self.slowest.view(), Op::Max)?;
         world.synchronize(&self.stream)?;
         Ok(self.slowest.to_vec()[0])
+    }
+
+    /// The time of one of `n` all-reduces of f32.
+    fn all_reduce(&self, bytes: u64, n: u64) -> Result<f64, Box<dyn Error>> {
+        let (dst, src) = (self.dst.slice(..bytes as usize)?, self.src.slice(..bytes as usize)?);
+        let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
+        let args = |protocol| (self.world.team(), dst, src, sum, 0, self.plan.view().over(protocol), n);
+        if bytes <= ONE_SHOT {
+            self.time(n, kernels::all_reduce_one_shot, args(Protocol::Ll))
+        } else {
+            self.time(n, kernels::all_reduce_direct, args(Protocol::Simple))
+        }
     }
 
     /// One all-reduce of known numbers must give their sum in the first and the last element.
@@ -128,8 +143,7 @@ impl Ours {
         let count = bytes as usize / 4;
         let pattern: Vec<u8> = (0..count).flat_map(|i| ((i % 7) as f32).to_ne_bytes()).collect();
         self.src.write(0, &pattern)?;
-        let args = (self.dst.slice(..count * 4)?.cast(), self.src.slice(..count * 4)?.cast(), self.plan.view(), 1);
-        self.world.run(&self.stream, kernels::perf_all_reduce_f32, Grid::one(256), args)?;
+        self.all_reduce(bytes, 1)?;
         for i in [0, count - 1] {
             let mut word = [0; 4];
             self.dst.read(i * 4, &mut word)?;

@@ -19,8 +19,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use clap::Parser;
-use congruent::collectives::Max;
-use congruent::collectives::ring::{self, Ring};
+use congruent::collectives::{Layout, Max, View, ring};
 use congruent::device::{Block, Ctx, Group, KernelArg, Semaphore, Sym, kernels};
 use congruent::{Grid, World};
 
@@ -99,7 +98,7 @@ fn mean(above: f32, left: f32, right: f32, below: f32) -> f32 {
 
 kernels! {
     /// Relaxes the plate until it is at rest; the number of steps goes to `result[0]`.
-    fn jacobi(block, ctx, plate: Plate, result: Sym<u32>, plan: ring::View, rest: Rest) {
+    fn jacobi(block, ctx, plate: Plate, result: Sym<u32>, plan: View, rest: Rest) {
         let Rest { every, limit, tolerance } = rest;
         let team = ctx.world();
         let above = team.me().index().checked_sub(1).map(|i| team.rank(i));
@@ -195,7 +194,7 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     let from_above = world.alloc::<Semaphore>(1)?;
     let from_below = world.alloc::<Semaphore>(1)?;
     let result = world.alloc::<u32>(2)?;
-    let plan = world.plan(Ring::new(1))?;
+    let plan = world.plan(Layout::new(world.team(), 1))?;
     let plate = Plate {
         cells: cells.view(),
         from_above: from_above.view(),

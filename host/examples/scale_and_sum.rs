@@ -6,14 +6,13 @@
 //! Run it with `cargo run --release --example scale_and_sum`, or with
 //! `congruent run -n 4 target/release/examples/scale_and_sum`.
 
-use congruent::collectives::Sum;
-use congruent::collectives::ring::{self, Ring};
+use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::{Group, Sym, kernels};
 use congruent::{Error, Grid};
 
 kernels! {
     /// Doubles this PE's numbers, then sums them over all PEs.
-    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: View) {
         for i in block.strided(numbers.len()) {
             ctx.store(numbers, i, ctx.load(numbers, i) * 2.0);
         }
@@ -25,7 +24,7 @@ kernels! {
 fn main() -> Result<(), Error> {
     congruent::run(4, |world| {
         let numbers = world.alloc::<f32>(100_000)?;
-        let plan = world.plan(Ring::new(1))?;
+        let plan = world.plan(Layout::new(world.team(), 1))?;
         let stream = world.stream()?;
         numbers.fill(world.pe().index() as f32 + 1.0);
         // 1 + 2 + ... + n, doubled; the second launch doubles that sum and adds it up over n PEs.

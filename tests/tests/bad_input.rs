@@ -4,11 +4,10 @@
 use std::ops::RangeInclusive;
 
 use congruent::bootstrap::{BootstrapError, MAX_PES};
-use congruent::collectives::Op;
-use congruent::collectives::ring::Ring;
+use congruent::collectives::{Algorithm, Op, Protocol};
 use congruent::device::{Pod, Semaphore, Sym, kernels, team_tag};
 use congruent::tunables::TunableError;
-use congruent::{AccessError, AllocError, BuildError, Error, Grid, LaunchError, SplitError, Stream, World};
+use congruent::{AccessError, AllocError, BuildError, Error, Grid, LaunchError, STREAMS, SplitError, Stream, World};
 
 team_tag! {
     /// Some of the PEs.
@@ -264,24 +263,51 @@ fn grids_that_cannot_run() {
 #[test]
 fn arguments_of_collectives() {
     on_stream(|world, stream| {
-        let (a, b) = (world.alloc::<f32>(8)?, world.alloc::<f32>(9)?);
-        let (plan, team) = (world.plan(Ring::new(1))?, world.team());
-        let (one, two) = (Grid::one(32), Grid::new(2, 32));
-        let lengths = world.all_reduce(stream, one, team, &a, Some(&b), Op::Sum, &plan);
-        assert_refused!(lengths, LaunchError::Lengths { dst: 8, src: 9 }, "one length");
+        let (a, b) = (world.alloc::<f32>(8)?.view(), world.alloc::<f32>(9)?.view());
+        let mut comm = world.comm(world.team())?;
+        let lengths = |result: Result<(), LaunchError>| {
+            assert_refused!(result, LaunchError::Lengths { .. }, 8, 9);
+        };
+        lengths(comm.all_reduce(stream, a, b, Op::Sum));
+        lengths(comm.reduce(stream, a, b, Op::Sum, 0));
+        lengths(comm.reduce_scatter(stream, a, b, Op::Sum));
+        lengths(comm.broadcast(stream, a, b, 0));
+        lengths(comm.gather(stream, a, b, 0));
+        lengths(comm.scatter(stream, a, b, 0));
+        lengths(comm.all_gather(stream, a, b));
+        lengths(comm.all_to_all(stream, a, b));
+        assert_refused!(comm.all_to_all(stream, b, b), LaunchError::Lengths { dst: 9, src: 4 }, "9 elements");
         for root in [2, usize::MAX] {
-            assert_refused!(
-                world.broadcast(stream, one, team, &a, root, &plan),
-                LaunchError::Root { .. },
-                root,
-                "0..2"
-            );
+            let refused = |result| assert_refused!(result, LaunchError::Root { .. }, root, "0..2");
+            refused(comm.broadcast(stream, a, a, root));
+            refused(comm.reduce(stream, a, a, Op::Sum, root));
+            refused(comm.gather(stream, a, a.slice(..4), root));
+            refused(comm.scatter(stream, a.slice(..4), a, root));
         }
-        let blocks = |result| assert_refused!(result, LaunchError::PlanBlocks { asked: 2, fits: 1 }, "up to 1 blocks");
-        blocks(world.all_reduce(stream, two, team, &a, None, Op::Sum, &plan));
-        blocks(world.reduce_scatter(stream, two, team, &a, Op::Sum, &plan));
-        blocks(world.all_gather(stream, two, team, &a, &plan));
-        blocks(world.broadcast(stream, two, team, &a, 0, &plan));
+        for op in [Op::And, Op::Or, Op::Xor] {
+            assert_refused!(comm.all_reduce(stream, a, a, op), LaunchError::Operator { .. }, op, "float", "integers");
+        }
+        comm.force(Algorithm::Ring, Protocol::Simple);
+        let gathered = comm.gather(stream, a, a.slice(..4), 0);
+        assert_refused!(gathered, LaunchError::NoSuchKernel { .. }, "gather has no ring algorithm");
+        Ok(())
+    });
+}
+
+#[test]
+fn more_streams_than_a_communicator_has_slots_for() {
+    on_stream(|world, stream| {
+        let comm = world.comm(world.team())?;
+        let streams = (0..STREAMS).map(|_| world.stream()).collect::<Result<Vec<_>, _>>()?;
+        for one in &streams {
+            comm.barrier(one)?;
+            let numbers = world.alloc::<u32>(1)?;
+            comm.all_reduce(one, numbers.view(), numbers.view(), Op::Sum)?;
+            world.synchronize(one)?;
+        }
+        let numbers = world.alloc::<u32>(1)?;
+        let refused = comm.all_reduce(stream, numbers.view(), numbers.view(), Op::Sum);
+        assert_refused!(refused, LaunchError::PlanStreams { fits: STREAMS }, "streams at most");
         Ok(())
     });
 }

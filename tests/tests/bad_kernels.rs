@@ -6,8 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use congruent::collectives::Sum;
-use congruent::collectives::ring::{self, Ring};
+use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, kernels};
 use congruent::{AllocError, Error, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
 
@@ -75,17 +74,17 @@ kernels! {
     }
 
     /// Buffers of two lengths.
-    pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+    pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: View) {
         ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers.slice(1..), Sum, &plan);
     }
 
     /// A root that the team lacks.
-    pub fn broadcast_from_nobody(block, ctx, numbers: Sym<f32>, plan: ring::View) {
-        ring::broadcast(block, ctx, &ctx.world(), numbers, ctx.npes(), &plan);
+    pub fn broadcast_from_nobody(block, ctx, numbers: Sym<f32>, plan: View) {
+        ring::broadcast(block, ctx, &ctx.world(), numbers, numbers, ctx.npes(), &plan);
     }
 
     /// A plan for one block, used by two; the first one waits for the second.
-    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: ring::View, semaphore: Sym<Semaphore>) {
+    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: View, semaphore: Sym<Semaphore>) {
         if block.index() == 0 {
             ctx.wait(block, semaphore, 1);
         }
@@ -120,7 +119,7 @@ kernels! {
 struct Words {
     numbers: SymVec<f32>,
     semaphore: SymVec<Semaphore>,
-    plan: Plan<Ring>,
+    plan: Plan,
 }
 
 /// That `kernel` fails with `message` on PE 1, and everybody knows soon.
@@ -153,7 +152,11 @@ fn in_block<K: Kernel>(block: u32, blocks: u32, kernel: K, args: impl Fn(&Words)
 
 /// PE 1 runs the kernel and PE 0 waits for the end, which may come before it has begun to wait.
 fn run<K: Kernel>(world: &mut World, kernel: K, grid: Grid, args: impl Fn(&Words) -> K::Args) -> Result<(), Error> {
-    let words = Words { numbers: world.alloc(100)?, semaphore: world.alloc(1)?, plan: world.plan(Ring::new(1))? };
+    let words = Words {
+        numbers: world.alloc(100)?,
+        semaphore: world.alloc(1)?,
+        plan: world.plan(Layout::new(world.team(), 1))?,
+    };
     let stream = world.stream()?;
     match world.pe().raw() {
         0 => world.run(&stream, until_ended, Grid::one(32), (words.semaphore.view(),))?,
@@ -173,7 +176,7 @@ fn failure(error: Error) -> WorldFailure {
 #[test]
 fn ranks_that_teams_lack() {
     panics(rank_out_of_range, |_| (), "rank out of range of its team");
-    panics(broadcast_from_nobody, |words| (words.numbers.view(), words.plan.view()), "rank out of range of its team");
+    panics(broadcast_from_nobody, |words| (words.numbers.view(), words.plan.view()), "no such root in the team");
     let theirs = World::builder().heap(8 << 20).local(4, |larger| Ok::<_, Error>(larger.team())).unwrap();
     panics(rank_of_another_world, |words| (words.numbers.view(), theirs[1]), "is it of another world?");
 }
@@ -203,7 +206,7 @@ fn a_signal_for_another_pe_than_its_data() {
 #[test]
 fn a_plan_for_fewer_blocks() {
     let args = |words: &Words| (words.numbers.view(), words.plan.view(), words.semaphore.view());
-    in_block(1, 2, plan_for_fewer_blocks, args, "out of bounds");
+    in_block(1, 2, plan_for_fewer_blocks, args, "no slot for this block");
 }
 
 #[test]
@@ -221,7 +224,8 @@ fn a_panic_of_one_lane_while_the_others_wait() {
 fn the_world_after_a_failed_one_works() {
     panics(says_so, |_| (), "is out");
     let sums = World::builder().heap(8 << 20).width(4).local(2, |world| {
-        let (numbers, plan, stream) = (world.alloc::<f32>(100)?, world.plan(Ring::new(1))?, world.stream()?);
+        let (numbers, plan, stream) =
+            (world.alloc::<f32>(100)?, world.plan(Layout::new(world.team(), 1))?, world.stream()?);
         numbers.fill(1.5);
         world.run(&stream, sum, Grid::one(32), (numbers.view(), plan.view()))?;
         Ok::<_, Error>(numbers.to_vec() == [3.0; 100])
@@ -231,7 +235,7 @@ fn the_world_after_a_failed_one_works() {
 
 kernels! {
     /// What is right.
-    pub fn sum(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+    pub fn sum(block, ctx, numbers: Sym<f32>, plan: View) {
         ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
     }
 }

@@ -7,8 +7,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use congruent::collectives::Sum;
-use congruent::collectives::ring::{self, Ring};
+use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::abi::{FaultKind, SyncLayout};
 use congruent::device::{Group, Kernel, Semaphore, Signal, Sym, kernels};
 use congruent::{AllocError, Error, Fault, Grid, LaunchError, Plan, SplitError, SymVec, World, WorldFailure};
@@ -64,7 +63,7 @@ kernels! {
     }
 
     /// An all-reduce that not everyone takes part in.
-    pub fn all_reduce(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+    pub fn all_reduce(block, ctx, numbers: Sym<f32>, plan: View) {
         ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
     }
 
@@ -93,7 +92,7 @@ struct Words {
     semaphore: SymVec<Semaphore>,
     signals: SymVec<Signal>,
     numbers: SymVec<f32>,
-    plan: Plan<Ring>,
+    plan: Plan,
 }
 
 impl Words {
@@ -102,7 +101,7 @@ impl Words {
             semaphore: world.alloc(1)?,
             signals: world.alloc(4)?,
             numbers: world.alloc(1000)?,
-            plan: world.plan(Ring::new(1))?,
+            plan: world.plan(Layout::new(world.team(), 1))?,
         })
     }
 }

@@ -8,8 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use congruent::collectives::Sum;
-use congruent::collectives::ring::{self, Ring};
+use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::{Semaphore, Sym, kernels};
 use congruent::{AllocError, Error, Grid, LaunchError, World, WorldFailure};
 use congruent_tests::skip;
@@ -43,7 +42,7 @@ kernels! {
     }
 
     /// One all-reduce after the other.
-    pub fn all_reduces(block, ctx, numbers: Sym<f32>, plan: ring::View) {
+    pub fn all_reduces(block, ctx, numbers: Sym<f32>, plan: View) {
         while !ctx.aborted() {
             ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
         }
@@ -77,7 +76,7 @@ fn pe(work: Work) {
 fn works(work: Work) -> Result<(), Error> {
     let mut world = World::builder().heap(8 << 20).build()?;
     let (numbers, semaphore, plan) =
-        (world.alloc::<f32>(4000)?, world.alloc::<Semaphore>(1)?, world.plan(Ring::new(1))?);
+        (world.alloc::<f32>(4000)?, world.alloc::<Semaphore>(1)?, world.plan(Layout::new(world.team(), 1))?);
     let stream = world.stream()?;
     let one = Grid::one(32);
     match work {

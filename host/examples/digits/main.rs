@@ -19,7 +19,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use congruent::collectives::ring::Ring;
+use congruent::collectives::Layout;
 use congruent::{Grid, World};
 
 use data::Digits;
@@ -126,7 +126,7 @@ fn learn(world: &mut World, args: &Args, training: &Digits, tests: &Digits) -> R
     let losses = world.alloc::<f32>(most)?;
     let history = world.alloc::<f32>(args.epochs as usize)?;
     let right = world.alloc::<u32>(1)?;
-    let plan = world.plan(Ring::new(1))?;
+    let plan = world.plan(Layout::new(world.team(), 1))?;
     let stream = world.stream()?;
     let network = Network {
         parameters: parameters.view(),

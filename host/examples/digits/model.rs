@@ -3,8 +3,7 @@
 //! Every value that is computed has one thread that computes it, in an order that depends on nothing but the PEs' number.
 //! So a run gives the same bits for every number of threads, and with the ring all PEs keep the same bits too.
 
-use congruent::collectives::Sum;
-use congruent::collectives::ring;
+use congruent::collectives::{Sum, View, ring};
 use congruent::device::{Block, Ctx, Group, KernelArg, Sym, kernels};
 
 use crate::math::{exp, ln};
@@ -223,7 +222,7 @@ fn softmax(ctx: &Ctx<'_>, answers: Sym<f32>, label: usize) -> f32 {
 kernels! {
     /// Trains the network, all epochs of it. Each batch is divided among the PEs image by image; each PE computes the
     /// gradient of its share, the ring sums it, and each makes the same step. The mean loss of each epoch goes to `history`.
-    pub(crate) fn train(block, ctx, network: Network, images: Images, plan: ring::View, history: Sym<f32>, schedule: Schedule) {
+    pub(crate) fn train(block, ctx, network: Network, images: Images, plan: View, history: Sym<f32>, schedule: Schedule) {
         let team = ctx.world();
         let (me, npes) = (team.me().index(), team.size());
         let (all, batch) = (images.labels.len(), schedule.batch as usize);

@@ -1,16 +1,13 @@
 //! The ring's collectives against a sequential model that combines in the documented order, bit for bit: so results cannot
-//! depend on blocks, widths or machines either.
+//! depend on blocks, widths, protocols or machines either.
 
-use congruent::collectives::Op;
-use congruent::collectives::ring::{self, Ring};
-use congruent::device::{Kernel, Sym, TeamView};
-use congruent::kernels::Reducible;
-use congruent::{Error, Grid, Plan, Stream, World};
+use congruent::collectives::{Layout, Op, Reduction, Typed};
+use congruent::device::{Fp8E4M3, Fp8E5M2, Kernel};
+use congruent::{Error, Grid, Plan, Stream, World, kernels};
 use congruent_heap::{bf16, f16};
-use congruent_test_kernels::collectives as kernels;
 use congruent_test_kernels::rma::Particle;
 
-use super::model::{Sample, all_reduced, chunk, samples};
+use super::model::{Sample, all_reduced, part_reduced, samples};
 use super::pattern::{assert_same, values};
 
 /// Blocks of the largest launch.
@@ -21,19 +18,23 @@ const OPS: [Op; 4] = [Op::Sum, Op::Prod, Op::Min, Op::Max];
 
 /// Collectives over the world, by the fixed kernels.
 pub fn collectives(world: &mut World) -> Result<(), Error> {
-    let bench = Bench { plan: world.plan(Ring::new(BLOCKS).piece(512))?, stream: world.stream()? };
-    all_reduce::<i32, <i32 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<u32, <u32 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<i64, <i64 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<u64, <u64 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<f16, <f16 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<bf16, <bf16 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<f32, <f32 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<f64, <f64 as Reducible>::AllReduce>(world, &bench)?;
-    all_reduce::<i8, kernels::all_reduce_i8>(world, &bench)?;
-    all_reduce::<u8, kernels::all_reduce_u8>(world, &bench)?;
-    all_reduce::<i16, kernels::all_reduce_i16>(world, &bench)?;
-    all_reduce::<u16, kernels::all_reduce_u16>(world, &bench)?;
+    // The least scratch there is, so that buffers of some KiB go round several times.
+    let plan = world.plan(Layout::new(world.team(), BLOCKS).buffer(0))?;
+    let bench = Bench { plan, stream: world.stream()? };
+    all_reduce::<i8>(world, &bench)?;
+    all_reduce::<u8>(world, &bench)?;
+    all_reduce::<i16>(world, &bench)?;
+    all_reduce::<u16>(world, &bench)?;
+    all_reduce::<i32>(world, &bench)?;
+    all_reduce::<u32>(world, &bench)?;
+    all_reduce::<i64>(world, &bench)?;
+    all_reduce::<u64>(world, &bench)?;
+    all_reduce::<f16>(world, &bench)?;
+    all_reduce::<bf16>(world, &bench)?;
+    all_reduce::<f32>(world, &bench)?;
+    all_reduce::<f64>(world, &bench)?;
+    all_reduce::<Fp8E4M3>(world, &bench)?;
+    all_reduce::<Fp8E5M2>(world, &bench)?;
     scatter_and_gather::<f32>(world, &bench)?;
     scatter_and_gather::<bf16>(world, &bench)?;
     scatter_and_gather::<u64>(world, &bench)?;
@@ -43,15 +44,21 @@ pub fn collectives(world: &mut World) -> Result<(), Error> {
 
 /// What all cases use again and again: nothing in a plan is ever reset.
 struct Bench {
-    plan: Plan<Ring>,
+    plan: Plan,
     stream: Stream,
 }
 
-fn all_reduce<T, K>(world: &mut World, bench: &Bench) -> Result<(), Error>
-where
-    T: Sample,
-    K: Kernel<Args = (TeamView, Sym<T>, Sym<T>, Op, ring::View)>,
-{
+impl Bench {
+    fn run<K: Kernel>(&self, world: &World, kernel: K, blocks: u32, args: K::Args) -> Result<(), Error> {
+        Ok(world.run(&self.stream, kernel, Grid::new(blocks, 64), args)?)
+    }
+}
+
+fn reduction<T: Typed>(op: Op) -> Reduction {
+    Reduction::new::<T>(op, None).unwrap_or_else(|| panic!("{} has no {op}", T::DATATYPE))
+}
+
+fn all_reduce<T: Sample + Typed>(world: &mut World, bench: &Bench) -> Result<(), Error> {
     const LARGE: usize = 9001;
     let (dst, src) = (world.alloc::<T>(LARGE + 2 * MARGIN)?, world.alloc::<T>(LARGE + 2 * MARGIN)?);
     let (me, n) = (world.pe().index(), world.npes());
@@ -62,13 +69,14 @@ where
         dst.write(0, &padding)?;
         (if in_place { &dst } else { &src }).write(MARGIN, &samples(me, len))?;
         let from = if in_place { dst.slice(range.clone())? } else { src.slice(range.clone())? };
-        let arguments = (world.team(), dst.slice(range.clone())?, from, op, bench.plan.view());
-        world.run(&bench.stream, K::default(), Grid::new(blocks, 64), arguments)?;
+        let to = dst.slice(range.clone())?;
+        let args = (world.team(), to.cast(), from.cast(), reduction::<T>(op), 0, bench.plan.view(), 1);
+        bench.run(world, kernels::all_reduce_ring, blocks, args)?;
         let mut expected = padding;
         expected[range].copy_from_slice(&all_reduced(n, len, T::sample, |a, b| T::apply(op, a, b)));
         let mut found = vec![T::zeroed(); len + 2 * MARGIN];
         dst.read(0, &mut found)?;
-        assert_same(&found, &expected, || format!("{} of {len}, {op:?}, {blocks} blocks, {in_place}", K::NAME));
+        assert_same(&found, &expected, || format!("{} of {len} {}, {blocks} blocks, {in_place}", op, T::DATATYPE));
         Ok(())
     };
     for op in OPS {
@@ -85,25 +93,31 @@ where
     Ok(())
 }
 
-fn scatter_and_gather<T: Sample + Reducible>(world: &mut World, bench: &Bench) -> Result<(), Error> {
+/// Parts of the sum to all, and back together, both out of place and in place.
+fn scatter_and_gather<T: Sample + Typed>(world: &mut World, bench: &Bench) -> Result<(), Error> {
     let (me, n) = (world.pe().index(), world.npes());
-    for len in [1, 100, 5003] {
-        let buf = world.alloc::<T>(len)?;
-        let mine = chunk::<T>(me, n, len);
-        for blocks in [1, BLOCKS] {
-            let (grid, team, case) = (Grid::new(blocks, 64), world.team(), || format!("{len} in {blocks} blocks"));
-            buf.write(0, &samples(me, len))?;
-            world.reduce_scatter(&bench.stream, grid, team, &buf, Op::Sum, &bench.plan)?;
-            world.synchronize(&bench.stream)?;
-            let expected = all_reduced(n, len, T::sample, |a, b| T::apply(Op::Sum, a, b));
-            assert_same(&buf.to_vec()[mine.clone()], &expected[mine.clone()], case);
+    for len in [1, 100, 1701] {
+        let (whole, part) = (world.alloc::<T>(n * len)?, world.alloc::<T>(len)?);
+        let mine = me * len..(me + 1) * len;
+        let sums = |c| part_reduced(n, c, len, T::sample, |a, b| T::apply(Op::Sum, a, b));
+        for (blocks, in_place) in [(1, false), (1, true), (BLOCKS, false), (BLOCKS, true)] {
+            let case = || format!("{len} of each in {blocks} blocks, in place: {in_place}");
+            let part_view = if in_place { whole.slice(mine.clone())? } else { part.view() };
+            let (parts, one) = (whole.view().cast(), part_view.cast());
+            whole.write(0, &samples(me, n * len))?;
+            let args = (world.team(), one, parts, reduction::<T>(Op::Sum), 0, bench.plan.view(), 1);
+            bench.run(world, kernels::reduce_scatter_ring, blocks, args)?;
+            let found = if in_place { whole.to_vec()[mine.clone()].to_vec() } else { part.to_vec() };
+            assert_same(&found, &sums(me), case);
 
-            let mut before: Vec<T> = values(me as u64, me, len);
-            before[mine.clone()].copy_from_slice(&expected[mine.clone()]);
-            buf.write(0, &before)?;
-            world.all_gather(&bench.stream, grid, team, &buf, &bench.plan)?;
-            world.synchronize(&bench.stream)?;
-            assert_same(&buf.to_vec(), &expected, case);
+            let mut before: Vec<T> = values(me as u64, me, n * len);
+            if in_place {
+                before[mine.clone()].copy_from_slice(&found);
+            }
+            whole.write(0, &before)?;
+            let args = (world.team(), parts, one, 0, bench.plan.view(), 1);
+            bench.run(world, kernels::all_gather_ring, blocks, args)?;
+            assert_same(&whole.to_vec(), &(0..n).flat_map(sums).collect::<Vec<_>>(), case);
         }
     }
     Ok(())
@@ -112,39 +126,46 @@ fn scatter_and_gather<T: Sample + Reducible>(world: &mut World, bench: &Bench) -
 fn broadcast(world: &mut World, bench: &Bench) -> Result<(), Error> {
     let (me, n) = (world.pe().index(), world.npes());
     for len in [1, 50, 1001] {
-        let buf = world.alloc::<Particle>(len)?;
+        let (dst, src) = (world.alloc::<Particle>(len)?, world.alloc::<Particle>(len)?);
         for root in 0..n {
-            buf.write(0, &values(root as u64, me, len))?;
-            let grid = Grid::new(1 + root as u32 % BLOCKS, 64);
-            world.broadcast(&bench.stream, grid, world.team(), &buf, root, &bench.plan)?;
-            world.synchronize(&bench.stream)?;
-            assert_same(&buf.to_vec(), &values(root as u64, root, len), || format!("{len} from member {root}"));
+            let own: Vec<Particle> = values(root as u64, me, len);
+            let in_place = root % 2 == 0;
+            let from = if in_place { &dst } else { &src };
+            dst.write(0, &values(100, me, len))?;
+            from.write(0, &own)?;
+            let args = (world.team(), dst.view().cast(), from.view().cast(), root as u32, bench.plan.view(), 1);
+            bench.run(world, kernels::broadcast_ring, 1 + root as u32 % BLOCKS, args)?;
+            assert_same(&dst.to_vec(), &values(root as u64, root, len), || format!("{len} from member {root}"));
+            if !in_place {
+                assert_same(&src.to_vec(), &own, || format!("the source, {len} from member {root}"));
+            }
         }
     }
     Ok(())
 }
 
-/// Streams are concurrent, so each has a plan of its own; what is launched on one runs in order.
+/// Streams are concurrent, so each has slots of its own; what is launched on one runs in order.
 fn on_two_streams(world: &mut World) -> Result<(), Error> {
     let (me, n, len) = (world.pe().index(), world.npes(), 2000);
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let bench = Bench { plan: world.plan(Ring::new(1))?, stream: world.stream()? };
+        let (comm, stream) = (world.comm(world.team())?, world.stream()?);
         let buf = world.alloc::<u64>(len)?;
         buf.write(0, &samples(me, len))?;
-        streams.push((bench, buf));
+        streams.push((comm, stream, buf));
     }
     let once: Vec<u64> = all_reduced(n, len, u64::sample, u64::wrapping_add);
     let twice: Vec<u64> = once.iter().map(|sum| sum.wrapping_mul(n as u64)).collect();
+    world.barrier()?;
     // Every PE launches them in another order.
     streams.rotate_left(me % 2);
     for _ in 0..2 {
-        for (bench, buf) in &streams {
-            world.all_reduce(&bench.stream, Grid::one(64), world.team(), buf, None, Op::Sum, &bench.plan)?;
+        for (comm, stream, buf) in &streams {
+            comm.all_reduce(stream, buf.view(), buf.view(), Op::Sum)?;
         }
     }
-    for (bench, buf) in &streams {
-        world.synchronize(&bench.stream)?;
+    for (_, stream, buf) in &streams {
+        world.synchronize(stream)?;
         assert_same(&buf.to_vec(), &twice, || "twice on one of two streams".into());
     }
     Ok(world.barrier()?)

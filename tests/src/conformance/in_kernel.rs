@@ -1,7 +1,8 @@
 //! Collectives that a kernel calls on its own: over teams, with operators of a user's own, by blocks that work alone with
 //! several collectives in flight, and by the same plan again and again.
 
-use congruent::collectives::ring::Ring;
+use congruent::collectives::Layout;
+use congruent::device::{Sym, TeamView};
 use congruent::{Error, Grid, Plan, Team, World};
 use congruent_test_kernels::collectives::{self as kernels, Affine};
 use congruent_test_kernels::teams::Crew;
@@ -15,21 +16,26 @@ const BLOCKS: u32 = 4;
 /// In-kernel collectives.
 pub fn in_kernel(world: &mut World) -> Result<(), Error> {
     let n = world.npes() as u32;
-    // Plans are over the world, whoever is in the team.
-    let plan = world.plan(Ring::new(BLOCKS).piece(256))?;
     let everybody: Vec<u32> = (0..n).collect();
     let backwards: Vec<u32> = (u32::from(n > 2)..n).rev().collect();
     let odd: Vec<u32> = (0..n).filter(|pe| pe % 2 == 1 || n == 1).collect();
     for members in [everybody, backwards, odd] {
         let team = world.listed_team::<Crew>(&members)?;
+        let plan = world.plan(layout(&team, members.len()))?;
         compose(world, &team, &members, &plan)?;
         in_flight(world, &team, &members, &plan)?;
     }
     Ok(())
 }
 
+/// A plan for a team, with little scratch. All PEs allocate it: those that are not in the team, for one of its size.
+fn layout(team: &Option<Team<Crew>>, size: usize) -> Layout {
+    let stranger = || TeamView::strided(0, 1, size as u32, 0, Sym::empty());
+    Layout::new(team.as_ref().map_or_else(stranger, Team::view), BLOCKS).buffer(0)
+}
+
 /// An operator that does not commute shows the order.
-fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan<Ring>) -> Result<(), Error> {
+fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan) -> Result<(), Error> {
     for len in [0, 1, 40, 3001] {
         let room = len.max(1);
         let (dst, src) = (world.alloc::<Affine>(room)?, world.alloc::<Affine>(room)?);
@@ -51,26 +57,28 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
     Ok(())
 }
 
-fn in_flight(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan<Ring>) -> Result<(), Error> {
+fn in_flight(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan) -> Result<(), Error> {
     let len = 2501;
-    let (sums, casts, parts) = (world.alloc::<i64>(len)?, world.alloc::<u64>(len)?, world.alloc::<i64>(len)?);
+    // Blocks and members have parts of the same length.
+    let parted = 640 * BLOCKS as usize * members.len();
+    let (sums, casts, parts) = (world.alloc::<i64>(len)?, world.alloc::<u64>(len)?, world.alloc::<i64>(parted)?);
     if let Some(team) = team {
         let stream = world.stream()?;
         for launch in 0..3 {
             let sample = |buffer: u64, rank: usize, i| value(buffer + 3 * launch, members[rank] as usize, i);
-            let mine = |buffer| (0..len).map(|i| sample(buffer, team.me(), i) as i64).collect::<Vec<_>>();
-            sums.write(0, &mine(1))?;
+            let mine = |buffer, len| (0..len).map(|i| sample(buffer, team.me(), i) as i64).collect::<Vec<_>>();
+            sums.write(0, &mine(1, len))?;
             casts.write(0, &(0..len).map(|i| sample(2, team.me(), i)).collect::<Vec<_>>())?;
-            parts.write(0, &mine(3))?;
+            parts.write(0, &mine(3, parted))?;
             let arguments = (team.view(), sums.view(), casts.view(), parts.view(), plan.view());
             world.run(&stream, kernels::in_flight, Grid::new(BLOCKS, 64), arguments)?;
-            let total = |buffer| {
+            let total = |buffer, len| {
                 let sum = |i| (0..team.size()).fold(0, |sum: u64, rank| sum.wrapping_add(sample(buffer, rank, i)));
                 (0..len).map(|i| sum(i) as i64).collect::<Vec<_>>()
             };
             let case = || format!("launch {launch} by {members:?}");
-            assert_same(&sums.to_vec(), &total(1), case);
-            assert_same(&parts.to_vec(), &total(3), case);
+            assert_same(&sums.to_vec(), &total(1, len), case);
+            assert_same(&parts.to_vec(), &total(3, parted), case);
             // Block `b` broadcasts its chunk from member `b`.
             let root = |i| i / len.div_ceil(BLOCKS as usize) % team.size();
             assert_same(&casts.to_vec(), &(0..len).map(|i| sample(2, root(i), i)).collect::<Vec<_>>(), case);

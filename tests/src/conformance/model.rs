@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use congruent::collectives::{Number, Op, Share};
-use congruent::device::Sym;
+use congruent::device::{Fp8E4M3, Fp8E5M2, SmallFloat, Sym};
 use congruent_heap::{bf16, f16};
 
 use super::pattern::value;
@@ -37,7 +37,7 @@ macro_rules! integers {
     )*};
 }
 
-/// Those of 16 bits compute in `f32` and round once.
+/// Those of 16 and 8 bits compute in `f32` and round once.
 macro_rules! floats {
     ($($type:ty: $from:expr, $widen:expr, $narrow:expr;)*) => {$(
         impl Sample for $type {
@@ -66,6 +66,8 @@ floats! {
     bf16: bf16::from_f64, bf16::to_f32, bf16::from_f32;
     f32: |x| x as f32, f32::from, f32::from;
     f64: f64::from, f64::from, f64::from;
+    Fp8E4M3: |x| Fp8E4M3::narrow(x as f32), Fp8E4M3::widen, Fp8E4M3::narrow;
+    Fp8E5M2: |x| Fp8E5M2::narrow(x as f32), Fp8E5M2::widen, Fp8E5M2::narrow;
 }
 
 fn unknown(op: Op) -> ! {
@@ -91,12 +93,28 @@ pub(super) fn all_reduced<T: bytemuck::Pod>(
     element: impl Fn(usize, usize) -> T,
     op: impl Fn(T, T) -> T,
 ) -> Vec<T> {
-    let mut result = Vec::with_capacity(len);
-    for c in 0..n {
-        for i in chunk::<T>(c, n, len) {
-            let first = element((c + 1) % n, i);
-            result.push((2..=n).fold(first, |sum, step| op(sum, element((c + step) % n, i))));
-        }
-    }
-    result
+    (0..n).flat_map(|c| reduced(n, c, chunk::<T>(c, n, len), &element, &op)).collect()
+}
+
+/// What a reduce-scatter gives member `c`, whose part of `len` elements lies behind those of the members before it.
+pub(super) fn part_reduced<T: bytemuck::Pod>(
+    n: usize,
+    c: usize,
+    len: usize,
+    element: impl Fn(usize, usize) -> T,
+    op: impl Fn(T, T) -> T,
+) -> Vec<T> {
+    reduced(n, c, c * len..(c + 1) * len, &element, &op)
+}
+
+/// `x[c+1] ∘ x[c+2] ∘ … ∘ x[c]` for the elements of a range, from left to right.
+fn reduced<T>(
+    n: usize,
+    c: usize,
+    range: Range<usize>,
+    element: &impl Fn(usize, usize) -> T,
+    op: &impl Fn(T, T) -> T,
+) -> Vec<T> {
+    let from = |member: usize, i| element(member % n, i);
+    range.map(|i| (2..=n).fold(from(c + 1, i), |sum, step| op(sum, from(c + step, i)))).collect()
 }

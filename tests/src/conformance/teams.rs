@@ -1,6 +1,5 @@
 //! Teams: who is in one and in which order, and barriers that keep every member together, block by block.
 
-use congruent::device::World as WorldTag;
 use congruent::{Error, Grid, Stream, SymVec, Team, World};
 use congruent_test_kernels::teams::{self as kernels, Crew};
 
@@ -83,10 +82,9 @@ fn rounds(
         let row = &board[block * team.size()..][..team.size()];
         assert!(row.iter().all(|&told| told == 2 * rounds), "block {block}: {row:?}");
     }
-    // The host's own barrier, over the team and over the world of one's own type.
-    world.team_barrier(stream, team.view())?;
-    world.synchronize(stream)?;
-    Ok(())
+    // The fixed kernel's barrier.
+    let team = team.view().untagged();
+    Ok(world.run(stream, congruent::kernels::barrier, Grid::one(32), (team, 1))?)
 }
 
 /// Teams of more members than tell each other directly, with barriers of one thread as well as of blocks.
@@ -104,6 +102,6 @@ pub fn large_teams(world: &mut World) -> Result<(), Error> {
         assert_eq!((wrong.to_vec(), board.to_vec()), (vec![0], vec![ROUNDS; n as usize]));
         world.barrier()?;
     }
-    world.team_barrier::<WorldTag>(&stream, world.team())?;
+    world.comm(world.team())?.barrier(&stream)?;
     Ok(world.synchronize(&stream)?)
 }

@@ -1,9 +1,8 @@
 //! All-reduce, of every type and operator that the fixed kernels have.
 
-use congruent_collectives::Op;
-use congruent_collectives::ring::{self, Ring};
-use congruent_device::{Sym, bf16, f16};
-use congruent_kernels::{self as kernels, Reducible};
+use congruent_collectives::{Layout, Op, Reduction, Typed};
+use congruent_device::{bf16, f16};
+use congruent_kernels as kernels;
 
 use super::Common;
 use super::case::{Case, Labels, Row, is_proxied};
@@ -62,85 +61,31 @@ pub(super) fn run(choice: Choice, sizes: &SizeArgs, blocks: u32, common: &Common
     sweep(choice.op, sizes, blocks, common)
 }
 
-fn run_with<T: Timed>(op: Operator, sizes: &SizeArgs, blocks: u32, common: &Common) -> Result<u64, Failure> {
+fn run_with<T: Typed + Sample>(op: Operator, sizes: &SizeArgs, blocks: u32, common: &Common) -> Result<u64, Failure> {
     let sizes = sizes.sweep(8, 64 << 20, size_of::<T>() as u64)?;
     let plan = Plan { blocks, ..Plan::new("all-reduce", common, 4, &sizes) };
     sweep::run(plan, |world, plan| Ok(Box::new(AllReduce::<T>::new(world, plan, op)?)))
 }
 
-/// A type that the sweep can run on.
-trait Timed: Reducible + Sample {
-    /// nccl-tests' name.
-    const NAME: &'static str;
-
-    /// Whether a kernel has many rounds of the sum in one launch.
-    const IN_KERNEL_SUM: bool = false;
-
-    /// Launches it, where there is one; otherwise one round.
-    fn launch_sum(world: &World, stream: &Stream, grid: Grid, arguments: Arguments<Self>, _rounds: u64) -> Launched {
-        launch_one(world, stream, grid, arguments, Op::Sum)
-    }
-}
-
-type Launched = Result<(), LaunchError>;
-
-/// Destination, source and plan.
-type Arguments<T> = (Sym<T>, Sym<T>, ring::View);
-
-fn launch_one<T: Reducible>(
-    w: &World,
-    stream: &Stream,
-    grid: Grid,
-    (dst, src, plan): Arguments<T>,
-    op: Op,
-) -> Launched {
-    w.launch(stream, T::AllReduce::default(), grid, (w.team().untagged(), dst, src, op, plan))
-}
-
-macro_rules! timed {
-    ($($type:ty: $name:literal;)*) => {$(
-        impl Timed for $type {
-            const NAME: &'static str = $name;
-        }
-    )*};
-}
-timed! {
-    i32: "int32";
-    u32: "uint32";
-    i64: "int64";
-    u64: "uint64";
-    f16: "half";
-    bf16: "bfloat16";
-    f64: "double";
-}
-
-impl Timed for f32 {
-    const NAME: &'static str = "float";
-    const IN_KERNEL_SUM: bool = true;
-
-    fn launch_sum(world: &World, stream: &Stream, grid: Grid, arguments: Arguments<f32>, rounds: u64) -> Launched {
-        let (dst, src, plan) = arguments;
-        world.launch(stream, kernels::perf_all_reduce_f32, grid, (dst, src, plan, rounds))
-    }
-}
-
 struct AllReduce<T> {
     op: Operator,
+    reduction: Reduction,
     dst: SymVec<T>,
     src: SymVec<T>,
-    plan: crate::Plan<Ring>,
+    plan: crate::Plan,
     grid: Grid,
     npes: usize,
     mine: Pattern<T>,
     expected: Pattern<T>,
 }
 
-impl<T: Timed> AllReduce<T> {
+impl<T: Typed + Sample> AllReduce<T> {
     fn new(world: &mut World, plan: &Plan<'_>, op: Operator) -> Result<Self, Failure> {
         let npes = world.npes();
         if op.most::<T>(npes) == 0 {
             let most = T::EXACT;
-            let complaint = format!("-d {}: sums of more than {most} PEs round, so they cannot be checked", T::NAME);
+            let complaint =
+                format!("-d {}: sums of more than {most} PEs round, so they cannot be checked", T::DATATYPE.name());
             return Err(Failure::Usage(complaint));
         }
         if is_proxied(world) && npes > 1 {
@@ -148,11 +93,15 @@ impl<T: Timed> AllReduce<T> {
             return Err(Failure::Failed(complaint.to_owned()));
         }
         let len = plan.longest() as usize / size_of::<T>() + GUARD;
+        let Some(reduction) = Reduction::new::<T>(op.into(), None) else {
+            return Err(Failure::Usage(format!("-o {}: not of {}", op.name(), T::DATATYPE)));
+        };
         Ok(Self {
             op,
+            reduction,
             dst: world.alloc(len)?,
             src: world.alloc(len)?,
-            plan: world.plan(Ring::new(plan.blocks))?,
+            plan: world.plan(Layout::new(world.team(), plan.blocks))?,
             grid: Grid::new(plan.blocks, plan.common.threads),
             npes,
             mine: Pattern::new(|i| op.number::<T>(world.pe().index(), npes, i)),
@@ -160,26 +109,21 @@ impl<T: Timed> AllReduce<T> {
         })
     }
 
-    /// Whether a kernel has all rounds.
-    fn in_kernel(&self) -> bool {
-        T::IN_KERNEL_SUM && self.op == Operator::Sum
-    }
-
     fn len(row: Row) -> usize {
         row.size as usize / size_of::<T>()
     }
 }
 
-impl<T: Timed> Case for AllReduce<T> {
+impl<T: Typed + Sample> Case for AllReduce<T> {
     fn labels(&self, _world: &World) -> Labels {
         Labels {
             element: size_of::<T>() as u64,
-            datatype: T::NAME,
+            datatype: T::DATATYPE.name(),
             redop: self.op.name(),
             algorithm: "ring",
             protocol: "simple",
             in_place: true,
-            one_launch: self.in_kernel(),
+            one_launch: true,
         }
     }
 
@@ -191,11 +135,8 @@ impl<T: Timed> Case for AllReduce<T> {
     fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), LaunchError> {
         let src = self.src.view().slice(..Self::len(row));
         let dst = if row.in_place { src } else { self.dst.view().slice(..Self::len(row)) };
-        let arguments = (dst, src, self.plan.view());
-        if self.in_kernel() {
-            return T::launch_sum(world, stream, self.grid, arguments, rounds);
-        }
-        (0..rounds).try_for_each(|_| launch_one(world, stream, self.grid, arguments, self.op.into()))
+        let args = (world.team(), dst.cast(), src.cast(), self.reduction, 0, self.plan.view(), rounds);
+        world.launch(stream, kernels::all_reduce_ring, self.grid, args)
     }
 
     fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {

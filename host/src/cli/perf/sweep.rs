@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
         let slots = Tunables::from_env()?.get(Key::MaxBlocks) as u32;
         let sync = abi::SyncLayout::new(pes).words(slots) * size_of::<u64>() as u64;
         let buffer = self.longest() + (GUARD * size_of::<u64>()) as u64;
-        Ok(2 * buffer + sync + (4 << 20))
+        Ok(2 * buffer + sync + (4 << 20) + (u64::from(self.blocks) << 21))
     }
 }
 
