@@ -3,7 +3,7 @@
 //! Each launches a fixed kernel; they are asynchronous, ordered on their stream, and concurrent across streams.
 
 mod calls;
-mod kernels;
+pub(crate) mod kernels;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
