@@ -48,6 +48,16 @@ pub(crate) fn apart<T: Pod>(a: Sym<T>, b: Sym<T>) {
     }
 }
 
+/// `count` elements of a buffer from `start` on.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn range<T: Pod>(whole: Sym<T>, start: usize, count: usize) -> Sym<T> {
+    match start.checked_add(count).and_then(|end| whole.get(start..end)) {
+        Some(part) => part,
+        None => panic!("a count and its displacement reach past the buffer"),
+    }
+}
+
 /// `root` is a member.
 #[inline(always)]
 #[track_caller]

@@ -5,7 +5,14 @@
 //! | [`ring`] | all-reduce | `2 (n-1)/n S` | `2 (n-1)` hops | large messages |
 //! | [`ring`] | reduce-scatter, all-gather | `(n-1)/n S` | `n-1` hops | large messages |
 //! | [`ring`] | broadcast | `S` (the last PE none) | `n-1` hops, pipelined | large messages |
-//! | `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
+//! | [`tree`] | all-reduce | up to `2 S` | `2 log2 n` hops, pipelined | medium to large messages, large teams |
+//! | [`tree`] | broadcast, reduce | up to `2 S`, `S` | `log2 n` hops, pipelined | medium messages |
+//! | [`recursive`] | all-reduce | `S log2 n`, or `2 (n-1)/n S` if long | `log2 n` or `2 log2 n` hops | small to medium messages |
+//! | [`recursive`] | reduce-scatter, all-gather | `(n-1)/n S` | `log2 n` hops | small to medium messages |
+//! | [`bruck`] | all-to-all | `S/2 log2 n` | `log2 n` hops | small messages, large teams |
+//! | [`exchange`] | all-to-all-v, all-gather-v | its parts | 2 meetings and 1 hop | always |
+//! | [`send_recv`] | sends and receives | what it sends | 2 hops each | always |
+//! | [`barrier`], `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
 //!
 //! Every function takes `(group, ctx, team, destination, source, op, plan)`, as far as it needs them. The plan holds the
 //! words that PEs signal each other on; the host makes it once, for a team, and its view is a kernel argument. Nothing in
@@ -25,9 +32,12 @@
 #[cfg(test)]
 extern crate std;
 
+mod agree;
+pub mod bruck;
 mod call;
 mod check;
 pub mod direct;
+pub mod exchange;
 mod link;
 mod located;
 mod names;
@@ -36,17 +46,24 @@ pub mod one_shot;
 mod op;
 mod operators;
 mod plan;
+pub mod recursive;
 mod reducer;
 mod reduction;
 pub mod ring;
+mod scratch;
+mod send_recv;
 mod share;
+pub mod tree;
 
+pub use agree::{agree, barrier};
 pub use located::{MaxLoc, MinLoc};
 pub use names::{Algorithm, Collective, Datatype, Protocol};
+pub use exchange::Parts;
 pub use number::{AccumulateIn, Integer, Number};
 pub use op::{Arithmetic, In, ReduceOp};
 pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
 pub use plan::{Layout, Needs, Shape, View};
 pub use reducer::{Reducer, Stage};
 pub use reduction::{Reduction, Typed};
+pub use send_recv::{Batch, Listed, Transfer, Transfers, send_recv};
 pub use share::Share;

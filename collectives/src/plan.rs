@@ -31,7 +31,8 @@ pub trait Shape {
 /// A plan for every algorithm of this crate: so many bytes of scratch and a few signals for each block and member.
 ///
 /// Each block of a launch has a *slot*: a turn counter; for each other member a queue of [`Layout::DEPTH`] pieces that this
-/// member writes and the slot's owner reads; and an inbox of two halves for exchanges of all with all.
+/// member writes and the slot's owner reads; words that it posts there; and an inbox of two halves for exchanges of all
+/// with all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     team: u64,
@@ -43,13 +44,15 @@ pub struct Layout {
 }
 
 /// Signals of one member's link to a slot, each on a cache line of its own.
-pub(crate) const LINK: usize = 4 * LINE;
+pub(crate) const LINK: usize = 6 * LINE;
 /// Signals in a cache line of 64 bytes.
 pub(crate) const LINE: usize = 8;
 /// Bytes of a slot's own words: the turn, and the counts of exchanges and of meetings.
 pub(crate) const HEAD: usize = 128;
 /// Counters that a slot's owner keeps of each link.
 pub(crate) const COUNTERS: usize = 4;
+/// Words of 8 bytes that a member posts at a slot, or the slot's owner keeps beside them (`agree.rs`, `exchange.rs`).
+const POST: usize = 16;
 /// Everything starts on a multiple of this.
 const GRAIN: usize = 128;
 
@@ -140,7 +143,8 @@ impl Layout {
 
     const fn slot(&self) -> usize {
         let members = self.members as usize;
-        HEAD + self.counters() + members * (Self::DEPTH as usize * self.piece() + 2 * self.inbox())
+        let post = members * POST * 8;
+        HEAD + self.counters() + post + members * (Self::DEPTH as usize * self.piece() + 2 * self.inbox())
     }
 }
 
@@ -284,10 +288,16 @@ impl View {
         (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
     }
 
+    /// Where in a slot the queues begin.
+    #[inline(always)]
+    fn queues(&self) -> usize {
+        HEAD + self.counters_bytes() + self.members as usize * POST * 8
+    }
+
     #[inline(always)]
     fn slot_bytes(&self) -> usize {
         let queue = Layout::DEPTH as usize * self.piece as usize;
-        HEAD + self.counters_bytes() + self.members as usize * (queue + 2 * self.inbox as usize)
+        self.queues() + self.members as usize * (queue + 2 * self.inbox as usize)
     }
 
     /// A slot's own words.
@@ -302,6 +312,12 @@ impl View {
         self.part(slot, HEAD + member * COUNTERS * 8, COUNTERS * 8).cast()
     }
 
+    /// The words that a member posts at a slot.
+    #[inline(always)]
+    pub(crate) fn post(&self, slot: usize, member: usize) -> Sym<u64> {
+        self.part(slot, HEAD + self.counters_bytes() + member * POST * 8, POST * 8).cast()
+    }
+
     /// Signal `which` that a member sets for a slot's owner.
     #[inline(always)]
     pub(crate) fn signal(&self, slot: usize, member: usize, which: usize) -> Sym<Signal> {
@@ -312,7 +328,7 @@ impl View {
     #[inline(always)]
     pub(crate) fn queue(&self, slot: usize, member: usize, index: usize) -> Sym<u8> {
         let piece = self.piece as usize;
-        let start = HEAD + self.counters_bytes() + (member * Layout::DEPTH as usize + index) * piece;
+        let start = self.queues() + (member * Layout::DEPTH as usize + index) * piece;
         self.part(slot, start, piece)
     }
 
@@ -321,7 +337,7 @@ impl View {
     pub(crate) fn inbox(&self, slot: usize, member: usize, half: usize) -> Sym<u8> {
         let (members, inbox) = (self.members as usize, self.inbox as usize);
         let queues = members * Layout::DEPTH as usize * self.piece as usize;
-        let start = HEAD + self.counters_bytes() + queues + (half * members + member) * inbox;
+        let start = self.queues() + queues + (half * members + member) * inbox;
         self.part(slot, start, inbox)
     }
 

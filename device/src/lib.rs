@@ -35,11 +35,13 @@
 extern crate std;
 
 mod access;
+mod any;
 mod arch;
 mod atomics;
 mod bulk;
 mod ctx;
 mod direct;
+mod disagree;
 mod ends;
 mod float16;
 mod float8;
@@ -66,6 +68,7 @@ pub use atomics::{Atomic, AtomicInteger};
 pub use bulk::{Fold, FoldChoice, FoldJob};
 pub use ctx::Ctx;
 pub use direct::Peer;
+pub use disagree::Disagreement;
 pub use ends::{End, Ends, Packed, ends, packed_words};
 pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};

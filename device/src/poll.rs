@@ -128,20 +128,16 @@ impl Waiter<'_> {
     #[cold]
     #[inline(always)]
     pub(crate) fn fault(self, kind: FaultKind, peer: u32, offset: u64, expected: u64, seen: u64, waited_ns: u64) {
-        let control: *mut abi::Control = with_exposed_provenance_mut(self.control as usize);
         let (block, thread) = (self.lane.block(), self.lane.thread());
-        let record = FaultRecord {
-            kind: kind as u32,
-            pe: self.pe,
-            block,
-            thread,
-            peer,
-            reserved: 0,
-            offset,
-            expected,
-            seen,
-            waited_ns,
-        };
+        let kind = kind as u32;
+        self.leave(FaultRecord { kind, pe: self.pe, block, thread, peer, part: 0, offset, expected, seen, waited_ns });
+    }
+
+    /// Leaves a record, as [`fault`](Self::fault).
+    #[cold]
+    #[inline(always)]
+    pub(crate) fn leave(self, record: FaultRecord) {
+        let control: *mut abi::Control = with_exposed_provenance_mut(self.control as usize);
         // SAFETY: the context vouches for the control block; the claim makes this thread the record's only writer, and the
         // host reads it only after it has seen state 2.
         unsafe {

@@ -1,11 +1,12 @@
 //! What can go wrong, one enum for each family of operations, and [`Error`] over all of them.
 
-use congruent_collectives::{Algorithm, Collective, Datatype, Op};
+use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
 
 use crate::WorldFailure;
 use crate::bootstrap::{BootstrapError, ControlError};
+use crate::select::{Refusal, SelectError};
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
 use crate::tunables::TunableError;
@@ -29,6 +30,9 @@ pub enum Error {
     /// Making a team.
     #[error(transparent)]
     Split(#[from] SplitError),
+    /// Making a communicator.
+    #[error(transparent)]
+    Comm(#[from] CommError),
     /// Reading or writing this PE's copy from the host.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -199,6 +203,73 @@ pub enum LaunchError {
         /// The algorithm.
         algorithm: Algorithm,
     },
+    /// What the selector cannot choose.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// What [`Comm::force`](crate::Comm::force) asks for is impossible.
+    #[error("{collective} was forced to {algorithm} with {protocol}: {refusal}; Comm::unforce lets it choose")]
+    Forced {
+        /// The collective.
+        collective: Collective,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The protocol.
+        protocol: Protocol,
+        /// Why it is impossible.
+        refusal: Refusal,
+    },
+    /// A premul-sum without its scalar.
+    #[error("a premul-sum needs its scalar: give PreMulSum(scalar) in place of Op::PreMulSum")]
+    Scalar,
+    /// Buffers that overlap.
+    #[error("the buffers of {call} overlap; give {instead}, or buffers apart")]
+    Overlap {
+        /// The call.
+        call: &'static str,
+        /// What may be given instead.
+        instead: &'static str,
+    },
+    /// Counts or displacements that are not one for each member.
+    #[error("{len} {what} for a team of {size}: give one for each member")]
+    Counts {
+        /// Counts or displacements, of what.
+        what: &'static str,
+        /// How many there are.
+        len: usize,
+        /// How many members there are.
+        size: usize,
+    },
+    /// A peer that is no member.
+    #[error("there is no member {peer} to send to or receive from in a team of {size}; members are 0..{size}")]
+    Peer {
+        /// The peer asked for.
+        peer: usize,
+        /// How many members there are.
+        size: usize,
+    },
+    /// Sends to this PE itself that are not received, or the reverse.
+    #[error(
+        "this PE sends {sends} times to itself and receives {receives} times from itself, in the group's order {sent} and {received} bytes; give both in one group, with the same counts"
+    )]
+    ToItself {
+        /// Sends to itself.
+        sends: usize,
+        /// Receives from itself.
+        receives: usize,
+        /// Bytes of the first send that has no match.
+        sent: u64,
+        /// Bytes of the first receive that has no match.
+        received: u64,
+    },
+    /// More sends and receives than a group holds.
+    #[error("a group holds {fits} sends and receives; make more groups")]
+    GroupFull {
+        /// How many it holds.
+        fits: usize,
+    },
+    /// A call of another communicator in a group.
+    #[error("a group takes calls of the communicator that it is of; make a group of the other one")]
+    ForeignGroup,
     /// More streams than a communicator has slots for.
     #[error("a communicator runs on {fits} streams at most; make another one for more")]
     PlanStreams {
@@ -229,6 +300,52 @@ pub enum SplitError {
     /// The PEs could not talk to each other.
     #[error(transparent)]
     Control(#[from] ControlError),
+}
+
+/// Why there is no communicator.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// Its words on the heap.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Its team.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// What chooses its algorithms.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// PEs that would choose different algorithms.
+    #[error(
+        "PE {pe} would choose other algorithms than this PE: give every PE the same CONGRUENT_ALGO, CONGRUENT_PROTO, CONGRUENT_TUNING and CONGRUENT_LL128_ENABLE"
+    )]
+    Choices {
+        /// The first PE that differs.
+        pe: u32,
+    },
+    /// Members with different options.
+    #[error(
+        "PE {pe} and PE {other} make one communicator with different options; give every member the same, and the same CONGRUENT_BUFFSIZE and CONGRUENT_CHECK"
+    )]
+    Options {
+        /// A member.
+        pe: u32,
+        /// One that differs from it.
+        other: u32,
+    },
+    /// More blocks than can run at once.
+    #[error(
+        "launches of {asked} blocks were asked for, and {fits} can run at once: ask for fewer, or raise CONGRUENT_MAX_BLOCKS"
+    )]
+    Blocks {
+        /// Blocks asked for.
+        asked: u32,
+        /// Blocks that fit.
+        fits: u32,
+    },
+    /// A communicator of another world.
+    #[error("the communicator is of another world; split it with the world that made it")]
+    ForeignWorld,
 }
 
 /// Why the host could not read or write its PE's copy.

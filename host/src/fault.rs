@@ -4,7 +4,9 @@ use std::fmt;
 
 use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
 
-/// A wait that passed its deadline, or a rule that a kernel broke, as the device recorded it.
+use crate::comm::CallMismatch;
+
+/// A wait that passed its deadline, a rule that a kernel broke, or PEs that contradict each other, as the device recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fault {
@@ -16,22 +18,28 @@ pub struct Fault {
     pub block: u32,
     /// The thread of the block.
     pub thread: u32,
-    /// The PE that was expected to notify, where the kernel said so (`sem.from_rank(rank)`).
+    /// The PE that was expected to notify, where the kernel said so (`sem.from_rank(rank)`), or that says something else.
     pub peer: Option<u32>,
     /// Heap offset of the word that was waited on.
     pub offset: u64,
-    /// The value waited for.
+    /// The value waited for. Where counts differ, this PE's bytes.
     pub expected: u64,
-    /// The value last seen.
+    /// The value last seen. Where counts differ, the peer's bytes.
     pub seen: u64,
     /// How long it waited, milliseconds.
     pub waited_ms: u64,
+    /// Where counts differ, whether this PE is the one that receives.
+    pub receives: bool,
+    /// Where calls differ, in what.
+    pub mismatch: Option<CallMismatch>,
 }
 
 impl Fault {
     pub(crate) fn from_record(record: &FaultRecord) -> Option<Self> {
+        let kind = FaultKind::from_raw(record.kind)?;
+        let calls_differ = kind == FaultKind::CallMismatch;
         Some(Self {
-            kind: FaultKind::from_raw(record.kind)?,
+            kind,
             pe: record.pe,
             block: record.block,
             thread: record.thread,
@@ -39,7 +47,9 @@ impl Fault {
             offset: record.offset,
             expected: record.expected,
             seen: record.seen,
-            waited_ms: record.waited_ns / 1_000_000,
+            waited_ms: if calls_differ { 0 } else { record.waited_ns / 1_000_000 },
+            receives: kind == FaultKind::CountMismatch && record.part == 1,
+            mismatch: calls_differ.then(|| CallMismatch::from_record(record)),
         })
     }
 }
@@ -47,6 +57,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pe, block, thread, offset, expected, seen, waited_ms, .. } = self;
+        let peer = self.peer.map_or("another PE".to_owned(), |peer| format!("PE {peer}"));
         match self.kind {
             FaultKind::Timeout => {
                 write!(
@@ -68,6 +79,17 @@ impl fmt::Display for Fault {
                 f,
                 "PE {pe}, block {seen} synchronized a team, but only {expected} blocks may: raise CONGRUENT_MAX_BLOCKS"
             ),
+            FaultKind::CountMismatch => {
+                match self.receives {
+                    false => write!(f, "PE {pe} sends {expected} bytes to {peer}, which receives {seen}")?,
+                    true => write!(f, "{peer} sends {seen} bytes to PE {pe}, which receives {expected}")?,
+                }
+                f.write_str("; give both sides the same count and the same type")
+            }
+            FaultKind::CallMismatch => match &self.mismatch {
+                Some(mismatch) => mismatch.tell(f, *pe, &peer),
+                None => write!(f, "{peer} called another collective than PE {pe}"),
+            },
         }
     }
 }

@@ -51,6 +51,11 @@ impl Stream {
         self.runner.is_idle()
     }
 
+    /// Whether it is a stream of this world.
+    pub(crate) fn is_of(&self, shared: &Shared) -> bool {
+        self.world == shared.id()
+    }
+
     /// Tells streams of a process apart.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -63,7 +68,7 @@ impl Target<'_> {
         let _only_its_type_matters = kernel;
         let Self { shared, stream, grid } = *self;
         shared.check()?;
-        if stream.world != shared.id() {
+        if !stream.is_of(shared) {
             return Err(LaunchError::ForeignStream);
         }
         if grid.blocks == 0 || grid.threads == 0 {

@@ -80,8 +80,8 @@ pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
-pub use comm::{Comm, STREAMS};
-pub use error::{AccessError, AllocError, BuildError, Error, LaunchError, SplitError};
+pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
+pub use error::{AccessError, AllocError, BuildError, CommError, Error, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use launch::{Grid, Stream};
 pub use local::{local, run};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use congruent_device::{Element, Pod, Sym, cpu};
+use congruent_device::{Element, KernelArg, Pod, Sym, cpu};
 
 use crate::AccessError;
 use crate::shared::Shared;
@@ -47,10 +47,7 @@ impl<T: Pod> SymVec<T> {
     /// # Ordering
     /// None against kernels in flight: [`synchronize`](crate::World::synchronize) first.
     pub fn to_vec(&self) -> Vec<T> {
-        let mut copy = vec![T::zeroed(); self.len()];
-        // SAFETY: the object is on this PE's heap, which `shared` keeps mapped, and `copy` is as long.
-        unsafe { cpu::copy_bytes_for_host(copy.as_mut_ptr().cast(), self.start(), self.sym.bytes()) };
-        copy
+        read_own(&self.shared, self.sym)
     }
 
     /// Copies elements from `at` on of this PE's copy to `out`.
@@ -114,10 +111,18 @@ impl<T: Pod> SymVec<T> {
     fn part(&self, at: usize, len: usize) -> Result<Sym<T>, AccessError> {
         self.slice(at..at.saturating_add(len))
     }
+}
 
-    fn start(&self) -> *mut u8 {
-        self.shared.own(self.sym.offset(), self.sym.bytes())
+/// This PE's copy of an object; of one that is not on the heap, nothing.
+pub(crate) fn read_own<T: Pod>(shared: &Shared, sym: Sym<T>) -> Vec<T> {
+    if !sym.fits(shared.context().heap_bytes) {
+        return Vec::new();
     }
+    let mut copy = vec![T::zeroed(); sym.len()];
+    let start = shared.own(sym.offset(), sym.bytes());
+    // SAFETY: the object is on this PE's heap, as was just checked, which `shared` keeps mapped, and `copy` is as long.
+    unsafe { cpu::copy_bytes_for_host(copy.as_mut_ptr().cast(), start, sym.bytes()) };
+    copy
 }
 
 impl<T> Drop for SymVec<T> {

@@ -99,15 +99,15 @@ pub struct FaultRecord {
     pub thread: u32,
     /// The PE that was expected to notify, or [`NO_PE`].
     pub peer: u32,
-    /// Keeps the layout free of padding.
-    pub reserved: u32,
-    /// Heap offset of the word.
+    /// Which part of what was compared differs, where PEs disagree; otherwise 0.
+    pub part: u32,
+    /// Heap offset of the word; where PEs disagree, the number of the call.
     pub offset: u64,
-    /// The value that was waited for.
+    /// The value that was waited for; where PEs disagree, this PE's.
     pub expected: u64,
-    /// The value last seen.
+    /// The value last seen; where PEs disagree, the peer's.
     pub seen: u64,
-    /// How long it waited, nanoseconds.
+    /// How long it waited, nanoseconds; where calls differ, what this PE called.
     pub waited_ns: u64,
 }
 
@@ -121,6 +121,10 @@ pub enum FaultKind {
     BlockSlot = 2,
     /// The proxy did not complete a request before the deadline.
     Proxy = 3,
+    /// What one PE sends is not as long as what the other receives. Part 0: this PE sends; part 1: it receives. Bytes.
+    CountMismatch = 4,
+    /// Members of a team called different collectives. The part is the first word of their descriptions that differs.
+    CallMismatch = 5,
 }
 
 impl FaultKind {
@@ -130,6 +134,8 @@ impl FaultKind {
             1 => Some(Self::Timeout),
             2 => Some(Self::BlockSlot),
             3 => Some(Self::Proxy),
+            4 => Some(Self::CountMismatch),
+            5 => Some(Self::CallMismatch),
             _ => None,
         }
     }

@@ -4,10 +4,12 @@
 //! attribute. `ptx/` holds what `congruent-build` makes of this crate; `./check` rebuilds and compares it.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+mod exchange;
 mod perf;
 mod reduce;
 mod share;
 
+pub use exchange::*;
 pub use perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both, perf_put_value};
 pub use reduce::*;
 pub use share::*;

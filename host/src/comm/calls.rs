@@ -1,12 +1,30 @@
-//! The collectives of a [`Comm`].
+//! The collectives of a [`Comm`] with parts of one length.
 
-use congruent_collectives::{Collective, Op, Reduction, Typed};
+use congruent_collectives::{Collective, Op, PreMulSum, Reduction, Typed};
 use congruent_device::{Pod, Sym};
-use congruent_kernels as kernels;
 
-use super::{Comm, kernels as table};
-use crate::launch::Target;
-use crate::{LaunchError, Stream};
+use super::Comm;
+use super::enqueue::{Call, Queue};
+use crate::LaunchError;
+
+/// An operator on elements of `T`, with what it needs: an [`Op`], or a [`PreMulSum`] with its scalar.
+#[derive(Clone, Copy, Debug)]
+pub struct OpWith<T> {
+    op: Op,
+    scalar: Option<T>,
+}
+
+impl<T> From<Op> for OpWith<T> {
+    fn from(op: Op) -> Self {
+        Self { op, scalar: None }
+    }
+}
+
+impl<T> From<PreMulSum<T>> for OpWith<T> {
+    fn from(PreMulSum(scalar): PreMulSum<T>) -> Self {
+        Self { op: Op::PreMulSum, scalar: Some(scalar) }
+    }
+}
 
 impl Comm {
     /// Waits on the stream until every member has reached it.
@@ -16,8 +34,24 @@ impl Comm {
     ///
     /// # Errors
     /// See [`LaunchError`].
-    pub fn barrier(&self, stream: &Stream) -> Result<(), LaunchError> {
-        self.target(stream).launch(kernels::barrier, (self.team, 1))
+    pub fn barrier(&self, queue: &impl Queue) -> Result<(), LaunchError> {
+        self.admit(queue.stream(), Collective::Barrier.name(), &[])?;
+        let choice = self.chosen(Collective::Barrier, 0, None)?;
+        queue.take(
+            self,
+            Call {
+                collective: Collective::Barrier,
+                algorithm: choice.algorithm,
+                protocol: choice.protocol,
+                reduction: None,
+                dst: Sym::empty(),
+                src: Sym::empty(),
+                root: 0,
+                parts: None,
+                count: 0,
+                element: 1,
+            },
+        )
     }
 
     /// Combines the members' `src` element by element into every member's `dst`, which may be `src`.
@@ -27,9 +61,16 @@ impl Comm {
     ///
     /// # Errors
     /// Where lengths or operator do not fit, and see [`LaunchError`].
-    pub fn all_reduce<T: Typed>(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>, op: Op) -> Result<(), LaunchError> {
+    pub fn all_reduce<T: Typed>(
+        &self,
+        queue: &impl Queue,
+        dst: Sym<T>,
+        src: Sym<T>,
+        op: impl Into<OpWith<T>>,
+    ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        self.reduction(stream, Collective::AllReduce, dst, src, op, 0)
+        same(Collective::AllReduce, dst, src)?;
+        self.reduction(queue, Collective::AllReduce, dst, src, op.into(), 0)
     }
 
     /// Combines the members' `src` element by element into the root's `dst`, which may be `src`.
@@ -41,14 +82,15 @@ impl Comm {
     /// As [`all_reduce`](Comm::all_reduce), and where there is no such root.
     pub fn reduce<T: Typed>(
         &self,
-        stream: &Stream,
+        queue: &impl Queue,
         dst: Sym<T>,
         src: Sym<T>,
-        op: Op,
+        op: impl Into<OpWith<T>>,
         root: usize,
     ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        self.reduction(stream, Collective::Reduce, dst, src, op, root)
+        same(Collective::Reduce, dst, src)?;
+        self.reduction(queue, Collective::Reduce, dst, src, op.into(), root)
     }
 
     /// Combines the members' `src` element by element, and gives member `i` part `i` of the result in `dst`, which may be that
@@ -61,13 +103,14 @@ impl Comm {
     /// As [`all_reduce`](Comm::all_reduce).
     pub fn reduce_scatter<T: Typed>(
         &self,
-        stream: &Stream,
+        queue: &impl Queue,
         dst: Sym<T>,
         src: Sym<T>,
-        op: Op,
+        op: impl Into<OpWith<T>>,
     ) -> Result<(), LaunchError> {
         lengths(src.len(), dst.len(), self.size())?;
-        self.reduction(stream, Collective::ReduceScatter, dst, src, op, 0)
+        inside(Collective::ReduceScatter, src, dst, self.own(src))?;
+        self.reduction(queue, Collective::ReduceScatter, dst, src, op.into(), 0)
     }
 
     /// Gives every member the root's `src` in `dst`, which may be `src`.
@@ -79,13 +122,14 @@ impl Comm {
     /// Where lengths do not fit or there is no such root, and see [`LaunchError`].
     pub fn broadcast<T: Pod>(
         &self,
-        stream: &Stream,
+        queue: &impl Queue,
         dst: Sym<T>,
         src: Sym<T>,
         root: usize,
     ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        self.movement(stream, Collective::Broadcast, dst, src, root)
+        same(Collective::Broadcast, dst, src)?;
+        self.movement(queue, Collective::Broadcast, dst, src, root)
     }
 
     /// Gives the root every member's `src` in `dst`, in rank order: `dst` is as many times as long as there are members.
@@ -95,9 +139,10 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
-    pub fn gather<T: Pod>(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>, root: usize) -> Result<(), LaunchError> {
+    pub fn gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>, root: usize) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
-        self.movement(stream, Collective::Gather, dst, src, root)
+        inside(Collective::Gather, dst, src, self.own(dst))?;
+        self.movement(queue, Collective::Gather, dst, src, root)
     }
 
     /// Gives member `i` part `i` of the root's `src` in `dst`: `src` is as many times as long as there are members.
@@ -107,9 +152,16 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
-    pub fn scatter<T: Pod>(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>, root: usize) -> Result<(), LaunchError> {
+    pub fn scatter<T: Pod>(
+        &self,
+        queue: &impl Queue,
+        dst: Sym<T>,
+        src: Sym<T>,
+        root: usize,
+    ) -> Result<(), LaunchError> {
         lengths(src.len(), dst.len(), self.size())?;
-        self.movement(stream, Collective::Scatter, dst, src, root)
+        inside(Collective::Scatter, src, dst, self.own(src))?;
+        self.movement(queue, Collective::Scatter, dst, src, root)
     }
 
     /// Gives every member every member's `src` in `dst`, in rank order: `dst` is as many times as long as there are members,
@@ -120,9 +172,10 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
-    pub fn all_gather<T: Pod>(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
+    pub fn all_gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
-        self.movement(stream, Collective::AllGather, dst, src, 0)
+        inside(Collective::AllGather, dst, src, self.own(dst))?;
+        self.movement(queue, Collective::AllGather, dst, src, 0)
     }
 
     /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`, which may be `src`.
@@ -132,56 +185,105 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
-    pub fn all_to_all<T: Pod>(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
+    pub fn all_to_all<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
         lengths(dst.len(), dst.len() / self.size(), self.size())?;
-        self.movement(stream, Collective::AllToAll, dst, src, 0)
+        same(Collective::AllToAll, dst, src)?;
+        self.movement(queue, Collective::AllToAll, dst, src, 0)
     }
 
     fn reduction<T: Typed>(
         &self,
-        stream: &Stream,
+        queue: &impl Queue,
         collective: Collective,
         dst: Sym<T>,
         src: Sym<T>,
-        op: Op,
+        op: OpWith<T>,
         root: usize,
     ) -> Result<(), LaunchError> {
-        let root = self.root(root)?;
-        let Some(reduction) = Reduction::new::<T>(op, None) else {
+        let OpWith { op, scalar } = op;
+        if op == Op::PreMulSum && scalar.is_none() {
+            return Err(LaunchError::Scalar);
+        }
+        let Some(reduction) = Reduction::new::<T>(op, scalar) else {
             return Err(LaunchError::Operator { op, datatype: T::DATATYPE });
         };
-        let (algorithm, protocol) = self.choose(collective, src.bytes() as u64);
-        let view = self.view(stream)?.over(protocol);
-        let args = (self.team, dst.cast(), src.cast(), reduction, root, view, 1);
-        table::launch_reduction(&self.target(stream), collective, algorithm, args)
+        self.call(queue, collective, dst, src, Some((op, reduction)), root)
     }
 
     fn movement<T: Pod>(
         &self,
-        stream: &Stream,
+        queue: &impl Queue,
         collective: Collective,
         dst: Sym<T>,
         src: Sym<T>,
         root: usize,
     ) -> Result<(), LaunchError> {
-        let root = self.root(root)?;
-        let (algorithm, protocol) = self.choose(collective, src.bytes() as u64);
-        let view = self.view(stream)?.over(protocol);
-        let args = (self.team, dst.cast(), src.cast(), root, view, 1);
-        table::launch_move(&self.target(stream), collective, algorithm, args)
+        self.call(queue, collective, dst, src, None, root)
     }
 
-    fn target<'t>(&'t self, stream: &'t Stream) -> Target<'t> {
-        Target { shared: &self.shared, stream, grid: self.grid }
+    fn call<T: Pod>(
+        &self,
+        queue: &impl Queue,
+        collective: Collective,
+        dst: Sym<T>,
+        src: Sym<T>,
+        reduction: Option<(Op, Reduction)>,
+        root: usize,
+    ) -> Result<(), LaunchError> {
+        if root >= self.size() {
+            return Err(LaunchError::Root { root, size: self.size() });
+        }
+        self.admit(queue.stream(), collective.name(), &[&dst, &src])?;
+        let bytes = dst.bytes().max(src.bytes()) as u64;
+        let choice = self.chosen(collective, bytes, reduction.map(|(op, reduction)| (op, reduction.datatype())))?;
+        queue.take(
+            self,
+            Call {
+                collective,
+                algorithm: choice.algorithm,
+                protocol: choice.protocol,
+                reduction,
+                dst: dst.cast(),
+                src: src.cast(),
+                root: root as u32,
+                parts: None,
+                count: dst.len().min(src.len()),
+                element: size_of::<T>(),
+            },
+        )
     }
 
-    fn root(&self, root: usize) -> Result<u32, LaunchError> {
-        if root < self.size() { Ok(root as u32) } else { Err(LaunchError::Root { root, size: self.size() }) }
+    /// Part `me` of a buffer that has one part for each member.
+    fn own<T: Pod>(&self, parts: Sym<T>) -> Sym<T> {
+        let each = parts.len() / self.size();
+        parts.slice(self.rank() * each..(self.rank() + 1) * each)
     }
 }
 
 /// A buffer of `whole` elements is `parts` times as long as one of `part`.
 fn lengths(whole: usize, part: usize, parts: usize) -> Result<(), LaunchError> {
     if part.checked_mul(parts) == Some(whole) { Ok(()) } else { Err(LaunchError::Lengths { dst: whole, src: part }) }
+}
+
+/// The buffers are one, or do not overlap.
+fn same<T: Pod>(collective: Collective, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
+    if dst == src { Ok(()) } else { apart(collective.name(), "one buffer as both", dst, src) }
+}
+
+/// `part` is `own`, this member's part of `parts`, or does not overlap them.
+fn inside<T: Pod>(collective: Collective, parts: Sym<T>, part: Sym<T>, own: Sym<T>) -> Result<(), LaunchError> {
+    if part == own { Ok(()) } else { apart(collective.name(), "this member's part of the longer buffer", parts, part) }
+}
+
+/// The buffers do not overlap.
+pub(super) fn apart<T: Pod>(
+    call: &'static str,
+    instead: &'static str,
+    dst: Sym<T>,
+    src: Sym<T>,
+) -> Result<(), LaunchError> {
+    let end = |sym: Sym<T>| sym.offset() + sym.bytes() as u64;
+    let both = dst.offset().max(src.offset())..end(dst).min(end(src));
+    if both.is_empty() { Ok(()) } else { Err(LaunchError::Overlap { call, instead }) }
 }

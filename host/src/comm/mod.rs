@@ -1,50 +1,96 @@
 //! Collectives that the host puts on a stream, without a kernel of the user's own.
 //!
 //! Each launches a fixed kernel; they are asynchronous, ordered on their stream, and concurrent across streams.
+//!
+//! ```
+//! use congruent::collectives::{Op, PreMulSum};
+//! # congruent::local(2, |world| {
+//! let comm = world.comm(world.team())?;
+//! let (stream, mine, sum) = (world.stream()?, world.alloc::<f32>(1000)?, world.alloc::<f32>(1000)?);
+//! mine.fill(1.0);
+//! comm.all_reduce(&stream, sum.view(), mine.view(), Op::Sum)?;
+//! comm.all_reduce(&stream, sum.view(), sum.view(), PreMulSum(0.5))?;
+//! let next = (comm.rank() + 1) % comm.size();
+//! comm.group(&stream, |group| {
+//!     comm.send(group, sum.view(), next)?;
+//!     comm.recv(group, mine.view(), next)
+//! })?;
+//! world.synchronize(&stream)?;
+//! assert_eq!(mine.to_vec(), [2.0; 1000]);
+//! # Ok::<_, congruent::Error>(())
+//! # })?;
+//! # Ok::<_, congruent::Error>(())
+//! ```
+//!
+//! # For those who know NCCL
+//! | NCCL | here |
+//! |---|---|
+//! | `ncclCommInitRank` | [`World::comm`](crate::World::comm) of any team: every PE of the world makes the call |
+//! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
+//! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`]: of one communicator, on one stream |
+//! | `ncclRedOpCreatePreMulSum` | [`PreMulSum`](crate::collectives::PreMulSum) in the operator's place |
+//! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check) |
+//! | destination after source | destination before source, as everywhere here |
+//!
+//! - Buffers are symmetric objects, and members give the same ones, but for the parts of them that an in-place form names. In
+//!   all-to-all-v, all-gather-v, sends and receives each member gives whatever it likes.
+//! - In place is what NCCL calls so, and all-to-all too. Other overlaps are refused.
+//! - There are gather, scatter, all-to-all-v and all-gather-v. Their counts lie on the heap, so a kernel before may compute them.
+//! - A communicator runs on [`STREAMS`] streams, and members use streams for the first time in the same order.
+//! - A wrong call is refused before anything is launched. What only another member can know is a fault that
+//!   [`World::synchronize`](crate::World::synchronize) tells: a count that differs between sender and receiver always, anything
+//!   else that differs in checked mode (`CONGRUENT_CHECK=1`). Nothing hangs: waits have deadlines.
 
 mod calls;
+mod checked;
+mod enqueue;
+mod group;
 pub(crate) mod kernels;
+mod make;
+mod vector;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use congruent_collectives::{Algorithm, Collective, Layout, Protocol, View};
-use congruent_device::{Tag, TeamView};
+use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol, View};
+use congruent_device::{TeamView, World as WorldTag};
 
+use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
 use crate::shared::Shared;
-use crate::{AllocError, Grid, LaunchError, Plan, Stream, World};
+use crate::{Grid, LaunchError, Plan, Stream, Team};
 
-/// A team with all that its collectives need: what NCCL calls a communicator. Made by [`World::comm`].
+pub use calls::OpWith;
+pub use checked::CallMismatch;
+pub use enqueue::Queue;
+pub use group::Group;
+pub use make::CommOptions;
+
+use make::Room;
+
+/// A team with all that its collectives need: what NCCL calls a communicator. Made by [`World::comm`](crate::World::comm).
 ///
 /// Every member makes the same calls in the same order on each stream, and uses streams for the first time in the same order.
 pub struct Comm {
     shared: Arc<Shared>,
     team: TeamView,
-    plan: Plan<Layout>,
-    grid: Grid,
-    /// Streams in the order of their first use: each has slots of its own, so that launches on several run at once.
-    streams: Mutex<Vec<u64>>,
+    /// Keeps the team's words, where it was made for this communicator.
+    _own_team: Option<Team<WorldTag>>,
+    plan: Plan<Room>,
+    selector: Selector,
+    options: CommOptions,
+    streams: Mutex<Vec<Lane>>,
     forced: Option<(Algorithm, Protocol)>,
+}
+
+/// What is known of a stream. They are kept in the order of their first use: each has slots of its own, so that launches on
+/// several run at once.
+struct Lane {
+    stream: u64,
+    /// Collectives so far.
+    calls: u64,
 }
 
 /// Streams of one [`Comm`] whose collectives may run at once.
 pub const STREAMS: u32 = 4;
-
-impl World {
-    /// Makes a communicator of a team.
-    ///
-    /// # Collective
-    /// Over the world, also where the team is smaller: the heaps stay alike. Teams of one call are of one size, or one PE
-    /// gives the largest: use [`World::team`]'s size for PEs that are in none.
-    ///
-    /// # Errors
-    /// See [`AllocError`].
-    pub fn comm<G: Tag>(&mut self, team: TeamView<G>) -> Result<Comm, AllocError> {
-        let grid = Grid::one(256);
-        let plan = self.plan(Layout::new(team, grid.blocks * STREAMS))?;
-        let shared = Arc::clone(self.shared());
-        Ok(Comm { shared, team: team.untagged(), plan, grid, streams: Mutex::default(), forced: None })
-    }
-}
 
 impl Comm {
     /// This PE's rank.
@@ -57,28 +103,93 @@ impl Comm {
         self.team.size()
     }
 
-    /// Makes every call take this algorithm and protocol.
+    /// Blocks and threads of each launch.
+    pub fn grid(&self) -> Grid {
+        self.options.grid()
+    }
+
+    /// Makes every call take this algorithm and protocol; a call that cannot is an error.
     pub fn force(&mut self, algorithm: Algorithm, protocol: Protocol) {
         self.forced = Some((algorithm, protocol));
     }
 
-    /// Which algorithm and protocol a call takes, of `bytes` bytes.
-    fn choose(&self, collective: Collective, _bytes: u64) -> (Algorithm, Protocol) {
-        let _by = collective;
-        self.forced.unwrap_or((Algorithm::Direct, Protocol::Simple))
+    /// Lets the selector choose again.
+    pub fn unforce(&mut self) {
+        self.forced = None;
+    }
+
+    /// What chooses algorithms and protocols.
+    pub fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    /// Which algorithm and protocol a call takes whose larger buffer has `bytes` bytes, of all members' parts together where there
+    /// are parts. A reduction says of what.
+    ///
+    /// # Errors
+    /// Where what the environment or [`force`](Comm::force) asks for is impossible.
+    pub fn chosen(
+        &self,
+        collective: Collective,
+        bytes: u64,
+        reduction: Option<(Op, Datatype)>,
+    ) -> Result<Choice, LaunchError> {
+        let call = self.circumstances(bytes, reduction);
+        let Some((algorithm, protocol)) = self.forced else {
+            return Ok(self.selector.choose(collective, &call)?);
+        };
+        match select::check(collective, algorithm, protocol, &call) {
+            // What does not fit the scratch at once goes in several exchanges, which the selector would not choose.
+            Ok(()) | Err(Refusal::TooLong { .. }) => {}
+            Err(Refusal::NoAlgorithm { .. }) => return Err(LaunchError::NoSuchKernel { collective, algorithm }),
+            Err(refusal) => return Err(LaunchError::Forced { collective, algorithm, protocol, refusal }),
+        }
+        let predicted_ns = self.selector.predict(collective, algorithm, protocol, &call);
+        Ok(Choice { algorithm, protocol, source: Source::Forced, predicted_ns })
+    }
+
+    /// What is known of a call: what the selector decides by.
+    pub fn circumstances(&self, bytes: u64, reduction: Option<(Op, Datatype)>) -> Circumstances {
+        Circumstances {
+            members: self.size(),
+            bytes,
+            // Kernels that reduce nothing move bytes, whatever these are of.
+            element: reduction.map_or(1, |(_, datatype)| datatype.size()),
+            reduction,
+            all_direct: self.shared.context().routes == 0,
+            multicast: false,
+            // The CPU machine writes a line's flag with release, so there is nothing that a test could find.
+            ll128: self.selector.ll128(true),
+            buffer: self.options.buffer.unwrap_or(congruent_collectives::Layout::BUFFER),
+            blocks: self.grid().blocks,
+        }
     }
 
     /// The plan, with the slots of this stream.
     fn view(&self, stream: &Stream) -> Result<View, LaunchError> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = streams.iter().position(|&id| id == stream.id());
-        let ordinal = known.unwrap_or(streams.len());
+        let mut lanes = self.lanes();
+        let known = lanes.iter().position(|lane| lane.stream == stream.id());
+        let ordinal = known.unwrap_or(lanes.len());
         if ordinal >= STREAMS as usize {
             return Err(LaunchError::PlanStreams { fits: STREAMS });
         }
         if known.is_none() {
-            streams.push(stream.id());
+            lanes.push(Lane { stream: stream.id(), calls: 0 });
         }
-        Ok(self.plan.view().from_slot(ordinal * self.grid.blocks as usize))
+        Ok(self.plan.view().from_slot(ordinal * self.grid().blocks as usize))
+    }
+
+    /// The number of the next collective on a stream that has slots.
+    fn count(&self, stream: &Stream) -> u64 {
+        let mut lanes = self.lanes();
+        let lane = lanes.iter_mut().find(|lane| lane.stream == stream.id());
+        lane.map_or(0, |lane| {
+            lane.calls += 1;
+            lane.calls
+        })
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

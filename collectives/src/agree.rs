@@ -1,0 +1,106 @@
+//! Members wait for each other, and tell each other a few words while they do.
+
+use congruent_device::{Ctx, Disagreement, Group, Pe, Rank, Sym, Tag, Team};
+
+use crate::call::Call;
+use crate::plan::View;
+
+/// Words that a member tells another at once.
+pub(crate) const WORDS: usize = 4;
+
+/// Where in a slot's head the number of times that members told each other something is; `call.rs` has the others.
+const TOLD: usize = 3;
+
+/// Waits until every member has called it.
+///
+/// # Collective
+/// Over the members' blocks of this slot. Unlike `Ctx::barrier` it uses the plan's slots, so that launches on several streams
+/// may meet at once.
+///
+/// # Ordering
+/// What any member's block put before, anywhere, is seen by every member's block of this slot after (MM-6).
+///
+/// # Panics
+/// Where the plan is for another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, plan: &View) {
+    let call = Call::enter(group, ctx, team, plan, "barrier", 0);
+    ctx.quiet(group);
+    call.meet(group);
+    call.leave(group);
+}
+
+/// Makes sure that all members are about to make the same call, which `description` describes: its number first, then what
+/// is called, then whatever else has to be the same. Where a member's differs, every member's kernel ends with a fault that
+/// names a member that differs from it, and the first word that does.
+///
+/// # Collective
+/// Over the team. Each member sends 32 bytes to `n-1` others. One block is enough.
+///
+/// # Ordering
+/// As [`barrier`].
+///
+/// # Panics
+/// As [`barrier`].
+#[inline(always)]
+#[track_caller]
+pub fn agree<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, description: [u64; WORDS], plan: &View) {
+    let call = Call::enter(group, ctx, team, plan, "agree", size_of_val(&description));
+    let heard = Heard::tell(&call, group, |_| description);
+    let differs = |i| {
+        let theirs = heard.from(i);
+        let word = (0..WORDS).find(|&word| theirs[word] != description[word])?;
+        let [number, called, ..] = description;
+        let (word_here, word_there) = (description[word], theirs[word]);
+        let peer: Pe = team.rank(i).pe();
+        Some(Disagreement::Call { peer, number, called, word: word as u32, mine: word_here, theirs: word_there })
+    };
+    ctx.end_if(group, group.strided(call.n).filter(|&i| i != call.me).find_map(differs));
+    call.leave(group);
+}
+
+/// What the members told this one, until they tell it something else.
+pub(crate) struct Heard<'h, 'c, G> {
+    call: &'h Call<'c, G>,
+    half: usize,
+}
+
+impl<'h, 'c, G: Tag> Heard<'h, 'c, G> {
+    /// Tells every other member `words`, and waits until all have told theirs.
+    ///
+    /// Words are written to two places in turn. Who tells the next ones has met all members, and who tells those after them has
+    /// met them again: by then all have read the first ones.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn tell(call: &'h Call<'c, G>, group: &impl Group, words: impl Fn(Rank<G>) -> [u64; WORDS]) -> Self {
+        let head = call.view.head(call.slot);
+        let told = call.ctx.load(head, TOLD);
+        let half = (told % 2) as usize;
+        for i in group.strided(call.n - 1) {
+            let to = call.after(i + 1);
+            for (place, word) in words(to).into_iter().enumerate() {
+                call.ctx.put_value(said(call, call.me, half).elem(place).at(to), word);
+            }
+        }
+        // Not only those that this member tells directly wait for it: `meet` passes on that it has come.
+        call.ctx.quiet(group);
+        call.meet(group);
+        if group.leader() {
+            call.ctx.store(head, TOLD, told.wrapping_add(1));
+        }
+        Self { call, half }
+    }
+
+    /// What another member told.
+    #[inline(always)]
+    pub(crate) fn from(&self, member: usize) -> [u64; WORDS] {
+        let words = said(self.call, member, self.half);
+        core::array::from_fn(|i| self.call.ctx.load(words, i))
+    }
+}
+
+#[inline(always)]
+fn said<G: Tag>(call: &Call<'_, G>, member: usize, half: usize) -> Sym<u64> {
+    call.view.post(call.slot, member).slice(half * WORDS..(half + 1) * WORDS)
+}

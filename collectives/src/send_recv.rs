@@ -1,0 +1,450 @@
+//! Sends and receives between any two members, which all start together.
+//!
+//! The `k`-th that a member sends to another is what that one receives from it as its `k`-th, over all calls. For each, the
+//! receiver posts where it belongs and how long it is; the sender compares, puts it there and says so. Transfers between
+//! different members, and the two ways between the same, go on independently of each other, so no order of a list can lead to
+//! a deadlock; those one way between the same two go one after the other.
+//!
+//! Only members that have something for each other talk to each other. It is no collective, and another member need not call
+//! it.
+
+use congruent_device::{Ctx, Disagreement, Group, KernelArg, Pod, Rank, Signal, Sym, Tag, Team};
+
+use crate::call::Call;
+use crate::check;
+use crate::plan::View;
+
+/// One send or one receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The other member's rank.
+    pub peer: u64,
+    /// The first element of the buffer that is sent, or that is received to.
+    pub offset: u64,
+    /// How many elements.
+    pub count: u64,
+}
+
+/// Which sends and receives.
+pub trait Transfers {
+    /// How many sends.
+    fn sends(&self) -> usize;
+    /// How many receives.
+    fn receives(&self) -> usize;
+    /// Send `i`.
+    fn send(&self, ctx: &Ctx<'_>, i: usize) -> Transfer;
+    /// Receive `i`.
+    fn receive(&self, ctx: &Ctx<'_>, i: usize) -> Transfer;
+}
+
+/// Sends and receives in this PE's own memory, each as peer, offset and count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// The sends.
+    pub sends: Sym<[u64; 3]>,
+    /// The receives.
+    pub receives: Sym<[u64; 3]>,
+}
+
+/// A few sends and receives as a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    sends: u32,
+    receives: u32,
+    /// Sends from the front, receives from the back.
+    entries: [[u64; 3]; Self::MOST],
+}
+
+impl KernelArg for Listed {
+    fn fits(&self, heap_bytes: u64) -> bool {
+        self.sends.fits(heap_bytes) && self.receives.fits(heap_bytes)
+    }
+}
+
+impl KernelArg for Batch {
+    fn fits(&self, _heap_bytes: u64) -> bool {
+        true
+    }
+}
+
+impl Batch {
+    /// The most sends and receives together: a send to and a receive from each of 64 members. So its 3 KiB leave room for other
+    /// arguments in the 4 KiB that every GPU has for them.
+    pub const MOST: usize = 128;
+
+    /// Nothing to send or receive.
+    pub const EMPTY: Self = Self { sends: 0, receives: 0, entries: [[0; 3]; Self::MOST] };
+
+    /// Adds a send. False where there is no room for it.
+    #[must_use]
+    pub const fn add_send(&mut self, transfer: Transfer) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        self.entries[self.sends as usize] = transfer.words();
+        self.sends += 1;
+        true
+    }
+
+    /// Adds a receive. False where there is no room for it.
+    #[must_use]
+    pub const fn add_receive(&mut self, transfer: Transfer) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        self.receives += 1;
+        self.entries[Self::MOST - self.receives as usize] = transfer.words();
+        true
+    }
+
+    const fn is_full(&self) -> bool {
+        (self.sends + self.receives) as usize == Self::MOST
+    }
+}
+
+impl Transfer {
+    const fn words(self) -> [u64; 3] {
+        [self.peer, self.offset, self.count]
+    }
+
+    #[inline(always)]
+    const fn from_words([peer, offset, count]: [u64; 3]) -> Self {
+        Self { peer, offset, count }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn of<T: Pod>(self, whole: Sym<T>) -> Sym<T> {
+        match (usize::try_from(self.offset), usize::try_from(self.count)) {
+            (Ok(start), Ok(count)) => check::range(whole, start, count),
+            _ => panic!("a count and its displacement reach past the buffer"),
+        }
+    }
+}
+
+impl Transfers for Listed {
+    #[inline(always)]
+    fn sends(&self) -> usize {
+        self.sends.len()
+    }
+    #[inline(always)]
+    fn receives(&self) -> usize {
+        self.receives.len()
+    }
+    #[inline(always)]
+    fn send(&self, ctx: &Ctx<'_>, i: usize) -> Transfer {
+        Transfer::from_words(ctx.load(self.sends, i))
+    }
+    #[inline(always)]
+    fn receive(&self, ctx: &Ctx<'_>, i: usize) -> Transfer {
+        Transfer::from_words(ctx.load(self.receives, i))
+    }
+}
+
+impl Transfers for Batch {
+    #[inline(always)]
+    fn sends(&self) -> usize {
+        self.sends as usize
+    }
+    #[inline(always)]
+    fn receives(&self) -> usize {
+        self.receives as usize
+    }
+    #[inline(always)]
+    fn send(&self, _ctx: &Ctx<'_>, i: usize) -> Transfer {
+        Transfer::from_words(self.entries[i])
+    }
+    #[inline(always)]
+    fn receive(&self, _ctx: &Ctx<'_>, i: usize) -> Transfer {
+        Transfer::from_words(self.entries[Self::MOST - 1 - i])
+    }
+}
+
+/// Signals of a link beside those of `link.rs` and `call.rs`.
+const READY: usize = 4;
+const SENT: usize = 5;
+
+/// Words that a member posts here; those before them are `agree.rs`'s. Where it receives the next transfer from this one, how
+/// many bytes, and how many bytes it has sent.
+const PLACE: usize = 8;
+const EXPECTED: usize = 9;
+const GIVEN: usize = 10;
+
+/// Words beside them that the slot's owner keeps: how many transfers it has sent to the member and received from it since the
+/// plan was made, and which entries of the lists are next.
+const SENDS: usize = 12;
+const RECEIVES: usize = 13;
+const NEXT_SEND: usize = 14;
+const NEXT_RECEIVE: usize = 15;
+
+/// Stands for no entry.
+const NONE: u64 = u64::MAX;
+
+/// Sends parts of `src` and receives to parts of `dst`, all at once. Returns when all that this member sends has left `src`
+/// and all that it receives is in `dst`.
+///
+/// # Collective
+/// Over the members that have something for each other; each transfer is in the lists of both, with the same count, and those
+/// between the same two members in the same order. A member may send to itself. `dst` may be `src` where no part that is
+/// received overlaps another part.
+///
+/// # Ordering
+/// What a member stored to `src` before, in this block or before this kernel, is sent; on return this block's share of each
+/// part is sent or received, and all may be overwritten.
+///
+/// # Panics
+/// Where there is no such peer, a part reaches past its buffer, a part that is received overlaps another, what this member
+/// sends to itself is not what it receives from itself, or the plan is for another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn send_recv<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    transfers: &impl Transfers,
+    plan: &View,
+) {
+    overlap(group, ctx, dst, src, transfers);
+    let call = Call::enter(group, ctx, team, plan, "send-recv direct", 0);
+    let exchange = Exchange { call: &call, dst, src, transfers };
+    let mut left = exchange.begin(group) - exchange.keep(group);
+    while left > 0 {
+        let event = ctx.wait_first(group, 2 * call.n, |event| exchange.awaited(event));
+        let peer = team.rank(event / 2);
+        if event % 2 == 0 {
+            exchange.give(group, peer)
+        } else {
+            exchange.take(group, peer)
+        }
+        left -= 1;
+    }
+    call.leave(group);
+}
+
+/// Panics where a part that is received overlaps another part.
+#[inline(always)]
+#[track_caller]
+fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, transfers: &impl Transfers) {
+    for i in group.strided(transfers.receives()) {
+        let received = transfers.receive(ctx, i).of(dst);
+        for other in 0..i {
+            check::apart(received, transfers.receive(ctx, other).of(dst));
+        }
+        for other in 0..transfers.sends() {
+            check::apart(received, transfers.send(ctx, other).of(src));
+        }
+    }
+}
+
+/// One call. What is next between this member and each other lies in the slot, where the block's leader keeps it.
+struct Exchange<'e, 'c, T, G, L> {
+    call: &'e Call<'c, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    transfers: &'e L,
+}
+
+impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
+    /// Finds the first transfer with each member and posts where it may send; gives how many transfers there are.
+    #[inline(always)]
+    #[track_caller]
+    fn begin(&self, group: &impl Group) -> usize {
+        let (sends, receives) = (self.transfers.sends(), self.transfers.receives());
+        if group.leader() {
+            for member in 0..self.call.n {
+                self.set(member, NEXT_SEND, NONE);
+                self.set(member, NEXT_RECEIVE, NONE);
+            }
+            for i in (0..sends).rev() {
+                self.set(self.peer_of(self.transfers.send(self.call.ctx, i)), NEXT_SEND, i as u64);
+            }
+            for i in (0..receives).rev() {
+                self.set(self.peer_of(self.transfers.receive(self.call.ctx, i)), NEXT_RECEIVE, i as u64);
+            }
+            for i in 1..self.call.n {
+                self.post(self.call.after(i));
+            }
+        }
+        group.sync();
+        sends + receives
+    }
+
+    /// Does what this member sends to itself; gives how many transfers that were.
+    #[inline(always)]
+    #[track_caller]
+    fn keep(&self, group: &impl Group) -> usize {
+        let (me, mut done) = (self.call.me, 0);
+        loop {
+            let (send, receive) = (self.next(group, me, NEXT_SEND), self.next(group, me, NEXT_RECEIVE));
+            let (send, receive) = match (send, receive) {
+                (None, None) => return done,
+                (Some(send), Some(receive)) => (send, receive),
+                _ => panic!("what a member sends to itself, it receives from itself in the same call"),
+            };
+            let from = self.transfers.send(self.call.ctx, send).of(self.src);
+            let to = self.transfers.receive(self.call.ctx, receive).of(self.dst);
+            self.compare(group, self.call.own(), true, from, to.bytes() as u64);
+            self.call.ctx.copy(group, self.call.mine(to), self.call.mine(from));
+            if group.leader() {
+                self.advance(me, NEXT_SEND, send);
+                self.advance(me, NEXT_RECEIVE, receive);
+            }
+            group.sync();
+            done += 2;
+        }
+    }
+
+    /// The signal of event `event`, where that is awaited: twice a member's rank for its being ready to receive, and one more
+    /// for its having sent.
+    #[inline(always)]
+    fn awaited(&self, event: usize) -> Option<(congruent_device::Awaited<Signal>, u64)> {
+        let member = event / 2;
+        let (next, count, signal) =
+            if event % 2 == 0 { (NEXT_SEND, SENDS, READY) } else { (NEXT_RECEIVE, RECEIVES, SENT) };
+        if member == self.call.me || self.word(member, next) == NONE {
+            return None;
+        }
+        let signal = self.call.view.signal(self.call.slot, member, signal);
+        Some((signal.from_rank(self.call.team.rank(member)), self.word(member, count).wrapping_add(1)))
+    }
+
+    /// Sends the next transfer to a member that is ready for it.
+    #[inline(always)]
+    #[track_caller]
+    fn give(&self, group: &impl Group, peer: Rank<G>) {
+        let (ctx, member) = (self.call.ctx, peer.index());
+        let Some(i) = self.next(group, member, NEXT_SEND) else { return };
+        let part = self.transfers.send(ctx, i).of(self.src);
+        let (place, expected) = (self.word(member, PLACE), self.word(member, EXPECTED));
+        let fits = part.bytes() as u64 == expected;
+        if fits {
+            let _step = self.call.step("send", (i, self.transfers.sends()), peer, part.bytes());
+            let place = self.call.mine(Sym::<T>::from_raw(place, part.len() as u64));
+            ctx.put(group, place.at(peer), self.call.mine(part));
+        }
+        // Where it does not fit, the other learns of it before this one ends.
+        let sent = self.word(member, SENDS).wrapping_add(1);
+        if group.leader() {
+            ctx.put_value(self.mine(GIVEN).at(peer), part.bytes() as u64);
+        }
+        ctx.notify(group, self.call.view.signal(self.call.slot, self.call.me, SENT).at(peer).set(sent));
+        self.compare(group, peer, true, part, expected);
+        if group.leader() {
+            self.set(member, SENDS, sent);
+            self.advance(member, NEXT_SEND, i);
+        }
+        group.sync();
+    }
+
+    /// Takes the next transfer from a member that has sent it.
+    #[inline(always)]
+    #[track_caller]
+    fn take(&self, group: &impl Group, peer: Rank<G>) {
+        let member = peer.index();
+        let Some(i) = self.next(group, member, NEXT_RECEIVE) else { return };
+        let part = self.transfers.receive(self.call.ctx, i).of(self.dst);
+        self.compare(group, peer, false, part, self.word(member, GIVEN));
+        group.sync();
+        if group.leader() {
+            self.set(member, RECEIVES, self.word(member, RECEIVES).wrapping_add(1));
+            self.advance(member, NEXT_RECEIVE, i);
+            self.post(peer);
+        }
+        group.sync();
+    }
+
+    /// Tells a member where the next transfer from it belongs, if there is one. By one thread.
+    #[inline(always)]
+    #[track_caller]
+    fn post(&self, peer: Rank<G>) {
+        let (ctx, member) = (self.call.ctx, peer.index());
+        let next = self.word(member, NEXT_RECEIVE);
+        if next != NONE {
+            let part = self.transfers.receive(ctx, next as usize).of(self.dst);
+            ctx.put_value(self.mine(PLACE).at(peer), part.offset());
+            ctx.put_value(self.mine(EXPECTED).at(peer), part.bytes() as u64);
+            let ready = self.call.view.signal(self.call.slot, self.call.me, READY).at(peer);
+            ctx.notify(&congruent_device::Thread, ready.set(self.word(member, RECEIVES).wrapping_add(1)));
+        }
+    }
+
+    /// Ends the kernel where a part is not as long as the other side's.
+    #[inline(always)]
+    fn compare(&self, group: &impl Group, peer: Rank<G>, sends: bool, part: Sym<T>, theirs: u64) {
+        let mine = part.bytes() as u64;
+        let found = Disagreement::Count { peer: peer.pe(), sends, mine, theirs };
+        self.call.ctx.end_if(group, (mine != theirs).then_some(found));
+    }
+
+    /// The entry that is next with a member: the leader's word for all threads.
+    #[inline(always)]
+    fn next(&self, group: &impl Group, member: usize, which: usize) -> Option<usize> {
+        let next = group.broadcast(if group.leader() { self.word(member, which) } else { NONE });
+        (next != NONE).then_some(next as usize)
+    }
+
+    /// Looks for the entry with a member that comes after entry `i`.
+    #[inline(always)]
+    #[track_caller]
+    fn advance(&self, member: usize, which: usize, i: usize) {
+        let ctx = self.call.ctx;
+        let with = |transfer: Transfer| transfer.peer == member as u64;
+        let found = match which {
+            NEXT_SEND => (i + 1..self.transfers.sends()).find(|&i| with(self.transfers.send(ctx, i))),
+            _ => (i + 1..self.transfers.receives()).find(|&i| with(self.transfers.receive(ctx, i))),
+        };
+        self.set(member, which, found.map_or(NONE, |i| i as u64));
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn peer_of(&self, transfer: Transfer) -> usize {
+        if transfer.peer >= self.call.n as u64 {
+            panic!("there is no such peer in the team");
+        }
+        transfer.peer as usize
+    }
+
+    /// A word that a member posts here, or that the slot's owner keeps of it.
+    #[inline(always)]
+    fn word(&self, member: usize, which: usize) -> u64 {
+        self.call.ctx.load(self.call.view.post(self.call.slot, member), which)
+    }
+
+    #[inline(always)]
+    fn set(&self, member: usize, which: usize, value: u64) {
+        self.call.ctx.store(self.call.view.post(self.call.slot, member), which, value);
+    }
+
+    /// A word that this member posts at others.
+    #[inline(always)]
+    fn mine(&self, which: usize) -> Sym<u64> {
+        self.call.view.post(self.call.slot, self.call.me).elem(which)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_holds_sends_and_receives_until_it_is_full() {
+        let transfer = |i: u64| Transfer { peer: i, offset: 2 * i, count: 3 * i };
+        let mut batch = Batch::EMPTY;
+        for i in 0..100 {
+            assert!(batch.add_send(transfer(i)));
+        }
+        for i in 0..28 {
+            assert!(batch.add_receive(transfer(1000 + i)));
+        }
+        assert!(!batch.add_send(transfer(0)) && !batch.add_receive(transfer(0)));
+        assert_eq!((batch.sends(), batch.receives()), (100, 28));
+        assert_eq!(Transfer::from_words(batch.entries[99]), transfer(99));
+        assert_eq!(Transfer::from_words(batch.entries[Batch::MOST - 28]), transfer(1027));
+        assert!(size_of::<Batch>() <= 3200);
+    }
+}

@@ -1,0 +1,137 @@
+//! How a call that has been checked gets to its stream: at once, or with its group.
+
+use congruent_collectives::exchange::Parts;
+use congruent_collectives::{Algorithm, Batch, Collective, Op, Protocol, Reduction, Transfer};
+use congruent_device::{KernelArg, Sym};
+use congruent_kernels as kernels;
+
+use super::checked::Description;
+use super::{Comm, Group, kernels as table};
+use crate::launch::Target;
+use crate::{Grid, LaunchError, Stream};
+
+/// Where a [`Comm`]'s calls go: to a [`Stream`], or into a [`Group`].
+#[expect(private_bounds, reason = "what a queue does with a call is nobody else's business")]
+pub trait Queue: Take {}
+
+impl Queue for Stream {}
+impl Queue for Group<'_> {}
+
+/// Takes calls that have been checked.
+pub(super) trait Take {
+    /// The stream that it is for.
+    fn stream(&self) -> &Stream;
+    /// A collective.
+    fn take(&self, comm: &Comm, call: Call) -> Result<(), LaunchError>;
+    /// A send or a receive.
+    fn transfer(&self, comm: &Comm, way: Way, transfer: Transfer) -> Result<(), LaunchError>;
+}
+
+/// Which way a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Send,
+    Receive,
+}
+
+/// A collective that may be launched.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub(super) collective: Collective,
+    pub(super) algorithm: Algorithm,
+    pub(super) protocol: Protocol,
+    /// Operator and type of a reduction.
+    pub(super) reduction: Option<(Op, Reduction)>,
+    pub(super) dst: Sym<u8>,
+    pub(super) src: Sym<u8>,
+    pub(super) root: u32,
+    /// What is received and sent, where each member says that itself.
+    pub(super) parts: Option<(Parts, Parts)>,
+    /// Elements of a member's part, and bytes of an element: for checked mode.
+    pub(super) count: usize,
+    pub(super) element: usize,
+}
+
+impl Take for Stream {
+    fn stream(&self) -> &Stream {
+        self
+    }
+
+    fn take(&self, comm: &Comm, call: Call) -> Result<(), LaunchError> {
+        comm.enqueue(self, &call)
+    }
+
+    fn transfer(&self, comm: &Comm, way: Way, transfer: Transfer) -> Result<(), LaunchError> {
+        comm.group(self, |group| group.transfer(comm, way, transfer))
+    }
+}
+
+impl Comm {
+    /// Refuses what no launch on the stream may be given.
+    pub(super) fn admit(&self, stream: &Stream, kernel: &'static str, fit: &[&dyn Fits]) -> Result<(), LaunchError> {
+        self.shared.check()?;
+        if !stream.is_of(&self.shared) {
+            return Err(LaunchError::ForeignStream);
+        }
+        let heap_bytes = self.shared.context().heap_bytes;
+        if !fit.iter().all(|one| one.fit(heap_bytes)) {
+            return Err(LaunchError::ForeignArgument { kernel });
+        }
+        Ok(())
+    }
+
+    /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
+    pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
+        let (team, target) = (self.team, self.target(stream));
+        let view = self.view(stream)?;
+        let number = self.count(stream);
+        if self.options.check == Some(true) {
+            let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
+            let reduction = call.reduction.map(|(op, reduction)| (op, reduction.datatype()));
+            let members = self.size();
+            let description =
+                Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
+            let one = Target { grid: Grid::new(1, self.grid().threads), ..self.target(stream) };
+            one.launch(kernels::agree_on, (team, description.words(), view))?;
+        }
+        let (view, Call { dst, src, root, .. }) = (view.over(call.protocol), *call);
+        match (call.collective, call.parts, call.reduction) {
+            (Collective::Barrier, ..) => target.launch(kernels::meet, (team, view, 1)),
+            (Collective::AllToAllV, Some((receives, sends)), _) => {
+                target.launch(kernels::all_to_all_v_direct, (team, dst, src, receives, sends, view, 1))
+            }
+            (Collective::AllGatherV, Some((parts, _)), _) => {
+                target.launch(kernels::all_gather_v_direct, (team, dst, src, parts, view, 1))
+            }
+            (collective, _, Some((_, reduction))) => {
+                let args = (team, dst, src, reduction, root, view, 1);
+                table::launch_reduction(&target, collective, call.algorithm, args)
+            }
+            (collective, ..) => {
+                table::launch_move(&target, collective, call.algorithm, (team, dst, src, root, view, 1))
+            }
+        }
+    }
+
+    /// Puts sends and receives at the end of the stream, as one launch.
+    pub(super) fn exchange(&self, stream: &Stream, batch: Batch) -> Result<(), LaunchError> {
+        let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
+        let view = self.view(stream)?;
+        self.target(stream).launch(kernels::send_recv_direct, (self.team, memory, batch, view, 1))
+    }
+
+    fn target<'t>(&'t self, stream: &'t Stream) -> Target<'t> {
+        Target { shared: &self.shared, stream, grid: self.grid() }
+    }
+}
+
+/// An argument, whatever its type.
+pub(super) trait Fits {
+    fn fit(&self, heap_bytes: u64) -> bool;
+}
+
+impl<A: KernelArg> Fits for A {
+    fn fit(&self, heap_bytes: u64) -> bool {
+        self.fits(heap_bytes)
+    }
+}

@@ -1,0 +1,228 @@
+//! Making communicators.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use congruent_collectives::{Layout, Needs, Shape, View};
+use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
+use serde::{Deserialize, Serialize};
+
+use super::{Comm, STREAMS};
+use crate::select::{Parameters, Selector};
+use crate::sym_vec::read_own;
+use crate::tunables::Key;
+use crate::{CommError, Grid, Team, World};
+
+/// How a communicator is made. The same on every member. What is `None` is as the environment has it, or as is usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommOptions {
+    /// Blocks of each launch, which share the work; 1 is usual.
+    pub blocks: Option<NonZeroU32>,
+    /// Threads of each block; 256 are usual.
+    pub threads: Option<NonZeroU32>,
+    /// Bytes of scratch for each block: `CONGRUENT_BUFFSIZE`.
+    pub buffer: Option<u64>,
+    /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`.
+    pub check: Option<bool>,
+    /// Bits of the flags of packets, for tests of what happens when they wrap around.
+    #[doc(hidden)]
+    pub flag_bits: Option<u32>,
+}
+
+impl CommOptions {
+    fn resolved(self, world: &World) -> Self {
+        let set = |key| world.tunables().get(key);
+        Self {
+            buffer: Some(self.buffer.unwrap_or_else(|| set(Key::BuffSize))),
+            check: Some(self.check.unwrap_or_else(|| set(Key::Check) == 1)),
+            ..self
+        }
+    }
+
+    /// Blocks and threads of a launch.
+    pub(super) fn grid(&self) -> Grid {
+        let or = |asked: Option<NonZeroU32>, usual| asked.map_or(usual, NonZeroU32::get);
+        Grid::new(or(self.blocks, 1), or(self.threads, 256))
+    }
+
+    fn layout(&self, team: TeamView) -> Layout {
+        let layout = Layout::new(team, self.grid().blocks * STREAMS);
+        let layout = self.buffer.map_or(layout, |bytes| layout.buffer(bytes));
+        self.flag_bits.map_or(layout, |bits| layout.flag_bits(bits))
+    }
+}
+
+/// A layout with room for the layouts of other PEs, whose teams have other sizes, so that heaps stay alike.
+pub(super) struct Room {
+    layout: Layout,
+    needs: Needs,
+}
+
+impl Shape for Room {
+    type View = View;
+
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
+        self.layout.view(signals, scratch)
+    }
+}
+
+/// What PEs tell each other when they make communicators.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    /// Which team.
+    team: (u64, u32),
+    size: u32,
+    cores: u32,
+    options: CommOptions,
+}
+
+impl Said {
+    fn to_text(&self) -> String {
+        // Numbers have a text, whatever they are.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+impl World {
+    /// Makes a communicator of a team.
+    ///
+    /// # Collective
+    /// Over the world, each PE with a team that it is in; teams may have different sizes. A PE that is to have none gives
+    /// [`World::team`] and drops what it gets.
+    ///
+    /// # Errors
+    /// See [`CommError`].
+    pub fn comm<G: Tag>(&mut self, team: TeamView<G>) -> Result<Comm, CommError> {
+        self.comm_with(team, CommOptions::default())
+    }
+
+    /// Makes a communicator of a team, with options.
+    ///
+    /// # Collective
+    /// As [`comm`](World::comm), with the same options on all members of a team.
+    ///
+    /// # Errors
+    /// See [`CommError`].
+    pub fn comm_with<G: Tag>(&mut self, team: TeamView<G>, options: CommOptions) -> Result<Comm, CommError> {
+        self.make_comm(team.untagged(), None, options)
+    }
+
+    /// Splits the world into communicators: PEs that give the same colour form one, ordered by key and then by PE. `None` as a
+    /// colour joins none.
+    ///
+    /// # Collective
+    /// Over the world; each PE gives its own colour and key.
+    ///
+    /// # Errors
+    /// See [`CommError`].
+    pub fn comm_split(&mut self, colour: Option<u32>, key: u32) -> Result<Option<Comm>, CommError> {
+        self.split_within(String::new(), colour, key, CommOptions::default())
+    }
+
+    /// Splits the members of each `parent` by colour.
+    fn split_within(
+        &mut self,
+        parent: String,
+        colour: Option<u32>,
+        key: u32,
+        options: CommOptions,
+    ) -> Result<Option<Comm>, CommError> {
+        let mine = colour.map(|colour| format!("{parent}/{colour}")).unwrap_or_default();
+        let all = self.exchange("split of communicators", &mine)?;
+        // Parts of different parents are different, whatever their colours, so they are numbered anew.
+        let mut parts: Vec<&String> = all.iter().filter(|part| !part.is_empty()).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let number = colour.and_then(|_| parts.iter().position(|part| **part == mine));
+        let team: Option<Team<WorldTag>> = self.split(number.map(|number| number as u32), key)?;
+        let view = team.as_ref().map_or(self.team(), Team::view);
+        let comm = self.make_comm(view, team, options)?;
+        Ok(number.map(|_| comm))
+    }
+
+    fn make_comm(
+        &mut self,
+        team: TeamView,
+        own_team: Option<Team<WorldTag>>,
+        options: CommOptions,
+    ) -> Result<Comm, CommError> {
+        let options = options.resolved(self);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mine = Said { team: identity(self, team), size: team.size() as u32, cores: cores as u32, options };
+        let all = self.exchange("communicator", &mine.to_text())?;
+        let each: Vec<Said> = all.iter().filter_map(|said| Said::from_text(said)).collect();
+        let selector = self.agreed_selector(each.iter().map(|one| one.cores).min().unwrap_or(1))?;
+        let fits = self.shared().context().block_slots;
+        // Every PE sees what all said, so every PE takes the same way out from here.
+        for (pe, said) in (0..).zip(&each) {
+            let asked = said.options.grid().blocks;
+            if asked > fits {
+                return Err(CommError::Blocks { asked, fits });
+            }
+            let other = each.iter().position(|other| other.team == said.team && other.options != said.options);
+            if let Some(other) = other {
+                return Err(CommError::Options { pe, other: other as u32 });
+            }
+        }
+        let mut needs = Needs { signals: 0, scratch: 0 };
+        for said in &each {
+            // Only the size of a team matters for what it needs.
+            let needed = said.options.layout(TeamView::strided(0, 1, said.size, 0, Sym::empty())).needs();
+            needs.signals = needs.signals.max(needed.signals);
+            needs.scratch = needs.scratch.max(needed.scratch);
+        }
+        let plan = self.plan(Room { layout: options.layout(team), needs })?;
+        let shared = Arc::clone(self.shared());
+        let streams = Mutex::default();
+        Ok(Comm { shared, team, _own_team: own_team, plan, selector, options, streams, forced: None })
+    }
+
+    /// The selector, once it is known that those of all PEs decide alike.
+    fn agreed_selector(&mut self, cores: u32) -> Result<Selector, CommError> {
+        let proxied = self.shared().context().routes != 0;
+        let machine = Parameters::cpu(self.shared().machine().width(), cores, proxied);
+        let selector = Selector::from_tunables(self.tunables(), machine);
+        let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mine: String = selector.as_ref().map_or_else(ToString::to_string, digest);
+        let all = self.exchange("how algorithms are chosen", &mine)?;
+        let selector = selector?;
+        match all.iter().position(|theirs| *theirs != mine) {
+            Some(pe) => Err(CommError::Choices { pe: pe as u32 }),
+            None => Ok(selector),
+        }
+    }
+}
+
+impl Comm {
+    /// Splits the communicator: members that give the same colour form a new one, ordered by key and then by PE. `None` as a
+    /// colour joins none. The new ones are made with this one's options.
+    ///
+    /// # Collective
+    /// Over the world, so that heaps stay alike: every PE splits a communicator that it is in, or calls
+    /// [`World::comm_split`] with no colour.
+    ///
+    /// # Errors
+    /// See [`CommError`].
+    pub fn split(&self, world: &mut World, colour: Option<u32>, key: u32) -> Result<Option<Comm>, CommError> {
+        if world.shared().id() != self.shared.id() {
+            return Err(CommError::ForeignWorld);
+        }
+        let (offset, first) = identity(world, self.team);
+        world.split_within(format!("{offset} {first}"), colour, key, self.options)
+    }
+}
+
+/// Tells teams of a world apart, the same on every member: where its words are, and the PE of rank 0, because teams that were
+/// made by one call lie at the same place.
+fn identity(world: &World, team: TeamView) -> (u64, u32) {
+    let listed = || read_own(world.shared(), team.members()).first().copied().unwrap_or(abi::NO_PE);
+    (team.sync().offset(), team.rank_with(0, |_| listed()).pe().raw())
+}
