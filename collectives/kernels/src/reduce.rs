@@ -1,6 +1,6 @@
 //! Reductions. Buffers are bytes; type and operator are an argument.
 
-use congruent_collectives::{Reduction, View, direct, one_shot, ring};
+use congruent_collectives::{Reduction, View, direct, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 macro_rules! reductions {
@@ -29,14 +29,22 @@ reductions! { (block, ctx, dst, src, op, root, plan)
     all_reduce_one_shot: one_shot::all_reduce(dst, src, op);
     /// All-reduce by a direct reduce-scatter and a direct all-gather.
     all_reduce_direct: direct::all_reduce(dst, src, op);
+    /// All-reduce up and down two binary trees.
+    all_reduce_tree: tree::all_reduce(dst, src, op);
+    /// All-reduce by recursive doubling, or halving and doubling.
+    all_reduce_recursive: recursive::all_reduce(dst, src, op);
     /// Reduce-scatter along the ring.
     reduce_scatter_ring: ring::reduce_scatter(dst, src, op);
     /// Reduce-scatter in one exchange.
     reduce_scatter_one_shot: one_shot::reduce_scatter(dst, src, op);
     /// Reduce-scatter, each member reading what it needs.
     reduce_scatter_direct: direct::reduce_scatter(dst, src, op);
+    /// Reduce-scatter by recursive halving.
+    reduce_scatter_recursive: recursive::reduce_scatter(dst, src, op);
     /// Reduce along the ring.
     reduce_ring: ring::reduce(dst, src, op, root);
     /// Reduce, each member combining a part for the root.
     reduce_direct: direct::reduce(dst, src, op, root);
+    /// Reduce up a binary tree.
+    reduce_tree: tree::reduce(dst, src, op, root);
 }

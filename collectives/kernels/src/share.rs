@@ -1,6 +1,6 @@
 //! Collectives that move data and compute nothing. Buffers are bytes.
 
-use congruent_collectives::{View, direct, one_shot, ring};
+use congruent_collectives::{View, bruck, direct, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -39,14 +39,20 @@ moves! { (block, ctx, dst, src, root, plan)
     all_gather_one_shot: one_shot::all_gather(dst, src);
     /// All-gather by puts to all.
     all_gather_direct: direct::all_gather(dst, src);
+    /// All-gather by dissemination.
+    all_gather_recursive: recursive::all_gather(dst, src);
     /// All-to-all in one exchange.
     all_to_all_one_shot: one_shot::all_to_all(dst, src);
     /// All-to-all by puts to all.
     all_to_all_direct: direct::all_to_all(dst, src);
+    /// All-to-all in a logarithm of the team's size in steps.
+    all_to_all_bruck: bruck::all_to_all(dst, src);
     /// Broadcast along the ring.
     broadcast_ring: ring::broadcast(dst, src, root);
     /// Broadcast that each member fetches.
     broadcast_direct: direct::broadcast(dst, src, root);
+    /// Broadcast down a binary tree.
+    broadcast_tree: tree::broadcast(dst, src, root);
     /// Scatter that each member fetches.
     scatter_direct: direct::scatter(dst, src, root);
     /// Gather that each member puts.

@@ -1,0 +1,56 @@
+//! Scratch of a block's own, for algorithms that hold parts of other members on the way.
+
+use congruent_device::{Pod, Sym, Tag};
+
+use crate::call::Call;
+use crate::plan::Layout;
+
+/// Places of the queue from this member to itself that are scratch; the first is where proxied sends are staged.
+const PLACES: usize = Layout::DEPTH as usize - 1;
+
+/// Scratch of this member's block: three pieces of the plan, in one.
+#[inline(always)]
+pub(crate) fn whole<G: Tag>(call: &Call<'_, G>) -> Sym<u8> {
+    let view = &call.view;
+    let start = (view.queue(call.slot, call.me, 1).offset() - view.scratch.offset()) as usize;
+    view.scratch.slice(start..start + PLACES * view.piece as usize)
+}
+
+/// How many elements each of `count` ranges has where they share `bytes` bytes: whole vectors, or at least whole elements of
+/// whatever type the bytes are of.
+///
+/// # Panics
+/// Where there is no room for one element.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn each<T: Pod>(bytes: usize, count: usize) -> usize {
+    let bytes = bytes / count;
+    let whole = if bytes >= 128 { bytes / 128 * 128 } else { bytes / 8 * 8 };
+    if whole < size_of::<T>() {
+        panic!("the plan's buffer is too small for elements of this size; give its layout a larger one");
+    }
+    whole / size_of::<T>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::each;
+
+    #[test]
+    fn ranges_share_the_bytes_in_whole_vectors() {
+        for bytes in [512usize, 1536, 4096, 49_152] {
+            for count in 1..=64 {
+                let elements = each::<u8>(bytes, count);
+                assert!(elements * count <= bytes && elements.is_multiple_of(8));
+                assert!(elements < 128 || elements.is_multiple_of(128));
+                assert_eq!(each::<u64>(bytes, count), elements / 8);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic = "too small"]
+    fn an_element_must_fit() {
+        each::<[u64; 8]>(512, 16);
+    }
+}
