@@ -19,9 +19,9 @@ use congruent_device::{Ctx, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
 use crate::link::Link;
+use crate::pairs::{Pairs, Role, kept};
 use crate::plan::View;
 use crate::reducer::{Reducer, Stage};
-use crate::share::Share;
 use crate::{check, scratch};
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
@@ -231,12 +231,6 @@ pub fn all_gather<T: Pod, G: Tag>(
     call.leave(group);
 }
 
-/// Half of a buffer after half, as the bits of `core` say: what it keeps on with after so many steps.
-#[inline(always)]
-fn kept<T: Pod>(whole: Sym<T>, core: usize, steps: usize) -> Sym<T> {
-    (0..steps).fold(whole, |range, step| Share::new(core >> step & 1, 2).of(range))
-}
-
 /// What goes to a partner, and what its data is combined with.
 struct Exchange<T, G> {
     peer: Rank<G>,
@@ -309,124 +303,4 @@ fn piecewise<'l, 'c, T: Pod, G: Tag>(
     link.close(group);
     // The next step may open the same link, in every thread.
     group.sync();
-}
-
-/// Who takes part: `cores` members, a power of two, of which the first `extras` do so for the next rank too.
-#[derive(Clone, Copy)]
-struct Pairs {
-    cores: usize,
-    extras: usize,
-}
-
-/// What a member does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// It takes part, as this one of the cores.
-    Core(usize),
-    /// The rank before it takes part for it.
-    Extra,
-}
-
-impl Pairs {
-    /// In a team of `n`, which is not 0.
-    #[inline(always)]
-    fn new(n: usize) -> Self {
-        let cores = (n / 2 + 1).next_power_of_two();
-        Self { cores, extras: n - cores }
-    }
-
-    /// How often the cores can be halved.
-    #[inline(always)]
-    fn steps(self) -> usize {
-        self.cores.trailing_zeros() as usize
-    }
-
-    #[inline(always)]
-    fn role(self, rank: usize) -> Role {
-        match rank < 2 * self.extras {
-            true if rank % 2 == 1 => Role::Extra,
-            true => Role::Core(rank / 2),
-            false => Role::Core(rank - self.extras),
-        }
-    }
-
-    /// The rank of a core; behind the last core, the number of members.
-    #[inline(always)]
-    fn rank(self, core: usize) -> usize {
-        core + core.min(self.extras)
-    }
-
-    /// The rank that a core takes part for besides its own.
-    #[inline(always)]
-    fn extra(self, core: usize) -> Option<usize> {
-        (core < self.extras).then(|| self.rank(core) + 1)
-    }
-
-    /// What two partners combine: what is as the members contributed it, in the `first` step, and whether the result is final.
-    #[inline(always)]
-    fn stage(self, one: usize, other: usize, first: bool, last: bool) -> Stage {
-        let partial = |core| !first || core < self.extras;
-        let stage = Stage {
-            first_is_partial: partial(one.min(other)),
-            rest_are_partial: partial(one.max(other)),
-            ..Stage::RAW
-        };
-        if last { stage.finish(self.cores + self.extras) } else { stage }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::vec;
-    use std::vec::Vec;
-
-    use congruent_device::Sym;
-
-    use super::{Pairs, Role, kept};
-
-    #[test]
-    fn cores_and_extras_are_all_members_in_order() {
-        for n in 1..=64 {
-            let pairs = Pairs::new(n);
-            assert!(pairs.cores.is_power_of_two() && pairs.cores <= n && n < 2 * pairs.cores, "{n}");
-            assert_eq!(1 << pairs.steps(), pairs.cores);
-            let ranks: Vec<usize> =
-                (0..pairs.cores).flat_map(|core| [Some(pairs.rank(core)), pairs.extra(core)]).flatten().collect();
-            assert_eq!(ranks, (0..n).collect::<Vec<_>>());
-            assert_eq!(pairs.rank(pairs.cores), n);
-            for core in 0..pairs.cores {
-                assert_eq!(pairs.role(pairs.rank(core)), Role::Core(core));
-                assert!(pairs.extra(core).is_none_or(|extra| pairs.role(extra) == Role::Extra));
-            }
-        }
-    }
-
-    #[test]
-    fn contributions_are_lifted_once_and_results_finished_once() {
-        let pairs = Pairs::new(6);
-        assert_eq!((pairs.cores, pairs.extras), (4, 2));
-        // Cores 0 and 1 hold sums of two, 2 and 3 what they contribute.
-        let raw = |one, other| {
-            let stage = pairs.stage(one, other, true, false);
-            (!stage.first_is_partial, !stage.rest_are_partial)
-        };
-        assert_eq!([raw(0, 1), raw(2, 0), raw(3, 2)], [(false, false), (false, true), (true, true)]);
-        assert_eq!(pairs.stage(2, 3, false, true), crate::Stage::PARTIAL.finish(6));
-    }
-
-    #[test]
-    fn halves_of_halves_are_the_whole_once() {
-        for len in [0, 1, 31, 32, 33, 1000, 4096, 100_003] {
-            let whole = Sym::<u32>::from_raw(0, len as u64);
-            for steps in 0..=6 {
-                let mut held = vec![0u32; len];
-                for core in 0..1 << steps {
-                    let range = kept(whole, core, steps);
-                    let start = range.offset() as usize / 4;
-                    held[start..start + range.len()].iter_mut().for_each(|times| *times += 1);
-                }
-                assert!(held.iter().all(|&times| times == 1), "{len} in {steps} steps");
-            }
-        }
-    }
 }
