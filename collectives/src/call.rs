@@ -1,5 +1,6 @@
 //! One call of a collective: whose turn it is, who takes part, and the block's words.
 
+use congruent_device::refuse;
 use congruent_device::{Ctx, Group, Mark, Pod, Rank, Span, Sym, Tag, Team};
 
 use crate::plan::View;
@@ -47,7 +48,7 @@ impl<'c, G: Tag> Call<'c, G> {
         bytes: usize,
     ) -> Self {
         if plan.team != team.id() || plan.members as usize != team.size() {
-            panic!("this plan was made for another team; make one with the layout of this team");
+            refuse!("this plan was made for another team; make one with the layout of this team");
         }
         let (slot, blocks) = plan.slot_of(ctx.block_index(), ctx.blocks());
         let me = team.me();
@@ -55,7 +56,7 @@ impl<'c, G: Tag> Call<'c, G> {
         let turn = if group.leader() { ctx.swap(plan.head(slot).elem(TURN).at(me), BUSY) } else { 0 };
         let turn = group.broadcast(turn);
         if turn == BUSY {
-            panic!("two blocks use one slot of a plan at once; give each block a slot of its own");
+            refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
         }
         Self { ctx, team, view: *plan, n: team.size(), me: me.index(), slot, blocks, turn, _span: span }
     }

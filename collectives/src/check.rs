@@ -1,5 +1,6 @@
 //! What every collective asks of its buffers, before anything is sent.
 
+use congruent_device::refuse;
 use congruent_device::{Pod, Sym};
 
 /// Destination and source of one length: the same buffer, or two that do not overlap.
@@ -7,7 +8,7 @@ use congruent_device::{Pod, Sym};
 #[track_caller]
 pub(crate) fn same<T: Pod>(dst: Sym<T>, src: Sym<T>) {
     if dst.len() != src.len() {
-        panic!("destination and source have different lengths");
+        refuse!("destination and source have different lengths");
     }
     if dst != src {
         apart(dst, src);
@@ -19,7 +20,7 @@ pub(crate) fn same<T: Pod>(dst: Sym<T>, src: Sym<T>) {
 #[track_caller]
 pub(crate) fn part_of<T: Pod>(parts: Sym<T>, part: Sym<T>, n: usize, me: usize) -> bool {
     if parts.len() != n * part.len() {
-        panic!("the longer buffer has room for one part of each member, and no more");
+        refuse!("the longer buffer has room for one part of each member, and no more");
     }
     let inside = !part.is_empty() && part.offset() == parts.elem(me * part.len()).offset();
     if !inside {
@@ -34,7 +35,7 @@ pub(crate) fn part_of<T: Pod>(parts: Sym<T>, part: Sym<T>, n: usize, me: usize) 
 pub(crate) fn parted<T: Pod>(dst: Sym<T>, src: Sym<T>, n: usize) {
     same(dst, src);
     if !dst.len().is_multiple_of(n) {
-        panic!("the buffers have one part of the same length for each member");
+        refuse!("the buffers have one part of the same length for each member");
     }
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn apart<T: Pod>(a: Sym<T>, b: Sym<T>) {
     let ends = |sym: Sym<T>| (sym.offset(), sym.offset() + sym.bytes() as u64);
     let ((a, a_end), (b, b_end)) = (ends(a), ends(b));
     if a < b_end && b < a_end && a != a_end && b != b_end {
-        panic!("destination and source overlap; give the same buffer, the documented part of it, or one apart");
+        refuse!("destination and source overlap; give the same buffer, the documented part of it, or one apart");
     }
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn apart<T: Pod>(a: Sym<T>, b: Sym<T>) {
 pub(crate) fn range<T: Pod>(whole: Sym<T>, start: usize, count: usize) -> Sym<T> {
     match start.checked_add(count).and_then(|end| whole.get(start..end)) {
         Some(part) => part,
-        None => panic!("a count and its displacement reach past the buffer"),
+        None => refuse!("a count and its displacement reach past the buffer"),
     }
 }
 
@@ -63,6 +64,6 @@ pub(crate) fn range<T: Pod>(whole: Sym<T>, start: usize, count: usize) -> Sym<T>
 #[track_caller]
 pub(crate) fn root(root: usize, n: usize) {
     if root >= n {
-        panic!("there is no such root in the team");
+        refuse!("there is no such root in the team");
     }
 }

@@ -58,9 +58,9 @@ mod share;
 pub mod tree;
 
 pub use agree::{agree, barrier};
+pub use exchange::Parts;
 pub use located::{MaxLoc, MinLoc};
 pub use names::{Algorithm, Collective, Datatype, Protocol};
-pub use exchange::Parts;
 pub use number::{AccumulateIn, Integer, Number};
 pub use op::{Arithmetic, In, ReduceOp};
 pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};

@@ -17,24 +17,45 @@ const DATA: usize = 0;
 const CREDIT: usize = 1;
 const KNOCK: usize = 2;
 
-/// Both ways between this block and a member's, from when it is opened until it is closed. One is open to a member at a time.
-pub(crate) struct Link<'l, 'c, G> {
+/// The signals of a link with a member.
+#[inline(always)]
+fn sent_to<G: Tag>(call: &Call<'_, G>, which: usize) -> Sym<Signal> {
+    call.view.signal(call.slot, call.me, which)
+}
+
+#[inline(always)]
+fn sent_by<G: Tag>(call: &Call<'_, G>, peer: Rank<G>, which: usize) -> Sym<Signal> {
+    call.view.signal(call.slot, peer.index(), which)
+}
+
+/// Where the counts of a link are: pieces sent, pieces received, knocks given, knocks heard, since the plan was made.
+const SENT: usize = 0;
+const RECEIVED: usize = 1;
+const KNOCKED: usize = 2;
+const HEARD: usize = 3;
+
+/// The way from this block to a member's, from when it is opened until it is closed. One is open to a member at a time.
+pub(crate) struct Outgoing<'l, 'c, G> {
     call: &'l Call<'c, G>,
     pub(crate) peer: Rank<G>,
-    /// Pieces sent, pieces received, knocks given and knocks heard, since the plan was made.
     sent: u64,
-    received: u64,
     knocked: u64,
+}
+
+/// The way from a member's block to this one, from when it is opened until it is closed. One is open from a member at a time.
+pub(crate) struct Incoming<'l, 'c, G> {
+    call: &'l Call<'c, G>,
+    peer: Rank<G>,
+    received: u64,
     heard: u64,
 }
 
-impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
-    /// The link with a member.
+impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
+    /// The way to a member.
     #[inline(always)]
     pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
         let counters = call.view.counters(call.slot, peer.index());
-        let count = |i| call.ctx.load(counters, i);
-        Self { call, peer, sent: count(0), received: count(1), knocked: count(2), heard: count(3) }
+        Self { call, peer, sent: call.ctx.load(counters, SENT), knocked: call.ctx.load(counters, KNOCKED) }
     }
 
     /// Remembers the counts, for the next call.
@@ -42,16 +63,9 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
     pub(crate) fn close(self, group: &impl Group) {
         if group.leader() {
             let counters = self.call.view.counters(self.call.slot, self.peer.index());
-            for (i, count) in [self.sent, self.received, self.knocked, self.heard].into_iter().enumerate() {
-                self.call.ctx.store(counters, i, count);
-            }
+            self.call.ctx.store(counters, SENT, self.sent);
+            self.call.ctx.store(counters, KNOCKED, self.knocked);
         }
-    }
-
-    /// Elements of the largest piece.
-    #[inline(always)]
-    pub(crate) fn most<T>(call: &Call<'_, G>) -> usize {
-        (call.view.piece_bytes() / size_of::<T>()).max(1)
     }
 
     /// Where the next piece, of `len` elements, goes: the queue's next place, once the receiver has given it back.
@@ -59,27 +73,10 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
     #[track_caller]
     fn out<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
         if self.sent >= Layout::DEPTH {
-            let credit = self.theirs(CREDIT).from_rank(self.peer);
+            let credit = sent_by(self.call, self.peer, CREDIT).from_rank(self.peer);
             self.call.ctx.wait_at_least(group, credit, self.sent - Layout::DEPTH + 1);
         }
-        self.piece(group, self.call.me, self.peer, self.sent, len, true)
-    }
-
-    /// The next piece that arrives, of `len` elements: awaited here in the simple protocol, otherwise when it is read.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
-        if self.call.view.protocol() == Protocol::Simple {
-            self.call.ctx.wait_at_least(group, self.theirs(DATA).from_rank(self.peer), self.received + 1);
-        }
-        self.piece(group, self.peer.index(), self.call.own(), self.received, len, false)
-    }
-
-    /// Gives the place of the piece back to the sender.
-    #[inline(always)]
-    pub(crate) fn release(&mut self, group: &impl Group) {
-        self.received += 1;
-        self.call.ctx.notify(group, self.mine(CREDIT).at(self.peer).set(self.received));
+        piece(self.call, group, self.call.me, self.peer, self.sent, len, true)
     }
 
     /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory.
@@ -102,13 +99,13 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
                 let staged = call.view.queue(call.slot, call.me, 0).slice(..place.sym().bytes()).cast::<T>();
                 fold_into(call, group, staged.at(call.own()).into(), kept, src, op, stage);
                 self.sent += 1;
-                call.ctx.put_signal(group, place, staged, self.mine(DATA).at(self.peer).set(self.sent));
+                call.ctx.put_signal(group, place, staged, sent_to(self.call, DATA).at(self.peer).set(self.sent));
             }
             _ => {
                 fold_into(call, group, out, kept, src, op, stage);
                 self.sent += 1;
                 if call.view.protocol() == Protocol::Simple {
-                    call.ctx.notify(group, self.mine(DATA).at(self.peer).set(self.sent));
+                    call.ctx.notify(group, sent_to(self.call, DATA).at(self.peer).set(self.sent));
                 }
             }
         }
@@ -121,21 +118,12 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
         self.send(group, piece.len(), None, [piece.at(self.call.own())], Keep, Stage::RAW);
     }
 
-    /// Receives a piece as it is.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        let input = self.input(group, piece.len());
-        self.call.ctx.transfer(group, [piece.at(self.call.own())], input);
-        self.release(group);
-    }
-
     /// Puts a piece where it belongs at the member, which has said that it may, and knocks.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put<T: Pod>(&mut self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
         self.knocked += 1;
-        let knock = self.mine(KNOCK).at(self.peer).set(self.knocked);
+        let knock = sent_to(self.call, KNOCK).at(self.peer).set(self.knocked);
         self.call.ctx.put_signal(group, dst.at(self.peer), src, knock);
     }
 
@@ -143,7 +131,56 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
     #[inline(always)]
     pub(crate) fn knock(&mut self, group: &impl Group) {
         self.knocked += 1;
-        self.call.ctx.notify(group, self.mine(KNOCK).at(self.peer).set(self.knocked));
+        self.call.ctx.notify(group, sent_to(self.call, KNOCK).at(self.peer).set(self.knocked));
+    }
+}
+
+impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
+    /// The way from a member.
+    #[inline(always)]
+    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
+        let counters = call.view.counters(call.slot, peer.index());
+        Self { call, peer, received: call.ctx.load(counters, RECEIVED), heard: call.ctx.load(counters, HEARD) }
+    }
+
+    /// Remembers the counts, for the next call.
+    #[inline(always)]
+    pub(crate) fn close(self, group: &impl Group) {
+        if group.leader() {
+            let counters = self.call.view.counters(self.call.slot, self.peer.index());
+            self.call.ctx.store(counters, RECEIVED, self.received);
+            self.call.ctx.store(counters, HEARD, self.heard);
+        }
+    }
+
+    /// The next piece that arrives, of `len` elements: awaited here in the simple protocol, otherwise when it is read.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
+        if self.call.view.protocol() == Protocol::Simple {
+            self.call.ctx.wait_at_least(
+                group,
+                sent_by(self.call, self.peer, DATA).from_rank(self.peer),
+                self.received + 1,
+            );
+        }
+        piece(self.call, group, self.peer.index(), self.call.own(), self.received, len, false)
+    }
+
+    /// Gives the place of the piece back to the sender.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, group: &impl Group) {
+        self.received += 1;
+        self.call.ctx.notify(group, sent_to(self.call, CREDIT).at(self.peer).set(self.received));
+    }
+
+    /// Receives a piece as it is.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
+        let input = self.input(group, piece.len());
+        Keep.fold(group, self.call.ctx, [piece.at(self.call.own())], [input], Stage::RAW);
+        self.release(group);
     }
 
     /// Waits for the member's next knock.
@@ -151,38 +188,122 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
     #[track_caller]
     pub(crate) fn hear(&mut self, group: &impl Group) {
         self.heard += 1;
-        self.call.ctx.wait_at_least(group, self.theirs(KNOCK).from_rank(self.peer), self.heard);
+        self.call.ctx.wait_at_least(group, sent_by(self.call, self.peer, KNOCK).from_rank(self.peer), self.heard);
     }
+}
 
-    /// A signal that this member sets at the other.
+/// Elements of the largest piece.
+#[inline(always)]
+pub(crate) fn largest_piece<T, G: Tag>(call: &Call<'_, G>) -> usize {
+    (call.view.piece_bytes() / size_of::<T>()).max(1)
+}
+
+/// Both ways between this block and a member's.
+pub(crate) struct Link<'l, 'c, G> {
+    pub(crate) peer: Rank<G>,
+    to: Outgoing<'l, 'c, G>,
+    from: Incoming<'l, 'c, G>,
+}
+
+impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
+    /// The link with a member.
     #[inline(always)]
-    fn mine(&self, which: usize) -> Sym<Signal> {
-        self.call.view.signal(self.call.slot, self.call.me, which)
+    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
+        Self { peer, to: Outgoing::open(call, peer), from: Incoming::open(call, peer) }
     }
 
-    /// A signal that the other member sets here.
+    /// Remembers the counts, for the next call.
     #[inline(always)]
-    fn theirs(&self, which: usize) -> Sym<Signal> {
-        self.call.view.signal(self.call.slot, self.peer.index(), which)
+    pub(crate) fn close(self, group: &impl Group) {
+        self.to.close(group);
+        self.from.close(group);
     }
 
-    /// Piece `step` of the queue from `sender`, at `at`.
+    /// See [`largest_piece`].
+    #[inline(always)]
+    pub(crate) fn most<T>(call: &Call<'_, G>) -> usize {
+        largest_piece::<T, G>(call)
+    }
+
+    /// See [`Outgoing::send`].
     #[inline(always)]
     #[track_caller]
-    fn piece<T: Pod>(
-        &self,
+    pub(crate) fn send<T: Pod>(
+        &mut self,
         group: &impl Group,
-        sender: usize,
-        at: Rank<G>,
-        step: u64,
         len: usize,
-        writes: bool,
-    ) -> End<T, G> {
-        let view = &self.call.view;
-        let place = view.queue(self.call.slot, sender, (step % Layout::DEPTH) as usize);
-        let renews = writes && view.renews(step, Layout::DEPTH);
-        packed_or_plain(self.call, group, place, at, len, view.flag(step), renews)
+        kept: Option<Sym<T>>,
+        src: impl Ends<T>,
+        op: impl Reducer<T>,
+        stage: Stage,
+    ) {
+        self.to.send(group, len, kept, src, op, stage);
     }
+
+    /// See [`Outgoing::pass`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
+        self.to.pass(group, piece);
+    }
+
+    /// See [`Outgoing::put`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn put<T: Pod>(&mut self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
+        self.to.put(group, dst, src);
+    }
+
+    /// See [`Outgoing::knock`].
+    #[inline(always)]
+    pub(crate) fn knock(&mut self, group: &impl Group) {
+        self.to.knock(group);
+    }
+
+    /// See [`Incoming::input`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
+        self.from.input(group, len)
+    }
+
+    /// See [`Incoming::release`].
+    #[inline(always)]
+    pub(crate) fn release(&mut self, group: &impl Group) {
+        self.from.release(group);
+    }
+
+    /// See [`Incoming::receive`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
+        self.from.receive(group, piece);
+    }
+
+    /// See [`Incoming::hear`].
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn hear(&mut self, group: &impl Group) {
+        self.from.hear(group);
+    }
+}
+
+/// Piece `step` of the queue from `sender`, at `at`.
+#[inline(always)]
+#[track_caller]
+fn piece<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    sender: usize,
+    at: Rank<G>,
+    step: u64,
+    len: usize,
+    writes: bool,
+) -> End<T, G> {
+    let view = &call.view;
+    let place = view.queue(call.slot, sender, (step % Layout::DEPTH) as usize);
+    let renews = writes && view.renews(step, Layout::DEPTH);
+    packed_or_plain(call, group, place, at, len, view.flag(step), renews)
 }
 
 /// `len` elements at the start of a queue's or inbox's place, in the plan's protocol; with `renews`, what lies behind them

@@ -20,6 +20,15 @@ macro_rules! names {
                 }
             }
 
+            /// The one that `one as u32` is, the first where none is.
+            #[inline(always)]
+            pub const fn from_raw(raw: u32) -> Self {
+                $(if raw == Self::$variant as u32 {
+                    return Self::$variant;
+                })*
+                Self::ALL[0]
+            }
+
             /// The one with this name, in any case, with or without its hyphens or with underscores in their place.
             pub fn named(name: &str) -> Option<Self> {
                 let letters = |text: &'static str| text.bytes().filter(|&byte| byte != b'-');

@@ -8,6 +8,7 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
+use congruent_device::refuse;
 use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
@@ -47,7 +48,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
         let (to, from) = (call.mine(dst), call.mine(src));
         shots::<T, G>(&call, group, from.len(), |shot, range| {
             let (to, from) = (to.slice(range.clone()), from.slice(range));
-            ctx.transfer(group, shot.to_others(group, from.len()), from.at(call.own()).into());
+            Keep.fold(group, ctx, shot.to_others(group, from.len()), [from.at(call.own())], Stage::RAW);
             op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, from), Stage::RAW.finish(call.n));
         });
     }
@@ -123,7 +124,7 @@ pub fn all_gather<T: Pod, G: Tag>(
     if call.n > 1 {
         shots::<T, G>(&call, group, mine.len(), |shot, range| {
             let piece = mine.slice(range.clone());
-            ctx.transfer(group, shot.to_others(group, piece.len()), piece.at(call.own()).into());
+            Keep.fold(group, ctx, shot.to_others(group, piece.len()), [piece.at(call.own())], Stage::RAW);
             for i in 1..call.n {
                 let rank = call.after(i);
                 shot.receive(group, rank, call.mine(call.part(dst, rank.index())).slice(range.clone()));
@@ -187,7 +188,7 @@ fn enter<'c, G: Tag>(
     bytes: usize,
 ) -> Call<'c, G> {
     if plan.protocol() == Protocol::Simple {
-        panic!("one-shot algorithms need a plan over LL or LL128");
+        refuse!("one-shot algorithms need a plan over LL or LL128");
     }
     Call::enter(group, ctx, team, plan, name, bytes)
 }
@@ -203,7 +204,7 @@ fn shots<T: Pod, G: Tag>(
 ) {
     let (mut count, most) = (call.shots(), call.view.shot_bytes() / size_of::<T>());
     if most == 0 {
-        panic!("the plan's buffer is too small for one-shot algorithms");
+        refuse!("the plan's buffer is too small for one-shot algorithms");
     }
     for start in (0..len).step_by(most) {
         let range = start..(start + most).min(len);

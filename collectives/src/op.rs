@@ -14,6 +14,9 @@ use crate::number::AccumulateIn;
 ///
 /// An algorithm that needs more than an associative operator says so; all assume that.
 pub trait ReduceOp<T: Pod>: Copy {
+    /// Whether it gives the first of its sources as it is, bit for bit.
+    #[doc(hidden)]
+    const ONLY_MOVES: bool = false;
     /// What partial results are held in.
     type Acc: Copy;
     /// A value as a member contributed it.

@@ -1,6 +1,7 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
 
-use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView};
+use congruent_device::refuse;
+use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView};
 
 use crate::Protocol;
 use crate::share::Share;
@@ -243,7 +244,7 @@ impl View {
             _ => (self.first as usize, Share::new(0, 1)),
         };
         if slot >= self.blocks as usize {
-            panic!("the plan has no slot for this block; make it for as many blocks as run at once");
+            refuse!("the plan has no slot for this block; make it for as many blocks as run at once");
         }
         (slot, share)
     }
@@ -276,11 +277,10 @@ impl View {
         payload(self.inbox as usize, self.protocol(), self.line)
     }
 
-    /// Scratch bytes `start..start + bytes` of a slot.
+    /// `len` elements of a slot's scratch, from byte `start` on. Whether they are on the heap is checked where they are used.
     #[inline(always)]
-    fn part(&self, slot: usize, start: usize, bytes: usize) -> Sym<u8> {
-        let start = slot * self.slot_bytes() + start;
-        self.scratch.slice(start..start + bytes)
+    fn part<T: Pod>(&self, slot: usize, start: usize, len: usize) -> Sym<T> {
+        Sym::from_raw(self.scratch.offset() + (slot * self.slot_bytes() + start) as u64, len as u64)
     }
 
     #[inline(always)]
@@ -303,25 +303,26 @@ impl View {
     /// A slot's own words.
     #[inline(always)]
     pub(crate) fn head(&self, slot: usize) -> Sym<u64> {
-        self.part(slot, 0, HEAD).cast()
+        self.part(slot, 0, HEAD / 8)
     }
 
     /// The counters that a slot's owner keeps of its link with a member.
     #[inline(always)]
     pub(crate) fn counters(&self, slot: usize, member: usize) -> Sym<u64> {
-        self.part(slot, HEAD + member * COUNTERS * 8, COUNTERS * 8).cast()
+        self.part(slot, HEAD + member * COUNTERS * 8, COUNTERS)
     }
 
     /// The words that a member posts at a slot.
     #[inline(always)]
     pub(crate) fn post(&self, slot: usize, member: usize) -> Sym<u64> {
-        self.part(slot, HEAD + self.counters_bytes() + member * POST * 8, POST * 8).cast()
+        self.part(slot, HEAD + self.counters_bytes() + member * POST * 8, POST)
     }
 
     /// Signal `which` that a member sets for a slot's owner.
     #[inline(always)]
     pub(crate) fn signal(&self, slot: usize, member: usize, which: usize) -> Sym<Signal> {
-        self.signals.elem((slot * self.members as usize + member) * LINK + which * LINE)
+        let index = (slot * self.members as usize + member) * LINK + which * LINE;
+        Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
     }
 
     /// Place `index` of the queue that a member writes and a slot's owner reads.

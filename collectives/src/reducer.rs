@@ -40,7 +40,11 @@ pub trait Reducer<T: Pod>: Copy {
 impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
     #[inline(always)]
     fn fold(self, group: &impl Group, ctx: &Ctx<'_>, dst: impl Ends<T>, src: impl Ends<T>, stage: Stage) {
-        ctx.fold(group, dst, src, Staged { op: self, stage });
+        if O::ONLY_MOVES {
+            ctx.transfer(group, dst, src.get(0));
+        } else {
+            ctx.fold(group, dst, src, Staged { op: self, stage });
+        }
     }
 }
 
@@ -75,6 +79,7 @@ impl<T: Pod, O: ReduceOp<T>> Fold<T> for Staged<O> {
 pub(crate) struct Keep;
 
 impl<T: Pod> ReduceOp<T> for Keep {
+    const ONLY_MOVES: bool = true;
     type Acc = T;
     #[inline(always)]
     fn lift(self, value: T) -> T {

@@ -3,7 +3,9 @@
 use congruent_device::{Ctx, Ends, FoldChoice, FoldJob, Fp8E4M3, Fp8E5M2, Group, KernelArg, bf16, f16};
 
 use crate::reducer::{Reducer, Stage, Staged};
-use crate::{Avg, BitAnd, BitOr, BitXor, Datatype, Integer, Max, Min, Number, Op, PreMulSum, Prod, ReduceOp, Sum};
+use crate::{
+    AccumulateIn, Avg, BitAnd, BitOr, BitXor, Datatype, Integer, Max, Min, Number, Op, PreMulSum, Prod, ReduceOp, Sum,
+};
 
 /// An operator on elements of some type, as a kernel argument. It reduces buffers of bytes.
 #[repr(C)]
@@ -57,6 +59,7 @@ impl Reducer<u8> for Reduction {
 }
 
 /// A reduction at a stage.
+#[derive(Clone, Copy)]
 struct Chosen {
     reduction: Reduction,
     stage: Stage,
@@ -74,23 +77,64 @@ impl FoldChoice for Chosen {
             Datatype::U32 => self.integers::<u32>(job),
             Datatype::I64 => self.integers::<i64>(job),
             Datatype::U64 => self.integers::<u64>(job),
-            Datatype::F16 => self.numbers::<f16>(job),
-            Datatype::Bf16 => self.numbers::<bf16>(job),
-            Datatype::F32 => self.numbers::<f32>(job),
-            Datatype::F64 => self.numbers::<f64>(job),
-            Datatype::F8E4M3 => self.numbers::<Fp8E4M3>(job),
-            Datatype::F8E5M2 => self.numbers::<Fp8E5M2>(job),
+            Datatype::F16 => self.floats::<f16>(job),
+            Datatype::Bf16 => self.floats::<bf16>(job),
+            Datatype::F32 => self.floats::<f32>(job),
+            Datatype::F64 => self.floats::<f64>(job),
+            Datatype::F8E4M3 => self.floats::<Fp8E4M3>(job),
+            Datatype::F8E5M2 => self.floats::<Fp8E5M2>(job),
         }
     }
+
+    #[inline(always)]
+    fn encode(self) -> [u64; 3] {
+        let Self { reduction, stage } = self;
+        let first = reduction.datatype as u64
+            | (reduction.op as u64) << OP
+            | u64::from(stage.first_is_partial) << FIRST_IS_PARTIAL
+            | u64::from(stage.rest_are_partial) << REST_ARE_PARTIAL;
+        [first, reduction.scalar, u64::from(stage.finishes)]
+    }
+
+    #[inline(always)]
+    fn decode([first, scalar, finishes]: [u64; 3]) -> Self {
+        let stage = Stage {
+            first_is_partial: first >> FIRST_IS_PARTIAL & 1 == 1,
+            rest_are_partial: first >> REST_ARE_PARTIAL & 1 == 1,
+            finishes: finishes as u32,
+        };
+        let datatype = Datatype::from_raw(first as u32 & 0xff);
+        let op = Op::from_raw((first >> OP) as u32 & 0xff);
+        Self { reduction: Reduction { datatype, op, scalar }, stage }
+    }
 }
+
+/// Where the parts of a [`Chosen`] are in its first word.
+const OP: u32 = 8;
+const FIRST_IS_PARTIAL: u32 = 16;
+const REST_ARE_PARTIAL: u32 = 17;
+
+/// Whether a loop looks at the operator as it goes. A GPU gets such loops, one for each type: there they are as fast, as
+/// memory decides, and one for each operator too would be ten times as much text as all kernels. A CPU gets one for each.
+const ANY: bool = cfg!(target_arch = "nvptx64");
 
 impl Chosen {
     #[inline(always)]
     fn integers<T: Integer>(self, job: impl FoldJob) -> bool {
         match self.reduction.op {
+            op if ANY => self.with(job, AnyOfIntegers { op, scalar: self.scalar::<T>() }),
             Op::And => self.with::<T>(job, BitAnd),
             Op::Or => self.with::<T>(job, BitOr),
             Op::Xor => self.with::<T>(job, BitXor),
+            _ => self.numbers::<T>(job),
+        }
+    }
+
+    #[inline(always)]
+    fn floats<T: Number>(self, job: impl FoldJob) -> bool {
+        match self.reduction.op {
+            op @ (Op::Min | Op::Max) if ANY => self.with::<T>(job, AnyExtreme { op }),
+            op if ANY => self.with(job, AnyOfFloats { op, scalar: self.scalar::<T>() }),
             _ => self.numbers::<T>(job),
         }
     }
@@ -102,10 +146,7 @@ impl Chosen {
             Op::Min => self.with::<T>(job, Min),
             Op::Max => self.with::<T>(job, Max),
             Op::Avg => self.with::<T>(job, Avg),
-            Op::PreMulSum => {
-                let scalar = self.reduction.scalar.to_ne_bytes();
-                self.with::<T>(job, PreMulSum(bytemuck::pod_read_unaligned::<T>(&scalar[..size_of::<T>()])))
-            }
+            Op::PreMulSum => self.with::<T>(job, PreMulSum(self.scalar::<T>())),
             // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
             Op::Sum | Op::And | Op::Or | Op::Xor => self.with::<T>(job, Sum),
         }
@@ -115,6 +156,91 @@ impl Chosen {
     fn with<T: Number>(self, job: impl FoldJob, op: impl ReduceOp<T>) -> bool {
         job.run(&Staged { op, stage: self.stage })
     }
+
+    /// The scalar of a premul-sum.
+    #[inline(always)]
+    fn scalar<T: Number>(self) -> T {
+        bytemuck::pod_read_unaligned(&self.reduction.scalar.to_ne_bytes()[..size_of::<T>()])
+    }
+}
+
+/// Any operator on integers, which are their own accumulators.
+#[derive(Clone, Copy)]
+struct AnyOfIntegers<T> {
+    op: Op,
+    scalar: T,
+}
+
+/// Sums and products of floats, and what is made of them.
+#[derive(Clone, Copy)]
+struct AnyOfFloats<T> {
+    op: Op,
+    scalar: T,
+}
+
+/// Minimum or maximum of floats, which is one of them.
+#[derive(Clone, Copy)]
+struct AnyExtreme {
+    op: Op,
+}
+
+macro_rules! any_of {
+    ($any:ident $(<$scalar:ident>)?, $bound:ident, $acc:ty, |$self:ident, $value:ident| $lift:expr, |$a:ident, $b:ident| $combine:expr,
+        |$sum:ident, $members:ident| $finish:expr) => {
+        impl<T: $bound> ReduceOp<T> for $any $(<$scalar>)? {
+            type Acc = $acc;
+            #[inline(always)]
+            fn lift($self, value: T) -> $acc {
+                let $value = AccumulateIn::<$acc>::into_acc(value);
+                $lift
+            }
+            #[inline(always)]
+            fn resume(self, partial: T) -> $acc {
+                AccumulateIn::<$acc>::into_acc(partial)
+            }
+            #[inline(always)]
+            fn combine($self, $a: $acc, $b: $acc) -> $acc {
+                $combine
+            }
+            #[inline(always)]
+            fn lower(self, acc: $acc) -> T {
+                AccumulateIn::<$acc>::from_acc(acc)
+            }
+            #[inline(always)]
+            fn finish($self, $sum: $acc, $members: usize) -> T {
+                AccumulateIn::<$acc>::from_acc($finish)
+            }
+        }
+    };
+}
+
+any_of! {
+    AnyOfIntegers<T>, Integer, T,
+    |self, value| if self.op == Op::PreMulSum { value.times(self.scalar) } else { value },
+    |a, b| match self.op {
+        Op::Prod => a.times(b),
+        Op::Min => a.smaller(b),
+        Op::Max => a.larger(b),
+        Op::And => a.and(b),
+        Op::Or => a.or(b),
+        Op::Xor => a.xor(b),
+        Op::Sum | Op::Avg | Op::PreMulSum => a.plus(b),
+    },
+    |sum, members| if self.op == Op::Avg { sum.over(members) } else { sum }
+}
+
+any_of! {
+    AnyOfFloats<T>, Number, T::Acc,
+    |self, value| if self.op == Op::PreMulSum { value.times(self.scalar.into_acc()) } else { value },
+    |a, b| if self.op == Op::Prod { a.times(b) } else { a.plus(b) },
+    |sum, members| if self.op == Op::Avg { sum.over(members) } else { sum }
+}
+
+any_of! {
+    AnyExtreme, Number, T,
+    |self, value| value,
+    |a, b| if self.op == Op::Min { a.smaller(b) } else { a.larger(b) },
+    |sum, _members| sum
 }
 
 macro_rules! typed {

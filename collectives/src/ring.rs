@@ -11,7 +11,7 @@
 use congruent_device::{Ctx, Group, Pod, Rank, Sym, Tag, Team};
 
 use crate::call::Call;
-use crate::link::Link;
+use crate::link::{Incoming, Outgoing, largest_piece};
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
 use crate::share::Share;
@@ -117,8 +117,8 @@ pub fn all_gather<T: Pod, G: Tag>(
         ctx.copy(group, call.mine(call.part(dst, call.me)), call.mine(src));
     }
     if call.n > 1 {
+        ready(&call, group, true, true);
         let mut ring = Ring::open(&call);
-        ring.ready(group, true, true);
         for lap in 0..ring.laps(src) {
             let piece = |c| cut(&call, call.part(dst, c), lap);
             ring.give(group, piece(call.me));
@@ -157,9 +157,9 @@ pub fn broadcast<T: Pod, G: Tag>(
         ctx.copy(group, call.mine(dst), call.mine(src));
     }
     if call.n > 1 {
-        let mut ring = Ring::open(&call);
         let last = call.wrap(call.me + 1) == root;
-        ring.ready(group, call.me != root, !last);
+        ready(&call, group, call.me != root, !last);
+        let mut ring = Ring::open(&call);
         for lap in 0..ring.laps(dst) {
             let piece = cut(&call, dst, lap);
             let _step = call.step("broadcast", (lap, ring.laps(dst)), ring.right, piece.bytes());
@@ -224,67 +224,58 @@ pub fn reduce<T: Pod, G: Tag>(
 /// Piece `lap` of this block's share of a chunk.
 #[inline(always)]
 fn cut<T: Pod, G: Tag>(call: &Call<'_, G>, chunk: Sym<T>, lap: usize) -> Sym<T> {
-    let (mine, most) = (call.mine(chunk), Link::most::<T>(call));
+    let (mine, most) = (call.mine(chunk), largest_piece::<T, G>(call));
     mine.slice((lap * most).min(mine.len())..((lap + 1) * most).min(mine.len()))
 }
 
-/// The links with both neighbours.
+/// Whether data goes straight to where it belongs at the right neighbour, and not through its queue.
+#[inline(always)]
+fn straight<G: Tag>(call: &Call<'_, G>) -> bool {
+    call.view.protocol() == Protocol::Simple
+}
+
+/// Tells the left neighbour that it may write here, if this member `gets`, and awaits the same of the right one, if it
+/// `gives`.
+#[inline(always)]
+#[track_caller]
+fn ready<G: Tag>(call: &Call<'_, G>, group: &impl Group, gets: bool, gives: bool) {
+    if straight(call) && gets {
+        let mut to_left = Outgoing::open(call, call.after(call.n - 1));
+        to_left.knock(group);
+        to_left.close(group);
+    }
+    if straight(call) && gives {
+        let mut from_right = Incoming::open(call, call.after(1));
+        from_right.hear(group);
+        from_right.close(group);
+    }
+}
+
+/// The way from the left neighbour and the way to the right one.
 struct Ring<'l, 'c, G> {
     call: &'l Call<'c, G>,
     right: Rank<G>,
-    to_left: Link<'l, 'c, G>,
-    /// `None` in a team of two, where the left neighbour is the right one.
-    to_right: Option<Link<'l, 'c, G>>,
+    from_left: Incoming<'l, 'c, G>,
+    to_right: Outgoing<'l, 'c, G>,
 }
 
 impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
     #[inline(always)]
     fn open(call: &'l Call<'c, G>) -> Self {
         let (left, right) = (call.after(call.n - 1), call.after(1));
-        let to_right = (call.n > 2).then(|| Link::open(call, right));
-        Self { call, right, to_left: Link::open(call, left), to_right }
+        Self { call, right, from_left: Incoming::open(call, left), to_right: Outgoing::open(call, right) }
     }
 
     #[inline(always)]
     fn close(self, group: &impl Group) {
-        self.to_left.close(group);
-        if let Some(link) = self.to_right {
-            link.close(group);
-        }
-    }
-
-    #[inline(always)]
-    fn to_right(&mut self) -> &mut Link<'l, 'c, G> {
-        match &mut self.to_right {
-            Some(link) => link,
-            None => &mut self.to_left,
-        }
+        self.from_left.close(group);
+        self.to_right.close(group);
     }
 
     /// How many laps a chunk takes, of which none is longer.
     #[inline(always)]
     fn laps<T: Pod>(&self, chunk: Sym<T>) -> usize {
-        self.call.mine(chunk).len().div_ceil(Link::<G>::most::<T>(self.call))
-    }
-
-    /// Whether data goes straight to where it belongs at the right neighbour, and not through its queue.
-    #[inline(always)]
-    fn straight(&self) -> bool {
-        self.call.view.protocol() == Protocol::Simple
-    }
-
-    /// Tells the left neighbour that it may write here, if it `gets`, and awaits the same of the right one, if this `gives`.
-    #[inline(always)]
-    #[track_caller]
-    fn ready(&mut self, group: &impl Group, gets: bool, gives: bool) {
-        if self.straight() {
-            if gets {
-                self.to_left.knock(group);
-            }
-            if gives {
-                self.to_right().hear(group);
-            }
-        }
+        self.call.mine(chunk).len().div_ceil(largest_piece::<T, G>(self.call))
     }
 
     /// Sends a contribution to the right.
@@ -293,7 +284,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
     fn send<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>, op: impl Reducer<T>) {
         if !piece.is_empty() {
             let own = piece.at(self.call.own());
-            self.to_right().send(group, piece.len(), None, [own], op, Stage::RAW);
+            self.to_right.send(group, piece.len(), None, [own], op, Stage::RAW);
         }
     }
 
@@ -305,23 +296,23 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         if piece.is_empty() {
             return;
         }
-        let (call, right, straight) = (self.call, self.right, self.straight());
-        let src = [self.to_left.input(group, piece.len()), piece.at(call.own()).into()];
+        let (call, right, straight) = (self.call, self.right, straight(self.call));
+        let src = [self.from_left.input(group, piece.len()), piece.at(call.own()).into()];
         let last = Stage::MORE.finish(call.n);
         match to {
-            None => self.to_right().send(group, piece.len(), None, src, op, Stage::MORE),
+            None => self.to_right.send(group, piece.len(), None, src, op, Stage::MORE),
             Some(to) if !pass => op.fold(group, call.ctx, [to.at(call.own())], src, last),
-            Some(to) if !straight => self.to_right().send(group, piece.len(), Some(to), src, op, last),
+            Some(to) if !straight => self.to_right.send(group, piece.len(), Some(to), src, op, last),
             Some(to) if call.ctx.reaches(right) => {
                 op.fold(group, call.ctx, [to.at(call.own()), to.at(right)], src, last);
-                self.to_right().knock(group);
+                self.to_right.knock(group);
             }
             Some(to) => {
                 op.fold(group, call.ctx, [to.at(call.own())], src, last);
-                self.to_right().put(group, to, to);
+                self.to_right.put(group, to, to);
             }
         }
-        self.to_left.release(group);
+        self.from_left.release(group);
     }
 
     /// One lap of the reduce-scatter: `src(c)` is this member's piece of chunk `c`, and the result of its own goes to `dst`,
@@ -352,10 +343,10 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
     #[track_caller]
     fn give<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
         if piece.is_empty() {
-        } else if self.straight() {
-            self.to_right().put(group, piece, piece);
+        } else if straight(self.call) {
+            self.to_right.put(group, piece, piece);
         } else {
-            self.to_right().pass(group, piece);
+            self.to_right.pass(group, piece);
         }
     }
 
@@ -366,17 +357,17 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         if piece.is_empty() {
             return;
         }
-        if self.straight() {
-            self.to_left.hear(group);
+        if straight(self.call) {
+            self.from_left.hear(group);
             if pass {
-                self.to_right().put(group, piece, piece);
+                self.to_right.put(group, piece, piece);
             }
         } else if pass {
-            let input = self.to_left.input(group, piece.len());
-            self.to_right().send(group, piece.len(), Some(piece), [input], Keep, Stage::RAW);
-            self.to_left.release(group);
+            let input = self.from_left.input(group, piece.len());
+            self.to_right.send(group, piece.len(), Some(piece), [input], Keep, Stage::RAW);
+            self.from_left.release(group);
         } else {
-            self.to_left.receive(group, piece);
+            self.from_left.receive(group, piece);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Waiting for whichever of several signals comes first.
 
 use congruent_heap::abi::NO_PE;
+use congruent_heap::refuse;
 use congruent_heap::{Awaited, Pe, Signal};
 
 use crate::poll::reaches;
@@ -26,7 +27,7 @@ impl Ctx<'_> {
         let (mut found, mut failed) = (0, false);
         if group.leader() {
             let Some((first, value)) = (0..count).find_map(&each) else {
-                panic!("none of these signals is awaited");
+                refuse!("none of these signals is awaited");
             };
             let ready =
                 |i: &usize| each(*i).is_some_and(|(awaited, value)| reaches(self.signal_value(awaited.word()), value));

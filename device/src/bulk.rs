@@ -3,6 +3,7 @@
 //! Safe to call and vectorised on every machine, so that algorithms need neither `unsafe` nor word loops. Accesses are
 //! relaxed and may tear (MM-1); order comes from notify and wait, as for put and get.
 
+use congruent_heap::refuse;
 use congruent_heap::{Place, Pod, Sym};
 
 use crate::ends::Resolved;
@@ -10,7 +11,7 @@ use crate::group::share;
 use crate::poll::Patience;
 use crate::rma::check_same;
 use crate::sealed::Sealed;
-use crate::{Ctx, End, Ends, Group, arch};
+use crate::{Ctx, End, Ends, Group, arch, ends};
 
 /// How values of `T` become one: taken up one after the other, in the order of the sources, and given as a `T` at the end.
 pub trait Fold<T> {
@@ -25,9 +26,15 @@ pub trait Fold<T> {
 }
 
 /// Runs a [`FoldJob`] with a type and a fold that it knows: what [`Ctx::fold_as`] takes.
-pub trait FoldChoice {
+pub trait FoldChoice: Copy {
+    /// Whether it is of one or a few types only, so that on a GPU a group that is less than a block may fold inline.
+    const IS_SMALL: bool = false;
     /// Calls [`FoldJob::run`] once and gives its result.
     fn run(self, job: impl FoldJob) -> bool;
+    /// All that it is, in three words: on a GPU the job runs in a function of its own, which takes words only.
+    fn encode(self) -> [u64; 3];
+    /// What [`encode`](FoldChoice::encode) was called on.
+    fn decode(words: [u64; 3]) -> Self;
 }
 
 /// A fold that is only short of its type.
@@ -39,58 +46,24 @@ pub trait FoldJob: Sealed {
     fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> bool;
 }
 
-#[cfg(not(target_arch = "nvptx64"))]
-struct Job<'j> {
-    share: arch::Share,
-    dst: &'j dyn arch::Ends,
-    src: &'j dyn arch::Ends,
-    bytes: usize,
-    patience: Patience<'j>,
-}
-#[cfg(target_arch = "nvptx64")]
-struct Job<'j, D, S> {
-    share: arch::Share,
-    dst: &'j D,
-    src: &'j S,
-    bytes: usize,
-    patience: Patience<'j>,
-}
+/// Moves bytes as they are.
+#[derive(Clone, Copy)]
+struct Moving;
 
-#[cfg(not(target_arch = "nvptx64"))]
-impl Sealed for Job<'_> {}
-#[cfg(target_arch = "nvptx64")]
-impl<D, S> Sealed for Job<'_, D, S> {}
-
-macro_rules! run_job {
-    () => {
-        #[inline(always)]
-        fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> bool {
-            let aligned = |start: *mut u8| (start as usize).is_multiple_of(align_of::<T>());
-            let whole = self.bytes.is_multiple_of(size_of::<T>());
-            if !whole || !each_plain(self.dst, aligned) || !each_plain(self.src, aligned) {
-                panic!("bytes that are folded as a type are aligned for it and end with an element");
-            }
-            // SAFETY: `fold_as` resolved the ends to mapped ranges of `bytes` bytes, which are whole elements, aligned.
-            unsafe { arch::fold(self.share, self.dst, self.src, self.bytes / size_of::<T>(), fold, self.patience) }
-        }
-    };
-}
-#[cfg(not(target_arch = "nvptx64"))]
-impl FoldJob for Job<'_> {
-    run_job!();
-}
-#[cfg(target_arch = "nvptx64")]
-impl<D: arch::Ends, S: arch::Ends> FoldJob for Job<'_, D, S> {
-    run_job!();
-}
-
-/// Whether all plain ends start at such an address.
-#[inline(always)]
-fn each_plain(ends: &(impl arch::Ends + ?Sized), ok: impl Fn(*mut u8) -> bool) -> bool {
-    (0..ends.count()).all(|i| {
-        let end = ends.end(i);
-        end.form != arch::Form::Plain || ok(end.start)
-    })
+impl FoldChoice for Moving {
+    const IS_SMALL: bool = true;
+    #[inline(always)]
+    fn run(self, job: impl FoldJob) -> bool {
+        job.run(&Combining(|value: u8, _| value))
+    }
+    #[inline(always)]
+    fn encode(self) -> [u64; 3] {
+        [0; 3]
+    }
+    #[inline(always)]
+    fn decode(_words: [u64; 3]) -> Self {
+        Self
+    }
 }
 
 /// Folds with a function of two values.
@@ -169,13 +142,15 @@ impl Ctx<'_> {
     /// As [`fold`](Ctx::fold).
     ///
     /// # Panics
-    /// As [`fold`](Ctx::fold), and where an end is not aligned for the type or ends within an element.
+    /// As [`fold`](Ctx::fold), where an end is not aligned for the type or ends within an element, and on a GPU where the
+    /// group is less than a block.
     #[inline(always)]
     #[track_caller]
     pub fn fold_as(&self, group: &impl Group, dst: impl Ends<u8>, src: impl Ends<u8>, choice: impl FoldChoice) {
         self.fold_by(group, dst, src, |dst, src, bytes| {
             let patience = Patience { waiter: self.waiter(), budget_ns: self.abi.deadline_ns };
-            choice.run(Job { share: share(group), dst, src, bytes, patience })
+            // SAFETY: the ends resolve to mapped ranges of `bytes` bytes.
+            unsafe { arch::fold_chosen(group, dst, src, bytes, choice, patience) }
         });
     }
 
@@ -189,7 +164,7 @@ impl Ctx<'_> {
         fold: impl FnOnce(&Resolved<'_, D, T>, &Resolved<'_, S, T>, usize) -> bool,
     ) {
         if src.count() == 0 {
-            panic!("a fold needs a source");
+            refuse!("a fold needs a source");
         }
         let len = src.get(0).len();
         let (dst, src) = (Resolved::new(self, dst, len), Resolved::new(self, src, len));
@@ -221,7 +196,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn transfer<T: Pod, G>(&self, group: &impl Group, dst: impl Ends<T>, src: End<T, G>) {
-        self.fold(group, dst, [src], Combining(|value, _| value));
+        self.fold_as(group, ends(dst.count(), |i| dst.get(i).bytes()), [src.bytes()], Moving);
     }
 
     /// Where a place is that loads and stores reach.
@@ -229,7 +204,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn near<T: Pod, G>(&self, place: Place<T, G>) -> *mut T {
         if self.is_proxied(place.pe()) {
-            panic!("folds work on peers that loads and stores reach; this one is reached through a proxy");
+            refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
         }
         self.reach(place)
     }

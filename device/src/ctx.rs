@@ -1,5 +1,6 @@
 //! The context: which PE this is, where the heaps are, and this PE's own memory.
 
+use congruent_heap::refuse;
 use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi;
@@ -113,7 +114,7 @@ impl<'m> Ctx<'m> {
     #[track_caller]
     fn element<T: Pod>(&self, sym: Sym<T>, i: usize) -> *mut T {
         if i >= sym.len() {
-            panic!("symmetric index out of bounds");
+            refuse!("symmetric index out of bounds");
         }
         // SAFETY: `locate` checked all `len` elements, and `i < len`.
         unsafe { self.locate(sym, self.pe()).add(i) }
@@ -124,10 +125,10 @@ impl<'m> Ctx<'m> {
     #[track_caller]
     pub(crate) fn locate<T: Element>(&self, sym: Sym<T>, pe: Pe) -> *mut T {
         if !sym.fits(self.abi.heap_bytes) {
-            panic!("a symmetric object reaches past the heap: is it of another world?");
+            refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
         if pe.raw() >= self.abi.npes {
-            panic!("a rank names a PE that this world lacks: is it of another world?");
+            refuse!("a rank names a PE that this world lacks: is it of another world?");
         }
         with_exposed_provenance_mut(self.abi.address(pe, sym.offset()) as usize)
     }

@@ -1,5 +1,6 @@
 //! A peer's memory by load and store, where the machine reaches it so.
 
+use congruent_heap::refuse;
 use core::marker::PhantomData;
 
 use congruent_heap::{Place, Pod, Rank};
@@ -74,7 +75,7 @@ impl<T: Pod> Peer<'_, T> {
     #[track_caller]
     fn check(&self, i: usize) {
         if i >= self.len {
-            panic!("index out of bounds of a peer's memory");
+            refuse!("index out of bounds of a peer's memory");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! arrival are one access: no signal, no fence, twice the bytes (MM-8). In *lines* (LL128) the last 8 bytes of each line are the
 //! flag: 15/16 of the bytes are data, but the line must arrive as a whole, which only some hardware grants.
 
+use congruent_heap::refuse;
 use core::marker::PhantomData;
 
 use congruent_heap::{Place, Pod, World};
@@ -49,12 +50,12 @@ impl<T: Pod, G> Packed<T, G> {
     /// `len` elements in packets at the start of `words`.
     ///
     /// # Panics
-    /// Where `words` is too short, or elements do not fill packets: their size is 1, 2 or a multiple of 4.
+    /// Where `words` is too short, or elements have not 1, 2, 4 or 8 bytes.
     #[inline(always)]
     #[track_caller]
     pub fn packets(words: Place<u64, G>, len: usize, flag: u32) -> Self {
-        if !(size_of::<T>().is_multiple_of(4) || 4usize.is_multiple_of(size_of::<T>())) {
-            panic!("packets carry elements of 1, 2 or a multiple of 4 bytes");
+        if !8usize.is_multiple_of(size_of::<T>()) {
+            refuse!("packets carry elements of 1, 2, 4 or 8 bytes");
         }
         Self::new(words, len, flag, 0)
     }
@@ -67,10 +68,10 @@ impl<T: Pod, G> Packed<T, G> {
     #[track_caller]
     pub fn lines(words: Place<u64, G>, len: usize, flag: u32, line: u32) -> Self {
         if !matches!(line, 16 | 32 | 64 | 128) {
-            panic!("lines have 16, 32, 64 or 128 bytes");
+            refuse!("lines have 16, 32, 64 or 128 bytes");
         }
         if !8usize.is_multiple_of(size_of::<T>()) {
-            panic!("lines carry elements of 1, 2, 4 or 8 bytes");
+            refuse!("lines carry elements of 1, 2, 4 or 8 bytes");
         }
         Self::new(words, len, flag, line)
     }
@@ -86,7 +87,7 @@ impl<T: Pod, G> Packed<T, G> {
     fn new(words: Place<u64, G>, len: usize, flag: u32, line: u32) -> Self {
         let needs = packed_words(len * size_of::<T>(), line);
         if words.len() < needs {
-            panic!("too few words for these elements in packets");
+            refuse!("too few words for these elements in packets");
         }
         Self { words: words.slice(..needs), len, flag, line, element: PhantomData }
     }
@@ -122,6 +123,20 @@ impl<T: Pod, G, F: Fn(usize) -> End<T, G>> Ends<T> for Computed<T, G, F> {
     }
 }
 
+/// Element `i`, the last one past the end, by comparisons: an array that is indexed is in memory, which on a GPU is slow.
+#[inline(always)]
+fn choose<V: Copy, const N: usize>(values: &[V; N], i: usize) -> V {
+    let mut chosen = values[N - 1];
+    let mut k = N - 1;
+    while k > 0 {
+        k -= 1;
+        if i == k {
+            chosen = values[k];
+        }
+    }
+    chosen
+}
+
 impl<T: Pod, G, const N: usize> Ends<T> for [Place<T, G>; N] {
     type Team = G;
     #[inline(always)]
@@ -130,7 +145,7 @@ impl<T: Pod, G, const N: usize> Ends<T> for [Place<T, G>; N] {
     }
     #[inline(always)]
     fn get(&self, i: usize) -> End<T, G> {
-        End::Plain(self[i])
+        End::Plain(choose(self, i))
     }
 }
 
@@ -142,11 +157,22 @@ impl<T: Pod, G, const N: usize> Ends<T> for [End<T, G>; N] {
     }
     #[inline(always)]
     fn get(&self, i: usize) -> End<T, G> {
-        self[i]
+        choose(self, i)
     }
 }
 
 impl<T: Pod, G> End<T, G> {
+    /// The same bytes, as bytes.
+    #[inline(always)]
+    pub fn bytes(self) -> End<u8, G> {
+        match self {
+            Self::Plain(place) => End::Plain(place.bytes()),
+            Self::Packed(Packed { words, len, flag, line, .. }) => {
+                End::Packed(Packed { words, len: len * size_of::<T>(), flag, line, element: PhantomData })
+            }
+        }
+    }
+
     /// How many elements.
     #[inline(always)]
     pub fn len(&self) -> usize {

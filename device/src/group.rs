@@ -8,6 +8,8 @@ use crate::sealed::Sealed;
 
 /// Threads that act together.
 pub trait Group: Sealed {
+    /// Whether it is the whole block.
+    const IS_BLOCK: bool = false;
     /// This thread's index in the group.
     fn rank(&self) -> usize;
     /// How many threads the group has. Never assume a number: on the CPU a block may be one thread.
@@ -112,6 +114,7 @@ impl Sealed for Warp<'_> {}
 impl Sealed for Thread {}
 
 impl Group for Block<'_> {
+    const IS_BLOCK: bool = true;
     #[inline(always)]
     fn rank(&self) -> usize {
         self.lane.thread() as usize

@@ -66,6 +66,8 @@ pub use congruent_heap::{
 pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
 pub use bulk::{Fold, FoldChoice, FoldJob};
+#[doc(hidden)]
+pub use congruent_heap::refuse;
 pub use ctx::Ctx;
 pub use direct::Peer;
 pub use disagree::Disagreement;

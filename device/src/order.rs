@@ -1,5 +1,6 @@
 //! What orders data and tells peers about it: notify, put_signal, fence and quiet.
 
+use congruent_heap::refuse;
 use congruent_heap::{Notify, NotifyOp, Place, Pod, Rank, Sym};
 
 use crate::rma::check_same;
@@ -40,7 +41,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
         if place.pe() != notify.pe() {
-            panic!("put_signal signals the PE that it puts to");
+            refuse!("put_signal signals the PE that it puts to");
         }
         if self.is_proxied(place.pe()) {
             check_same(place.len(), src.len());

@@ -22,6 +22,7 @@ pub(crate) struct Patience<'m> {
     pub(crate) budget_ns: u64,
 }
 
+#[cfg(not(target_arch = "nvptx64"))]
 impl Patience<'_> {
     /// Waits until `arrived`; false when the kernel must end, and then the reason is recorded.
     #[cold]

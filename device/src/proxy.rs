@@ -48,9 +48,7 @@ impl Ctx<'_> {
     /// Sends a signal.
     #[cold]
     pub(crate) fn ask_signal(&self, notify: Notify) -> u64 {
-        let (then, second, signal) = tail(Some(notify));
-        let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
-        self.ask(Request { header, second, signal, ..request(notify.pe(), 0, 0, 0) })
+        signal(self.waiter(), self.abi.ring, self.abi.deadline_ns, notify)
     }
 
     /// Sets a word of a peer's, after all that was asked of it before. False when the kernel must end.
@@ -118,13 +116,7 @@ impl Ctx<'_> {
 
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        let ring = self.abi.ring;
-        let ticket = reserve(self.waiter(), ring, self.abi.deadline_ns);
-        if ticket != ENDING {
-            fill(ring, ticket, request.peer, request.remote, request.local, request.bytes);
-            publish(ring, ticket, request.header, request.value, request.second, request.signal);
-        }
-        ticket
+        enqueue(self.waiter(), self.abi.ring, self.abi.deadline_ns, request)
     }
 
     /// Waits for the reply to request `ticket`, and frees its entry.
@@ -154,6 +146,44 @@ impl Ctx<'_> {
     fn ring(&self) -> *mut Ring {
         with_exposed_provenance_mut(self.abi.ring as usize)
     }
+}
+
+/// Puts a request into the ring. [`ENDING`] when the kernel must end.
+#[inline(always)]
+fn enqueue(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u64 {
+    let ticket = reserve(waiter, ring, budget_ns);
+    if ticket != ENDING {
+        fill(ring, ticket, request.peer, request.remote, request.local, request.bytes);
+        publish(ring, ticket, request.header, request.value, request.second, request.signal);
+    }
+    ticket
+}
+
+/// Asks for a signal.
+#[cfg(not(target_arch = "nvptx64"))]
+fn signal(waiter: Waiter<'_>, ring: u64, budget_ns: u64, notify: Notify) -> u64 {
+    let (then, second, signal) = tail(Some(notify));
+    let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
+    enqueue(waiter, ring, budget_ns, Request { header, second, signal, ..request(notify.pe(), 0, 0, 0) })
+}
+
+/// The same, by a function of few scalar arguments: kernels notify in many places.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+fn signal(waiter: Waiter<'_>, ring: u64, budget_ns: u64, notify: Notify) -> u64 {
+    let adds = u64::from(notify.op() == NotifyOp::Add) << 63;
+    let who = u64::from(waiter.pe) | u64::from(notify.pe().raw()) << 32 | adds;
+    signal_apart(ring, waiter.control, budget_ns, who, notify.value(), notify.offset())
+}
+
+#[cfg(target_arch = "nvptx64")]
+#[inline(never)]
+fn signal_apart(ring: u64, control: u64, budget_ns: u64, who: u64, second: u64, signal: u64) -> u64 {
+    let then = if who >> 63 == 1 { Then::Add } else { Then::Set };
+    let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
+    let peer = Pe::new((who >> 32) as u32 & (u32::MAX >> 1));
+    let waiter = Waiter { lane: arch::Lane::new(), control, pe: who as u32 };
+    enqueue(waiter, ring, budget_ns, Request { header, second, signal, ..request(peer, 0, 0, 0) })
 }
 
 // Three functions of few scalar arguments each: more would travel through local memory on a GPU.

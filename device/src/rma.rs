@@ -2,6 +2,7 @@
 //!
 //! Data accesses are relaxed (MM-1): what orders them is a notify, a fence, a quiet or a barrier after them.
 
+use congruent_heap::refuse;
 use congruent_heap::{Place, Pod, Sym};
 
 use crate::group::share;
@@ -189,7 +190,7 @@ impl Ctx<'_> {
 #[track_caller]
 pub(crate) fn check_same(dst: usize, src: usize) {
     if dst != src {
-        panic!("destination and source have different lengths");
+        refuse!("destination and source have different lengths");
     }
 }
 
@@ -197,9 +198,9 @@ pub(crate) fn check_same(dst: usize, src: usize) {
 #[track_caller]
 fn check_strided<T: Pod>(sym: Sym<T>, stride: usize, count: usize) {
     if stride == 0 {
-        panic!("a stride is at least 1 element");
+        refuse!("a stride is at least 1 element");
     }
     if count > 0 && (count - 1).checked_mul(stride).is_none_or(|last| last >= sym.len()) {
-        panic!("strided elements out of bounds");
+        refuse!("strided elements out of bounds");
     }
 }

@@ -1,7 +1,10 @@
 //! Teams in a kernel: who is in it, and its barrier.
 
+use core::ptr::with_exposed_provenance_mut;
+
 use congruent_heap::abi::{FaultKind, NO_PE, SyncLayout};
-use congruent_heap::{Rank, Tag, TeamView, World};
+use congruent_heap::refuse;
+use congruent_heap::{KernelArg, Rank, Tag, TeamView, World};
 
 use crate::{Ctx, Group, arch};
 
@@ -17,7 +20,11 @@ pub struct Team<'c, G = World> {
 
 impl<'c, G: Tag> Team<'c, G> {
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
+        if !view.members().fits(ctx.abi.heap_bytes) {
+            refuse!("a team's list reaches past the heap: is it of another world?");
+        }
         Self { ctx, view }
     }
 
@@ -49,14 +56,21 @@ impl<'c, G: Tag> Team<'c, G> {
     pub fn rank(&self, i: usize) -> Rank<G> {
         match self.get(i) {
             Some(rank) => rank,
-            None => panic!("rank out of range of its team"),
+            None => refuse!("rank out of range of its team"),
         }
     }
 
     /// Member `i`, or `None` where there is no such member.
     #[inline(always)]
     pub fn get(&self, i: usize) -> Option<Rank<G>> {
-        (i < self.size()).then(|| self.view.rank_with(i, |i| self.ctx.load(self.view.members(), i)))
+        (i < self.size()).then(|| {
+            self.view.rank_with(i, |i| {
+                let list = self.ctx.abi.address(self.ctx.pe(), self.view.members().offset());
+                let member: *const u32 = with_exposed_provenance_mut::<u32>(list as usize).wrapping_add(i);
+                // SAFETY: the list is on this PE's heap (`new`), aligned, and has `size` elements.
+                unsafe { arch::load(member) }
+            })
+        })
     }
 
     /// The member after this PE, in a ring.

@@ -15,6 +15,7 @@ mod alloc;
 mod argument;
 mod pe;
 mod pod;
+mod refuse;
 #[cfg(not(target_arch = "nvptx64"))]
 mod retire;
 mod signal;
@@ -26,6 +27,8 @@ pub use alloc::{AllocError, Allocator, FreeError, GRANULE, HeapStats, MAX_ALIGN}
 pub use argument::KernelArg;
 pub use pe::{Node, Pe, Rank, Tag, World};
 pub use pod::{Element, Fp8E4M3, Fp8E5M2, Locatable, Pod, ValueAt, bf16, f16};
+#[doc(hidden)]
+pub use refuse::refused;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use retire::{DecodeError, Retired};
 pub use signal::{Awaited, Notify, NotifyOp, Semaphore, Signal};

@@ -1,5 +1,6 @@
 //! Symmetric objects: [`Sym`] is the same bits on every PE, [`Place`] is one PE's copy of it.
 
+use crate::refuse;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
@@ -36,10 +37,12 @@ impl<T: Element> Sym<T> {
     /// Where `offset` is not aligned for `T`, or the object would reach past the largest address.
     pub const fn from_raw(offset: u64, len: u64) -> Self {
         const { assert!(size_of::<T>() > 0, "a symmetric element has a size") };
-        assert!(offset.is_multiple_of(align_of::<T>() as u64), "a symmetric object is aligned for its type");
+        if !offset.is_multiple_of(align_of::<T>() as u64) {
+            refuse!("a symmetric object is aligned for its type");
+        }
         match len.checked_mul(size_of::<T>() as u64) {
             Some(bytes) if bytes <= i64::MAX as u64 && offset <= i64::MAX as u64 => {}
-            _ => panic!("a symmetric object fits in the address space"),
+            _ => refuse!("a symmetric object fits in the address space"),
         }
         Self { offset, len, element: PhantomData }
     }
@@ -98,7 +101,7 @@ impl<T: Element> Sym<T> {
     pub fn slice(self, range: impl RangeBounds<usize>) -> Self {
         match self.get(range) {
             Some(part) => part,
-            None => panic!("symmetric slice out of bounds"),
+            None => refuse!("symmetric slice out of bounds"),
         }
     }
 
@@ -110,7 +113,7 @@ impl<T: Element> Sym<T> {
     #[track_caller]
     pub fn elem(self, i: usize) -> Self {
         if i >= self.len() {
-            panic!("symmetric element out of bounds");
+            refuse!("symmetric element out of bounds");
         }
         self.part(i, i + 1)
     }
@@ -123,7 +126,7 @@ impl<T: Element> Sym<T> {
     #[track_caller]
     pub fn chunk(self, i: usize, n: usize) -> Self {
         if i >= n {
-            panic!("symmetric chunk out of bounds");
+            refuse!("symmetric chunk out of bounds");
         }
         let each = self.len().div_ceil(n);
         let start = (i * each).min(self.len());
@@ -141,7 +144,7 @@ impl<T: Element> Sym<T> {
         T: Pod,
     {
         if !self.bytes().is_multiple_of(size_of::<U>()) {
-            panic!("a symmetric object is cast to a type whose size divides it");
+            refuse!("a symmetric object is cast to a type whose size divides it");
         }
         Sym::from_raw(self.offset, (self.bytes() / size_of::<U>()) as u64)
     }
@@ -191,6 +194,14 @@ pub struct Place<T, G = crate::World> {
     sym: Sym<T>,
     pe: Pe,
     team: PhantomData<G>,
+}
+
+impl<T: Pod, G> Place<T, G> {
+    /// The same bytes, as bytes.
+    #[inline(always)]
+    pub const fn bytes(self) -> Place<u8, G> {
+        Place { sym: self.sym.cast(), pe: self.pe, team: PhantomData }
+    }
 }
 
 impl<T: Element, G> Place<T, G> {

@@ -11,9 +11,11 @@
 //! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
-//! | `copy`, `fill`, `fold` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `copy`, `fill`, `fold`, `fold_chosen` | bulk accesses by a group; bytes may tear, memory may not |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
+
+use congruent_heap::refuse;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -83,4 +85,15 @@ pub(crate) struct End {
 pub(crate) trait Ends {
     fn count(&self) -> usize;
     fn end(&self, i: usize) -> End;
+}
+
+/// How many elements of `T` ends of `bytes` bytes have.
+#[inline(always)]
+pub(crate) fn elements_of<T>(dst: &(impl Ends + ?Sized), src: &(impl Ends + ?Sized), bytes: usize) -> usize {
+    let aligned = |end: End| end.form != Form::Plain || (end.start as usize).is_multiple_of(align_of::<T>());
+    let all_aligned = (0..dst.count()).all(|i| aligned(dst.end(i))) && (0..src.count()).all(|i| aligned(src.end(i)));
+    if !bytes.is_multiple_of(size_of::<T>()) || !all_aligned {
+        refuse!("bytes that are folded as a type are aligned for it and end with an element");
+    }
+    bytes / size_of::<T>()
 }

@@ -5,9 +5,11 @@ use core::mem::MaybeUninit;
 use congruent_heap::Pod;
 
 use super::{load, load_acquire, store, store_release};
-use crate::arch::{End, Ends, Form, Share};
-use crate::bulk::Fold;
+use crate::arch::{End, Ends, Form, Share, elements_of};
+use crate::bulk::{Fold, FoldChoice, FoldJob};
+use crate::group::{Group, share};
 use crate::poll::Patience;
+use crate::sealed::Sealed;
 
 /// Copies its share of `bytes` bytes.
 ///
@@ -43,6 +45,60 @@ unsafe fn copy_bytes(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
+/// Up to this size a copy takes less time than a string instruction takes to start.
+#[cfg(target_arch = "x86_64")]
+const FEW: usize = 128;
+
+/// A copy of up to [`FEW`] bytes: pieces of one size that overlap where they must, each read before any is written.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_few(dst: *mut u8, src: *const u8, bytes: usize) {
+    use core::arch::asm;
+    macro_rules! ends {
+        ($class:ident, $size:literal, $move:literal) => {
+            asm!(
+                concat!($move, " {a}, [{s}]"), concat!($move, " {b}, [{s} + {n} - ", $size, "]"),
+                concat!($move, " [{d}], {a}"), concat!($move, " [{d} + {n} - ", $size, "], {b}"),
+                s = in(reg) src, d = in(reg) dst, n = in(reg) bytes, a = out($class) _, b = out($class) _,
+                options(nostack, preserves_flags),
+            )
+        };
+    }
+    // SAFETY: each piece is inside both ranges, because `bytes` is at least its size and at most twice that.
+    unsafe {
+        match bytes {
+            0 => {}
+            1 => store(dst, load(src)),
+            2..4 => {
+                let (first, middle, last) = (load(src), load(src.add(bytes / 2)), load(src.add(bytes - 1)));
+                store(dst, first);
+                store(dst.add(bytes / 2), middle);
+                store(dst.add(bytes - 1), last);
+            }
+            4..8 => {
+                let (a, b): (u32, u32);
+                asm!("mov {a:e}, [{s}]", "mov {b:e}, [{s} + {n} - 4]", "mov [{d}], {a:e}", "mov [{d} + {n} - 4], {b:e}",
+                    s = in(reg) src, d = in(reg) dst, n = in(reg) bytes, a = out(reg) a, b = out(reg) b,
+                    options(nostack, preserves_flags));
+                let _both_stored = (a, b);
+            }
+            8..16 => ends!(reg, "8", "mov"),
+            16..=32 => ends!(xmm_reg, "16", "movdqu"),
+            _ => {
+                copy_few(dst, src, 32);
+                let (mut at, end) = (32, bytes - 32);
+                while at < end {
+                    copy_few(dst.add(at), src.add(at), 32);
+                    at += 32;
+                }
+                copy_few(dst.add(end), src.add(end), 32);
+            }
+        }
+    }
+}
+
 /// Past this size a copy does not fit the caches near the core, and its destination need not be read first.
 #[cfg(target_arch = "x86_64")]
 const STREAM: usize = 2 << 20;
@@ -52,6 +108,10 @@ const STREAM: usize = 2 << 20;
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
     use core::arch::asm;
+    if bytes <= FEW {
+        // SAFETY: the caller's contract.
+        return unsafe { copy_few(dst, src, bytes) };
+    }
     // SAFETY: each block reads and writes only the two ranges, byte by byte or 16 at once (the file's heading argues why
     // that may race). The direction flag is clear by the ABI. The stores of one string instruction have no order among
     // themselves, but all come before every later store (Intel SDM vol. 3A, "Fast-String Operation and Out-of-Order
@@ -159,6 +219,40 @@ pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
     }
     // SAFETY: the caller's contract, for a part of the ranges.
     unsafe { tiles(dst, src, at, end, fold, patience) }
+}
+
+/// The same for a type that `choice` knows.
+///
+/// # Safety
+/// Every end covers `bytes` bytes of mapped symmetric memory.
+pub(crate) unsafe fn fold_chosen(
+    group: &impl Group,
+    dst: &dyn Ends,
+    src: &dyn Ends,
+    bytes: usize,
+    choice: impl FoldChoice,
+    patience: Patience<'_>,
+) -> bool {
+    choice.run(Job { share: share(group), dst, src, bytes, patience })
+}
+
+/// A fold without its type, on ends that are mapped.
+struct Job<'j> {
+    share: Share,
+    dst: &'j dyn Ends,
+    src: &'j dyn Ends,
+    bytes: usize,
+    patience: Patience<'j>,
+}
+
+impl Sealed for Job<'_> {}
+impl FoldJob for Job<'_> {
+    #[inline(always)]
+    fn run<T: Pod, F: Fold<T>>(self, by: &F) -> bool {
+        let count = elements_of::<T>(self.dst, self.src, self.bytes);
+        // SAFETY: `fold_chosen` was given mapped ends of these bytes, which are whole elements, aligned.
+        unsafe { fold(self.share, self.dst, self.src, count, by, self.patience) }
+    }
 }
 
 /// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.

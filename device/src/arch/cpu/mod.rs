@@ -16,7 +16,7 @@ mod bulk;
 #[cfg(target_arch = "x86_64")]
 mod fused;
 
-pub(crate) use bulk::{copy, fill, fold};
+pub(crate) use bulk::{copy, fill, fold, fold_chosen};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.

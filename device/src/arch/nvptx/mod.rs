@@ -8,9 +8,26 @@ use core::arch::asm;
 use core::marker::PhantomData;
 use core::mem::transmute_copy;
 
-use congruent_heap::Pod;
+use super::{Rmw, RmwInt, Word};
 
-use super::{Rmw, RmwInt, Share, Word};
+/// One instruction on global memory at a generic address.
+macro_rules! on_global {
+    ($instruction:expr, $address:expr, $($operands:tt)*) => {
+        // SAFETY: the caller vouches that the address is mapped global memory, aligned to the access.
+        unsafe {
+            asm!(
+                concat!("{{ .reg .b64 g; cvta.to.global.u64 g, {p}; ", $instruction, " }}"),
+                p = in(reg64) $address, $($operands)*, options(nostack)
+            )
+        }
+    };
+}
+
+mod bulk;
+mod fold;
+
+pub(crate) use bulk::{copy, fill};
+pub(crate) use fold::{fold, fold_chosen};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
@@ -158,19 +175,6 @@ impl Backoff {
 /// Nobody sleeps on a GPU's words.
 #[inline(always)]
 pub(crate) unsafe fn wake(_lane: &Lane<'_>, _sleepers: *mut u32, _word: *mut u64) {}
-
-/// One instruction on global memory at a generic address.
-macro_rules! on_global {
-    ($instruction:expr, $address:expr, $($operands:tt)*) => {
-        // SAFETY: the caller vouches that the address is mapped global memory, aligned to the access.
-        unsafe {
-            asm!(
-                concat!("{{ .reg .b64 g; cvta.to.global.u64 g, {p}; ", $instruction, " }}"),
-                p = in(reg64) $address, $($operands)*, options(nostack)
-            )
-        }
-    };
-}
 
 /// # Safety
 /// `pointer` is mapped symmetric memory, aligned to its width.
@@ -334,196 +338,6 @@ rmw_int! {
     i64, reg64, "b64", "s64";
 }
 
-/// Four words in one access. Each is a relaxed access of its own in the PTX model; their order is unspecified.
-#[inline(always)]
-unsafe fn load16(pointer: *const u8) -> [u32; 4] {
-    let (a, b, c, d): (u32, u32, u32, u32);
-    on_global!(
-        "ld.relaxed.sys.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [g];",
-        pointer, a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d
-    );
-    [a, b, c, d]
-}
-
-#[inline(always)]
-unsafe fn store16(pointer: *mut u8, [a, b, c, d]: [u32; 4]) {
-    on_global!(
-        "st.relaxed.sys.global.v4.b32 [g], {{{a}, {b}, {c}, {d}}};",
-        pointer, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d
-    );
-}
-
-/// Copies its share of `bytes` bytes. A function of its own: its loops outweigh a call, and inlined they would be much of
-/// every kernel's text.
-///
-/// # Safety
-/// Both ranges are mapped global memory.
-#[inline(never)]
-pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
-    let apart = dst as usize ^ src as usize;
-    // SAFETY: the caller's contract; each branch moves only what both addresses are aligned for.
-    unsafe {
-        if apart.is_multiple_of(16) {
-            let head = ((dst as usize).wrapping_neg() % 16).min(bytes);
-            let vectors = (bytes - head) / 16 * 16;
-            copy_words::<u8>(share, dst, src, head);
-            copy_vectors(share, dst.add(head), src.add(head), vectors);
-            copy_words::<u8>(share, dst.add(head + vectors), src.add(head + vectors), bytes - head - vectors);
-        } else if apart.is_multiple_of(4) && (dst as usize).is_multiple_of(4) {
-            copy_words::<u32>(share, dst.cast(), src.cast(), bytes / 4);
-            copy_words::<u8>(share, dst.add(bytes / 4 * 4), src.add(bytes / 4 * 4), bytes % 4);
-        } else {
-            copy_words::<u8>(share, dst, src, bytes);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn copy_words<W: Word>(share: Share, dst: *mut W, src: *const W, count: usize) {
-    let mut i = share.rank;
-    while i < count {
-        // SAFETY: the caller's contract, and `i < count`.
-        unsafe { store(dst.add(i), load(src.add(i))) };
-        i += share.size;
-    }
-}
-
-/// Four 16-byte vectors a thread in flight: enough to hide the latency of memory behind a few warps.
-#[inline(always)]
-unsafe fn copy_vectors(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
-    let step = share.size * 16;
-    let mut at = share.rank * 16;
-    while at + 3 * step < bytes {
-        // SAFETY: the caller's contract; the last access starts below `bytes`, a multiple of 16.
-        unsafe {
-            let (a, b) = (load16(src.add(at)), load16(src.add(at + step)));
-            let (c, d) = (load16(src.add(at + 2 * step)), load16(src.add(at + 3 * step)));
-            store16(dst.add(at), a);
-            store16(dst.add(at + step), b);
-            store16(dst.add(at + 2 * step), c);
-            store16(dst.add(at + 3 * step), d);
-        }
-        at += 4 * step;
-    }
-    while at < bytes {
-        // SAFETY: as above.
-        unsafe { store16(dst.add(at), load16(src.add(at))) };
-        at += step;
-    }
-}
-
-/// Combines element `i` of every source with `op`, left to right, into element `i` of every destination.
-///
-/// # Safety
-/// Every range of `count` elements is mapped symmetric memory aligned for `T`.
-#[inline(always)]
-pub(crate) unsafe fn combine<T: Pod, const D: usize, const S: usize>(
-    share: Share,
-    dst: [*mut T; D],
-    src: [*const T; S],
-    count: usize,
-    op: &impl Fn(T, T) -> T,
-) {
-    const { assert!(S > 0) };
-    let mut apart = 0;
-    for pointer in &dst {
-        apart |= *pointer as usize ^ src[0] as usize;
-    }
-    for pointer in &src {
-        apart |= *pointer as usize ^ src[0] as usize;
-    }
-    let (mut head, mut whole) = (count, 0);
-    if size_of::<T>() <= 16 && size_of::<T>().is_power_of_two() && apart.is_multiple_of(16) {
-        head = ((src[0] as usize).wrapping_neg() % 16 / size_of::<T>()).min(count);
-        whole = (count - head) * size_of::<T>() / 16;
-    }
-    let lanes = const { if size_of::<T>() <= 16 { 16 / size_of::<T>() } else { 1 } };
-    // SAFETY: head, whole vectors and tail cover `0..count` without overlap; the vectors are 16-byte aligned.
-    unsafe {
-        combine_elements(share, dst, src, 0, head, op);
-        let mut vector = share.rank;
-        while vector < whole {
-            let at = head + vector * lanes;
-            let mut sum = load16(src[0].add(at).cast());
-            for source in &src[1..] {
-                let next = load16(source.add(at).cast());
-                sum = combine16(sum, next, op);
-            }
-            for destination in &dst {
-                store16(destination.add(at).cast(), sum);
-            }
-            vector += share.size;
-        }
-        combine_elements(share, dst, src, head + whole * lanes, count, op);
-    }
-}
-
-#[inline(always)]
-unsafe fn combine_elements<T: Pod, const D: usize, const S: usize>(
-    share: Share,
-    dst: [*mut T; D],
-    src: [*const T; S],
-    start: usize,
-    end: usize,
-    op: &impl Fn(T, T) -> T,
-) {
-    let mut i = start + share.rank;
-    while i < end {
-        // SAFETY: the caller's contract, and `i < end`.
-        unsafe {
-            let mut sum = crate::access::load(src[0].add(i));
-            for source in &src[1..] {
-                sum = op(sum, crate::access::load(source.add(i)));
-            }
-            for destination in &dst {
-                crate::access::store(destination.add(i), sum);
-            }
-        }
-        i += share.size;
-    }
-}
-
-/// Combines the elements that 16 bytes hold. No element is addressed in memory, so nothing leaves the registers.
-#[inline(always)]
-fn combine16<T: Pod>(a: [u32; 4], b: [u32; 4], op: &impl Fn(T, T) -> T) -> [u32; 4] {
-    // SAFETY (each transmute_copy): the branch's `size_of` makes both types equally large, and any bytes are valid.
-    unsafe {
-        match size_of::<T>() {
-            16 => transmute_copy(&op(transmute_copy(&a), transmute_copy(&b))),
-            8 => {
-                let pair = |x: u32, y: u32| u64::from(x) | u64::from(y) << 32;
-                let [low, high] = [
-                    op(transmute_copy(&pair(a[0], a[1])), transmute_copy(&pair(b[0], b[1]))),
-                    op(transmute_copy(&pair(a[2], a[3])), transmute_copy(&pair(b[2], b[3]))),
-                ]
-                .map(|value| transmute_copy::<T, u64>(&value));
-                [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]
-            }
-            4 => {
-                let word = |x: u32, y: u32| transmute_copy(&op(transmute_copy(&x), transmute_copy(&y)));
-                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
-            }
-            2 => {
-                let half = |x: u32, y: u32| -> u32 {
-                    let value = op(transmute_copy(&(x as u16)), transmute_copy(&(y as u16)));
-                    u32::from(transmute_copy::<T, u16>(&value))
-                };
-                let word = |x: u32, y: u32| half(x, y) | half(x >> 16, y >> 16) << 16;
-                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
-            }
-            _ => {
-                let byte = |x: u32, y: u32| -> u32 {
-                    let value = op(transmute_copy(&(x as u8)), transmute_copy(&(y as u8)));
-                    u32::from(transmute_copy::<T, u8>(&value))
-                };
-                let half = |x: u32, y: u32| byte(x, y) | byte(x >> 8, y >> 8) << 8;
-                let word = |x: u32, y: u32| half(x, y) | half(x >> 16, y >> 16) << 16;
-                [word(a[0], b[0]), word(a[1], b[1]), word(a[2], b[2]), word(a[3], b[3])]
-            }
-        }
-    }
-}
-
 /// `cvt.f32.f16` and back, round to nearest even.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
@@ -551,20 +365,6 @@ pub(crate) fn bf16_from_f32(value: f32) -> u16 {
         asm!("cvt.rn.bf16.f32 {o}, {i};", o = out(reg16) bits, i = in(reg32) value, options(pure, nomem, nostack))
     };
     bits
-}
-
-/// Stores `value` into its share of `count` elements.
-///
-/// # Safety
-/// The range is mapped symmetric memory aligned for `T`.
-#[inline(always)]
-pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value: T) {
-    let mut i = share.rank;
-    while i < count {
-        // SAFETY: the caller's contract, and `i < count`.
-        unsafe { crate::access::store(dst.add(i), value) };
-        i += share.size;
-    }
 }
 
 /// A broken promise of the program (an index out of bounds, say) stops the kernel: the host sees a trapped context.
