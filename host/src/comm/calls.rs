@@ -7,7 +7,8 @@ use super::Comm;
 use super::enqueue::{Call, Queue};
 use crate::LaunchError;
 
-/// An operator on elements of `T`, with what it needs: an [`Op`], or a [`PreMulSum`] with its scalar.
+/// An operator on elements of `T`, with what it needs: an [`Op`], or a [`PreMulSum`] with its scalar. All members give the same
+/// scalar: whoever combines an element multiplies every member's by its own.
 #[derive(Clone, Copy, Debug)]
 pub struct OpWith<T> {
     op: Op,
@@ -69,7 +70,6 @@ impl Comm {
         op: impl Into<OpWith<T>>,
     ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        same(Collective::AllReduce, dst, src)?;
         self.reduction(queue, Collective::AllReduce, dst, src, op.into(), 0)
     }
 
@@ -89,7 +89,6 @@ impl Comm {
         root: usize,
     ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        same(Collective::Reduce, dst, src)?;
         self.reduction(queue, Collective::Reduce, dst, src, op.into(), root)
     }
 
@@ -109,7 +108,6 @@ impl Comm {
         op: impl Into<OpWith<T>>,
     ) -> Result<(), LaunchError> {
         lengths(src.len(), dst.len(), self.size())?;
-        inside(Collective::ReduceScatter, src, dst, self.own(src))?;
         self.reduction(queue, Collective::ReduceScatter, dst, src, op.into(), 0)
     }
 
@@ -128,7 +126,6 @@ impl Comm {
         root: usize,
     ) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
-        same(Collective::Broadcast, dst, src)?;
         self.movement(queue, Collective::Broadcast, dst, src, root)
     }
 
@@ -141,7 +138,6 @@ impl Comm {
     /// As [`broadcast`](Comm::broadcast).
     pub fn gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>, root: usize) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
-        inside(Collective::Gather, dst, src, self.own(dst))?;
         self.movement(queue, Collective::Gather, dst, src, root)
     }
 
@@ -160,7 +156,6 @@ impl Comm {
         root: usize,
     ) -> Result<(), LaunchError> {
         lengths(src.len(), dst.len(), self.size())?;
-        inside(Collective::Scatter, src, dst, self.own(src))?;
         self.movement(queue, Collective::Scatter, dst, src, root)
     }
 
@@ -174,7 +169,6 @@ impl Comm {
     /// As [`broadcast`](Comm::broadcast).
     pub fn all_gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
-        inside(Collective::AllGather, dst, src, self.own(dst))?;
         self.movement(queue, Collective::AllGather, dst, src, 0)
     }
 
@@ -188,7 +182,6 @@ impl Comm {
     pub fn all_to_all<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
         lengths(dst.len(), dst.len() / self.size(), self.size())?;
-        same(Collective::AllToAll, dst, src)?;
         self.movement(queue, Collective::AllToAll, dst, src, 0)
     }
 
@@ -237,6 +230,7 @@ impl Comm {
         self.admit(queue.stream(), collective.name(), &[&dst, &src])?;
         let bytes = dst.bytes().max(src.bytes()) as u64;
         let choice = self.chosen(collective, bytes, reduction.map(|(op, reduction)| (op, reduction.datatype())))?;
+        self.overlap(collective, dst, src)?;
         queue.take(
             self,
             Call {
@@ -254,26 +248,28 @@ impl Comm {
         )
     }
 
-    /// Part `me` of a buffer that has one part for each member.
-    fn own<T: Pod>(&self, parts: Sym<T>) -> Sym<T> {
-        let each = parts.len() / self.size();
-        parts.slice(self.rank() * each..(self.rank() + 1) * each)
+    /// The buffers do not overlap, but as the collective's in-place form has it.
+    fn overlap<T: Pod>(&self, collective: Collective, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
+        let own = |parts: Sym<T>| {
+            let each = parts.len() / self.size();
+            parts.slice(self.rank() * each..(self.rank() + 1) * each)
+        };
+        let (in_place, form) = match collective {
+            Collective::Gather | Collective::AllGather => {
+                (src == own(dst), "this member's part of the destination as source")
+            }
+            Collective::Scatter | Collective::ReduceScatter => {
+                (dst == own(src), "this member's part of the source as destination")
+            }
+            _ => (dst == src, "one buffer as both"),
+        };
+        if in_place { Ok(()) } else { apart(collective.name(), form, dst, src) }
     }
 }
 
 /// A buffer of `whole` elements is `parts` times as long as one of `part`.
 fn lengths(whole: usize, part: usize, parts: usize) -> Result<(), LaunchError> {
     if part.checked_mul(parts) == Some(whole) { Ok(()) } else { Err(LaunchError::Lengths { dst: whole, src: part }) }
-}
-
-/// The buffers are one, or do not overlap.
-fn same<T: Pod>(collective: Collective, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
-    if dst == src { Ok(()) } else { apart(collective.name(), "one buffer as both", dst, src) }
-}
-
-/// `part` is `own`, this member's part of `parts`, or does not overlap them.
-fn inside<T: Pod>(collective: Collective, parts: Sym<T>, part: Sym<T>, own: Sym<T>) -> Result<(), LaunchError> {
-    if part == own { Ok(()) } else { apart(collective.name(), "this member's part of the longer buffer", parts, part) }
 }
 
 /// The buffers do not overlap.

@@ -34,6 +34,7 @@
 //!
 //! - Buffers are symmetric objects, and members give the same ones, but for the parts of them that an in-place form names. In
 //!   all-to-all-v, all-gather-v, sends and receives each member gives whatever it likes.
+//! - The scalar of a premul-sum is the same on all members; NCCL lets each multiply by its own.
 //! - In place is what NCCL calls so, and all-to-all too. Other overlaps are refused.
 //! - There are gather, scatter, all-to-all-v and all-gather-v. Their counts lie on the heap, so a kernel before may compute them.
 //! - A communicator runs on [`STREAMS`] streams, and members use streams for the first time in the same order.
