@@ -43,7 +43,7 @@ pub const SUPPORT: &[Supported] = &[
     row(AllReduce, Tree, &[Simple, Ll, Ll128]),
     row(AllReduce, Recursive, &[Simple, Ll]),
     row(AllReduce, Multimem, &[Simple]).direct_only(),
-    row(ReduceScatter, OneShot, &[Ll]).direct_only(),
+    row(ReduceScatter, OneShot, &[Ll, Ll128]).direct_only(),
     row(ReduceScatter, Direct, &[Simple]).direct_only(),
     row(ReduceScatter, Ring, &[Simple, Ll, Ll128]),
     row(ReduceScatter, Recursive, &[Simple]).of(Members::PowerOfTwo),
