@@ -55,6 +55,7 @@ pub mod ring;
 mod scratch;
 mod send_recv;
 mod share;
+mod transfers;
 pub mod tree;
 
 pub use agree::{agree, barrier};
@@ -67,5 +68,6 @@ pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, S
 pub use plan::{Layout, Needs, Shape, View};
 pub use reducer::{Reducer, Stage};
 pub use reduction::{Reduction, Typed};
-pub use send_recv::{Batch, Listed, Transfer, Transfers, send_recv};
+pub use send_recv::send_recv;
 pub use share::Share;
+pub use transfers::{Batch, Listed, Transfer, Transfers};
