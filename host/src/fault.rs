@@ -31,7 +31,7 @@ pub struct Fault {
     /// Where counts differ, whether this PE is the one that receives.
     pub receives: bool,
     /// Where calls differ, in what.
-    pub mismatch: Option<CallMismatch>,
+    pub mismatch: Option<Box<CallMismatch>>,
 }
 
 impl Fault {
@@ -49,7 +49,7 @@ impl Fault {
             seen: record.seen,
             waited_ms: if calls_differ { 0 } else { record.waited_ns / 1_000_000 },
             receives: kind == FaultKind::CountMismatch && record.part == 1,
-            mismatch: calls_differ.then(|| CallMismatch::from_record(record)),
+            mismatch: calls_differ.then(|| Box::new(CallMismatch::from_record(record))),
         })
     }
 }
