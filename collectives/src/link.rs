@@ -66,6 +66,8 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
             self.call.ctx.store(counters, SENT, self.sent);
             self.call.ctx.store(counters, KNOCKED, self.knocked);
         }
+        // Who opens it next, in this call too, finds the new counts.
+        group.sync();
     }
 
     /// Where the next piece, of `len` elements, goes: the queue's next place, once the receiver has given it back.
@@ -151,6 +153,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
             self.call.ctx.store(counters, RECEIVED, self.received);
             self.call.ctx.store(counters, HEARD, self.heard);
         }
+        group.sync();
     }
 
     /// The next piece that arrives, of `len` elements: awaited here in the simple protocol, otherwise when it is read.

@@ -87,6 +87,17 @@ pub(crate) trait Ends {
     fn end(&self, i: usize) -> End;
 }
 
+impl Ends for [End] {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.len()
+    }
+    #[inline(always)]
+    fn end(&self, i: usize) -> End {
+        self[i]
+    }
+}
+
 /// How many elements of `T` ends of `bytes` bytes have.
 #[inline(always)]
 pub(crate) fn elements_of<T>(dst: &(impl Ends + ?Sized), src: &(impl Ends + ?Sized), bytes: usize) -> usize {

@@ -1,6 +1,7 @@
 //! Bulk accesses on the CPU: copy, fold, fill.
 
 use core::mem::MaybeUninit;
+use core::ptr::null_mut;
 
 use congruent_heap::Pod;
 
@@ -201,8 +202,56 @@ pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
     fold: &F,
     patience: Patience<'_>,
 ) -> bool {
+    let (dst, src) = (List::of(dst), List::of(src));
+    // SAFETY: the caller's contract.
+    unsafe { fold_listed(share, dst.as_slice(), src.as_slice(), count, fold, patience) }
+}
+
+/// Ends, each resolved once.
+struct List {
+    few: [End; Self::FEW],
+    many: std::vec::Vec<End>,
+    count: usize,
+}
+
+impl List {
+    /// So many need no allocation.
+    const FEW: usize = 8;
+
+    #[inline(always)]
+    fn of(ends: &dyn Ends) -> Self {
+        let none = End { start: null_mut(), form: Form::Plain, last: null_mut(), offset: 0, pe: 0 };
+        let mut list = Self { few: [none; Self::FEW], many: std::vec::Vec::new(), count: ends.count() };
+        if list.count > Self::FEW {
+            list.many.extend((0..list.count).map(|i| ends.end(i)));
+        } else {
+            for i in 0..list.count {
+                list.few[i] = ends.end(i);
+            }
+        }
+        list
+    }
+
+    #[inline(always)]
+    fn as_slice(&self) -> &[End] {
+        if self.count > Self::FEW { &self.many } else { &self.few[..self.count] }
+    }
+}
+
+/// # Safety
+/// As [`fold`].
+unsafe fn fold_listed<T: Pod, F: Fold<T>>(
+    share: Share,
+    dst: &[End],
+    src: &[End],
+    count: usize,
+    fold: &F,
+    patience: Patience<'_>,
+) -> bool {
     const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64 && size_of::<F::Acc>() <= TILE) };
-    let (mut at, end) = {
+    let (mut at, end) = if share.size == 1 {
+        (0, count)
+    } else {
         let each = count.div_ceil(share.size).next_multiple_of(grain::<T>(dst, src));
         ((share.rank * each).min(count), ((share.rank + 1) * each).min(count))
     };
@@ -233,14 +282,15 @@ pub(crate) unsafe fn fold_chosen(
     choice: impl FoldChoice,
     patience: Patience<'_>,
 ) -> bool {
-    choice.run(Job { share: share(group), dst, src, bytes, patience })
+    let (dst, src) = (List::of(dst), List::of(src));
+    choice.run(Job { share: share(group), dst: dst.as_slice(), src: src.as_slice(), bytes, patience })
 }
 
 /// A fold without its type, on ends that are mapped.
 struct Job<'j> {
     share: Share,
-    dst: &'j dyn Ends,
-    src: &'j dyn Ends,
+    dst: &'j [End],
+    src: &'j [End],
     bytes: usize,
     patience: Patience<'j>,
 }
@@ -251,19 +301,17 @@ impl FoldJob for Job<'_> {
     fn run<T: Pod, F: Fold<T>>(self, by: &F) -> bool {
         let count = elements_of::<T>(self.dst, self.src, self.bytes);
         // SAFETY: `fold_chosen` was given mapped ends of these bytes, which are whole elements, aligned.
-        unsafe { fold(self.share, self.dst, self.src, count, by, self.patience) }
+        unsafe { fold_listed(self.share, self.dst, self.src, count, by, self.patience) }
     }
 }
 
 /// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.
-fn grain<T>(dst: &dyn Ends, src: &dyn Ends) -> usize {
-    let line = |ends: &dyn Ends| {
-        (0..ends.count()).find_map(|i| match ends.end(i).form {
-            Form::Lines { bytes, .. } => Some((bytes as usize - 8) / size_of::<T>()),
-            _ => None,
-        })
+fn grain<T>(dst: &[End], src: &[End]) -> usize {
+    let line = |end: &End| match end.form {
+        Form::Lines { bytes, .. } => Some((bytes as usize - 8) / size_of::<T>()),
+        _ => None,
     };
-    line(dst).or_else(|| line(src)).unwrap_or(64)
+    dst.iter().chain(src).find_map(line).unwrap_or(64)
 }
 
 /// Elements `at..end`, tile by tile.
@@ -271,8 +319,8 @@ fn grain<T>(dst: &dyn Ends, src: &dyn Ends) -> usize {
 /// # Safety
 /// As [`fold`], for this part.
 unsafe fn tiles<T: Pod, F: Fold<T>>(
-    dst: &dyn Ends,
-    src: &dyn Ends,
+    dst: &[End],
+    src: &[End],
     mut at: usize,
     end: usize,
     fold: &F,
@@ -290,8 +338,8 @@ unsafe fn tiles<T: Pod, F: Fold<T>>(
         let n = step.min(end - at);
         // SAFETY: the ranges are the caller's, `at + n <= end`, and each tile holds `n` elements of either type.
         unsafe {
-            for i in 0..src.count() {
-                if !fetch(src.end(i), at * size, n * size, values.0.as_mut_ptr().cast(), patience) {
+            for (i, source) in src.iter().enumerate() {
+                if !fetch(source, at * size, n * size, values.0.as_mut_ptr().cast(), patience) {
                     return false;
                 }
                 let values = values.elements::<T>(n);
@@ -312,8 +360,8 @@ unsafe fn tiles<T: Pod, F: Fold<T>>(
             for (value, &sum) in values.iter_mut().zip(sums) {
                 *value = fold.last(sum);
             }
-            for i in 0..dst.count() {
-                deliver(dst.end(i), at * size, n * size, values.as_ptr().cast());
+            for destination in dst {
+                deliver(destination, at * size, n * size, values.as_ptr().cast());
             }
         }
         at += n;
@@ -325,7 +373,7 @@ unsafe fn tiles<T: Pod, F: Fold<T>>(
 ///
 /// # Safety
 /// The range is part of the end, which is mapped; `at` is the start of a packet or a line where the end has them.
-unsafe fn fetch(end: End, at: usize, bytes: usize, into: *mut u8, patience: Patience<'_>) -> bool {
+unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Patience<'_>) -> bool {
     // SAFETY: the caller's contract; packets and lines are found where `End` says that they are.
     unsafe {
         match end.form {
@@ -339,7 +387,7 @@ unsafe fn fetch(end: End, at: usize, bytes: usize, into: *mut u8, patience: Pati
                     let word = first.add(k);
                     let mut packet = load(word);
                     if packet as u32 != flag {
-                        if !patience.packet(&end, || load(word) as u32 == flag) {
+                        if !patience.packet(end, || load(word) as u32 == flag) {
                             return false;
                         }
                         packet = load(word);
@@ -354,7 +402,7 @@ unsafe fn fetch(end: End, at: usize, bytes: usize, into: *mut u8, patience: Pati
                     let start = end.start.add(k * line as usize);
                     let word = start.add(data).cast::<u64>();
                     let arrived = || load_acquire(word) == u64::from(flag);
-                    if !arrived() && !patience.packet(&end, arrived) {
+                    if !arrived() && !patience.packet(end, arrived) {
                         return false;
                     }
                     let from = k * data - at;
@@ -370,7 +418,7 @@ unsafe fn fetch(end: End, at: usize, bytes: usize, into: *mut u8, patience: Pati
 ///
 /// # Safety
 /// As [`fetch`]; `from` holds `bytes` bytes.
-unsafe fn deliver(end: End, at: usize, bytes: usize, from: *const u8) {
+unsafe fn deliver(end: &End, at: usize, bytes: usize, from: *const u8) {
     // SAFETY: the caller's contract; packets and lines go where `End` says that they are.
     unsafe {
         match end.form {

@@ -8,7 +8,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use crate::arch::{Ends, Form};
+use crate::arch::{End, Form};
 use crate::bulk::Fold;
 
 /// Sources and destinations that fit; more are folded tile by tile.
@@ -43,10 +43,10 @@ pub(super) struct Fused {
 
 impl Fused {
     /// Elements `start..end` of these ends, where that can be done here.
-    pub(super) fn new<T: Pod>(dst: &dyn Ends, src: &dyn Ends, start: usize, end: usize) -> Option<Self> {
+    pub(super) fn new<T: Pod>(dst: &[End], src: &[End], start: usize, end: usize) -> Option<Self> {
         let size = size_of::<T>();
         let bytes = (end - start) * size;
-        let (srcs, dsts) = (src.count(), dst.count());
+        let (srcs, dsts) = (src.len(), dst.len());
         if !matches!(size, 1 | 2 | 4 | 8) || bytes < 64 || srcs > MOST || dsts > MOST || srcs == 0 {
             return None;
         }
@@ -69,15 +69,13 @@ impl Fused {
             head: 0,
             vectors: 0,
         };
-        for i in 0..srcs {
-            let end = src.end(i);
+        for (i, end) in src.iter().enumerate() {
             if end.form != Form::Plain {
                 return None;
             }
             fused.src[i] = end.start;
         }
-        for i in 0..dsts {
-            let end = dst.end(i);
+        for (i, end) in dst.iter().enumerate() {
             if end.form != Form::Plain {
                 return None;
             }
