@@ -53,30 +53,128 @@ fn words_have_one_row_and_the_barrier_nothing_to_check() {
     assert_eq!(document(&["barrier", "--blocks", "3"])["pes"], 4);
 }
 
+const COLLECTIVES: [&str; 11] = [
+    "all-reduce",
+    "reduce-scatter",
+    "reduce",
+    "all-gather",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all-to-all",
+    "all-to-all-v",
+    "all-gather-v",
+    "send-recv",
+];
+
 #[test]
-fn all_reduce_is_right_in_every_type_with_every_operator() {
-    for datatype in ["int32", "uint32", "int64", "uint64", "half", "bfloat16", "float", "double"] {
-        for op in ["sum", "prod", "min", "max"] {
-            let document =
-                document(&["all-reduce", "-p", "3", "-b", "8", "-e", "21K", "-f", "51", "-d", datatype, "-o", op]);
-            assert_eq!(document["out_of_bounds_values"], 0, "{datatype} {op}");
-            assert_eq!(document["type"], datatype);
-            assert_eq!(document["redop"], op);
-            assert_eq!((&document["algorithm"], &document["protocol"]), (&"ring".into(), &"simple".into()));
-            assert_eq!(rows(&document).len(), 3);
-            assert!(rows(&document).iter().all(|row| row["in_place"]["wrong"] == 0));
+fn every_collective_is_right_with_every_algorithm_and_protocol() {
+    for operation in COLLECTIVES {
+        let document = document(&[operation, "-p", "3", "-b", "4", "-e", "40K", "-f", "50", "--algo", "all"]);
+        assert_eq!(document["out_of_bounds_values"], 0, "{operation}: {document}");
+        assert_eq!(document["operation"], operation);
+        let ways: std::collections::BTreeSet<String> =
+            rows(&document).iter().map(|row| format!("{} {}", row["algorithm"], row["protocol"])).collect();
+        let fewest = if ["all-reduce", "broadcast", "reduce"].contains(&operation) { 5 } else { 1 };
+        assert!(ways.len() >= fewest, "{operation}: {ways:?}");
+        for row in rows(&document) {
+            assert!(row["wire_bytes"].as_u64().unwrap() > 0 && row["size"].as_u64().unwrap() > 0, "{row}");
+        }
+        for size in rows(&document).iter().map(|row| &row["size"]) {
+            let chosen = rows(&document).iter().filter(|row| row["size"] == *size && row["chosen"] == true);
+            assert_eq!(chosen.count(), 1, "{operation} of {size}");
         }
     }
 }
 
 #[test]
-fn all_reduce_is_right_for_any_number_of_pes_and_blocks() {
+fn collectives_with_a_root_take_any_pe() {
+    for operation in ["reduce", "broadcast", "gather", "scatter"] {
+        let document = document(&[operation, "-p", "3", "-b", "24", "-e", "4K", "-f", "13", "-r", "2"]);
+        assert_eq!((&document["out_of_bounds_values"], &document["root"]), (&0.into(), &2.into()), "{operation}");
+    }
+}
+
+#[test]
+fn reductions_are_right_in_every_type_with_every_operator() {
+    let integers = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"];
+    let floats = ["half", "bfloat16", "float", "double", "f8e4m3", "f8e5m2"];
+    for datatype in integers.into_iter().chain(floats) {
+        let bitwise = if integers.contains(&datatype) { &["and", "or", "xor"][..] } else { &[] };
+        for op in ["sum", "prod", "min", "max", "avg", "premul-sum"].iter().chain(bitwise) {
+            let document =
+                document(&["all-reduce", "-p", "3", "-b", "8", "-e", "21K", "-f", "51", "-d", datatype, "-o", op]);
+            assert_eq!(document["out_of_bounds_values"], 0, "{datatype} {op}");
+            assert_eq!((&document["type"], &document["redop"]), (&datatype.into(), &(*op).into()));
+            assert_eq!(rows(&document).len(), 3);
+            assert!(rows(&document).iter().all(|row| row["in_place"]["wrong"] == 0));
+        }
+    }
+    for operation in ["reduce", "reduce-scatter"] {
+        let document =
+            document(&[operation, "-p", "3", "-b", "24", "-e", "9K", "-f", "51", "-d", "int16", "-o", "avg"]);
+        assert_eq!(document["out_of_bounds_values"], 0, "{operation}");
+    }
+}
+
+#[test]
+fn collectives_are_right_for_any_number_of_pes_and_blocks() {
     for (pes, blocks, width) in [("1", "1", "1"), ("2", "3", "1"), ("5", "2", "1"), ("3", "2", "4")] {
         let shape = ["-p", pes, "--blocks", blocks, "--width", width];
-        let document = document(&[&["all-reduce", "-b", "4", "-e", "300K", "-f", "90"][..], &shape].concat());
-        assert_eq!(document["out_of_bounds_values"], 0, "{shape:?}");
-        assert_eq!(document["machine"], format!("cpu, width {width}"));
+        for operation in COLLECTIVES {
+            let document = document(&[&[operation, "-b", "4", "-e", "300K", "-f", "90"][..], &shape].concat());
+            assert_eq!(document["out_of_bounds_values"], 0, "{operation} {shape:?}");
+            assert_eq!(document["machine"], format!("cpu, width {width}"));
+        }
     }
+}
+
+#[test]
+fn what_is_asked_for_is_taken_or_refused() {
+    let ring = document(&["all-reduce", "-b", "8", "-e", "1M", "-f", "64", "--algo", "ring", "--proto", "ll"]);
+    assert!(rows(&ring).iter().all(|row| (&row["algorithm"], &row["protocol"]) == (&"ring".into(), &"ll".into())));
+    let row = &rows(&ring)[1];
+    assert_eq!(row["size"], 512);
+    // Packets double what the ring sends of 512 bytes in chunks of 128.
+    assert_eq!(row["wire_bytes"], 2 * 2 * (512 - 128));
+    let refused = ended(&mut congruent(&["perf", "all-to-all", "--algo", "tree", "-e", "8"]));
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("tree") && refused.err.contains("all-to-all"), "{}", refused.err);
+}
+
+#[test]
+fn all_ways_become_a_plot_and_a_tuning_table_that_is_obeyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (plot, table) = (file("all.svg"), file("table.csv"));
+    let sizes = ["-p", "2", "-b", "64", "-e", "4K", "-f", "8", "-n", "4"];
+    for operation in ["all-gather", "broadcast", "broadcast"] {
+        let command = ["perf", operation, "--plot", &plot, "--tune", &table];
+        let ended = ended(congruent(&command).args(sizes));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    let picture = std::fs::read_to_string(&plot).unwrap();
+    for label in ["ring ll", "tree simple", "direct simple", "broadcast, 2 PEs"] {
+        assert!(picture.contains(label), "{label}");
+    }
+    let text = std::fs::read_to_string(&table).unwrap();
+    let of = |operation: &str| text.lines().filter(|line| line.contains(&format!(",{operation},"))).count();
+    // Ring, tree and direct; three sizes each, simple and with packets. They stand there once.
+    assert_eq!((of("broadcast"), of("all-gather") > 0), (15, true), "{text}");
+
+    // A table by which the slowest is the fastest.
+    let slow = text.lines().find(|line| line.contains("broadcast,2,64,ring,simple")).unwrap();
+    let (rest, _) = slow.rsplit_once(',').unwrap();
+    std::fs::write(&table, text.replace(slow, &format!("{rest},0.001"))).unwrap();
+    let mut perf = congruent(&["perf", "broadcast", "-p", "2", "-b", "64", "-e", "64", "-n", "4", "--json"]);
+    let tuned: Value = serde_json::from_str(&ended(perf.env("CONGRUENT_TUNING", &table)).out).unwrap();
+    let row = &rows(&tuned)[0];
+    assert_eq!((&row["algorithm"], &row["protocol"]), (&"ring".into(), &"simple".into()));
+
+    std::fs::write(&table, "no table").unwrap();
+    let refused = ended(congruent(&["perf", "broadcast", "--tune", &table]).args(sizes));
+    assert_eq!((refused.code, &*refused.out), (Some(1), ""), "nothing is measured");
+    assert!(refused.err.contains("line 1"), "{}", refused.err);
 }
 
 #[test]
@@ -98,7 +196,7 @@ fn the_table_has_the_columns_of_nccl_tests() {
     assert_eq!(rows.len(), 2);
     assert_eq!(rows[0][..5], ["8", "2", "float", "sum", "-1"]);
     assert_eq!((rows[0][8], rows[0][12]), ("0", "0"));
-    assert_eq!(rows[1][13..], ["ring", "simple", "2"]);
+    assert_eq!(rows[1][13..], ["32", "one-shot", "ll", "2"]);
     let names = ended.out.lines().find(|line| line.contains("algbw")).unwrap();
     let names: Vec<&str> = names.trim_start_matches('#').split_whitespace().collect();
     assert_eq!(names[..9], ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]);
@@ -148,7 +246,11 @@ fn what_makes_no_sense_is_refused_in_a_line() {
         (&["all-reduce", "-d", "float128"], "possible values"),
         (&["all-reduce", "-b", "4", "-d", "double"], "one element has 8 bytes"),
         (&["all-reduce", "-f", "2", "-i", "8"], "cannot be used with"),
-        (&["all-reduce", "-d", "bfloat16", "-p", "300", "-e", "8"], "sums of more than 256 PEs"),
+        (&["all-reduce", "-d", "f8e5m2", "-p", "9", "-e", "8"], "sums of more than 8 PEs"),
+        (&["all-reduce", "-o", "xor", "-e", "8"], "no such operator on float"),
+        (&["reduce", "-r", "4", "-e", "8"], "-r 4: there are 4 PEs"),
+        (&["reduce", "--algo", "sing", "-e", "8"], "sing"),
+        (&["all-gather", "-o", "max"], "unexpected argument"),
         (&["rumble"], "unrecognized subcommand"),
     ] {
         let ended = ended(congruent(&["perf"]).args(arguments));
@@ -171,9 +273,19 @@ fn what_runs_through_the_proxy_says_so() {
     let run = |operation| ended(congruent(&["perf", operation, "-n", "4", "--json"]).env("CONGRUENT_P2P_DISABLE", "1"));
     for operation in ["put-value", "fetch-add"] {
         let document: Value = serde_json::from_str(&run(operation).out).unwrap();
-        assert_eq!((&document["algorithm"], &document["out_of_bounds_values"]), (&"proxy".into(), &0.into()));
+        assert_eq!(rows(&document)[0]["algorithm"], "proxy");
+        assert_eq!(document["out_of_bounds_values"], 0);
     }
-    let refused = run("all-reduce");
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.err.contains("unset CONGRUENT_P2P_DISABLE"), "{}", refused.err);
+}
+
+#[test]
+fn collectives_run_through_the_proxy_too() {
+    for operation in ["all-reduce", "all-gather", "all-to-all-v"] {
+        let mut perf =
+            congruent(&["perf", operation, "-p", "3", "-b", "12", "-e", "9K", "-f", "25", "-n", "2", "--json"]);
+        let ended = ended(perf.env("CONGRUENT_P2P_DISABLE", "1"));
+        let document: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{operation}: {ended:?}"));
+        assert_eq!(document["out_of_bounds_values"], 0, "{operation}");
+        assert!(rows(&document).iter().all(|row| row["protocol"] == "simple"), "{document}");
+    }
 }

@@ -2,42 +2,97 @@
 //!
 //! Flags, columns and bandwidths are those of nccl-tests, so that results line up.
 
-mod all_reduce;
 mod case;
+mod collective;
+mod keep;
 mod measure;
 mod one_sided;
 mod pattern;
-#[cfg_attr(not(test), expect(dead_code, reason = "nothing is drawn until the sweep takes `--plot`"))]
+mod places;
 mod plot;
 mod report;
 mod sizes;
 mod sweep;
 mod table;
+mod values;
+mod ways;
+mod wire;
 mod words;
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use congruent_collectives::{Collective, Datatype, Op};
+
 use crate::cli::failure::Failure;
-use all_reduce::Choice;
+use collective::Wanted;
+use keep::KeepArgs;
 use one_sided::Movement;
 use sizes::SizeArgs;
+use sweep::{Plan, Swept};
+use ways::WayArgs;
 use words::WordOperation;
 
 /// Time an operation, size by size, with the columns of nccl-tests
 #[derive(clap::Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Operation {
-    /// All-reduce over all PEs, out of place and in place
+    /// The combination of all PEs' buffers, at all
     AllReduce {
         #[command(flatten)]
-        choice: Choice,
+        operator: Operator,
         #[command(flatten)]
-        sizes: SizeArgs,
-        #[command(flatten)]
-        blocks: Blocks,
-        #[command(flatten)]
-        common: Common,
+        call: Call,
     },
+    /// Each PE's part of the combination of all buffers
+    ReduceScatter {
+        #[command(flatten)]
+        operator: Operator,
+        #[command(flatten)]
+        call: Call,
+    },
+    /// The combination of all PEs' buffers, at one
+    Reduce {
+        #[command(flatten)]
+        operator: Operator,
+        #[command(flatten)]
+        root: Root,
+        #[command(flatten)]
+        call: Call,
+    },
+    /// Every PE's buffer, at all
+    AllGather(Call),
+    /// One PE's buffer to all
+    Broadcast {
+        #[command(flatten)]
+        root: Root,
+        #[command(flatten)]
+        call: Call,
+    },
+    /// Every PE's buffer, at one
+    Gather {
+        #[command(flatten)]
+        root: Root,
+        #[command(flatten)]
+        call: Call,
+    },
+    /// Each PE's part of one PE's buffer
+    Scatter {
+        #[command(flatten)]
+        root: Root,
+        #[command(flatten)]
+        call: Call,
+    },
+    /// Each PE's part of each PE's buffer
+    AllToAll(Call),
+    /// The same with parts of different lengths
+    #[command(name = "all-to-all-v")]
+    AllToAllV(Call),
+    /// All-gather of buffers of different lengths
+    #[command(name = "all-gather-v")]
+    AllGatherV(Call),
+    /// Each PE sends to the next and receives from the one before, at once
+    SendRecv(Call),
     /// Put from PE 0 to PE 1, completed once after the last round
     Put {
         #[command(flatten)]
@@ -83,8 +138,55 @@ Examples:
   congruent perf all-reduce                          4 PEs as threads, 8 B to 64 MiB
   congruent perf all-reduce -p 8 -b 1K -e 1M -f 4    8 PEs, fewer sizes
   congruent perf all-reduce -d half -o max           another type and operator
+  congruent perf broadcast --algo ring --proto ll    what the selector would not take
+  congruent perf all-gather --plot all-gather.svg    every algorithm and protocol, as a picture
+  congruent perf all-reduce --tune table.csv         and as a table for CONGRUENT_TUNING
   congruent perf ping-pong -b 8 -e 8                 latency of put with signal
   congruent run -n 4 -- congruent perf all-reduce    4 PEs as processes";
+
+/// What every collective takes.
+#[derive(clap::Args)]
+pub(super) struct Call {
+    /// Type of the elements
+    #[arg(short, long, value_name = "TYPE", value_parser = datatype(), default_value = Datatype::F32.name())]
+    datatype: Datatype,
+    #[command(flatten)]
+    ways: WayArgs,
+    #[command(flatten)]
+    keep: KeepArgs,
+    #[command(flatten)]
+    sizes: SizeArgs,
+    #[command(flatten)]
+    blocks: Blocks,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What reductions take.
+#[derive(clap::Args)]
+pub(super) struct Operator {
+    /// Operator; premul-sum multiplies by 2
+    #[arg(short = 'o', long = "op", value_name = "OP", value_parser = operator(), default_value = Op::Sum.name())]
+    op: Op,
+}
+
+/// What a collective with a root takes.
+#[derive(clap::Args)]
+pub(super) struct Root {
+    /// The PE that gives or gets all
+    #[arg(short = 'r', long, value_name = "PE", default_value_t = 0)]
+    root: usize,
+}
+
+fn datatype() -> impl TypedValueParser<Value = Datatype> {
+    let names = PossibleValuesParser::new(Datatype::ALL.iter().map(|one| one.name()));
+    names.try_map(|name| Datatype::named(&name).ok_or("no such type"))
+}
+
+fn operator() -> impl TypedValueParser<Value = Op> {
+    let names = PossibleValuesParser::new(Op::ALL.iter().map(|one| one.name()));
+    names.try_map(|name| Op::named(&name).ok_or("no such operator"))
+}
 
 /// What every operation takes.
 #[derive(clap::Args)]
@@ -122,10 +224,22 @@ pub(super) struct Blocks {
 
 /// Runs the operation on this process's PEs; PE 0 prints.
 pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
-    let wrong = match operation {
-        Operation::AllReduce { choice, sizes, blocks, common } => {
-            all_reduce::run(*choice, sizes, blocks.blocks, common)
-        }
+    use Collective::{
+        AllGather, AllGatherV, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+        SendRecv,
+    };
+    let Swept { wrong, .. } = match operation {
+        Operation::AllReduce { operator, call } => call.run(AllReduce, operator.op, 0),
+        Operation::ReduceScatter { operator, call } => call.run(ReduceScatter, operator.op, 0),
+        Operation::Reduce { operator, root, call } => call.run(Reduce, operator.op, root.root),
+        Operation::AllGather(call) => call.run(AllGather, Op::Sum, 0),
+        Operation::Broadcast { root, call } => call.run(Broadcast, Op::Sum, root.root),
+        Operation::Gather { root, call } => call.run(Gather, Op::Sum, root.root),
+        Operation::Scatter { root, call } => call.run(Scatter, Op::Sum, root.root),
+        Operation::AllToAll(call) => call.run(AllToAll, Op::Sum, 0),
+        Operation::AllToAllV(call) => call.run(AllToAllV, Op::Sum, 0),
+        Operation::AllGatherV(call) => call.run(AllGatherV, Op::Sum, 0),
+        Operation::SendRecv(call) => call.run(SendRecv, Op::Sum, 0),
         Operation::Put { sizes, common } => one_sided::run(Movement::Put, sizes, common),
         Operation::Get { sizes, common } => one_sided::run(Movement::Get, sizes, common),
         Operation::PingPong { sizes, common } => one_sided::run(Movement::PingPong, sizes, common),
@@ -135,4 +249,23 @@ pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
     }?;
     // The rows have told which and how many.
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Call {
+    /// Runs the sweep of a collective, with an operator where it reduces and a root where it has one.
+    fn run(&self, collective: Collective, op: Op, root: usize) -> Result<Swept, Failure> {
+        let each = self.ways.each() || self.keep.each();
+        let wanted = Wanted { collective, datatype: self.datatype, op, root, ways: &self.ways, each };
+        let kept = self.keep.read()?;
+        let element = self.datatype.size() as u64;
+        let any =
+            Plan { collective: true, blocks: self.blocks.blocks, ..Plan::new(collective.name(), &self.common, 4, &[]) };
+        let parts = if places::has_parts(collective) { u64::from(any.settle_pes()?) } else { 1 };
+        let sizes = self.sizes.sweep(8, 64 << 20, element, element * parts)?;
+        let swept = sweep::run(Plan { sizes: &sizes, ..any }, |world, plan| collective::case(world, plan, &wanted))?;
+        if let Some(document) = &swept.document {
+            self.keep.keep(document, collective, kept)?;
+        }
+        Ok(swept)
+    }
 }

@@ -4,13 +4,13 @@ use congruent_device::Semaphore;
 use congruent_kernels as kernels;
 
 use super::Common;
-use super::case::{Case, Labels, Row};
+use super::case::{Case, Labels, Path, Row};
 use super::measure::Work;
 use super::pattern::{GUARD, Pattern, clear};
 use super::sizes::SizeArgs;
-use super::sweep::{self, Plan};
+use super::sweep::{self, Plan, Swept};
 use crate::cli::failure::Failure;
-use crate::{Grid, LaunchError, Stream, SymVec, World};
+use crate::{Grid, Stream, SymVec, World};
 
 /// How bytes move between PE 0 and PE 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,13 +24,13 @@ pub(super) enum Movement {
 }
 
 /// Runs the sweep of a movement.
-pub(super) fn run(movement: Movement, sizes: &SizeArgs, common: &Common) -> Result<u64, Failure> {
+pub(super) fn run(movement: Movement, sizes: &SizeArgs, common: &Common) -> Result<Swept, Failure> {
     let (operation, longest) = match movement {
         Movement::Put => ("put", 64 << 20),
         Movement::Get => ("get", 64 << 20),
         Movement::PingPong => ("ping-pong", 4 << 20),
     };
-    let sizes = sizes.sweep(8, longest, 1)?;
+    let sizes = sizes.sweep(8, longest, 1, 1)?;
     let plan = Plan { fewest_pes: 2, ..Plan::new(operation, common, 2, &sizes) };
     sweep::run(plan, |world, plan| {
         let len = plan.longest() as usize + GUARD;
@@ -64,9 +64,15 @@ impl Move {
 }
 
 impl Case for Move {
-    fn labels(&self, world: &World) -> Labels {
-        let protocol = if self.movement == Movement::PingPong { "signal" } else { "simple" };
-        Labels { element: 1, datatype: "uint8", protocol, ..Labels::one_sided(world) }
+    fn labels(&self) -> Labels {
+        Labels { datatype: "uint8", ..Labels::ONE_SIDED }
+    }
+
+    fn path(&self, world: &World, row: Row) -> Path {
+        match self.movement {
+            Movement::PingPong => Path::one_sided(world, "signal", row.size + size_of::<u64>() as u64),
+            Movement::Put | Movement::Get => Path::one_sided(world, "simple", row.size),
+        }
     }
 
     fn prepare(&self, row: Row) -> Result<(), Failure> {
@@ -77,16 +83,16 @@ impl Case for Move {
         Ok(clear(&self.dst, len)?)
     }
 
-    fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), LaunchError> {
+    fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), Failure> {
         let part = ..row.size as usize;
         let (dst, src) = (self.dst.view().slice(part), self.src.view().slice(part));
-        match self.movement {
-            Movement::Put => world.launch(stream, kernels::perf_put, self.grid, (dst, src, rounds)),
-            Movement::Get => world.launch(stream, kernels::perf_get, self.grid, (dst, src, rounds)),
+        Ok(match self.movement {
+            Movement::Put => world.launch(stream, kernels::perf_put, self.grid, (dst, src, rounds))?,
+            Movement::Get => world.launch(stream, kernels::perf_get, self.grid, (dst, src, rounds))?,
             Movement::PingPong => {
-                world.launch(stream, kernels::perf_ping_pong, self.grid, (dst, src, self.turn.view(), rounds))
+                world.launch(stream, kernels::perf_ping_pong, self.grid, (dst, src, self.turn.view(), rounds))?;
             }
-        }
+        })
     }
 
     fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {

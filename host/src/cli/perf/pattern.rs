@@ -3,7 +3,9 @@
 //! Patterns repeat with a prime period, so data that lands in the wrong place (a chunk, a piece, a vector off) differs
 //! almost everywhere, while the expected values of one period serve a buffer of any size.
 
-use congruent_device::{Pod, bf16, f16};
+use std::ops::Range;
+
+use congruent_device::{Fp8E4M3, Fp8E5M2, Pod, SmallFloat, bf16, f16};
 
 use crate::{AccessError, SymVec};
 
@@ -13,12 +15,14 @@ pub(super) const GUARD: usize = 64;
 /// A prime.
 const PERIOD: usize = 8191;
 
-/// A number that whole numbers up to [`EXACT`](Sample::EXACT) convert to without rounding.
+/// A type that whole numbers up to [`EXACT`](Sample::EXACT) convert to without rounding.
 pub(super) trait Sample: Pod + PartialEq + Send + Sync {
     /// All whole numbers up to this one are values of the type.
     const EXACT: u64;
+    /// So many factors of 2 make a product that is a value of the type, up to 15.
+    const DOUBLINGS: usize;
 
-    /// The number as this type.
+    /// The number as this type; of an integer, its low bits.
     fn sample(number: u64) -> Self;
 }
 
@@ -43,25 +47,50 @@ impl<T: Sample> Pattern<T> {
 
     /// Writes the pattern to the first `len` elements, and zero to the guard after them.
     pub(super) fn fill(&self, buf: &SymVec<T>, len: usize) -> Result<(), AccessError> {
-        for at in (0..len).step_by(PERIOD) {
-            buf.write(at, &self.0[..PERIOD.min(len - at)])?;
-        }
+        self.fill_part(buf, 0..len, 0)?;
         buf.write(len, &[T::zeroed(); GUARD])
+    }
+
+    /// Writes the pattern from its element `first` on to a range.
+    pub(super) fn fill_part(&self, buf: &SymVec<T>, range: Range<usize>, first: usize) -> Result<(), AccessError> {
+        pieces(range, first).try_for_each(|(at, start, len)| buf.write(at, &self.0[start..start + len]))
     }
 
     /// How many of the first `len` elements differ from the pattern, and of the guard from zero.
     pub(super) fn wrong(&self, buf: &SymVec<T>, len: usize) -> Result<u64, AccessError> {
+        Ok(self.wrong_part(buf, 0..len, 0)? + wrong_guard(buf, len)?)
+    }
+
+    /// How many elements of a range differ from the pattern from its element `first` on.
+    pub(super) fn wrong_part(&self, buf: &SymVec<T>, range: Range<usize>, first: usize) -> Result<u64, AccessError> {
         let mut piece = [T::zeroed(); PERIOD];
         let mut wrong = 0;
-        for at in (0..len).step_by(PERIOD) {
-            let piece = &mut piece[..PERIOD.min(len - at)];
-            buf.read(at, piece)?;
-            wrong += differing(piece, &self.0);
+        for (at, start, len) in pieces(range, first) {
+            buf.read(at, &mut piece[..len])?;
+            wrong += differing(&piece[..len], &self.0[start..]);
         }
-        let mut guard = [T::zeroed(); GUARD];
-        buf.read(len, &mut guard)?;
-        Ok(wrong + differing(&guard, &[T::zeroed(); GUARD]))
+        Ok(wrong)
     }
+}
+
+/// How many elements of the guard after the first `len` elements are not zero.
+pub(super) fn wrong_guard<T: Sample>(buf: &SymVec<T>, len: usize) -> Result<u64, AccessError> {
+    let mut guard = [T::zeroed(); GUARD];
+    buf.read(len, &mut guard)?;
+    Ok(differing(&guard, &[T::zeroed(); GUARD]))
+}
+
+/// A range in pieces that lie within a period, when `first` is the place of its first element: where each begins, at which
+/// place of the period, and how long it is.
+fn pieces(range: Range<usize>, first: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = (first + at - range.start) % PERIOD;
+        let len = (PERIOD - start).min(range.end - at);
+        let piece = (len > 0).then_some((at, start, len));
+        at += len;
+        piece
+    })
 }
 
 /// Zeroes the first `len` elements and the guard, so that what nothing writes to is found.
@@ -88,9 +117,10 @@ fn differing<T: PartialEq>(values: &[T], expected: &[T]) -> u64 {
 }
 
 macro_rules! samples {
-    ($($type:ty: $exact:expr, |$number:ident| $sample:expr;)*) => {$(
+    ($($type:ty: $exact:expr, $doublings:expr, |$number:ident| $sample:expr;)*) => {$(
         impl Sample for $type {
             const EXACT: u64 = $exact;
+            const DOUBLINGS: usize = $doublings;
             fn sample($number: u64) -> Self {
                 $sample
             }
@@ -98,15 +128,20 @@ macro_rules! samples {
     )*};
 }
 samples! {
-    u8: u8::MAX as u64, |number| number as u8;
-    i32: 1 << 24, |number| number as i32;
-    u32: 1 << 24, |number| number as u32;
-    i64: 1 << 52, |number| number as i64;
-    u64: 1 << 52, |number| number;
-    f16: 1 << 11, |number| f16::from_f64(number as f64);
-    bf16: 1 << 8, |number| bf16::from_f64(number as f64);
-    f32: 1 << 24, |number| number as f32;
-    f64: 1 << 52, |number| number as f64;
+    i8: i8::MAX as u64, 6, |number| number as i8;
+    u8: u8::MAX as u64, 7, |number| number as u8;
+    i16: i16::MAX as u64, 14, |number| number as i16;
+    u16: u16::MAX as u64, 15, |number| number as u16;
+    i32: 1 << 24, 15, |number| number as i32;
+    u32: 1 << 24, 15, |number| number as u32;
+    i64: 1 << 52, 15, |number| number as i64;
+    u64: 1 << 52, 15, |number| number;
+    f16: 1 << 11, 15, |number| f16::from_f64(number as f64);
+    bf16: 1 << 8, 15, |number| bf16::from_f64(number as f64);
+    f32: 1 << 24, 15, |number| number as f32;
+    f64: 1 << 52, 15, |number| number as f64;
+    Fp8E4M3: 1 << 4, 8, |number| Self::narrow(number as f32);
+    Fp8E5M2: 1 << 3, 15, |number| Self::narrow(number as f32);
 }
 
 #[cfg(test)]
@@ -153,6 +188,19 @@ mod tests {
         assert!(shifted > len as u64 * 9 / 10, "{shifted}");
         let foreign = found::<f32>(len, |buf| Pattern::of(1).fill(buf, len).unwrap());
         assert!(foreign > len as u64 * 9 / 10, "{foreign}");
+    }
+
+    #[test]
+    fn a_part_may_begin_anywhere_in_the_period() {
+        let found = crate::local(1, |world| {
+            let buf = world.alloc::<u32>(3 * PERIOD)?;
+            let pattern = Pattern::of(3);
+            pattern.fill_part(&buf, 10..2 * PERIOD + 5, PERIOD - 7)?;
+            let wrong = |range, first| pattern.wrong_part(&buf, range, first);
+            assert_eq!(buf.to_vec()[17], pattern.0[0]);
+            Ok::<_, Error>([wrong(10..2 * PERIOD + 5, PERIOD - 7)?, wrong(17..30, 0)?, wrong(9..11, PERIOD - 8)?])
+        });
+        assert_eq!(found.unwrap(), [[0, 0, 1]]);
     }
 
     #[test]

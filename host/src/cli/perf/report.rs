@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::case::{Case, Labels};
+use super::case::{Case, Labels, Path};
 use super::measure::{Effort, Measured};
 use super::sweep::Plan;
 use super::table;
@@ -27,6 +27,8 @@ pub(super) struct Heading {
     pub(super) iters: Option<u64>,
     pub(super) warmup_iters: u64,
     pub(super) check: bool,
+    /// The machine as tuning tables name it.
+    pub(super) tuning_machine: Option<String>,
     #[serde(flatten)]
     pub(super) labels: Labels,
 }
@@ -44,6 +46,8 @@ pub(super) struct Document {
 pub(super) struct Line {
     pub(super) size: u64,
     pub(super) count: u64,
+    #[serde(flatten)]
+    pub(super) path: Path,
     pub(super) out_of_place: Half,
     pub(super) in_place: Option<Half>,
 }
@@ -68,7 +72,7 @@ pub(super) struct Report {
 }
 
 impl Heading {
-    pub(super) fn new(world: &World, plan: &Plan<'_>, effort: &Effort, labels: Labels) -> Self {
+    pub(super) fn new(world: &World, plan: &Plan<'_>, effort: &Effort, case: &dyn Case) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             operation: plan.operation,
@@ -82,7 +86,8 @@ impl Heading {
             iters: effort.iters,
             warmup_iters: effort.warmup,
             check: effort.check,
-            labels,
+            tuning_machine: case.tuning_machine(),
+            labels: case.labels(),
         }
     }
 }
@@ -101,15 +106,25 @@ impl Report {
     }
 
     /// Prints a row.
-    pub(super) fn row(&mut self, case: &dyn Case, size: u64, out_of_place: Measured, in_place: Option<Measured>) {
+    pub(super) fn row(
+        &mut self,
+        case: &dyn Case,
+        size: u64,
+        path: Path,
+        out_of_place: Measured,
+        in_place: Option<Measured>,
+    ) {
         let line = Line {
             size,
-            count: size / self.document.heading.labels.element,
+            count: size / self.document.heading.labels.unit,
+            path,
             out_of_place: Half::new(case, size, out_of_place),
             in_place: in_place.map(|measured| Half::new(case, size, measured)),
         };
         if !self.json {
-            self.print(&table::row(&self.document.heading, &line));
+            let above = self.document.rows.last();
+            let gap = if above.is_some_and(|above| above.size >= size) { "#\n" } else { "" };
+            self.print(&(gap.to_owned() + &table::row(&self.document.heading, &line)));
         }
         self.document.rows.push(line);
         self.bar.inc(1);
@@ -120,8 +135,8 @@ impl Report {
         self.printed.is_ok()
     }
 
-    /// Prints the footer, or the document.
-    pub(super) fn finish(mut self) -> Result<(), Failure> {
+    /// Prints the footer, or the document, and gives the document.
+    pub(super) fn finish(mut self) -> Result<Document, Failure> {
         self.bar.finish_and_clear();
         let halves = || self.document.rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place]).flatten();
         let count = halves().count().max(1);
@@ -133,7 +148,7 @@ impl Report {
             table::footer(&self.document)
         };
         self.print(&text);
-        self.printed
+        self.printed.map(|()| self.document)
     }
 
     fn print(&mut self, text: &str) {

@@ -23,8 +23,9 @@ pub(in crate::cli) struct SizeArgs {
 const MOST_ROWS: usize = 10_000;
 
 impl SizeArgs {
-    /// The sizes, each a multiple of `element` bytes, rounded down, where the user left the ends open from `first` to `last`.
-    pub(super) fn sweep(&self, first: u64, last: u64, element: u64) -> Result<Vec<u64>, Failure> {
+    /// The sizes, where the user left the ends open from `first` to `last`. Each is a multiple of `unit` bytes, rounded down,
+    /// but at least that: one element of `element` bytes, of each part where there are several.
+    pub(super) fn sweep(&self, first: u64, last: u64, element: u64, unit: u64) -> Result<Vec<u64>, Failure> {
         let first = self.minbytes.unwrap_or(first.max(element));
         let last = self.maxbytes.unwrap_or(last.max(first));
         if first < element {
@@ -41,7 +42,7 @@ impl SizeArgs {
             None => size.checked_mul(self.stepfactor),
         };
         let sizes = std::iter::successors(Some(first), next).take_while(|&size| size <= last).take(MOST_ROWS + 1);
-        let mut sizes: Vec<u64> = sizes.map(|size| size - size % element).collect();
+        let mut sizes: Vec<u64> = sizes.map(|size| (size - size % unit).max(unit)).collect();
         if sizes.len() > MOST_ROWS {
             return Err(Failure::Usage(format!("that makes more than {MOST_ROWS} rows: give a larger -i")));
         }
@@ -86,11 +87,12 @@ mod tests {
 
     #[test]
     fn the_sweep_goes_from_end_to_end_in_whole_elements() {
-        assert_eq!(args(None, None, 2, None).sweep(8, 64, 4).unwrap(), [8, 16, 32, 64]);
-        assert_eq!(args(Some(10), Some(100), 3, None).sweep(8, 64, 4).unwrap(), [8, 28, 88]);
-        assert_eq!(args(Some(8), Some(12), 2, Some(1)).sweep(8, 64, 4).unwrap(), [8, 12]);
-        assert_eq!(args(Some(128), None, 2, None).sweep(8, 64, 4).unwrap(), [128]);
-        assert_eq!(args(Some(1 << 40), Some(u64::MAX), 1 << 40, None).sweep(8, 64, 4).unwrap(), [1 << 40]);
+        assert_eq!(args(None, None, 2, None).sweep(8, 64, 4, 4).unwrap(), [8, 16, 32, 64]);
+        assert_eq!(args(Some(10), Some(100), 3, None).sweep(8, 64, 4, 4).unwrap(), [8, 28, 88]);
+        assert_eq!(args(Some(8), Some(12), 2, Some(1)).sweep(8, 64, 4, 4).unwrap(), [8, 12]);
+        assert_eq!(args(Some(128), None, 2, None).sweep(8, 64, 4, 4).unwrap(), [128]);
+        assert_eq!(args(Some(4), Some(200), 4, None).sweep(8, 64, 4, 12).unwrap(), [12, 60]);
+        assert_eq!(args(Some(1 << 40), Some(u64::MAX), 1 << 40, None).sweep(8, 64, 4, 4).unwrap(), [1 << 40]);
     }
 
     #[test]
@@ -102,7 +104,7 @@ mod tests {
             (args(None, None, 2, Some(0)), "-i 0"),
             (args(None, Some(1 << 30), 2, Some(1)), "10000 rows"),
         ] {
-            let refused = args.sweep(8, 64, 4).unwrap_err();
+            let refused = args.sweep(8, 64, 4, 4).unwrap_err();
             assert!(refused.to_string().contains(complaint), "{refused}");
         }
     }

@@ -1,16 +1,17 @@
 //! A sweep: one world, one case, every size.
 
-use congruent_device::abi;
+use congruent_collectives::{Layout, Shape};
+use congruent_device::{Sym, TeamView, World as WorldTag, abi};
 
 use super::Common;
 use super::case::{Case, Row};
 use super::measure::{Effort, exchange, measure};
 use super::pattern::GUARD;
-use super::report::{Heading, Report};
+use super::report::{Document, Heading, Report};
 use crate::bootstrap::{Bootstrap, Launcher};
 use crate::cli::failure::Failure;
 use crate::tunables::Key;
-use crate::{Tunables, World};
+use crate::{STREAMS, Tunables, World};
 
 /// What to run, and on what.
 #[derive(Clone, Copy)]
@@ -24,12 +25,14 @@ pub(super) struct Plan<'a> {
     /// Ascending.
     pub(super) sizes: &'a [u64],
     pub(super) blocks: u32,
+    /// Whether it needs a plan and a communicator.
+    pub(super) collective: bool,
 }
 
 impl<'a> Plan<'a> {
     /// An operation of one block, on any number of PEs.
     pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
-        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1 }
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective: false }
     }
 
     /// The longest message.
@@ -38,7 +41,7 @@ impl<'a> Plan<'a> {
     }
 
     /// How many PEs there will be.
-    fn settle_pes(&self) -> Result<u32, Failure> {
+    pub(super) fn settle_pes(&self) -> Result<u32, Failure> {
         let bootstrap = Bootstrap::from_env()?;
         let job = bootstrap.job();
         let pes = match self.common.pes {
@@ -56,20 +59,37 @@ impl<'a> Plan<'a> {
         Ok(pes)
     }
 
-    /// Room for two buffers of the longest message, what guards them, the world's own words and a plan's.
+    /// Room for two buffers of the longest message, what guards them, the world's own words, and where it is a collective a
+    /// plan and a communicator's.
     fn heap(&self, pes: u32) -> Result<u64, Failure> {
-        let slots = Tunables::from_env()?.get(Key::MaxBlocks) as u32;
+        let tunables = Tunables::from_env()?;
+        let slots = tunables.get(Key::MaxBlocks) as u32;
         let sync = abi::SyncLayout::new(pes).words(slots) * size_of::<u64>() as u64;
         let buffer = self.longest() + (GUARD * size_of::<u64>()) as u64;
-        Ok(2 * buffer + sync + (4 << 20) + (u64::from(self.blocks) << 21))
+        let plans = if self.collective {
+            let team = TeamView::<WorldTag>::strided(0, 1, pes, 0, Sym::empty());
+            let needs = Layout::new(team, self.blocks * (STREAMS + 1)).buffer(tunables.get(Key::BuffSize)).needs();
+            (needs.scratch + needs.signals * size_of::<u64>()) as u64 * 9 / 8
+        } else {
+            0
+        };
+        Ok(2 * buffer + sync + plans + (4 << 20))
     }
 }
 
-/// Runs the sweep on the case that `make` makes, and gives how many elements were wrong. PE 0 prints.
+/// How a sweep ended.
+pub(super) struct Swept {
+    /// Wrong elements of all PEs.
+    pub(super) wrong: u64,
+    /// What was measured, on PE 0.
+    pub(super) document: Option<Document>,
+}
+
+/// Runs the sweep on the case that `make` makes. PE 0 prints.
 pub(super) fn run(
     plan: Plan<'_>,
     make: impl Fn(&mut World, &Plan<'_>) -> Result<Box<dyn Case>, Failure> + Sync,
-) -> Result<u64, Failure> {
+) -> Result<Swept, Failure> {
     let pes = plan.settle_pes()?;
     let mut builder = World::builder().heap(plan.heap(pes)?);
     if let Some(width) = plan.common.width {
@@ -79,37 +99,43 @@ pub(super) fn run(
         let case = make(world, &plan)?;
         sweep(world, &plan, &*case)
     })?;
-    ended.into_iter().next().map_or(Ok(0), |ended| ended.printed.map(|()| ended.wrong))
+    match ended.into_iter().next() {
+        None => Ok(Swept { wrong: 0, document: None }),
+        Some(Ended { wrong, report: None }) => Ok(Swept { wrong, document: None }),
+        Some(Ended { wrong, report: Some(printed) }) => Ok(Swept { wrong, document: Some(printed?) }),
+    }
 }
 
 /// How a sweep ended on a PE.
 struct Ended {
     /// Wrong elements of all PEs.
     wrong: u64,
-    /// What came of printing, which is PE 0's. It is no error of the sweep: all PEs end it together, in order.
-    printed: Result<(), Failure>,
+    /// PE 0's: what it printed, or that it could not. That is no error of the sweep: all PEs end it together, in order.
+    report: Option<Result<Document, Failure>>,
 }
 
 fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, Failure> {
     let common = plan.common;
     let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1 };
-    let labels = case.labels(world);
+    let labels = case.labels();
+    let rows = case.rows(plan.sizes)?;
     let stream = world.stream()?;
-    let heading = Heading::new(world, plan, &effort, labels);
-    let mut report = (world.pe().index() == 0).then(|| Report::start(heading, plan.sizes.len(), common.json));
+    let heading = Heading::new(world, plan, &effort, case);
+    let mut report = (world.pe().index() == 0).then(|| Report::start(heading, rows.len(), common.json));
     let mut wrong = 0;
-    for &size in plan.sizes {
-        let mut half = |in_place| measure(world, &stream, case, Row { size, in_place }, effort);
+    for row in rows {
+        let path = case.path(world, row);
+        let mut half = |in_place| measure(world, &stream, case, Row { in_place, ..row }, effort);
         let out_of_place = half(false)?;
         let in_place = if labels.in_place { Some(half(true)?) } else { None };
         wrong += out_of_place.wrong.unwrap_or(0) + in_place.and_then(|half| half.wrong).unwrap_or(0);
         if let Some(report) = &mut report {
-            report.row(case, size, out_of_place, in_place);
+            report.row(case, row.size, path, out_of_place, in_place);
         }
         let unread = report.as_ref().is_some_and(|report| !report.is_printed());
         if exchange(world, "output of perf", u64::from(unread))?.sum::<u64>() > 0 {
             break;
         }
     }
-    Ok(Ended { wrong, printed: report.map_or(Ok(()), Report::finish) })
+    Ok(Ended { wrong, report: report.map(Report::finish) })
 }

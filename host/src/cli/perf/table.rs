@@ -1,4 +1,5 @@
-//! The columns of nccl-tests, as text; ours (algorithm, protocol, rounds) come after theirs, so that their readers read them.
+//! The columns of nccl-tests, as text; ours (bytes on the wire, algorithm, protocol, rounds) come after theirs, so that their
+//! readers read them.
 
 use super::report::{Document, Half, Heading, Line};
 
@@ -32,8 +33,8 @@ pub(super) fn heading(heading: &Heading) -> String {
          # launch: blocks {blocks}, threads {threads}; {rounds}, {launches}{time}\n\
          #\n\
          {places}\
-         # {first}{names}    algo   proto    rounds\n\
-         # {second}{units}\n"
+         # {first}{names}        wire       algo   proto    rounds\n\
+         # {second}{units}         (B)\n"
     )
     .lines()
     .map(|line| line.trim_end().to_owned() + "\n")
@@ -45,16 +46,16 @@ pub(super) fn row(heading: &Heading, line: &Line) -> String {
     let labels = heading.labels;
     let in_place = line.in_place.as_ref().map_or(String::new(), half);
     format!(
-        "{:12}  {:12}  {:>8}  {:>6}  {:6}{}{in_place}  {:>6}  {:>6}  {:8}\n",
+        "{:12}  {:12}  {:>8}  {:>6}  {:6}{}{in_place}  {:>10}  {:>9}  {:>6}  {:8}\n",
         line.size,
         line.count,
         labels.datatype,
         labels.redop,
-        // nccl-tests' way to say that there is no root.
-        -1,
+        labels.root,
         half(&line.out_of_place),
-        labels.algorithm,
-        labels.protocol,
+        line.path.wire_bytes,
+        line.path.algorithm,
+        line.path.protocol,
         line.out_of_place.rounds,
     )
 }

@@ -3,11 +3,11 @@
 use congruent_kernels as kernels;
 
 use super::Common;
-use super::case::{Case, Labels, Row};
+use super::case::{Case, Labels, Path, Row};
 use super::measure::Work;
-use super::sweep::{self, Plan};
+use super::sweep::{self, Plan, Swept};
 use crate::cli::failure::Failure;
-use crate::{Grid, LaunchError, Stream, SymVec, World};
+use crate::{Grid, Stream, SymVec, World};
 
 /// What one thread of PE 0 does to a word of PE 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub(super) enum WordOperation {
 }
 
 /// Runs the one row of an operation on a word.
-pub(super) fn run(operation: WordOperation, common: &Common) -> Result<u64, Failure> {
+pub(super) fn run(operation: WordOperation, common: &Common) -> Result<Swept, Failure> {
     let name = match operation {
         WordOperation::Put => "put-value",
         WordOperation::FetchAdd => "fetch-add",
@@ -32,7 +32,7 @@ pub(super) fn run(operation: WordOperation, common: &Common) -> Result<u64, Fail
 }
 
 /// Runs the one row of the world's barrier. Every block has a slot in it, so many blocks make many barriers at once.
-pub(super) fn run_barrier(blocks: u32, common: &Common) -> Result<u64, Failure> {
+pub(super) fn run_barrier(blocks: u32, common: &Common) -> Result<Swept, Failure> {
     let plan = Plan { blocks, ..Plan::new("barrier", common, 4, &[0]) };
     sweep::run(plan, |_, plan| Ok(Box::new(Barrier(Grid::new(plan.blocks, plan.common.threads)))))
 }
@@ -63,21 +63,25 @@ impl Word {
 }
 
 impl Case for Word {
-    fn labels(&self, world: &World) -> Labels {
+    fn labels(&self) -> Labels {
+        Labels { unit: size_of::<u64>() as u64, datatype: "uint64", ..Labels::ONE_SIDED }
+    }
+
+    fn path(&self, world: &World, row: Row) -> Path {
         let protocol = if self.operation == WordOperation::Put { "value" } else { "atomic" };
-        Labels { element: size_of::<u64>() as u64, datatype: "uint64", protocol, ..Labels::one_sided(world) }
+        Path::one_sided(world, protocol, row.size)
     }
 
     fn prepare(&self, _row: Row) -> Result<(), Failure> {
         Ok(self.word.write(0, &[self.initial()])?)
     }
 
-    fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), LaunchError> {
+    fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), Failure> {
         let arguments = (self.word.view(), rounds);
-        match self.operation {
-            WordOperation::Put => world.launch(stream, kernels::perf_put_value, self.grid, arguments),
-            WordOperation::FetchAdd => world.launch(stream, kernels::perf_fetch_add, self.grid, arguments),
-        }
+        Ok(match self.operation {
+            WordOperation::Put => world.launch(stream, kernels::perf_put_value, self.grid, arguments)?,
+            WordOperation::FetchAdd => world.launch(stream, kernels::perf_fetch_add, self.grid, arguments)?,
+        })
     }
 
     fn wrong(&self, _row: Row, work: Work) -> Result<Option<u64>, Failure> {
@@ -89,16 +93,24 @@ impl Case for Word {
 struct Barrier(Grid);
 
 impl Case for Barrier {
-    fn labels(&self, world: &World) -> Labels {
-        Labels { protocol: "signal", ..Labels::one_sided(world) }
+    fn labels(&self) -> Labels {
+        Labels::ONE_SIDED
+    }
+
+    fn path(&self, world: &World, _row: Row) -> Path {
+        let n = world.npes();
+        // Up to eight tell each other; more disseminate.
+        let signals = if n <= 8 { n - 1 } else { n.next_power_of_two().ilog2() as usize };
+        let path = Path::one_sided(world, "signal", (signals * size_of::<u64>()) as u64);
+        if n <= 8 { path } else { Path { algorithm: "recursive", ..path } }
     }
 
     fn prepare(&self, _row: Row) -> Result<(), Failure> {
         Ok(())
     }
 
-    fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), LaunchError> {
-        world.launch(stream, kernels::perf_barrier, self.0, (rounds,))
+    fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), Failure> {
+        Ok(world.launch(stream, kernels::perf_barrier, self.0, (rounds,))?)
     }
 
     fn wrong(&self, _row: Row, _work: Work) -> Result<Option<u64>, Failure> {
