@@ -1,6 +1,6 @@
 //! Members wait for each other, and tell each other a few words while they do.
 
-use congruent_device::{Ctx, Disagreement, Group, Pe, Rank, Sym, Tag, Team};
+use congruent_device::{Ctx, Disagreement, Group, KernelArg, Pe, Rank, Sym, Tag, Team};
 
 use crate::call::Call;
 use crate::plan::View;
@@ -10,6 +10,20 @@ pub(crate) const WORDS: usize = 4;
 
 /// Where in a slot's head the number of times that members told each other something is; `call.rs` has the others.
 const TOLD: usize = 3;
+
+/// Describes a call in words of the caller's own: its number first, then what is called, then whatever else has to be the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The words.
+    pub words: [u64; WORDS],
+}
+
+impl KernelArg for Description {
+    fn fits(&self, _heap_bytes: u64) -> bool {
+        true
+    }
+}
 
 /// Waits until every member has called it.
 ///
@@ -31,9 +45,8 @@ pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, pl
     call.leave(group);
 }
 
-/// Makes sure that all members are about to make the same call, which `description` describes: its number first, then what
-/// is called, then whatever else has to be the same. Where a member's differs, every member's kernel ends with a fault that
-/// names a member that differs from it, and the first word that does.
+/// Makes sure that all members are about to make the same call. Where a member's description differs, every member's kernel
+/// ends with a fault that names a member that differs from it, and the first word that does.
 ///
 /// # Collective
 /// Over the team. Each member sends 32 bytes to `n-1` others. One block is enough.
@@ -45,8 +58,9 @@ pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, pl
 /// As [`barrier`].
 #[inline(always)]
 #[track_caller]
-pub fn agree<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, description: [u64; WORDS], plan: &View) {
+pub fn agree<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, description: Description, plan: &View) {
     let call = Call::enter(group, ctx, team, plan, "agree", size_of_val(&description));
+    let Description { words: description } = description;
     let heard = Heard::tell(&call, group, |_| description);
     let differs = |i| {
         let theirs = heard.from(i);

@@ -58,7 +58,7 @@ mod share;
 mod transfers;
 pub mod tree;
 
-pub use agree::{agree, barrier};
+pub use agree::{Description, agree, barrier};
 pub use exchange::Parts;
 pub use located::{MaxLoc, MinLoc};
 pub use names::{Algorithm, Collective, Datatype, Protocol};

@@ -1,7 +1,7 @@
 //! Collectives with parts of any length, sends and receives, and the members' meetings. Buffers are bytes.
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Batch, View, agree, exchange, send_recv};
+use congruent_collectives::{Batch, Description, View, agree, exchange, send_recv};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -42,7 +42,7 @@ kernels! { in crate::PTX;
     }
 
     /// Compares the members' descriptions of their next call.
-    pub fn agree_on(block, ctx, team: TeamView, description: [u64; 4], plan: View) {
+    pub fn agree_on(block, ctx, team: TeamView, description: Description, plan: View) {
         agree(block, ctx, &ctx.team(team), description, &plan);
     }
 }

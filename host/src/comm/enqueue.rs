@@ -92,7 +92,8 @@ impl Comm {
             let description =
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
             let one = Target { grid: Grid::new(1, self.grid().threads), ..self.target(stream) };
-            one.launch(kernels::agree_on, (team, description.words(), view))?;
+            let words = description.words();
+            one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, view))?;
         }
         let (view, Call { dst, src, root, .. }) = (view.over(call.protocol), *call);
         match (call.collective, call.parts, call.reduction) {

@@ -54,7 +54,7 @@ impl CommOptions {
 
 /// A layout with room for the layouts of other PEs, whose teams have other sizes, so that heaps stay alike.
 pub(super) struct Room {
-    layout: Layout,
+    pub(super) layout: Layout,
     needs: Needs,
 }
 
