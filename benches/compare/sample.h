@@ -1,16 +1,24 @@
 /* What the peers share: the clock, how often to repeat, and the form of a sample.
  *
  * A peer is called with the number of repeats and the largest size in bytes. Each repeat of a work prints one line,
- * {"work":"put","bytes":8,"ns":51.3}, the mean over a loop long enough for the clock. The works:
+ * {"work":"put","pes":2,"bytes":8,"ns":51.3}, the mean over a loop long enough for the clock. The works:
  *
- *   put_value   one 8-byte value to the other PE, inlined where the library can
- *   put         a buffer to the other PE, done when the last of the loop has arrived; the other PE waits
- *   put_both    the same, both PEs at once, the slower one counts
- *   copy        a buffer within one process
- *   fetch_add   an 8-byte atomic on the other PE
- *   send_recv   half the round trip of a message to the other PE and back
- *   barrier     both PEs meet
- *   all_reduce  the sum of f32 on both PEs
+ *   put_value       one 8-byte value to the other PE, inlined where the library can
+ *   put             a buffer to the other PE, done when the last of the loop has arrived; the other PE waits
+ *   put_both        the same, both PEs at once, the slower one counts
+ *   copy            a buffer within one process
+ *   fetch_add       an 8-byte atomic on the other PE
+ *   send_recv       half the round trip of a message to the other PE and back
+ *   barrier         all PEs meet
+ *   all_reduce      the sum of f32 on all PEs
+ *   broadcast       PE 0's buffer to all
+ *   all_gather      every PE's part to all
+ *   reduce_scatter  the sum of f32, a part of it to each PE
+ *   all_to_all      a part from every PE to every PE
+ *
+ * The bytes of a collective are those of the larger of a PE's two buffers, out of place: the whole for all-reduce and
+ * broadcast; all parts together for all-gather (the destination), reduce-scatter (the source) and all-to-all. That is the
+ * size that nccl-tests means. The slowest PE counts.
  *
  * Loops reuse their buffers, so sizes below the caches' stay in them, for every peer alike. */
 #ifndef SAMPLE_H
@@ -24,6 +32,7 @@ static const size_t SMALLEST_BULK = 64 << 10;
 
 static int repeats;
 static size_t max_bytes;
+static int pes = 2;
 
 static void read_arguments(int argc, char **argv) {
     if (argc != 3 || (repeats = atoi(argv[1])) < 1 || (max_bytes = strtoull(argv[2], NULL, 10)) < 8) {
@@ -38,14 +47,14 @@ static double now_ns(void) {
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-/* Loop length: a quarter of a gibibyte of traffic, within bounds. */
+/* Loop length: a quarter of a gibibyte of traffic, within bounds; shorter where PEs share cores and wait for them. */
 static int rounds(size_t bytes) {
-    size_t n = ((size_t)256 << 20) / (bytes ? bytes : 1);
-    return n < 4 ? 4 : n > 20000 ? 20000 : (int)n;
+    const size_t n = ((size_t)256 << 20) / (bytes ? bytes : 1), most = pes > 2 ? 500 : 20000;
+    return n < 4 ? 4 : n > most ? (int)most : (int)n;
 }
 
 static void emit(const char *work, size_t bytes, double ns) {
-    printf("{\"work\":\"%s\",\"bytes\":%zu,\"ns\":%.2f}\n", work, bytes, ns);
+    printf("{\"work\":\"%s\",\"pes\":%d,\"bytes\":%zu,\"ns\":%.2f}\n", work, pes, bytes, ns);
     fflush(stdout);
 }
 

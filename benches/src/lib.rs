@@ -1,11 +1,15 @@
 //! Criterion benches and the comparison against other libraries.
 //!
 //! The comparison (`cargo run --release -p congruent-benches --bin compare`) runs the same works with every [`peer`],
-//! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks.
+//! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks. It also holds what the
+//! selector chooses to the best of its [`candidates`].
 #![forbid(unsafe_code)]
 
+pub mod candidates;
+mod collective;
 pub mod ours;
 pub mod peer;
 pub mod requirement;
+pub mod roofline;
 pub mod sample;
 pub mod table;

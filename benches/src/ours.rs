@@ -1,57 +1,66 @@
-//! Our side of the comparison: two PEs as processes, each on a core of its own, in-kernel loops.
+//! Our side of the comparison: PEs as processes, in-kernel loops; two PEs have a core each.
 //!
-//! `compare ours REPEATS MAX_BYTES` does what the C peers do: it starts its two PEs and prints one sample a line. What each
-//! work is, `compare/sample.h` says.
+//! `compare ours PES REPEATS MAX_BYTES` does what the C peers do: it starts its PEs and prints one sample a line. What each
+//! work is, `compare/sample.h` says. `compare candidates PES REPEATS MAX_BYTES` times every way to do an all-reduce.
 
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use congruent::bootstrap::{Bootstrap, Launcher};
-use congruent::collectives::{Layout, Op, Protocol, Reduction};
+use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
 use congruent::{Comm, Grid, Plan, Stream, SymVec, World, cli, kernels};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
 
+use crate::candidates::{self, Timed};
 use crate::sample::{Sample, Work};
 
 /// The smallest buffer of the bulk works.
 const SMALLEST_BULK: u64 = 64 << 10;
 
-/// The largest all-reduce that goes in one exchange; larger ones are read and written once.
-const ONE_SHOT: u64 = 16 << 10;
+/// The sizes of collectives other than all-reduce, of which two are those of all-reduce among PEs that share cores.
+const SIZES: [u64; 3] = [1 << 10, 64 << 10, 4 << 20];
+const SHARED_CORES: [u64; 2] = [1 << 10, 1 << 20];
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "ours";
 
-/// Starts the PEs, or is one of them.
-pub fn main() -> ExitCode {
+/// Starts the PEs, or is one of them, where the command line's first word says so.
+pub fn main() -> Option<ExitCode> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let asked = words.first().filter(|word| [WORD, candidates::WORD].contains(&word.as_str()))?;
     let done = match Bootstrap::from_env() {
-        Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(),
-        Ok(_) => measure().map(|()| ExitCode::SUCCESS),
+        Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(&words),
+        Ok(_) => measure(asked, &words).map(|()| ExitCode::SUCCESS),
         Err(error) => Err(error.into()),
     };
-    done.unwrap_or_else(|error| {
+    Some(done.unwrap_or_else(|error| {
         eprintln!("error: {error}");
         ExitCode::FAILURE
-    })
+    }))
 }
 
-fn launch() -> Result<ExitCode, Box<dyn Error>> {
+fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
+    let [_, npes, _, _] = words else { return Err(USAGE.into()) };
     let mut command = vec![std::env::current_exe()?.into_os_string()];
-    command.extend(std::env::args_os().skip(1));
-    Ok(cli::run::run(&cli::run::Args { npes: 2, label: false, command })?)
+    command.extend(words.iter().map(Into::into));
+    Ok(cli::run::run(&cli::run::Args { npes: npes.parse()?, label: false, command })?)
 }
 
-fn measure() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(2).collect();
-    let [repeats, max_bytes] = &arguments[..] else { return Err("usage: compare ours REPEATS MAX_BYTES".into()) };
+const USAGE: &str = "usage: compare ours|candidates PES REPEATS MAX_BYTES";
+
+fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
+    let [_, _, repeats, max_bytes] = words else { return Err(USAGE.into()) };
     let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
-    let mut world = World::builder().heap(3 * max_bytes + (16 << 20)).build()?;
-    // Threads that a stream makes from here on inherit the core.
-    let mut core = CpuSet::new();
-    core.set(world.pe().index());
-    sched_setaffinity(None, &core)?;
+    let mut world = World::builder().heap(3 * max_bytes + (64 << 20)).build()?;
+    if world.npes() == 2 {
+        // Threads that a stream makes from here on inherit the core.
+        let mut core = CpuSet::new();
+        core.set(world.pe().index());
+        sched_setaffinity(None, &core)?;
+    }
     let ours = Ours {
         dst: world.alloc(max_bytes as usize)?,
         src: world.alloc(max_bytes as usize)?,
@@ -65,56 +74,115 @@ fn measure() -> Result<(), Box<dyn Error>> {
     };
     // The first repeat warms caches and pages, and is not told.
     for repeat in 0..=repeats {
-        ours.repeat(max_bytes, repeat > 0)?;
+        match asked {
+            candidates::WORD => ours.candidates(max_bytes, repeat > 0)?,
+            _ if ours.world.npes() == 2 => ours.repeat(max_bytes, repeat > 0)?,
+            _ => ours.shared_cores(max_bytes, repeat > 0)?,
+        }
     }
     Ok(())
 }
 
-struct Ours {
-    dst: SymVec<u8>,
-    src: SymVec<u8>,
+/// One PE of our side.
+pub(crate) struct Ours {
+    pub(crate) dst: SymVec<u8>,
+    pub(crate) src: SymVec<u8>,
     word: SymVec<u64>,
     turn: SymVec<Semaphore>,
     slowest: SymVec<f64>,
-    plan: Plan,
-    comm: Comm,
+    pub(crate) plan: Plan,
+    pub(crate) comm: Comm,
     stream: Stream,
-    world: World,
+    pub(crate) world: World,
 }
 
 impl Ours {
-    fn repeat(&self, max_bytes: u64, tell: bool) -> Result<(), Box<dyn Error>> {
-        let tell = |work, bytes, ns| {
-            if tell && self.world.pe().index() == 0 {
-                println!("{}", serde_json::to_string(&Sample { work, bytes, ns }).unwrap_or_default());
-            }
-        };
+    /// All works of two PEs.
+    fn repeat(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
         let (dst, src) = (|bytes: u64| self.dst.slice(..bytes as usize), |bytes: u64| self.src.slice(..bytes as usize));
-        let n = rounds(8);
+        let tell = |work, bytes, ns| self.tell(told, work, bytes, ns);
+        let n = self.rounds(8);
         tell(Work::PutValue, 8, self.time(n, kernels::perf_put_value, (self.word.view(), n))?);
         tell(Work::FetchAdd, 8, self.time(n, kernels::perf_fetch_add, (self.word.view(), n))?);
         tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, n))?);
         let round_trip = self.time(n, kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
         tell(Work::SendRecv, 8, round_trip / 2.0);
         tell(Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
-        let sizes = |smallest| {
-            std::iter::successors(Some(smallest), |bytes| Some(bytes * 4)).take_while(|&bytes| bytes <= max_bytes)
-        };
-        for bytes in sizes(SMALLEST_BULK) {
-            let n = rounds(bytes);
+        for bytes in quadrupled(SMALLEST_BULK, max_bytes) {
+            let n = self.rounds(bytes);
             tell(Work::Put, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, n))?);
             tell(Work::PutBoth, bytes, self.time(n, kernels::perf_put_both, (dst(bytes)?, src(bytes)?, n))?);
         }
-        for bytes in sizes(4) {
-            let n = rounds(bytes);
-            self.check_all_reduce(bytes)?;
-            tell(Work::AllReduce, bytes, self.all_reduce(bytes, n)?);
+        self.all_reduces(quadrupled(4, max_bytes), told)?;
+        self.other_collectives(max_bytes, told)
+    }
+
+    /// The works of PEs that share cores.
+    fn shared_cores(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
+        let n = self.rounds(0);
+        self.tell(told, Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
+        self.all_reduces(SHARED_CORES.into_iter().filter(|&bytes| bytes <= max_bytes), told)?;
+        self.other_collectives(max_bytes, told)
+    }
+
+    fn all_reduces(&self, sizes: impl Iterator<Item = u64>, told: bool) -> Result<(), Box<dyn Error>> {
+        sizes.into_iter().try_for_each(|bytes| self.work(Work::AllReduce, Collective::AllReduce, bytes, told))
+    }
+
+    fn other_collectives(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
+        for (work, collective) in [
+            (Work::Broadcast, Collective::Broadcast),
+            (Work::AllGather, Collective::AllGather),
+            (Work::ReduceScatter, Collective::ReduceScatter),
+            (Work::AllToAll, Collective::AllToAll),
+        ] {
+            for bytes in SIZES.into_iter().filter(|&bytes| bytes <= max_bytes) {
+                self.work(work, collective, bytes, told)?;
+            }
         }
         Ok(())
     }
 
-    /// Runs a kernel that repeats something `n` times on both PEs; the time of one, on the slower PE.
-    fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
+    /// Times a collective as it is chosen. What is not told is checked.
+    fn work(&self, work: Work, collective: Collective, bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
+        let way = self.chosen(collective, bytes)?;
+        if !told {
+            self.check(collective, way, bytes)?;
+        }
+        self.tell(told, work, bytes, self.collective(collective, way, bytes, self.rounds(bytes))?);
+        Ok(())
+    }
+
+    /// Times every way to do an all-reduce, at each size.
+    fn candidates(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
+        for bytes in quadrupled(4, max_bytes) {
+            let chosen = self.chosen(Collective::AllReduce, bytes)?;
+            let call = self.circumstances(Collective::AllReduce, bytes);
+            for way in self.comm.selector().candidates(Collective::AllReduce, &call) {
+                if !told {
+                    self.check(Collective::AllReduce, way, bytes)?;
+                }
+                let ns = self.collective(Collective::AllReduce, way, bytes, self.rounds(bytes))?;
+                let (algorithm, protocol) = (way.0.to_string(), way.1.to_string());
+                self.print(told, &Timed { bytes, algorithm, protocol, chosen: way == chosen, ns });
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, told: bool, work: Work, bytes: u64, ns: f64) {
+        self.print(told, &Sample { work, pes: self.world.npes() as u32, bytes, ns });
+    }
+
+    /// One line, by one PE.
+    fn print(&self, told: bool, sample: &impl Serialize) {
+        if told && self.world.pe().index() == 0 {
+            println!("{}", serde_json::to_string(sample).unwrap_or_default());
+        }
+    }
+
+    /// Runs a kernel that repeats something `n` times on all PEs; the time of one, on the slowest PE.
+    pub(crate) fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
         let world = &self.world;
         self.comm.barrier(&self.stream)?;
         world.synchronize(&self.stream)?;
@@ -126,36 +194,14 @@ impl Ours {
         Ok(self.slowest.to_vec()[0])
     }
 
-    /// The time of one of `n` all-reduces of f32.
-    fn all_reduce(&self, bytes: u64, n: u64) -> Result<f64, Box<dyn Error>> {
-        let (dst, src) = (self.dst.slice(..bytes as usize)?, self.src.slice(..bytes as usize)?);
-        let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
-        let args = |protocol| (self.world.team(), dst, src, sum, 0, self.plan.view().over(protocol), n);
-        if bytes <= ONE_SHOT {
-            self.time(n, kernels::all_reduce_one_shot, args(Protocol::Ll))
-        } else {
-            self.time(n, kernels::all_reduce_direct, args(Protocol::Simple))
-        }
-    }
-
-    /// One all-reduce of known numbers must give their sum in the first and the last element.
-    fn check_all_reduce(&self, bytes: u64) -> Result<(), Box<dyn Error>> {
-        let count = bytes as usize / 4;
-        let pattern: Vec<u8> = (0..count).flat_map(|i| ((i % 7) as f32).to_ne_bytes()).collect();
-        self.src.write(0, &pattern)?;
-        self.all_reduce(bytes, 1)?;
-        for i in [0, count - 1] {
-            let mut word = [0; 4];
-            self.dst.read(i * 4, &mut word)?;
-            if f32::from_ne_bytes(word) != 2.0 * (i % 7) as f32 {
-                return Err(format!("all-reduce of {bytes} bytes: element {i} is {}", f32::from_ne_bytes(word)).into());
-            }
-        }
-        Ok(())
+    /// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.
+    fn rounds(&self, bytes: u64) -> u64 {
+        let most = if self.world.npes() > 2 { 500 } else { 20_000 };
+        ((256 << 20) / bytes.max(1)).clamp(4, most)
     }
 }
 
-/// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.
-fn rounds(bytes: u64) -> u64 {
-    ((256 << 20) / bytes.max(1)).clamp(4, 20_000)
+/// Every fourth power of two from `smallest` on.
+fn quadrupled(smallest: u64, max_bytes: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(smallest), |bytes| Some(bytes * 4)).take_while(move |&bytes| bytes <= max_bytes)
 }

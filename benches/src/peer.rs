@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::{env, io};
 
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::candidates::{self, Timed};
 use crate::ours;
 use crate::sample::Sample;
 
@@ -15,6 +17,8 @@ pub const OURS: &str = "congruent";
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
+    /// PEs of the job.
+    pub pes: u32,
     /// Repeats of each work and size.
     pub repeats: u32,
     /// The largest buffer.
@@ -25,6 +29,9 @@ pub struct Effort {
 pub trait Peer {
     /// What the table calls it.
     fn name(&self) -> &str;
+
+    /// Whether it has works of more than two PEs.
+    fn scales(&self) -> bool;
 
     /// Measures every work that this peer has, in processes of its own.
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError>;
@@ -75,19 +82,46 @@ pub enum PeerError {
 /// Seconds after which a peer counts as hung.
 pub const PATIENCE: u32 = 300;
 
-/// A program of `benches/compare`, compiled here and run as two processes.
+/// A program of `benches/compare`, compiled here and run as processes.
 #[derive(Debug)]
 pub struct CPeer {
     name: &'static str,
     source: &'static str,
     compiler: &'static str,
-    launcher: &'static [&'static str],
+    launcher: Launcher,
     packages: &'static str,
+    scales: bool,
 }
 
-/// Open MPI's launcher for two processes, each on a core of its own.
-const MPIRUN: &[&str] =
-    &["mpirun", "--allow-run-as-root", "--bind-to", "core", "-x", "SHMEM_SYMMETRIC_SIZE=512M", "-n", "2"];
+/// What starts the processes of a program.
+#[derive(Debug, Clone, Copy)]
+enum Launcher {
+    /// The program itself, two of them.
+    Itself,
+    /// Open MPI's launcher.
+    Mpirun,
+}
+
+impl Launcher {
+    /// The words before the program. Two processes get a core each. More are not bound and yield when they wait: what Open
+    /// MPI's own pages tell users to do who run more processes than there are cores.
+    fn words(self, pes: u32) -> Vec<String> {
+        let words = match self {
+            Self::Itself => return Vec::new(),
+            Self::Mpirun if pes == 2 => "mpirun --allow-run-as-root --bind-to core -x SHMEM_SYMMETRIC_SIZE=512M -n",
+            Self::Mpirun => "mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n",
+        };
+        words.split(' ').map(str::to_owned).chain([pes.to_string()]).collect()
+    }
+
+    /// The program that must be there.
+    fn tool(self) -> Option<&'static str> {
+        match self {
+            Self::Itself => None,
+            Self::Mpirun => Some("mpirun"),
+        }
+    }
+}
 
 /// Everyone to measure.
 pub fn peers() -> Vec<Box<dyn Peer>> {
@@ -98,27 +132,30 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
             name: "memcpy",
             source: "memcpy_peer.c",
             compiler: "cc",
-            launcher: &[],
+            launcher: Launcher::Itself,
             packages: "gcc libc6-dev",
+            scales: false,
         }),
         Box::new(CPeer {
             name: "Open MPI",
             source: "mpi_peer.c",
             compiler: "mpicc",
-            launcher: MPIRUN,
+            launcher: Launcher::Mpirun,
             packages: open_mpi,
+            scales: true,
         }),
         Box::new(CPeer {
             name: "Open MPI OSHMEM",
             source: "oshmem_peer.c",
             compiler: "oshcc",
-            launcher: MPIRUN,
+            launcher: Launcher::Mpirun,
             packages: open_mpi,
+            scales: false,
         }),
     ]
 }
 
-/// Our own side: this very program, called by another word.
+/// Our own side.
 #[derive(Debug)]
 struct Ours;
 
@@ -127,9 +164,12 @@ impl Peer for Ours {
         OURS
     }
 
+    fn scales(&self) -> bool {
+        true
+    }
+
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
-        let program = this_program()?;
-        samples_of(&mut patiently(&[], &[program.as_path(), Path::new(ours::WORD)], effort))
+        samples_of(&mut ourselves(ours::WORD, effort)?)
     }
 }
 
@@ -138,18 +178,24 @@ impl Peer for CPeer {
         self.name
     }
 
+    fn scales(&self) -> bool {
+        self.scales
+    }
+
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
         let program = self.compile()?;
-        samples_of(&mut patiently(self.launcher, &[&program], effort))
+        let mut words = self.launcher.words(effort.pes);
+        words.push(program.display().to_string());
+        samples_of(&mut patiently(&words, effort))
     }
 }
 
 impl CPeer {
     /// Builds the program beside the running one.
     fn compile(&self) -> Result<PathBuf, PeerError> {
-        for tool in [Some(&self.compiler), self.launcher.first()].into_iter().flatten() {
+        for tool in [Some(self.compiler), self.launcher.tool()].into_iter().flatten() {
             if !on_path(tool) {
-                return Err(PeerError::Missing { tool: (*tool).to_owned(), packages: self.packages });
+                return Err(PeerError::Missing { tool: tool.to_owned(), packages: self.packages });
             }
         }
         let program = this_program()?.with_file_name(self.source).with_extension("");
@@ -164,16 +210,30 @@ fn this_program() -> Result<PathBuf, PeerError> {
     env::current_exe().map_err(|source| PeerError::Start { program: "this program".to_owned(), source })
 }
 
-/// A peer's program under its launcher, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.
-fn patiently(launcher: &[&str], program: &[&Path], effort: Effort) -> Command {
+/// This very program, called by another word.
+fn ourselves(word: &str, effort: Effort) -> Result<Command, PeerError> {
+    let program = this_program()?;
+    Ok(patiently(&[program.display().to_string(), word.to_owned(), effort.pes.to_string()], effort))
+}
+
+/// The times of every way to do an all-reduce, and which of them is chosen.
+///
+/// # Errors
+/// As for peers.
+pub fn candidates(effort: Effort) -> Result<Vec<Timed>, PeerError> {
+    samples_of(&mut ourselves(candidates::WORD, effort)?)
+}
+
+/// A program, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.
+fn patiently(words: &[String], effort: Effort) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", &PATIENCE.to_string()]).args(launcher).args(program);
+    command.args(["--kill-after=10", &PATIENCE.to_string()]).args(words);
     command.args([effort.repeats.to_string(), effort.max_bytes.to_string()]);
     command
 }
 
 /// Runs a program that prints one sample a line.
-pub fn samples_of(command: &mut Command) -> Result<Vec<Sample>, PeerError> {
+pub fn samples_of<S: DeserializeOwned>(command: &mut Command) -> Result<Vec<S>, PeerError> {
     let output = finish(command)?;
     let sample = |line: &str| {
         serde_json::from_str(line).map_err(|source| PeerError::NotASample {
@@ -217,17 +277,23 @@ mod tests {
 
     #[test]
     fn samples_are_read_line_by_line() {
-        let samples = shell(r#"echo '{"work":"put_both","bytes":65536,"ns":1.5}'"#).unwrap();
-        assert_eq!(samples, [Sample { work: Work::PutBoth, bytes: 65536, ns: 1.5 }]);
+        let samples = shell(r#"echo '{"work":"put_both","pes":2,"bytes":65536,"ns":1.5}'"#).unwrap();
+        assert_eq!(samples, [Sample { work: Work::PutBoth, pes: 2, bytes: 65536, ns: 1.5 }]);
     }
 
     #[test]
     fn what_went_wrong_is_told() {
         assert!(matches!(shell("echo hello"), Err(PeerError::NotASample { line, .. }) if line == "hello"));
         assert!(matches!(shell("echo why >&2; exit 3"), Err(PeerError::Failed { stderr, .. }) if stderr == "why\n"));
-        let missing =
-            CPeer { name: "x", source: "x.c", compiler: "no-such-compiler", launcher: &[], packages: "such-packages" };
-        let error = missing.run(Effort { repeats: 1, max_bytes: 8 }).unwrap_err();
+        let missing = CPeer {
+            name: "x",
+            source: "x.c",
+            compiler: "no-such-compiler",
+            launcher: Launcher::Itself,
+            packages: "such-packages",
+            scales: false,
+        };
+        let error = missing.run(Effort { pes: 2, repeats: 1, max_bytes: 8 }).unwrap_err();
         assert!(error.to_string().contains("apt-get install such-packages"));
     }
 }

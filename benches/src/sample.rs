@@ -21,10 +21,29 @@ pub enum Work {
     FetchAdd,
     /// Half the round trip of a message.
     SendRecv,
-    /// Both PEs meet.
+    /// All PEs meet.
     Barrier,
-    /// The sum of f32 on both PEs.
+    /// The sum of f32 on all PEs.
     AllReduce,
+    /// PE 0's buffer to all.
+    Broadcast,
+    /// Every PE's part to all.
+    AllGather,
+    /// The sum of f32, a part of it to each PE.
+    ReduceScatter,
+    /// A part from every PE to every PE.
+    AllToAll,
+}
+
+/// A work at one size, by so many PEs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Case {
+    /// PEs of the job.
+    pub pes: u32,
+    /// What was timed.
+    pub work: Work,
+    /// Bytes of the buffer or message; 0 where there is none.
+    pub bytes: u64,
 }
 
 /// One repeat of a work.
@@ -32,6 +51,8 @@ pub enum Work {
 pub struct Sample {
     /// What was timed.
     pub work: Work,
+    /// PEs of the job.
+    pub pes: u32,
     /// Bytes of the buffer or message; 0 where there is none.
     pub bytes: u64,
     /// Nanoseconds for one, the mean over the repeat's loop.
@@ -47,20 +68,21 @@ pub struct Summary {
     pub median: f64,
 }
 
-/// The summary of each work and size.
-pub type Summaries = BTreeMap<(Work, u64), Summary>;
+/// The summary of each case.
+pub type Summaries = BTreeMap<Case, Summary>;
 
 /// Gathers repeats.
 pub fn summarize(samples: &[Sample]) -> Summaries {
     let mut repeats: BTreeMap<_, Vec<f64>> = BTreeMap::new();
     for sample in samples {
-        repeats.entry((sample.work, sample.bytes)).or_default().push(sample.ns);
+        let case = Case { pes: sample.pes, work: sample.work, bytes: sample.bytes };
+        repeats.entry(case).or_default().push(sample.ns);
     }
     repeats.into_iter().map(|(of, mut ns)| (of, summary(&mut ns))).collect()
 }
 
 /// The summary of at least one time.
-fn summary(ns: &mut [f64]) -> Summary {
+pub(crate) fn summary(ns: &mut [f64]) -> Summary {
     ns.sort_by(f64::total_cmp);
     Summary { min: ns[0], median: (ns[(ns.len() - 1) / 2] + ns[ns.len() / 2]) / 2.0 }
 }
@@ -76,6 +98,10 @@ impl fmt::Display for Work {
             Self::SendRecv => "send_recv",
             Self::Barrier => "barrier",
             Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
         })
     }
 }
@@ -86,9 +112,10 @@ mod tests {
 
     #[test]
     fn repeats_become_least_and_middle() {
-        let sample = |bytes, ns| Sample { work: Work::Put, bytes, ns };
+        let sample = |bytes, ns| Sample { work: Work::Put, pes: 2, bytes, ns };
+        let case = |bytes| Case { pes: 2, work: Work::Put, bytes };
         let summaries = summarize(&[sample(8, 3.0), sample(64, 9.0), sample(8, 1.0), sample(8, 2.0), sample(8, 10.0)]);
-        assert_eq!(summaries[&(Work::Put, 8)], Summary { min: 1.0, median: 2.5 });
-        assert_eq!(summaries[&(Work::Put, 64)], Summary { min: 9.0, median: 9.0 });
+        assert_eq!(summaries[&case(8)], Summary { min: 1.0, median: 2.5 });
+        assert_eq!(summaries[&case(64)], Summary { min: 9.0, median: 9.0 });
     }
 }

@@ -5,15 +5,13 @@ use core::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::requirement::required;
-use crate::sample::{Summaries, Summary, Work};
+use crate::sample::{Case, Summaries, Summary};
 
 /// One work at one size, ours and another's.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The work.
-    pub work: Work,
-    /// Bytes of the buffer or message.
-    pub bytes: u64,
+    /// The work, its size and how many PEs did it.
+    pub case: Case,
     /// Our times, if measured.
     pub ours: Option<Summary>,
     /// Whose the others are.
@@ -37,10 +35,9 @@ pub enum Verdict {
 
 /// A row for everything that another peer measured.
 pub fn rows(ours: &Summaries, peer: &str, theirs: &Summaries) -> Vec<Row> {
-    let row = |(&(work, bytes), &theirs): (&(Work, u64), &Summary)| Row {
-        work,
-        bytes,
-        ours: ours.get(&(work, bytes)).copied(),
+    let row = |(&case, &theirs): (&Case, &Summary)| Row {
+        case,
+        ours: ours.get(&case).copied(),
         peer: peer.to_owned(),
         theirs,
     };
@@ -55,7 +52,7 @@ impl Row {
 
     /// The ratio promised.
     pub fn required(&self) -> Option<f64> {
-        required(self.work, self.bytes, &self.peer)
+        required(self.case, &self.peer)
     }
 
     /// Whether the promise is kept.
@@ -71,16 +68,17 @@ impl Row {
 
 /// Lays the rows out for people to read.
 pub fn render(rows: &mut [Row]) -> Table {
-    rows.sort_by(|a, b| (a.work, a.bytes, &a.peer).cmp(&(b.work, b.bytes, &b.peer)));
+    rows.sort_by(|a, b| (a.case, &a.peer).cmp(&(b.case, &b.peer)));
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["work", "size", "ours", "best", "peer", "theirs", "best", "ratio", "required", "verdict"]);
+    table.set_header(["PEs", "work", "size", "ours", "best", "peer", "theirs", "best", "ratio", "required", "verdict"]);
     for row in rows.iter() {
         let time = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| Time(ns).to_string());
         let factor = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
         table.add_row([
-            row.work.to_string(),
-            size(row.bytes),
+            row.case.pes.to_string(),
+            row.case.work.to_string(),
+            size(row.case.bytes),
             time(row.ours.map(|ours| ours.median)),
             time(row.ours.map(|ours| ours.min)),
             row.peer.clone(),
@@ -91,7 +89,7 @@ pub fn render(rows: &mut [Row]) -> Table {
             row.verdict().to_string(),
         ]);
     }
-    for column in [1, 2, 3, 5, 6, 7, 8] {
+    for column in [0, 2, 3, 4, 6, 7, 8, 9] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -111,7 +109,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Nanoseconds, in a unit that suits them.
-struct Time(f64);
+pub(crate) struct Time(pub(crate) f64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,7 +121,8 @@ impl fmt::Display for Time {
     }
 }
 
-fn size(bytes: u64) -> String {
+/// Bytes, in a unit that suits them; nothing where there are none.
+pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0 => String::new(),
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -135,10 +134,12 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Work;
 
     fn row(ours: Option<f64>, theirs: f64, work: Work) -> Row {
         let summary = |ns| Summary { min: ns, median: ns };
-        Row { work, bytes: 8, ours: ours.map(summary), peer: "Open MPI".to_owned(), theirs: summary(theirs) }
+        let case = Case { pes: 2, work, bytes: 8 };
+        Row { case, ours: ours.map(summary), peer: "Open MPI".to_owned(), theirs: summary(theirs) }
     }
 
     #[test]

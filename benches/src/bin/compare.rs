@@ -9,12 +9,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use congruent_benches::candidates::{self, REQUIRED, choices, share};
 use congruent_benches::ours;
-use congruent_benches::peer::{Effort, OURS, peers};
+use congruent_benches::peer::{Effort, OURS, candidates, peers};
+use congruent_benches::roofline::{ROOFLINE, roofline};
 use congruent_benches::sample::{Sample, Summaries, summarize};
 use congruent_benches::table::{Row, Verdict, render, rows};
 
-/// Compares with Open MPI and with memcpy, two processes on two cores.
+/// Compares with Open MPI and with memcpy: two processes on a core each, and four that share the cores.
 #[derive(Parser)]
 struct Arguments {
     /// Few repeats of small sizes: shows that everything runs; the times mean nothing and are not judged.
@@ -35,8 +37,8 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|word| word == ours::WORD) {
-        return ours::main();
+    if let Some(status) = ours::main() {
+        return status;
     }
     let arguments = Arguments::parse();
     let (samples, broken) = measure(&arguments);
@@ -52,30 +54,41 @@ fn main() -> ExitCode {
     let count = |verdict| rows.iter().filter(|row| row.verdict() == verdict).count();
     let (pass, fail, not_measured) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotMeasured));
     println!("ratio is theirs / ours (median of repeats): above 1, {OURS} is faster");
-    println!("{pass} promises kept, {fail} broken, {not_measured} not measured; {broken} peers could not run");
+    println!("{pass} promises kept, {fail} broken, {not_measured} not measured; {broken} runs failed\n");
+    let (chosen_well, broken) = choose(&arguments, broken);
+    let fail = fail + usize::from(!chosen_well);
     if broken > 0 || (fail > 0 && !arguments.smoke) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The samples of every peer that could run, and how many could not.
-fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize) {
-    let effort = match arguments.smoke {
-        true => Effort { repeats: 2, max_bytes: 64 << 10 },
-        false => Effort { repeats: arguments.repeats, max_bytes: arguments.max_bytes },
-    };
-    let mut samples = BTreeMap::new();
-    let mut broken = 0;
-    for peer in peers() {
-        if arguments.only.as_ref().is_some_and(|part| !peer.name().contains(part)) {
-            continue;
+/// PEs of the jobs to compare.
+const JOBS: [u32; 2] = [2, 4];
+
+impl Arguments {
+    fn effort(&self, pes: u32) -> Effort {
+        match self.smoke {
+            true => Effort { pes, repeats: 2, max_bytes: 64 << 10 },
+            false => Effort { pes, repeats: self.repeats, max_bytes: self.max_bytes },
         }
-        eprintln!("measuring {} ...", peer.name());
-        match peer.run(effort) {
-            Ok(measured) => {
-                samples.insert(peer.name().to_owned(), measured);
-            }
-            Err(error) => {
-                eprintln!("!!! {} is not compared: {}", peer.name(), with_causes(&error));
-                broken += 1;
+    }
+
+    fn asks_for(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|part| name.contains(part))
+    }
+}
+
+/// The samples of every peer that could run, and how many runs failed.
+fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize) {
+    let mut samples: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+    let mut broken = 0;
+    for pes in JOBS {
+        for peer in peers().iter().filter(|peer| arguments.asks_for(peer.name()) && (pes == 2 || peer.scales())) {
+            eprintln!("measuring {} with {pes} PEs ...", peer.name());
+            match peer.run(arguments.effort(pes)) {
+                Ok(measured) => samples.entry(peer.name().to_owned()).or_default().extend(measured),
+                Err(error) => {
+                    eprintln!("!!! {} with {pes} PEs is not compared: {}", peer.name(), with_causes(&error));
+                    broken += 1;
+                }
             }
         }
     }
@@ -83,9 +96,38 @@ fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize) {
 }
 
 fn compare(samples: &BTreeMap<String, Vec<Sample>>) -> Vec<Row> {
-    let ours = samples.get(OURS).map_or_else(Summaries::new, |samples| summarize(samples));
-    let others = samples.iter().filter(|(name, _)| *name != OURS);
-    others.flat_map(|(name, samples)| rows(&ours, name, &summarize(samples))).collect()
+    let summaries: BTreeMap<&str, Summaries> =
+        samples.iter().map(|(name, samples)| (name.as_str(), summarize(samples))).collect();
+    let limit = roofline(summaries.values());
+    let none = Summaries::new();
+    let ours = summaries.get(OURS).unwrap_or(&none);
+    let others = summaries.iter().filter(|(name, _)| **name != OURS).map(|(name, theirs)| (*name, theirs));
+    others.chain([(ROOFLINE, &limit)]).flat_map(|(name, theirs)| rows(ours, name, theirs)).collect()
+}
+
+/// Prints how good the selector's choices are. Whether they are good enough, and how many runs failed with this one.
+fn choose(arguments: &Arguments, broken: usize) -> (bool, usize) {
+    if !arguments.asks_for(OURS) {
+        return (true, broken);
+    }
+    eprintln!("measuring every way of an all-reduce ...");
+    let choices = match candidates(arguments.effort(2)) {
+        Ok(timed) => choices(&timed),
+        Err(error) => {
+            eprintln!("!!! the ways of an all-reduce are not compared: {}", with_causes(&error));
+            return (false, broken + 1);
+        }
+    };
+    let (share, required) = (share(&choices), REQUIRED);
+    println!("{}", candidates::render(&choices));
+    let verdict = if share >= required { Verdict::Pass } else { Verdict::Fail };
+    println!(
+        "the selector's choice is within {:.0} % of the best all-reduce at {:.0} % of sizes, required {:.0} %: {verdict}",
+        (candidates::WITHIN - 1.0) * 100.0,
+        share * 100.0,
+        required * 100.0,
+    );
+    (verdict == Verdict::Pass, broken)
 }
 
 fn write_json(path: &PathBuf, samples: &BTreeMap<String, Vec<Sample>>) -> Result<(), Box<dyn Error>> {
