@@ -244,7 +244,7 @@ impl<T: Typed + Sample> Case for Timed<T> {
         let target = Target { shared: world.shared(), stream, grid: self.grid };
         let (team, view, root) = (world.team(), self.plan.view().over(protocol), self.seat.root as u32);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
-        Ok(match (self.seat.collective, reduction) {
+        match (self.seat.collective, reduction) {
             (Collective::AllToAllV, _) => {
                 let (receives, sends) = self.parts(count)?;
                 target.launch(kernels::all_to_all_v_direct, (team, dst, src, receives, sends, view, rounds))?
@@ -262,7 +262,8 @@ impl<T: Typed + Sample> Case for Timed<T> {
                 launch_reduction(&target, collective, algorithm, (team, dst, src, reduction, root, view, rounds))?
             }
             (collective, None) => launch_move(&target, collective, algorithm, (team, dst, src, root, view, rounds))?,
-        })
+        }
+        Ok(())
     }
 
     fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {

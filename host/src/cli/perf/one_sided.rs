@@ -86,13 +86,14 @@ impl Case for Move {
     fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), Failure> {
         let part = ..row.size as usize;
         let (dst, src) = (self.dst.view().slice(part), self.src.view().slice(part));
-        Ok(match self.movement {
+        match self.movement {
             Movement::Put => world.launch(stream, kernels::perf_put, self.grid, (dst, src, rounds))?,
             Movement::Get => world.launch(stream, kernels::perf_get, self.grid, (dst, src, rounds))?,
             Movement::PingPong => {
                 world.launch(stream, kernels::perf_ping_pong, self.grid, (dst, src, self.turn.view(), rounds))?;
             }
-        })
+        }
+        Ok(())
     }
 
     fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {

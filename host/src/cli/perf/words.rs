@@ -78,10 +78,11 @@ impl Case for Word {
 
     fn launch(&self, world: &World, stream: &Stream, _row: Row, rounds: u64) -> Result<(), Failure> {
         let arguments = (self.word.view(), rounds);
-        Ok(match self.operation {
+        match self.operation {
             WordOperation::Put => world.launch(stream, kernels::perf_put_value, self.grid, arguments)?,
             WordOperation::FetchAdd => world.launch(stream, kernels::perf_fetch_add, self.grid, arguments)?,
-        })
+        }
+        Ok(())
     }
 
     fn wrong(&self, _row: Row, work: Work) -> Result<Option<u64>, Failure> {
