@@ -1,12 +1,13 @@
 //! Scratch of a block's own, for algorithms that hold parts of other members on the way.
 
+use congruent_device::refuse;
 use congruent_device::{Pod, Sym, Tag};
 
 use crate::call::Call;
 use crate::plan::Layout;
 
 /// Places of the queue from this member to itself that are scratch; the first is where proxied sends are staged.
-const PLACES: usize = Layout::DEPTH as usize - 1;
+pub(crate) const PLACES: usize = Layout::DEPTH as usize - 1;
 
 /// Scratch of this member's block: three pieces of the plan, in one.
 #[inline(always)]
@@ -27,7 +28,7 @@ pub(crate) fn each<T: Pod>(bytes: usize, count: usize) -> usize {
     let bytes = bytes / count;
     let whole = if bytes >= 128 { bytes / 128 * 128 } else { bytes / 8 * 8 };
     if whole < size_of::<T>() {
-        panic!("the plan's buffer is too small for elements of this size; give its layout a larger one");
+        refuse!("the plan's buffer is too small for elements of this size; give its layout a larger one");
     }
     whole / size_of::<T>()
 }

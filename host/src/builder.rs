@@ -68,6 +68,12 @@ impl Builder {
         self.set(Key::P2pDisable, proxied.into())
     }
 
+    /// Allows the protocol LL128, which needs hardware that stores lines as a whole; a self-test looks whether it does.
+    #[must_use]
+    pub fn ll128(self, allowed: bool) -> Self {
+        self.set(Key::Ll128Enable, allowed.into())
+    }
+
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower.
     #[must_use]
     pub fn watch(self, watch: bool) -> Self {

@@ -52,7 +52,7 @@ mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol, View};
+use congruent_collectives::{Layout, Algorithm, Collective, Datatype, Op, Protocol, View};
 use congruent_device::{TeamView, World as WorldTag};
 
 use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
@@ -94,6 +94,11 @@ struct Lane {
 pub const STREAMS: u32 = 4;
 
 impl Comm {
+    /// The plan that its collectives run on, which tells what each of them [moves](Layout::moves).
+    pub fn layout(&self) -> &Layout {
+        &self.plan.shape().layout
+    }
+
     /// This PE's rank.
     pub fn rank(&self) -> usize {
         self.team.me()

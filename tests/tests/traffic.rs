@@ -1,0 +1,113 @@
+//! What a plan says that a collective moves is what its kernels move, byte by byte, between every two members; and the trace
+//! of a ring shows its steps.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::collections::BTreeMap;
+
+use congruent::collectives::{Algorithm, Collective, Job, Layout, Op, Protocol};
+use congruent::select::SUPPORT;
+use congruent::{Comm, CommOptions, Error, Stream, SymVec, World};
+
+/// Calls of each collective: the first of a plan write whole places of their queues, which the plan does not count.
+const WARM: usize = 8;
+
+type Matrix = BTreeMap<(usize, usize), u64>;
+
+/// Runs one collective of `bytes` bytes on buffers of `f32`.
+fn call(
+    comm: &Comm,
+    stream: &Stream,
+    collective: Collective,
+    (long, short): (&SymVec<f32>, &SymVec<f32>),
+    bytes: usize,
+) -> Result<(), Error> {
+    let count = bytes / 4;
+    let (whole, other) = (long.view().slice(..count), short.view().slice(..count));
+    let part = short.view().slice(..count / comm.size());
+    match collective {
+        Collective::AllReduce => comm.all_reduce(stream, other, whole, Op::Sum)?,
+        Collective::Reduce => comm.reduce(stream, other, whole, Op::Sum, 1 % comm.size())?,
+        Collective::Broadcast => comm.broadcast(stream, other, whole, 1 % comm.size())?,
+        Collective::ReduceScatter => comm.reduce_scatter(stream, part, whole, Op::Sum)?,
+        Collective::AllGather => comm.all_gather(stream, whole, part)?,
+        Collective::Gather => comm.gather(stream, whole, part, 1 % comm.size())?,
+        Collective::Scatter => comm.scatter(stream, part, whole, 1 % comm.size())?,
+        Collective::AllToAll => comm.all_to_all(stream, other, whole)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Compares declared with counted bytes for every way of every collective.
+fn compare(world: &mut World) -> Result<(), Error> {
+    let n = world.npes();
+    let options = CommOptions { buffer: Some(64 << 10), ..CommOptions::default() };
+    let most = 3 * 40_000;
+    let buffers = (world.alloc::<f32>(most * n)?, world.alloc::<f32>(most * n)?);
+    let stream = world.stream()?;
+    let mut compared = 0;
+    for row in SUPPORT {
+        for &protocol in row.protocols {
+            let (collective, algorithm) = (row.collective, row.algorithm);
+            let mut comm = world.comm_with(world.team(), options)?;
+            let layout: Layout = *comm.layout();
+            for bytes in [4 * n, 4 * 999 * n, 4 * 40_000 * n] {
+                let job = Job { collective, algorithm, protocol, root: 1 % n, bytes, blocks: 1 };
+                let mut declared = Matrix::new();
+                if !layout.moves(&job, world.pe().index(), |m| *declared.entry((m.from, m.to)).or_default() += m.wire as u64) {
+                    continue;
+                }
+                comm.force(algorithm, protocol);
+                let warm = (0..WARM).try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes));
+                if warm.is_err() {
+                    // What the machine does not have (multimem) or the plan is too small for; the same on every PE.
+                    continue;
+                }
+                world.synchronize(&stream)?;
+                let before = world.traffic().unwrap();
+                call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes)?;
+                world.synchronize(&stream)?;
+                let after = world.traffic().unwrap();
+                let mut counted = Matrix::new();
+                let me = world.pe().index();
+                for pe in 0..n {
+                    for (way, moved) in [((me, pe), after.put[pe] - before.put[pe]), ((pe, me), after.got[pe] - before.got[pe])] {
+                        if moved > 0 {
+                            *counted.entry(way).or_default() += moved;
+                        }
+                    }
+                }
+                assert_eq!(counted, declared, "{collective} {algorithm} {protocol} of {bytes} B on PE {me} of {n}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 60, "only {compared} ways were compared");
+    Ok(())
+}
+
+#[test]
+fn plans_declare_what_kernels_move() {
+    for n in [2, 3, 4, 7] {
+        World::builder().heap(64 << 20).watch(true).ll128(true).local(n, compare).unwrap();
+    }
+}
+
+#[test]
+fn a_ring_sends_twice_n_minus_1_of_n_of_its_bytes() {
+    let ring = |world: &mut World| {
+        let (n, count) = (world.npes(), 4 * 5 * 7 * 1024);
+        let buffer = world.alloc::<f32>(count)?;
+        let (stream, mut comm) = (world.stream()?, world.comm(world.team())?);
+        comm.force(Algorithm::Ring, Protocol::Simple);
+        comm.all_reduce(&stream, buffer.view(), buffer.view(), Op::Sum)?;
+        world.synchronize(&stream)?;
+        let traffic = world.traffic().unwrap();
+        let (sent, read): (u64, u64) = (traffic.put.iter().sum(), traffic.got.iter().sum());
+        assert_eq!((sent, read), (2 * (n as u64 - 1) * 4 * count as u64 / n as u64, 0));
+        Ok::<_, Error>(())
+    };
+    for n in [2, 4, 5, 7] {
+        World::builder().watch(true).local(n, ring).unwrap();
+    }
+}
