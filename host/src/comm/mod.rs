@@ -48,11 +48,12 @@ mod enqueue;
 mod group;
 pub(crate) mod kernels;
 mod make;
+mod self_test;
 mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use congruent_collectives::{Layout, Algorithm, Collective, Datatype, Op, Protocol, View};
+use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, Protocol, View};
 use congruent_device::{TeamView, World as WorldTag};
 
 use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
@@ -78,6 +79,8 @@ pub struct Comm {
     plan: Plan<Room>,
     selector: Selector,
     options: CommOptions,
+    /// Whether the protocol LL128 has passed its self-test, which is made where the protocol is enabled.
+    lines_arrive: bool,
     streams: Mutex<Vec<Lane>>,
     forced: Option<(Algorithm, Protocol)>,
 }
@@ -164,9 +167,8 @@ impl Comm {
             reduction,
             all_direct: self.shared.context().routes == 0,
             multicast: false,
-            // The CPU machine writes a line's flag with release, so there is nothing that a test could find.
-            ll128: self.selector.ll128(true),
-            buffer: self.options.buffer.unwrap_or(congruent_collectives::Layout::BUFFER),
+            ll128: self.selector.ll128(self.lines_arrive),
+            buffer: self.options.buffer.unwrap_or(Layout::BUFFER),
             blocks: self.grid().blocks,
         }
     }
