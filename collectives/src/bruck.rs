@@ -11,7 +11,7 @@
 use congruent_device::{Ctx, Group, Pod, Sym, Tag, Team};
 
 use crate::call::Call;
-use crate::link::Link;
+use crate::link::{Incoming, Outgoing, largest_piece};
 use crate::plan::View;
 use crate::{check, scratch};
 
@@ -83,14 +83,12 @@ fn travel<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, held: Sym<T>, 
         for (i, distance) in blocks().enumerate() {
             call.ctx.copy(group, packed(i), call.part(held, distance));
         }
-        let mut link = Link::open(call, to);
-        each_piece(call, message, |piece| link.pass(group, piece));
-        if to != from {
-            link.close(group);
-            link = Link::open(call, from);
-        }
-        each_piece(call, message, |piece| link.receive(group, piece));
-        link.close(group);
+        let mut way = Outgoing::open(call, to);
+        each_piece(call, message, |piece| way.pass(group, piece));
+        way.close(group);
+        let mut way = Incoming::open(call, from);
+        each_piece(call, message, |piece| way.receive(group, piece));
+        way.close(group);
         for (i, distance) in blocks().enumerate() {
             call.ctx.copy(group, call.part(held, distance), packed(i));
         }
@@ -100,7 +98,7 @@ fn travel<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, held: Sym<T>, 
 /// The pieces of a message: one in the simple protocol, and no more than a queue holds in the others.
 #[inline(always)]
 fn each_piece<T: Pod, G: Tag>(call: &Call<'_, G>, message: Sym<T>, mut run: impl FnMut(Sym<T>)) {
-    let most = Link::<G>::most::<T>(call);
+    let most = largest_piece::<T, G>(call);
     for start in (0..message.len()).step_by(most) {
         run(message.slice(start..(start + most).min(message.len())));
     }

@@ -6,6 +6,7 @@
 //!
 //! [`send_recv`](crate::send_recv) does the same between the members that have something for each other.
 
+use congruent_device::refuse;
 use congruent_device::{Ctx, Disagreement, Group, KernelArg, Pod, Sym, Tag, Team};
 
 use crate::agree::Heard;
@@ -64,7 +65,7 @@ impl Parts {
         let entry = |list: Sym<u64>| usize::try_from(ctx.load(list, i).checked_mul(self.unit)?).ok();
         match (entry(self.displacements), entry(self.counts)) {
             (Some(start), Some(count)) => check::range(whole, start, count),
-            _ => panic!("a count and its displacement reach past the buffer"),
+            _ => refuse!("a count and its displacement reach past the buffer"),
         }
     }
 
@@ -72,7 +73,7 @@ impl Parts {
     #[track_caller]
     fn check(&self, n: usize) {
         if self.counts.len() != n || self.displacements.len() != n {
-            panic!("counts and displacements have one entry for each member");
+            refuse!("counts and displacements have one entry for each member");
         }
     }
 }

@@ -228,21 +228,6 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
         largest_piece::<T, G>(call)
     }
 
-    /// See [`Outgoing::send`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn send<T: Pod>(
-        &mut self,
-        group: &impl Group,
-        len: usize,
-        kept: Option<Sym<T>>,
-        src: impl Ends<T>,
-        op: impl Reducer<T>,
-        stage: Stage,
-    ) {
-        self.to.send(group, len, kept, src, op, stage);
-    }
-
     /// See [`Outgoing::pass`].
     #[inline(always)]
     #[track_caller]

@@ -16,6 +16,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// How many children it has.
+    #[inline(always)]
+    pub(crate) fn degree(&self) -> usize {
+        usize::from(self.children[0].is_some()) + usize::from(self.children[1].is_some())
+    }
+
     /// In the first tree.
     #[inline(always)]
     pub(crate) fn first(rank: usize, n: usize) -> Self {

@@ -15,10 +15,23 @@ pub(crate) struct Pairs {
 /// What a member does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It takes part, as this one of the cores.
-    Core(usize),
+    /// It takes part, as this one of the cores, and for that rank too.
+    Core(usize, Option<usize>),
     /// The rank before it takes part for it.
     Extra,
+}
+
+/// What is done after what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Extras give what they have.
+    FoldIn,
+    /// Cores reduce, for this time.
+    Reduce(usize),
+    /// Cores give back what they have reduced, for this time.
+    Gather(usize),
+    /// Extras get the result.
+    FoldOut,
 }
 
 impl Pairs {
@@ -39,21 +52,27 @@ impl Pairs {
     pub(crate) fn role(self, rank: usize) -> Role {
         match rank < 2 * self.extras {
             true if rank % 2 == 1 => Role::Extra,
-            true => Role::Core(rank / 2),
-            false => Role::Core(rank - self.extras),
+            true => Role::Core(rank / 2, Some(rank + 1)),
+            false => Role::Core(rank - self.extras, None),
         }
+    }
+
+    /// All steps in their order: as many reductions as there are halvings, and `gathers` times the way back.
+    #[inline(always)]
+    pub(crate) fn schedule(self, gathers: usize) -> impl Iterator<Item = Step> {
+        let steps = self.steps();
+        (0..steps + gathers + 2).map(move |i| match i {
+            0 => Step::FoldIn,
+            i if i <= steps => Step::Reduce(i - 1),
+            i if i <= steps + gathers => Step::Gather(i - 1 - steps),
+            _ => Step::FoldOut,
+        })
     }
 
     /// The rank of a core; behind the last core, the number of members.
     #[inline(always)]
     pub(crate) fn rank(self, core: usize) -> usize {
         core + core.min(self.extras)
-    }
-
-    /// The rank that a core takes part for besides its own.
-    #[inline(always)]
-    pub(crate) fn extra(self, core: usize) -> Option<usize> {
-        (core < self.extras).then(|| self.rank(core) + 1)
     }
 
     /// What two partners combine: what is as the members contributed it, in the `first` step, and whether the result is final.
@@ -82,7 +101,7 @@ mod tests {
 
     use congruent_device::Sym;
 
-    use super::{Pairs, Role, kept};
+    use super::{Pairs, Role, Step, kept};
 
     #[test]
     fn cores_and_extras_are_all_members_in_order() {
@@ -90,14 +109,15 @@ mod tests {
             let pairs = Pairs::new(n);
             assert!(pairs.cores.is_power_of_two() && pairs.cores <= n && n < 2 * pairs.cores, "{n}");
             assert_eq!(1 << pairs.steps(), pairs.cores);
-            let ranks: Vec<usize> =
-                (0..pairs.cores).flat_map(|core| [Some(pairs.rank(core)), pairs.extra(core)]).flatten().collect();
-            assert_eq!(ranks, (0..n).collect::<Vec<_>>());
             assert_eq!(pairs.rank(pairs.cores), n);
+            let mut ranks = Vec::new();
             for core in 0..pairs.cores {
-                assert_eq!(pairs.role(pairs.rank(core)), Role::Core(core));
-                assert!(pairs.extra(core).is_none_or(|extra| pairs.role(extra) == Role::Extra));
+                let Role::Core(same, extra) = pairs.role(pairs.rank(core)) else { panic!("core {core} of {n}") };
+                assert_eq!(same, core);
+                assert!(extra.is_none_or(|extra| pairs.role(extra) == Role::Extra));
+                ranks.extend([Some(pairs.rank(core)), extra].into_iter().flatten());
             }
+            assert_eq!(ranks, (0..n).collect::<Vec<_>>());
         }
     }
 
@@ -112,6 +132,14 @@ mod tests {
         };
         assert_eq!([raw(0, 1), raw(2, 0), raw(3, 2)], [(false, false), (false, true), (true, true)]);
         assert_eq!(pairs.stage(2, 3, false, true), crate::Stage::PARTIAL.finish(6));
+    }
+
+    #[test]
+    fn extras_come_first_and_last() {
+        let schedule = |gathers| Pairs::new(6).schedule(gathers).collect::<Vec<_>>();
+        let (reduce, gather) = ([Step::Reduce(0), Step::Reduce(1)], [Step::Gather(0), Step::Gather(1)]);
+        assert_eq!(schedule(0), [&[Step::FoldIn], &reduce[..], &[Step::FoldOut]].concat());
+        assert_eq!(schedule(2), [&[Step::FoldIn], &reduce[..], &gather, &[Step::FoldOut]].concat());
     }
 
     #[test]

@@ -15,13 +15,13 @@
 //! contiguous: for eight `((x0 + x4) + (x2 + x6)) + ((x1 + x5) + (x3 + x7))`; its operator is commutative. Partial results are
 //! rounded to the element's type at each step.
 
-use congruent_device::{Ctx, Group, Pod, Rank, Sym, Tag, Team, ends};
+use congruent_device::{Ctx, Group, Pod, Sym, Tag, Team};
 
 use crate::call::Call;
-use crate::link::Link;
-use crate::pairs::{Pairs, Role, kept};
+use crate::link::{Incoming, Link, Outgoing};
+use crate::pairs::{Pairs, Role, Step, kept};
 use crate::plan::View;
-use crate::reducer::{Reducer, Stage};
+use crate::reducer::{Keep, Reducer, Stage};
 use crate::{check, scratch};
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
@@ -55,42 +55,41 @@ pub fn all_reduce<T: Pod, G: Tag>(
         call.keep(group, dst, src, op);
     } else if !from.is_empty() {
         let pairs = Pairs::new(call.n);
-        match pairs.role(call.me) {
-            Role::Extra => {
-                let holder = call.team.rank(call.me - 1);
-                swap(&call, group, holder, ("fold in", 0, 1), from, to.slice(..0));
-                swap(&call, group, holder, ("fold out", 0, 1), to.slice(..0), to);
-            }
-            Role::Core(core) => {
-                let steps = pairs.steps();
-                let whole = from.len() <= Link::<G>::most::<T>(&call);
-                let kept = |buf: Sym<T>, core, steps| if whole { buf } else { kept(buf, core, steps) };
-                if let Some(extra) = pairs.extra(core) {
-                    let exchange = Exchange { peer: call.team.rank(extra), give: from.slice(..0), own: from, to };
-                    exchange.combine(&call, group, ("fold in", 0, 1), true, Stage::RAW, op);
+        let (role, steps) = (pairs.role(call.me), pairs.steps());
+        let whole = from.len() <= Link::<G>::most::<T>(&call);
+        let kept = |buf: Sym<T>, core, steps| if whole { buf } else { kept(buf, core, steps) };
+        let none = to.slice(..0);
+        for step in pairs.schedule(if whole { 0 } else { steps }) {
+            let exchange = match (step, role) {
+                (Step::FoldIn, Role::Extra) => Exchange::swap("fold in", (0, 1), call.me - 1, from, none),
+                (Step::FoldIn, Role::Core(_, Some(extra))) => {
+                    Exchange::combine("fold in", (0, 1), extra, none, from, to, true, Stage::RAW)
                 }
-                for step in 0..steps {
+                (Step::Reduce(step), Role::Core(core, extra)) => {
                     let partner = core ^ (1 << step);
-                    let own = if step == 0 && pairs.extra(core).is_none() { from } else { to };
-                    let exchange = Exchange {
-                        peer: call.team.rank(pairs.rank(partner)),
-                        give: kept(own, partner, step + 1),
-                        own: kept(own, core, step + 1),
-                        to: kept(to, core, step + 1),
-                    };
-                    let stage = pairs.stage(core, partner, step == 0, step + 1 == steps);
-                    exchange.combine(&call, group, ("reduce", step, steps), core < partner, stage, op);
+                    let own = if step == 0 && extra.is_none() { from } else { to };
+                    Exchange::combine(
+                        "reduce",
+                        (step, steps),
+                        pairs.rank(partner),
+                        kept(own, partner, step + 1),
+                        kept(own, core, step + 1),
+                        kept(to, core, step + 1),
+                        core < partner,
+                        pairs.stage(core, partner, step == 0, step + 1 == steps),
+                    )
                 }
-                for step in (0..if whole { 0 } else { steps }).rev() {
-                    let partner = core ^ (1 << step);
-                    let peer = call.team.rank(pairs.rank(partner));
-                    let (have, lack) = (kept(to, core, step + 1), kept(to, partner, step + 1));
-                    swap(&call, group, peer, ("all-gather", steps - 1 - step, steps), have, lack);
+                (Step::Gather(step), Role::Core(core, _)) => {
+                    let undone = steps - 1 - step;
+                    let partner = core ^ (1 << undone);
+                    let (have, lack) = (kept(to, core, undone + 1), kept(to, partner, undone + 1));
+                    Exchange::swap("all-gather", (step, steps), pairs.rank(partner), have, lack)
                 }
-                if let Some(extra) = pairs.extra(core) {
-                    swap(&call, group, call.team.rank(extra), ("fold out", 0, 1), to, to.slice(..0));
-                }
-            }
+                (Step::FoldOut, Role::Core(_, Some(extra))) => Exchange::swap("fold out", (0, 1), extra, to, none),
+                (Step::FoldOut, Role::Extra) => Exchange::swap("fold out", (0, 1), call.me - 1, none, to),
+                _ => continue,
+            };
+            exchange.run(&call, group, op);
         }
     }
     call.leave(group);
@@ -146,33 +145,34 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
 #[track_caller]
 fn scatter<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, parts: Sym<T>, dst: Sym<T>, op: impl Reducer<T>) {
     let pairs = Pairs::new(call.n);
+    let (role, steps) = (pairs.role(call.me), pairs.steps());
     let none = parts.slice(..0);
-    let Role::Core(core) = pairs.role(call.me) else {
-        let holder = call.team.rank(call.me - 1);
-        swap(call, group, holder, ("fold in", 0, 1), parts, none);
-        return swap(call, group, holder, ("fold out", 0, 1), none, dst);
-    };
-    if let Some(extra) = pairs.extra(core) {
-        let exchange = Exchange { peer: call.team.rank(extra), give: none, own: parts, to: parts };
-        exchange.combine(call, group, ("fold in", 0, 1), true, Stage::RAW, op);
-    }
-    // The parts of cores `first..first + count` are still to be reduced here.
-    let (mut first, mut count) = (0, pairs.cores);
     let of = |first, count| parts.slice(pairs.rank(first) * dst.len()..pairs.rank(first + count) * dst.len());
-    let steps = pairs.steps();
-    for step in 0..steps {
-        count /= 2;
-        let partner = core ^ count;
-        let (keep, give) = if core < partner { (first, first + count) } else { (first + count, first) };
-        let own = of(keep, count);
-        let exchange = Exchange { peer: call.team.rank(pairs.rank(partner)), give: of(give, count), own, to: own };
-        let stage = pairs.stage(core, partner, step == 0, count == 1);
-        exchange.combine(call, group, ("reduce", step, steps), core < partner, stage, op);
-        first = keep;
+    for step in pairs.schedule(0) {
+        let exchange = match (step, role) {
+            (Step::FoldIn, Role::Extra) => Exchange::swap("fold in", (0, 1), call.me - 1, parts, none),
+            (Step::FoldIn, Role::Core(_, Some(extra))) => {
+                Exchange::combine("fold in", (0, 1), extra, none, parts, parts, true, Stage::RAW)
+            }
+            (Step::Reduce(step), Role::Core(core, _)) => {
+                // The parts of `count` cores from `keep` on are still to be reduced here after this step.
+                let count = pairs.cores >> (step + 1);
+                let (partner, keep) = (core ^ count, core & !(count - 1));
+                let (give, own) = (of(keep ^ count, count), of(keep, count));
+                let stage = pairs.stage(core, partner, step == 0, count == 1);
+                let peer = pairs.rank(partner);
+                Exchange::combine("reduce", (step, steps), peer, give, own, own, core < partner, stage)
+            }
+            (Step::FoldOut, Role::Core(_, Some(extra))) => {
+                Exchange::swap("fold out", (0, 1), extra, call.part(parts, extra), none)
+            }
+            (Step::FoldOut, Role::Extra) => Exchange::swap("fold out", (0, 1), call.me - 1, none, dst),
+            _ => continue,
+        };
+        exchange.run(call, group, op);
     }
-    call.ctx.copy(group, dst, call.part(parts, call.me));
-    if let Some(extra) = pairs.extra(core) {
-        swap(call, group, call.team.rank(extra), ("fold out", 0, 1), call.part(parts, extra), none);
+    if let Role::Core(..) = role {
+        call.ctx.copy(group, dst, call.part(parts, call.me));
     }
 }
 
@@ -217,90 +217,85 @@ pub fn all_gather<T: Pod, G: Tag>(
                 let piece = part(call.wrap(call.me + call.n - back));
                 ctx.put(group, piece.at(to), piece);
             }
-            let mut link = Link::open(&call, to);
-            link.put(group, part(call.me), part(call.me));
-            if to != from {
-                link.close(group);
-                link = Link::open(&call, from);
-            }
-            link.hear(group);
-            link.close(group);
-            group.sync();
+            let mut way = Outgoing::open(&call, to);
+            way.put(group, part(call.me), part(call.me));
+            way.close(group);
+            let mut way = Incoming::open(&call, from);
+            way.hear(group);
+            way.close(group);
         }
     }
     call.leave(group);
 }
 
-/// What goes to a partner, and what its data is combined with.
-struct Exchange<T, G> {
-    peer: Rank<G>,
+/// What goes to a partner, and what becomes of what comes from it.
+struct Exchange<T> {
+    name: &'static str,
+    step: (usize, usize),
+    peer: usize,
     give: Sym<T>,
-    own: Sym<T>,
     to: Sym<T>,
+    with: Option<With<T>>,
 }
 
-impl<T: Pod, G: Tag> Exchange<T, G> {
-    /// Sends, receives as many elements as there are of its own, and combines those; with `lower`, its own come first.
+/// What it is combined with.
+#[derive(Clone, Copy)]
+struct With<T> {
+    own: Sym<T>,
+    /// Whether this member's comes first.
+    lower: bool,
+    stage: Stage,
+}
+
+impl<T: Pod> Exchange<T> {
+    /// Sends `give`, and receives to `to`.
     #[inline(always)]
-    #[track_caller]
+    fn swap(name: &'static str, step: (usize, usize), peer: usize, give: Sym<T>, to: Sym<T>) -> Self {
+        Self { name, step, peer, give, to, with: None }
+    }
+
+    /// Sends `give`, and combines `own` with what arrives to `to`.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a step has as many parts")]
     fn combine(
-        self,
-        call: &Call<'_, G>,
-        group: &impl Group,
-        (name, step, steps): (&'static str, usize, usize),
+        name: &'static str,
+        step: (usize, usize),
+        peer: usize,
+        give: Sym<T>,
+        own: Sym<T>,
+        to: Sym<T>,
         lower: bool,
         stage: Stage,
-        op: impl Reducer<T>,
-    ) {
-        let _step = call.step(name, (step, steps), self.peer, self.give.bytes());
-        piecewise(call, group, self.peer, self.give, self.own.len(), |link, range| {
-            let own = self.own.slice(range.clone()).at(call.own()).into();
-            let input = link.input(group, range.len());
-            let src = ends(2, move |i| if (i == 0) == lower { own } else { input });
-            op.fold(group, call.ctx, [self.to.slice(range).at(call.own())], src, stage);
-            link.release(group);
-        });
+    ) -> Self {
+        Self { name, step, peer, give, to, with: Some(With { own, lower, stage }) }
     }
-}
 
-/// Sends one range to a partner and receives another.
-#[inline(always)]
-#[track_caller]
-fn swap<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
-    peer: Rank<G>,
-    (name, step, steps): (&'static str, usize, usize),
-    give: Sym<T>,
-    to: Sym<T>,
-) {
-    let _step = call.step(name, (step, steps), peer, give.bytes());
-    piecewise(call, group, peer, give, to.len(), |link, range| link.receive(group, to.slice(range)));
-}
-
-/// Sends a range to a partner, and has `takes` elements from it taken, piece by piece in turn: neither waits for the other
-/// with a full queue.
-#[inline(always)]
-#[track_caller]
-fn piecewise<'l, 'c, T: Pod, G: Tag>(
-    call: &'l Call<'c, G>,
-    group: &impl Group,
-    peer: Rank<G>,
-    give: Sym<T>,
-    takes: usize,
-    mut take: impl FnMut(&mut Link<'l, 'c, G>, core::ops::Range<usize>),
-) {
-    let mut link = Link::open(call, peer);
-    let most = Link::<G>::most::<T>(call);
-    for start in (0..give.len().max(takes)).step_by(most) {
-        if start < give.len() {
-            link.pass(group, give.slice(start..(start + most).min(give.len())));
+    /// Does it, piece by piece in turn: neither waits for the other with a full queue.
+    #[inline(always)]
+    #[track_caller]
+    fn run<G: Tag>(self, call: &Call<'_, G>, group: &impl Group, op: impl Reducer<T>) {
+        let peer = call.team.rank(self.peer);
+        let _step = call.step(self.name, self.step, peer, self.give.bytes());
+        let mut link = Link::open(call, peer);
+        let most = Link::<G>::most::<T>(call);
+        for start in (0..self.give.len().max(self.to.len())).step_by(most) {
+            if start < self.give.len() {
+                link.pass(group, self.give.slice(start..(start + most).min(self.give.len())));
+            }
+            if start < self.to.len() {
+                let range = start..(start + most).min(self.to.len());
+                let to = [self.to.slice(range.clone()).at(call.own())];
+                let input = link.input(group, range.len());
+                if let Some(With { own, lower, stage }) = self.with {
+                    let own = own.slice(range).at(call.own()).into();
+                    let src = if lower { [own, input] } else { [input, own] };
+                    op.fold(group, call.ctx, to, src, stage);
+                } else {
+                    Keep.fold(group, call.ctx, to, [input], Stage::RAW);
+                }
+                link.release(group);
+            }
         }
-        if start < takes {
-            take(&mut link, start..(start + most).min(takes));
-        }
+        link.close(group);
     }
-    link.close(group);
-    // The next step may open the same link, in every thread.
-    group.sync();
 }

@@ -8,6 +8,7 @@
 //! Only members that have something for each other talk to each other. It is no collective, and another member need not call
 //! it.
 
+use congruent_device::refuse;
 use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym, Tag, Team, Thread};
 
 use crate::call::Call;
@@ -136,7 +137,7 @@ impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
             let (send, receive) = match (send, receive) {
                 (None, None) => return done,
                 (Some(send), Some(receive)) => (send, receive),
-                _ => panic!("what a member sends to itself, it receives from itself in the same call"),
+                _ => refuse!("what a member sends to itself, it receives from itself in the same call"),
             };
             let from = self.transfers.send(self.call.ctx, send).of(self.src);
             let to = self.transfers.receive(self.call.ctx, receive).of(self.dst);
@@ -257,7 +258,7 @@ impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
     #[track_caller]
     fn peer_of(&self, transfer: Transfer) -> usize {
         if transfer.peer >= self.call.n as u64 {
-            panic!("there is no such peer in the team");
+            refuse!("there is no such peer in the team");
         }
         transfer.peer as usize
     }

@@ -1,5 +1,6 @@
 //! Lists of sends and receives, on the heap or as a kernel argument.
 
+use congruent_device::refuse;
 use congruent_device::{Ctx, KernelArg, Pod, Sym};
 
 use crate::check;
@@ -109,7 +110,7 @@ impl Transfer {
     pub(crate) fn of<T: Pod>(self, whole: Sym<T>) -> Sym<T> {
         match (usize::try_from(self.offset), usize::try_from(self.count)) {
             (Ok(start), Ok(count)) => check::range(whole, start, count),
-            _ => panic!("a count and its displacement reach past the buffer"),
+            _ => refuse!("a count and its displacement reach past the buffer"),
         }
     }
 }

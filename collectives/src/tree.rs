@@ -20,10 +20,10 @@
 //! where it sends: `(x + S(lower)) + S(higher)`, ranks as the tree counts them. The first tree does the first half of the
 //! buffer (the first [`Share`] of two), the second the other. The operator is commutative.
 
-use congruent_device::{Ctx, End, Ends, Group, Place, Pod, Sym, Tag, Team, ends};
+use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
-use crate::link::Link;
+use crate::link::{Incoming, Outgoing, largest_piece};
 use crate::node::{Node, height};
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
@@ -61,24 +61,23 @@ pub fn all_reduce<T: Pod, G: Tag>(
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
-        let nodes = [Node::first(call.me, call.n), Node::second(call.me, call.n)];
+        let (first, second) = (Node::first(call.me, call.n), Node::second(call.me, call.n));
         let half = |buf: Sym<T>, tree| call.mine(Share::new(tree, 2).of(buf));
         let laps = laps(&call, half(src, 0)).max(laps(&call, half(src, 1)));
         let height = height(call.n);
-        let mut trees = Trees::open(&call, &nodes);
         for tick in 0..laps + 2 * height {
-            for (tree, node) in nodes.iter().enumerate() {
+            for tree in 0..2 {
+                let node = if tree == 0 { first } else { second };
                 let cut = |buf: Sym<T>, lap| cut(&call, half(buf, tree), lap);
                 if let Some(lap) = tick.checked_sub(height - node.depth) {
                     let to = node.parent.is_none().then(|| cut(dst, lap));
-                    trees.up(group, node, (lap, laps), cut(src, lap), to, true, op);
+                    up(&call, group, node, (lap, laps), cut(src, lap), to, true, op);
                 }
                 if let (Some(lap), Some(_)) = (tick.checked_sub(height + node.depth), node.parent) {
-                    trees.down(group, node, (lap, laps), cut(dst, lap));
+                    down(&call, group, node, (lap, laps), cut(dst, lap));
                 }
             }
         }
-        trees.close(group);
     }
     call.leave(group);
 }
@@ -116,12 +115,10 @@ pub fn reduce<T: Pod, G: Tag>(
         let node = Node::rooted(call.me, call.n, root);
         let (mine, result) = (call.mine(src), call.mine(dst));
         let laps = laps(&call, mine);
-        let mut trees = Trees::open(&call, &[node]);
         for lap in 0..laps {
             let to = node.parent.is_none().then(|| cut(&call, result, lap));
-            trees.up(group, &node, (lap, laps), cut(&call, mine, lap), to, false, op);
+            up(&call, group, node, (lap, laps), cut(&call, mine, lap), to, false, op);
         }
-        trees.close(group);
     }
     call.leave(group);
 }
@@ -158,12 +155,10 @@ pub fn broadcast<T: Pod, G: Tag>(
     if call.n > 1 {
         let node = Node::rooted(call.me, call.n, root);
         let laps = laps(&call, mine);
-        let mut trees = Trees::open(&call, &[node]);
-        trees.ready(group, &node);
+        ready(&call, group, node);
         for lap in 0..laps {
-            trees.down(group, &node, (lap, laps), cut(&call, mine, lap));
+            down(&call, group, node, (lap, laps), cut(&call, mine, lap));
         }
-        trees.close(group);
     }
     call.leave(group);
 }
@@ -171,183 +166,171 @@ pub fn broadcast<T: Pod, G: Tag>(
 /// Piece `lap` of a range; empty behind its end.
 #[inline(always)]
 fn cut<T: Pod, G: Tag>(call: &Call<'_, G>, range: Sym<T>, lap: usize) -> Sym<T> {
-    let most = Link::most::<T>(call);
+    let most = largest_piece::<T, G>(call);
     range.slice((lap * most).min(range.len())..((lap + 1) * most).min(range.len()))
 }
 
 /// How many pieces a range has.
 #[inline(always)]
 fn laps<T: Pod, G: Tag>(call: &Call<'_, G>, range: Sym<T>) -> usize {
-    range.len().div_ceil(Link::most::<T>(call))
+    range.len().div_ceil(largest_piece::<T, G>(call))
 }
 
-/// The links with the neighbours in all trees, one for each neighbour.
-struct Trees<'l, 'c, G> {
-    call: &'l Call<'c, G>,
-    links: [Option<Link<'l, 'c, G>>; 6],
-}
-
-impl<'l, 'c, G: Tag> Trees<'l, 'c, G> {
-    #[inline(always)]
-    fn open(call: &'l Call<'c, G>, nodes: &[Node]) -> Self {
-        let mut trees = Self { call, links: [const { None }; 6] };
-        for node in nodes {
-            for rank in [node.parent, node.children[0], node.children[1]].into_iter().flatten() {
-                if trees.with(Some(rank)).is_none()
-                    && let Some(free) = trees.links.iter_mut().find(|link| link.is_none())
-                {
-                    *free = Some(Link::open(call, call.team.rank(rank)));
-                }
-            }
-        }
-        trees
-    }
-
-    #[inline(always)]
-    fn close(self, group: &impl Group) {
-        for link in self.links.into_iter().flatten() {
-            link.close(group);
-        }
-    }
-
-    /// The link with a neighbour, where there is such a neighbour.
-    #[inline(always)]
-    fn with(&mut self, rank: Option<usize>) -> Option<&mut Link<'l, 'c, G>> {
-        self.links.iter_mut().flatten().find(|link| Some(link.peer.index()) == rank)
-    }
-
-    /// Whether what goes down goes straight to where it belongs, and not through queues.
-    #[inline(always)]
-    fn straight(&self) -> bool {
-        self.call.view.protocol() == Protocol::Simple
-    }
-
-    /// Tells the parent that it may write here, and awaits the same of the children. Where a member has sent its contribution
-    /// up, that says as much.
-    #[inline(always)]
-    #[track_caller]
-    fn ready(&mut self, group: &impl Group, node: &Node) {
-        if self.straight() {
-            if let Some(parent) = self.with(node.parent) {
-                parent.knock(group);
-            }
-            for child in node.children {
-                if let Some(child) = self.with(child) {
-                    child.hear(group);
-                }
-            }
-        }
-    }
-
-    /// Adds the children's sums to this member's piece, and sends that to the parent; or stores it `to` where it belongs if
-    /// this is the root, and with `pass` there at its child too.
-    #[inline(always)]
-    #[track_caller]
-    #[expect(clippy::too_many_arguments, reason = "one fold, so that kernels hold it once")]
-    fn up<T: Pod>(
-        &mut self,
-        group: &impl Group,
-        node: &Node,
-        lap: (usize, usize),
-        piece: Sym<T>,
-        to: Option<Sym<T>>,
-        pass: bool,
-        op: impl Reducer<T>,
-    ) {
-        if piece.is_empty() {
-            return;
-        }
-        let call = self.call;
-        let towards = node.parent.or(node.children[0]).unwrap_or(call.me);
-        let _step = call.step("reduce up", lap, call.team.rank(towards), piece.bytes());
-        let inputs = node.children.map(|child| self.with(child).map(|link| link.input(group, piece.len())));
-        let src = with_children(piece.at(call.own()), inputs);
-        let last = WITH_CHILDREN.finish(call.n);
-        if let Some(to) = to {
-            self.crown(group, node.children[0].filter(|_| pass), to, src, op, last);
-        } else if let Some(parent) = self.with(node.parent) {
-            parent.send(group, piece.len(), None, src, op, WITH_CHILDREN);
-        }
-        for child in node.children {
-            if let Some(child) = self.with(child) {
-                child.release(group);
-            }
-        }
-    }
-
-    /// Folds the result `to` where it belongs, here and at a child.
-    #[inline(always)]
-    #[track_caller]
-    fn crown<T: Pod>(
-        &mut self,
-        group: &impl Group,
-        child: Option<usize>,
-        to: Sym<T>,
-        src: impl Ends<T, Team = G>,
-        op: impl Reducer<T>,
-        last: Stage,
-    ) {
-        let (call, straight) = (self.call, self.straight());
-        match self.with(child) {
-            Some(child) if !straight => child.send(group, to.len(), Some(to), src, op, last),
-            child => {
-                let there = child.as_ref().map(|child| child.peer).filter(|&peer| call.ctx.reaches(peer));
-                let both = [to.at(call.own()), to.at(there.unwrap_or(call.own()))];
-                let dst = ends(1 + usize::from(there.is_some()), move |i| End::Plain(both[i]));
-                op.fold(group, call.ctx, dst, src, last);
-                match (child, there) {
-                    (Some(child), Some(_)) => child.knock(group),
-                    (Some(child), None) => child.put(group, to, to),
-                    (None, _) => {}
-                }
-            }
-        }
-    }
-
-    /// Receives a finished piece from the parent, if there is one, and sends it to the children.
-    #[inline(always)]
-    #[track_caller]
-    fn down<T: Pod>(&mut self, group: &impl Group, node: &Node, lap: (usize, usize), piece: Sym<T>) {
-        if piece.is_empty() {
-            return;
-        }
-        let call = self.call;
-        let towards = node.children[0].or(node.parent).unwrap_or(call.me);
-        let _step = call.step("broadcast down", lap, call.team.rank(towards), piece.bytes());
-        if self.straight() {
-            if let Some(parent) = self.with(node.parent) {
-                parent.hear(group);
-            }
-            for child in node.children {
-                if let Some(child) = self.with(child) {
-                    child.put(group, piece, piece);
-                }
-            }
-            return;
-        }
-        let (mut from, mut kept) = (End::Plain(piece.at(call.own())), None);
-        if let Some(parent) = self.with(node.parent) {
-            from = parent.input(group, piece.len());
-            kept = Some(piece);
-        }
-        if let Some(child) = self.with(node.children[0]) {
-            child.send(group, piece.len(), kept, [from], Keep, Stage::RAW);
-        } else {
-            Keep.fold(group, call.ctx, [piece.at(call.own())], [from], Stage::RAW);
-        }
-        if let Some(child) = self.with(node.children[1]) {
-            child.pass(group, piece);
-        }
-        if let Some(parent) = self.with(node.parent) {
-            parent.release(group);
-        }
-    }
-}
-
-/// A member's own contribution, then what its children have sent.
+/// Whether what goes down goes straight to where it belongs, and not through queues.
 #[inline(always)]
-fn with_children<T: Pod, G>(own: Place<T, G>, inputs: [Option<End<T, G>>; 2]) -> impl Ends<T, Team = G> {
-    let own = End::Plain(own);
-    let all = [own, inputs[0].unwrap_or(own), inputs[1].unwrap_or(own)];
-    ends(1 + inputs.iter().flatten().count(), move |i| all[i])
+fn straight<G: Tag>(call: &Call<'_, G>) -> bool {
+    call.view.protocol() == Protocol::Simple
+}
+
+// Ways to and from neighbours are open only while they are used: kept in a list, they would be in memory.
+
+/// Tells the parent that it may write here, and awaits the same of the children. Where a member has sent its contribution
+/// up, that says as much.
+#[inline(always)]
+#[track_caller]
+fn ready<G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node) {
+    if !straight(call) {
+        return;
+    }
+    if let Some(parent) = node.parent {
+        let mut way = Outgoing::open(call, call.team.rank(parent));
+        way.knock(group);
+        way.close(group);
+    }
+    for i in 0..node.degree() {
+        let mut way = Incoming::open(call, child(call, node, i));
+        way.hear(group);
+        way.close(group);
+    }
+}
+
+/// Adds the children's sums to this member's piece, and sends that to the parent; or stores it `to` where it belongs if
+/// this is the root, and with `pass` there at its child too.
+#[inline(always)]
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "one fold, so that kernels hold it once")]
+fn up<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    node: Node,
+    lap: (usize, usize),
+    piece: Sym<T>,
+    to: Option<Sym<T>>,
+    pass: bool,
+    op: impl Reducer<T>,
+) {
+    if piece.is_empty() {
+        return;
+    }
+    let towards = call.team.rank(node.parent.unwrap_or(node.children[0].unwrap_or(call.me)));
+    let _step = call.step("reduce up", lap, towards, piece.bytes());
+    let own = End::Plain(piece.at(call.own()));
+    let (mut lower, mut higher) = (own, own);
+    for i in 0..node.degree() {
+        // Looked at only: it is opened again when its place is given back.
+        let input = Incoming::open(call, child(call, node, i)).input(group, piece.len());
+        if i == 0 {
+            lower = input;
+        } else {
+            higher = input;
+        }
+    }
+    let src = ends(1 + node.degree(), move |i| match i {
+        0 => own,
+        1 => lower,
+        _ => higher,
+    });
+    match to {
+        Some(to) if !pass || straight(call) => crown(call, group, pass.then_some(towards), to, src, op),
+        to => {
+            let stage = if to.is_some() { WITH_CHILDREN.finish(call.n) } else { WITH_CHILDREN };
+            let mut way = Outgoing::open(call, towards);
+            way.send(group, piece.len(), to, src, op, stage);
+            way.close(group);
+        }
+    }
+    for i in 0..node.degree() {
+        release(call, group, child(call, node, i));
+    }
+}
+
+/// Folds the result `to` where it belongs, here and at a child.
+#[inline(always)]
+#[track_caller]
+fn crown<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    child: Option<Rank<G>>,
+    to: Sym<T>,
+    src: impl Ends<T, Team = G>,
+    op: impl Reducer<T>,
+) {
+    let there = child.filter(|&child| call.ctx.reaches(child));
+    let other = there.unwrap_or(call.own());
+    let dst = ends(1 + usize::from(there.is_some()), move |i| to.at(if i == 0 { call.own() } else { other }).into());
+    op.fold(group, call.ctx, dst, src, WITH_CHILDREN.finish(call.n));
+    if let Some(child) = child {
+        let mut way = Outgoing::open(call, child);
+        if there.is_some() {
+            way.knock(group);
+        } else {
+            way.put(group, to, to);
+        }
+        way.close(group);
+    }
+}
+
+/// Receives a finished piece from the parent, if there is one, and sends it to the children.
+#[inline(always)]
+#[track_caller]
+fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap: (usize, usize), piece: Sym<T>) {
+    if piece.is_empty() {
+        return;
+    }
+    let towards = node.children[0].unwrap_or(node.parent.unwrap_or(call.me));
+    let _step = call.step("broadcast down", lap, call.team.rank(towards), piece.bytes());
+    let own = End::Plain(piece.at(call.own()));
+    let (mut from, mut kept) = (own, None);
+    if let Some(parent) = node.parent {
+        let mut way = Incoming::open(call, call.team.rank(parent));
+        if straight(call) {
+            way.hear(group);
+            way.close(group);
+        } else {
+            (from, kept) = (way.input(group, piece.len()), Some(piece));
+        }
+    }
+    for i in 0..node.degree() {
+        let mut way = Outgoing::open(call, child(call, node, i));
+        if straight(call) {
+            way.put(group, piece, piece);
+        } else {
+            // The first one is sent what arrives while this member keeps it, the second one what is kept.
+            way.send(group, piece.len(), kept, [from], Keep, Stage::RAW);
+            (from, kept) = (own, None);
+        }
+        way.close(group);
+    }
+    if let (Some(parent), false) = (node.parent, straight(call)) {
+        if kept.is_some() {
+            Keep.fold(group, call.ctx, [own], [from], Stage::RAW);
+        }
+        release(call, group, call.team.rank(parent));
+    }
+}
+
+/// Child `i` of a node that has one.
+#[inline(always)]
+#[track_caller]
+fn child<G: Tag>(call: &Call<'_, G>, node: Node, i: usize) -> Rank<G> {
+    let child = if i == 0 { node.children[0] } else { node.children[1] };
+    call.team.rank(child.unwrap_or(call.me))
+}
+
+/// Gives the place of a piece back to the neighbour that sent it.
+#[inline(always)]
+fn release<G: Tag>(call: &Call<'_, G>, group: &impl Group, from: Rank<G>) {
+    let mut way = Incoming::open(call, from);
+    way.release(group);
+    way.close(group);
 }
