@@ -55,6 +55,8 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [_, _, repeats, max_bytes] = words else { return Err(USAGE.into()) };
     let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
     let mut world = World::builder().heap(3 * max_bytes + (64 << 20)).build()?;
+    // The selector counts the cores that a PE may use, so the communicator is made before the PE is bound to one.
+    let comm = world.comm(world.team())?;
     if world.npes() == 2 {
         // Threads that a stream makes from here on inherit the core.
         let mut core = CpuSet::new();
@@ -68,7 +70,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         turn: world.alloc(1)?,
         slowest: world.alloc(1)?,
         plan: world.plan(Layout::new(world.team(), 1))?,
-        comm: world.comm(world.team())?,
+        comm,
         stream: world.stream()?,
         world,
     };
