@@ -46,7 +46,9 @@ pub fn all_reduce<T: Pod, G: Tag>(
     } else {
         let mut ring = Ring::open(&call);
         let chunk = |buf: Sym<T>, c| Share::new(c, call.n).of(buf);
-        for lap in 0..ring.laps(chunk(src, 0)) {
+        // A block may have nothing of a chunk and something of a shorter one, so every chunk is asked.
+        let laps = (0..call.n).map(|c| ring.laps(chunk(src, c))).max().unwrap_or(0);
+        for lap in 0..laps {
             ring.reduce(group, |c| cut(&call, chunk(src, c), lap), cut(&call, chunk(dst, call.me), lap), true, op);
             ring.gather(group, |c| cut(&call, chunk(dst, c), lap));
         }
