@@ -1,6 +1,6 @@
 //! What a machine's signals and copies cost.
 
-use congruent_collectives::Protocol;
+use congruent_collectives::{Algorithm, Protocol};
 
 /// What signals and copies cost on a machine, over one kind of route between its PEs. Times are in nanoseconds, rates in
 /// bytes per nanosecond, which is GB/s.
@@ -12,6 +12,9 @@ pub struct Parameters {
     pub origin: Origin,
     /// By protocol, in the order of [`Protocol::ALL`].
     pub protocols: [ProtocolCost; 3],
+    /// Simple, for algorithms that hand pieces on through the plan's queues (ring, trees, recursive, Bruck) where others read
+    /// and write members' buffers themselves.
+    pub queued: ProtocolCost,
     /// From a signal's sending to a waiter's going on, without any data: a step of a barrier.
     pub signal_ns: f64,
     /// Sending one more signal or message in the same step.
@@ -72,15 +75,18 @@ impl Parameters {
     /// `proxied` is for worlds where every peer is reached through the proxy. The width is in the name only: widths above
     /// 1 are for testing, and the model does not know how slow they are.
     ///
-    /// Measured at two PEs on two cores (`benches/results/`): 105 ns from signal to signal, 285 ns for the two steps of a
-    /// small ring all-reduce, copies of 15 bytes per nanosecond from memory and three times that within the cache. A step
-    /// through the proxy's thread took 60 µs, when the proxies had no cores of their own.
+    /// Measured at two PEs on two cores (`benches/results/`): 105 ns from signal to signal, 380 ns for the two steps of a
+    /// small direct all-reduce, 500 and 650 ns for one and two steps through queues, 310 ns for an exchange of packets; copies of 15 bytes per
+    /// nanosecond from memory and three times that within the cache, of which queues leave two fifths. Packets carry some 2
+    /// bytes per nanosecond at sizes where they are chosen, so a KiB is too much for them. A step through the proxy's thread
+    /// took 60 µs, when the proxies had no cores of their own.
     pub fn cpu(width: u32, cores: u32, proxied: bool) -> Self {
         let route = if proxied { "proxied" } else { "direct" };
         let direct = Self {
             name: format!("cpu/{cores}-cores/width-{width}/{route}"),
             origin: Origin::Measured,
-            protocols: [cost(10.0, 137.0, 1.0), cost(10.0, 110.0, 0.5), cost(10.0, 115.0, 0.875)],
+            protocols: [cost(10.0, 185.0, 1.0), cost(10.0, 300.0, 0.05), cost(10.0, 320.0, 0.05)],
+            queued: cost(350.0, 155.0, 0.42),
             signal_ns: 105.0,
             post_ns: 10.0,
             copy_rate: 15.0,
@@ -95,7 +101,7 @@ impl Parameters {
             return direct;
         }
         let simple = cost(10.0, 60_000.0, 1.0);
-        Self { protocols: [simple; 3], signal_ns: 60_000.0, post_ns: 1_000.0, cache: None, ..direct }
+        Self { protocols: [simple; 3], queued: simple, signal_ns: 60_000.0, post_ns: 1_000.0, cache: None, ..direct }
     }
 
     /// GPUs that NVLink of the Hopper generation joins, 18 links each.
@@ -107,6 +113,7 @@ impl Parameters {
             name: "cuda/sm_90/nvlink".to_owned(),
             origin: Origin::Modelled,
             protocols: [cost(8_400.0, 3_400.0, 1.0), cost(6_600.0, 600.0, 0.38), cost(14_000.0, 1_900.0, 0.9375)],
+            queued: cost(8_400.0, 3_400.0, 1.0),
             signal_ns: 600.0,
             post_ns: 20.0,
             copy_rate: 70.0,
@@ -126,15 +133,21 @@ impl Parameters {
         Self {
             name: "cuda/pcie".to_owned(),
             protocols: [cost(8_400.0, 5_700.0, 1.0), cost(6_600.0, 1_000.0, 0.5), cost(14_000.0, 2_500.0, 0.9375)],
+            queued: cost(8_400.0, 5_700.0, 1.0),
             signal_ns: 1_000.0,
             link_rate: 12.0,
             ..Self::cuda_nvlink()
         }
     }
 
-    /// What a protocol costs.
-    pub fn protocol(&self, protocol: Protocol) -> ProtocolCost {
-        self.protocols[protocol as usize]
+    /// What a protocol costs an algorithm.
+    pub fn protocol(&self, algorithm: Algorithm, protocol: Protocol) -> ProtocolCost {
+        match (algorithm, protocol) {
+            (Algorithm::Ring | Algorithm::Tree | Algorithm::Recursive | Algorithm::Bruck, Protocol::Simple) => {
+                self.queued
+            }
+            _ => self.protocols[protocol as usize],
+        }
     }
 
     /// How many blocks share a core.
@@ -158,9 +171,10 @@ mod tests {
     #[test]
     fn costs_stand_at_their_protocols() {
         let machine = Parameters::cpu(1, 2, false);
-        assert_eq!(machine.protocol(Protocol::Simple).efficiency, 1.0);
-        assert_eq!(machine.protocol(Protocol::Ll).efficiency, 0.5);
-        assert_eq!(Parameters::cuda_nvlink().protocol(Protocol::Ll128).hop_ns, 1_900.0);
+        assert_eq!(machine.protocol(Algorithm::Direct, Protocol::Simple).efficiency, 1.0);
+        assert_eq!(machine.protocol(Algorithm::Ring, Protocol::Simple), machine.queued);
+        assert_eq!(machine.protocol(Algorithm::Ring, Protocol::Ll).efficiency, 0.05);
+        assert_eq!(Parameters::cuda_nvlink().protocol(Algorithm::Tree, Protocol::Ll128).hop_ns, 1_900.0);
         for (place, protocol) in Protocol::ALL.iter().enumerate() {
             assert_eq!(*protocol as usize, place);
         }
