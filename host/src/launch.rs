@@ -56,6 +56,16 @@ impl Stream {
         self.world == shared.id()
     }
 
+    /// How many launches it was given so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.runner.submitted()
+    }
+
+    /// Waits until its first `count` launches are complete.
+    pub(crate) fn wait_for(&self, count: u64) {
+        self.runner.wait_for(count);
+    }
+
     /// Tells streams of a process apart.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -101,9 +111,10 @@ impl World {
     /// Where the machine can make no more.
     pub fn stream(&self) -> Result<Stream, LaunchError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("pe{}", self.shared().pe());
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pe{} stream {id}", self.shared().pe());
         let runner = CpuStream::new(self.shared().machine().clone(), &name)?;
-        Ok(Stream { runner, world: self.shared().id(), id: NEXT.fetch_add(1, Ordering::Relaxed) })
+        Ok(Stream { runner, world: self.shared().id(), id })
     }
 
     /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.

@@ -49,6 +49,8 @@ impl Watch {
 /// What one block is doing.
 pub(crate) struct BlockWatch {
     watch: Option<Arc<Watch>>,
+    /// The stream that the block runs on, as its threads are named.
+    stream: String,
     block: u32,
     /// What has begun and not ended, and when.
     open: RefCell<Vec<(Mark, u64)>>,
@@ -56,7 +58,10 @@ pub(crate) struct BlockWatch {
 
 impl BlockWatch {
     pub(crate) fn new(watch: Option<Arc<Watch>>, block: u32) -> Self {
-        Self { watch, block, open: RefCell::default() }
+        let thread = std::thread::current();
+        let named = || thread.name().and_then(|name| name.split_once('/')).map_or("kernels", |(stream, _)| stream);
+        let stream = if watch.is_some() { named().to_owned() } else { String::new() };
+        Self { watch, stream, block, open: RefCell::default() }
     }
 
     /// Whether anybody wants to hear.
@@ -84,7 +89,7 @@ impl BlockWatch {
         if let Some(peer) = mark.peer {
             args.push(("peer", u64::from(peer.raw()).into()));
         }
-        let track = Cow::Borrowed("kernels");
+        let track = Cow::Owned(self.stream.clone());
         Event { pe, track, block: Some(self.block), name, begin_ns, end_ns: trace::now_ns(), args }
     }
 }
