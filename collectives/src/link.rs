@@ -5,7 +5,7 @@
 //! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
 //! NCCL", 2025).
 
-use congruent_device::{End, Ends, Group, Packed, Place, Pod, Rank, Signal, Sym, Tag, ends};
+use congruent_device::{End, Ends, Group, Packed, Place, Pod, Rank, Signal, Sym, Tag, Thread, ends};
 
 use crate::Protocol;
 use crate::call::Call;
@@ -78,7 +78,10 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
             let credit = sent_by(self.call, self.peer, CREDIT).from_rank(self.peer);
             self.call.ctx.wait_at_least(group, credit, self.sent - Layout::DEPTH + 1);
         }
-        piece(self.call, group, self.call.me, self.peer, self.sent, len, true)
+        let (call, view) = (self.call, &self.call.view);
+        let place = view.queue(call.slot, call.me, (self.sent % Layout::DEPTH) as usize);
+        let renews = view.renews(self.sent, Layout::DEPTH);
+        packed_or_plain(call, group, place, self.peer, len, view.flag(self.sent), renews)
     }
 
     /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory.
@@ -95,21 +98,21 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
     ) {
         let (call, out) = (self.call, self.out::<T>(group, len));
         let kept = kept.map(|kept| kept.at(call.own()));
-        match out {
+        // The fold needs memory that it can store to; the queue that this member has to itself is free.
+        let staged = match out {
             End::Plain(place) if !call.ctx.reaches(self.peer) => {
-                // The fold needs memory that it can store to; the queue that this member has to itself is free.
-                let staged = call.view.queue(call.slot, call.me, 0).slice(..place.sym().bytes()).cast::<T>();
-                fold_into(call, group, staged.at(call.own()).into(), kept, src, op, stage);
-                self.sent += 1;
-                call.ctx.put_signal(group, place, staged, sent_to(self.call, DATA).at(self.peer).set(self.sent));
+                Some((place, call.view.queue(call.slot, call.me, 0).slice(..place.sym().bytes()).cast::<T>()))
             }
-            _ => {
-                fold_into(call, group, out, kept, src, op, stage);
-                self.sent += 1;
-                if call.view.protocol() == Protocol::Simple {
-                    call.ctx.notify(group, sent_to(self.call, DATA).at(self.peer).set(self.sent));
-                }
-            }
+            _ => None,
+        };
+        let near = staged.map_or(out, |(_, staged)| staged.at(call.own()).into());
+        fold_into(call, group, near, kept, src, op, stage);
+        self.sent += 1;
+        let arrives = sent_to(self.call, DATA).at(self.peer).set(self.sent);
+        if let Some((place, staged)) = staged {
+            call.ctx.put_signal(group, place, staged, arrives);
+        } else if call.view.protocol() == Protocol::Simple {
+            call.ctx.notify(group, arrives);
         }
     }
 
@@ -160,14 +163,19 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
-        if self.call.view.protocol() == Protocol::Simple {
-            self.call.ctx.wait_at_least(
-                group,
-                sent_by(self.call, self.peer, DATA).from_rank(self.peer),
-                self.received + 1,
-            );
+        self.arrival(group).end(self.call, len)
+    }
+
+    /// The same, as single values.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn arrival(&self, group: &impl Group) -> Arrival {
+        let (call, view) = (self.call, &self.call.view);
+        if view.protocol() == Protocol::Simple {
+            call.ctx.wait_at_least(group, sent_by(call, self.peer, DATA).from_rank(self.peer), self.received + 1);
         }
-        piece(self.call, group, self.peer.index(), self.call.own(), self.received, len, false)
+        let place = view.queue(call.slot, self.peer.index(), (self.received % Layout::DEPTH) as usize);
+        Arrival { offset: place.offset(), flag: view.flag(self.received) }
     }
 
     /// Gives the place of the piece back to the sender.
@@ -276,22 +284,22 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
     }
 }
 
-/// Piece `step` of the queue from `sender`, at `at`.
-#[inline(always)]
-#[track_caller]
-fn piece<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
-    sender: usize,
-    at: Rank<G>,
-    step: u64,
-    len: usize,
-    writes: bool,
-) -> End<T, G> {
-    let view = &call.view;
-    let place = view.queue(call.slot, sender, (step % Layout::DEPTH) as usize);
-    let renews = writes && view.renews(step, Layout::DEPTH);
-    packed_or_plain(call, group, place, at, len, view.flag(step), renews)
+/// Where a piece is that arrives in a queue here, and with which flag. Of several, one is chosen value by value: a choice among
+/// whole [`End`]s would be one among their addresses, and put them in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) offset: u64,
+    pub(crate) flag: u32,
+}
+
+impl Arrival {
+    /// Its `len` elements.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn end<T: Pod, G: Tag>(self, call: &Call<'_, G>, len: usize) -> End<T, G> {
+        let place = Sym::from_raw(self.offset, u64::from(call.view.piece));
+        packed_or_plain(call, &Thread, place, call.own(), len, self.flag, false)
+    }
 }
 
 /// `len` elements at the start of a queue's or inbox's place, in the plan's protocol; with `renews`, what lies behind them

@@ -23,7 +23,7 @@
 use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
-use crate::link::{Incoming, Outgoing, largest_piece};
+use crate::link::{Arrival, Incoming, Outgoing, largest_piece};
 use crate::node::{Node, height};
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
@@ -224,21 +224,25 @@ fn up<T: Pod, G: Tag>(
     }
     let towards = call.team.rank(node.parent.unwrap_or(node.children[0].unwrap_or(call.me)));
     let _step = call.step("reduce up", lap, towards, piece.bytes());
-    let own = End::Plain(piece.at(call.own()));
-    let (mut lower, mut higher) = (own, own);
+    let own = piece.at(call.own());
+    let (mut lower, mut higher) = (Arrival { offset: 0, flag: 0 }, Arrival { offset: 0, flag: 0 });
     for i in 0..node.degree() {
         // Looked at only: it is opened again when its place is given back.
-        let input = Incoming::open(call, child(call, node, i)).input(group, piece.len());
+        let arrival = Incoming::open(call, child(call, node, i)).arrival(group);
         if i == 0 {
-            lower = input;
+            lower = arrival;
         } else {
-            higher = input;
+            higher = arrival;
         }
     }
-    let src = ends(1 + node.degree(), move |i| match i {
-        0 => own,
-        1 => lower,
-        _ => higher,
+    let src = ends(1 + node.degree(), move |i| {
+        if i == 0 {
+            return End::Plain(own);
+        }
+        let (offset, flag) = (lower.offset, lower.flag);
+        let offset = if i == 1 { offset } else { higher.offset };
+        let flag = if i == 1 { flag } else { higher.flag };
+        Arrival { offset, flag }.end(call, own.len())
     });
     match to {
         Some(to) if !pass || straight(call) => crown(call, group, pass.then_some(towards), to, src, op),
