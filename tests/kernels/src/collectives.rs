@@ -1,7 +1,9 @@
 //! Collectives beyond the fixed kernels: an operator of a user's own, and several in flight at once.
 
+use core::time::Duration;
+
 use congruent_collectives::{Sum, View, ring};
-use congruent_device::{Sym, TeamView, kernels};
+use congruent_device::{Semaphore, Sym, TeamView, kernels};
 
 use crate::teams::Crew;
 
@@ -15,6 +17,11 @@ pub fn then(f: Affine, g: Affine) -> Affine {
 }
 
 kernels! {
+    /// Comes to nothing, so many microseconds late: what is launched behind it is late too.
+    pub fn delay(block, ctx, never: Sym<Semaphore>, microseconds: u64) {
+        let _came = ctx.try_wait(block, never, 1, Duration::from_micros(microseconds));
+    }
+
     /// All-reduce with an operator of a user's own.
     pub fn compose(block, ctx, team: TeamView<Crew>, dst: Sym<Affine>, src: Sym<Affine>, plan: View) {
         ring::all_reduce(block, ctx, &ctx.team(team), dst, src, then, &plan);

@@ -7,7 +7,7 @@ use congruent::{Error, Grid, Plan, Team, World};
 use congruent_test_kernels::collectives::{self as kernels, Affine};
 use congruent_test_kernels::teams::Crew;
 
-use super::model::all_reduced;
+use super::orders::part;
 use super::pattern::{assert_same, value};
 
 /// Blocks that have collectives in flight at once.
@@ -43,7 +43,7 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
             let stream = world.stream()?;
             let sample = |rank: usize, i| value::<Affine>(5, members[rank] as usize, i);
             src.write(0, &(0..len).map(|i| sample(team.me(), i)).collect::<Vec<_>>())?;
-            let expected = all_reduced(team.size(), len, sample, kernels::then);
+            let expected: Vec<Affine> = (0..len).map(|i| composed(team.size(), len, i, sample)).collect();
             for blocks in [1, BLOCKS] {
                 let arguments = (team.view(), dst.slice(..len)?, src.slice(..len)?, plan.view());
                 world.run(&stream, kernels::compose, Grid::new(blocks, 64), arguments)?;
@@ -55,6 +55,12 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
         world.barrier()?;
     }
     Ok(())
+}
+
+/// Around the ring from left to right: `x[c+1]`, then `x[c+2]`, at the end `x[c]`, for an element of chunk `c`.
+fn composed(n: usize, len: usize, i: usize, x: impl Fn(usize, usize) -> Affine) -> Affine {
+    let c = i / part(len, n, size_of::<Affine>());
+    (2..=n).fold(x((c + 1) % n, i), |sum, step| kernels::then(sum, x((c + step) % n, i)))
 }
 
 fn in_flight(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan) -> Result<(), Error> {

@@ -13,12 +13,18 @@ pub type Shape = (u32, usize);
 /// With this variable set, a family runs at every width with every number of PEs, not only in the shapes chosen for it.
 const ALL_SHAPES: &str = "CONGRUENT_TEST_ALL_SHAPES";
 
+/// Whether everything is to be tried, and not only what was chosen.
+pub(super) fn all_shapes() -> bool {
+    env::var_os(ALL_SHAPES).is_some()
+}
+
 /// The shapes chosen for a family, or all of them.
 fn shapes_or_all(chosen: &[Shape]) -> Vec<Shape> {
-    match env::var_os(ALL_SHAPES) {
-        None => chosen.to_vec(),
-        Some(_) => [1, 4, 32].into_iter().flat_map(|width| (1..=8).map(move |npes| (width, npes))).collect(),
+    if !all_shapes() {
+        return chosen.to_vec();
     }
+    let (widths, many) = ([1, 4, 32], chosen.iter().copied().filter(|&(_, npes)| npes > 8));
+    widths.into_iter().flat_map(|width| (1..=8).map(move |npes| (width, npes))).chain(many).collect()
 }
 
 /// The heap of each PE. Families free what they allocate, so this is what one of them needs at once.

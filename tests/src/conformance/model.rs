@@ -1,37 +1,71 @@
-//! The sequential model of the ring's collectives, and numbers to run it on.
+//! Numbers to reduce, and what the operators make of them by arithmetic of the language's own.
 
-use std::ops::Range;
-
-use congruent::collectives::{Number, Op, Share};
-use congruent::device::{Fp8E4M3, Fp8E5M2, SmallFloat, Sym};
+use congruent::collectives::{Number, Op};
+use congruent::device::{Fp8E4M3, Fp8E5M2, SmallFloat};
 use congruent_heap::{bf16, f16};
 
 use super::pattern::value;
 
 /// A number to reduce: integers of every size, floats that round at every step and neither overflow nor vanish.
 pub(super) trait Sample: Number {
-    /// What PE `pe` gives as element `i`.
-    fn sample(pe: usize, i: usize) -> Self;
+    /// What sums of it are held in: `f32` for floats of 16 and 8 bits.
+    type Wide: Copy;
 
-    /// What an operator makes of two values, by arithmetic of the language's own.
-    fn apply(op: Op, a: Self, b: Self) -> Self;
+    /// What PE `pe` has as element `i` of a buffer.
+    fn sample(buffer: u64, pe: usize, i: usize) -> Self;
+
+    /// The same value, as sums are held.
+    fn wide(self) -> Self::Wide;
+
+    /// A sum as an element, rounded once.
+    fn rounded(wide: Self::Wide) -> Self;
+
+    /// What an operator makes of two values.
+    fn apply(op: Op, a: Self::Wide, b: Self::Wide) -> Self::Wide;
+
+    /// A value times the scalar of a premul-sum.
+    fn scaled(wide: Self::Wide, scalar: Self) -> Self::Wide;
+
+    /// A sum of so many members' values divided by their number.
+    fn averaged(wide: Self::Wide, members: usize) -> Self::Wide;
 }
 
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Sample for $type {
-            fn sample(pe: usize, i: usize) -> Self {
-                value(8, pe, i)
+            type Wide = Self;
+
+            fn sample(buffer: u64, pe: usize, i: usize) -> Self {
+                value(buffer, pe, i)
+            }
+
+            fn wide(self) -> Self {
+                self
+            }
+
+            fn rounded(wide: Self) -> Self {
+                wide
             }
 
             fn apply(op: Op, a: Self, b: Self) -> Self {
                 match op {
-                    Op::Sum => a.wrapping_add(b),
+                    Op::Sum | Op::Avg | Op::PreMulSum => a.wrapping_add(b),
                     Op::Prod => a.wrapping_mul(b),
                     Op::Min => std::cmp::min(a, b),
                     Op::Max => std::cmp::max(a, b),
-                    _ => unknown(op),
+                    Op::And => a & b,
+                    Op::Or => a | b,
+                    Op::Xor => a ^ b,
                 }
+            }
+
+            fn scaled(wide: Self, scalar: Self) -> Self {
+                wide.wrapping_mul(scalar)
+            }
+
+            fn averaged(wide: Self, members: usize) -> Self {
+                // No quotient is larger than what it is of.
+                (i128::from(wide) / members as i128) as Self
             }
         }
     )*};
@@ -39,22 +73,39 @@ macro_rules! integers {
 
 /// Those of 16 and 8 bits compute in `f32` and round once.
 macro_rules! floats {
-    ($($type:ty: $from:expr, $widen:expr, $narrow:expr;)*) => {$(
+    ($($type:ty, in $held:ty: $from:expr, $widen:expr, $narrow:expr;)*) => {$(
         impl Sample for $type {
-            fn sample(pe: usize, i: usize) -> Self {
+            type Wide = $held;
+
+            fn sample(buffer: u64, pe: usize, i: usize) -> Self {
                 // Between -0.75 and 1.25.
-                $from(0.25 + f64::from(value::<i32>(8, pe, i)) / f64::from(1u32 << 31))
+                $from(0.25 + f64::from(value::<i32>(buffer, pe, i)) / f64::from(1u32 << 31))
             }
 
-            fn apply(op: Op, a: Self, b: Self) -> Self {
-                let (a, b) = ($widen(a), $widen(b));
-                $narrow(match op {
-                    Op::Sum => a + b,
+            fn wide(self) -> $held {
+                $widen(self)
+            }
+
+            fn rounded(wide: $held) -> Self {
+                $narrow(wide)
+            }
+
+            fn apply(op: Op, a: $held, b: $held) -> $held {
+                match op {
+                    Op::Sum | Op::Avg | Op::PreMulSum => a + b,
                     Op::Prod => a * b,
                     Op::Min => if a < b { a } else { b },
                     Op::Max => if a > b { a } else { b },
-                    _ => unknown(op),
-                })
+                    Op::And | Op::Or | Op::Xor => panic!("floats have no {op}"),
+                }
+            }
+
+            fn scaled(wide: $held, scalar: Self) -> $held {
+                wide * scalar.wide()
+            }
+
+            fn averaged(wide: $held, members: usize) -> $held {
+                wide / members as $held
             }
         }
     )*};
@@ -62,59 +113,15 @@ macro_rules! floats {
 
 integers! { i8 u8 i16 u16 i32 u32 i64 u64 }
 floats! {
-    f16: f16::from_f64, f16::to_f32, f16::from_f32;
-    bf16: bf16::from_f64, bf16::to_f32, bf16::from_f32;
-    f32: |x| x as f32, f32::from, f32::from;
-    f64: f64::from, f64::from, f64::from;
-    Fp8E4M3: |x| Fp8E4M3::narrow(x as f32), Fp8E4M3::widen, Fp8E4M3::narrow;
-    Fp8E5M2: |x| Fp8E5M2::narrow(x as f32), Fp8E5M2::widen, Fp8E5M2::narrow;
+    f16, in f32: f16::from_f64, f16::to_f32, f16::from_f32;
+    bf16, in f32: bf16::from_f64, bf16::to_f32, bf16::from_f32;
+    f32, in f32: |x| x as f32, f32::from, f32::from;
+    f64, in f64: f64::from, f64::from, f64::from;
+    Fp8E4M3, in f32: |x| Fp8E4M3::narrow(x as f32), Fp8E4M3::widen, Fp8E4M3::narrow;
+    Fp8E5M2, in f32: |x| Fp8E5M2::narrow(x as f32), Fp8E5M2::widen, Fp8E5M2::narrow;
 }
 
-fn unknown(op: Op) -> ! {
-    panic!("this model has no {op}")
-}
-
-/// The first `len` samples of a PE.
-pub(super) fn samples<T: Sample>(pe: usize, len: usize) -> Vec<T> {
-    (0..len).map(|i| T::sample(pe, i)).collect()
-}
-
-/// Chunk `c` of `len` elements that `n` members share.
-pub(super) fn chunk<T: bytemuck::Pod>(c: usize, n: usize, len: usize) -> Range<usize> {
-    let part = Share::new(c, n).of(Sym::<T>::from_raw(0, len as u64));
-    let start = part.offset() as usize / size_of::<T>();
-    start..start + part.len()
-}
-
-/// What an all-reduce gives: `x[c+1] ∘ x[c+2] ∘ … ∘ x[c]` for an element of chunk `c`, from left to right.
-pub(super) fn all_reduced<T: bytemuck::Pod>(
-    n: usize,
-    len: usize,
-    element: impl Fn(usize, usize) -> T,
-    op: impl Fn(T, T) -> T,
-) -> Vec<T> {
-    (0..n).flat_map(|c| reduced(n, c, chunk::<T>(c, n, len), &element, &op)).collect()
-}
-
-/// What a reduce-scatter gives member `c`, whose part of `len` elements lies behind those of the members before it.
-pub(super) fn part_reduced<T: bytemuck::Pod>(
-    n: usize,
-    c: usize,
-    len: usize,
-    element: impl Fn(usize, usize) -> T,
-    op: impl Fn(T, T) -> T,
-) -> Vec<T> {
-    reduced(n, c, c * len..(c + 1) * len, &element, &op)
-}
-
-/// `x[c+1] ∘ x[c+2] ∘ … ∘ x[c]` for the elements of a range, from left to right.
-fn reduced<T>(
-    n: usize,
-    c: usize,
-    range: Range<usize>,
-    element: &impl Fn(usize, usize) -> T,
-    op: &impl Fn(T, T) -> T,
-) -> Vec<T> {
-    let from = |member: usize, i| element(member % n, i);
-    range.map(|i| (2..=n).fold(from(c + 1, i), |sum, step| op(sum, from(c + step, i)))).collect()
+/// The first `len` samples of a PE's buffer.
+pub(super) fn samples<T: Sample>(buffer: u64, pe: usize, len: usize) -> Vec<T> {
+    (0..len).map(|i| T::sample(buffer, pe, i)).collect()
 }

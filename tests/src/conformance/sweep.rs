@@ -1,0 +1,254 @@
+//! Every way of every collective: lengths around what one piece holds and of several laps, in place and apart, by one block
+//! and several, several calls in a row without a pause, every type and operator.
+//!
+//! Each result is compared with the model bit for bit. The model knows nothing of blocks, widths, protocols and PEs, so two
+//! runs that differ in these have the same bits too.
+
+use congruent::collectives::{Algorithm, Layout, Op, Protocol, Typed, View};
+use congruent::device::{Fp8E4M3, Fp8E5M2, Sym};
+use congruent::{Error, Grid, Plan, Stream, SymVec, World};
+use congruent_heap::{bf16, f16};
+
+use super::expected::Call;
+use super::machines::all_shapes;
+use super::model::{Sample, samples};
+use super::pattern::{assert_same, values};
+use super::ways::{Args, Site, Way};
+
+/// Blocks of the largest launch.
+const BLOCKS: u32 = 3;
+/// Elements around a range that must stay as they are: ranges start on no boundary.
+const MARGIN: usize = 3;
+/// Calls in a row, the second in place.
+const CALLS: usize = 3;
+/// Pieces of the longest messages: more than a queue holds.
+const LAPS: usize = Layout::DEPTH as usize + 1;
+/// What the scalar of a premul-sum is a sample of.
+const SCALARS: u64 = 201;
+
+/// Every way of every collective.
+pub(super) fn ways(world: &mut World) -> Result<(), Error> {
+    let layout = Layout::new(world.team(), BLOCKS).buffer(0);
+    let mut bench = Bench::new(world, layout)?;
+    let everything = all_shapes();
+    for (nth, way) in Way::all(world.npes()).into_iter().enumerate() {
+        for (i, len) in lengths(&layout, &way).into_iter().enumerate() {
+            // Half of them, and the other half with one PE more.
+            if !everything && (nth + i + world.npes()) % 2 == 1 {
+                continue;
+            }
+            let blocks: &[u32] = if everything { &[1, 2, 3] } else { &[1 + bench.cases % BLOCKS] };
+            for &blocks in blocks {
+                bench.any_type(world, way, len, blocks)?;
+            }
+        }
+        if everything && way.reduces() {
+            for _ in 0..TYPES.len() * Op::ALL.len() {
+                bench.any_type(world, way, Length { pieces: 0, more: 37 }, 2)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// So many pieces, each as many bytes as one member moves in one step, and so many elements more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Length {
+    pub(super) pieces: usize,
+    pub(super) more: isize,
+}
+
+fn lengths(layout: &Layout, way: &Way) -> [Length; 7] {
+    let at = |pieces, more| Length { pieces, more };
+    let piece = piece(layout, way);
+    assert!(piece >= 128, "{way:?} with pieces of {piece} bytes");
+    [at(0, 0), at(0, 1), at(0, 37), at(1, -1), at(1, 0), at(1, 1), at(LAPS, 5)]
+}
+
+/// Bytes of data that go in one step: of LL half of a piece, and of each line of LL128 all but the last word.
+fn piece(layout: &Layout, way: &Way) -> usize {
+    let (piece, line) = (layout.piece(), layout.line_bytes() as usize);
+    match way.protocol {
+        protocol if way.algorithm == Algorithm::OneShot => layout.shot(protocol),
+        Protocol::Simple => piece,
+        Protocol::Ll => piece / 2,
+        Protocol::Ll128 => piece / line * (line - 8) / 128 * 128,
+    }
+}
+
+/// A case with elements of one type.
+type Case = fn(&Bench, &World, Way, Length, u32, usize) -> Result<(), Error>;
+
+const TYPES: [Case; 14] = [
+    Bench::case::<f32>,
+    Bench::case::<f16>,
+    Bench::case::<i32>,
+    Bench::case::<Fp8E4M3>,
+    Bench::case::<u64>,
+    Bench::case::<bf16>,
+    Bench::case::<i8>,
+    Bench::case::<f64>,
+    Bench::case::<u16>,
+    Bench::case::<Fp8E5M2>,
+    Bench::case::<u8>,
+    Bench::case::<i64>,
+    Bench::case::<i16>,
+    Bench::case::<u32>,
+];
+
+/// What all cases use again and again: nothing in a plan is ever reset.
+pub(super) struct Bench {
+    layout: Layout,
+    plan: Plan,
+    stream: Stream,
+    /// Destination and source of each call of a case.
+    buffers: Vec<(SymVec<u8>, SymVec<u8>)>,
+    /// How many there were: each is with another type and operator.
+    cases: u32,
+}
+
+impl Bench {
+    pub(super) fn new(world: &mut World, layout: Layout) -> Result<Self, Error> {
+        let bytes = LAPS * layout.piece().max(layout.inbox()) * world.npes() * BLOCKS as usize + 1024;
+        let mut buffers = Vec::new();
+        for _ in 0..CALLS {
+            buffers.push((world.alloc(bytes)?, world.alloc(bytes)?));
+        }
+        Ok(Self { layout, plan: world.plan(layout)?, stream: world.stream()?, buffers, cases: 0 })
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// A case of the next type.
+    fn any_type(&mut self, world: &World, way: Way, len: Length, blocks: u32) -> Result<(), Error> {
+        self.cases += 1;
+        TYPES[self.cases as usize % TYPES.len()](self, world, way, len, blocks, CALLS)
+    }
+
+    /// One call by one block, of the next type.
+    pub(super) fn once(&mut self, world: &World, way: Way, len: Length) -> Result<(), Error> {
+        self.cases += 1;
+        TYPES[self.cases as usize % TYPES.len()](self, world, way, len, 1, 1)
+    }
+
+    /// Calls in a row, and what must come of them.
+    fn case<T: Sample + Typed>(
+        &self,
+        world: &World,
+        way: Way,
+        len: Length,
+        blocks: u32,
+        calls: usize,
+    ) -> Result<(), Error> {
+        let n = world.npes();
+        // An all-reduce has its own pieces for each member; the others have parts, or one piece for all.
+        let chunks = if way.reduces() && way.lengths(1, n) == (1, 1) { n } else { 1 };
+        let unit = piece(&self.layout, &way) / size_of::<T>() * blocks as usize * chunks;
+        let len = (len.pieces * unit).saturating_add_signed(len.more);
+        let ops: Vec<Op> = Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE)).collect();
+        let op = ops[self.cases as usize / TYPES.len() % ops.len()];
+        let calls = (0..calls).map(|i| Call {
+            way,
+            op,
+            scalar: T::sample(SCALARS, 0, i),
+            root: (self.cases as usize + i) % n,
+            members: n,
+            len,
+            buffer: (self.cases as usize % 60 * CALLS + i) as u64,
+        });
+        let made = calls.zip(&self.buffers).enumerate().map(|(i, (call, buffers))| {
+            let made = Made::write(world, call, buffers, i == 1)?;
+            let site = Site { world, stream: &self.stream, grid: Grid::new(blocks, 64) };
+            way.launch(&site, made.args(world, self.plan.view()))?;
+            Ok(made)
+        });
+        let made = made.collect::<Result<Vec<_>, Error>>()?;
+        world.synchronize(&self.stream)?;
+        made.into_iter().try_for_each(|made| made.check(world, || format!("{blocks} blocks")))
+    }
+}
+
+/// A call that was made.
+struct Made<'m, T> {
+    call: Call<T>,
+    dst: &'m SymVec<u8>,
+    src: &'m SymVec<u8>,
+    in_place: bool,
+    /// What lay in the buffers before.
+    before: [Vec<T>; 2],
+}
+
+impl<'m, T: Sample + Typed> Made<'m, T> {
+    fn write(
+        world: &World,
+        call: Call<T>,
+        (dst, src): &'m (SymVec<u8>, SymVec<u8>),
+        in_place: bool,
+    ) -> Result<Self, Error> {
+        let me = world.pe().index();
+        let (to, from) = call.way.lengths(call.len, call.members);
+        let around = |len: usize| values::<T>(202, me, len + 2 * MARGIN);
+        let mut made = Self { call, dst, src, in_place, before: [around(to.max(from)), around(from)] };
+        let [_, at] = made.starts(me);
+        let into = &mut made.before[usize::from(!in_place)];
+        into[at..at + from].copy_from_slice(&samples(call.buffer, me, from));
+        for (buffer, before) in [dst, src].iter().zip(&made.before) {
+            buffer.write(0, bytemuck::cast_slice(before))?;
+        }
+        Ok(made)
+    }
+
+    /// Where destination and source start: in place, the shorter one is this member's part of the longer one.
+    fn starts(&self, me: usize) -> [usize; 2] {
+        let (to, from) = self.call.way.lengths(self.call.len, self.call.members);
+        let inside = |len: usize, whole: usize| if self.in_place && len < whole { MARGIN + me * len } else { MARGIN };
+        [inside(to, from), inside(from, to)]
+    }
+
+    fn args(&self, world: &World, plan: View) -> Args {
+        let (to, from) = self.call.way.lengths(self.call.len, self.call.members);
+        let [dst_at, src_at] = self.starts(world.pe().index());
+        let part = |of: &SymVec<u8>, at: usize, len: usize| -> Sym<u8> {
+            of.view().slice(at * size_of::<T>()..(at + len) * size_of::<T>())
+        };
+        Args {
+            team: world.team(),
+            dst: part(self.dst, dst_at, to),
+            src: part(if self.in_place { self.dst } else { self.src }, src_at, from),
+            reduction: self.call.reduction(),
+            root: self.call.root as u32,
+            plan,
+        }
+    }
+
+    fn check(self, world: &World, how: impl Fn() -> String) -> Result<(), Error> {
+        let Call { way, op, root, len, .. } = self.call;
+        let me = world.pe().index();
+        let (to, from) = way.lengths(len, self.call.members);
+        let [at, _] = self.starts(me);
+        let case = |what: &str| {
+            let place = if self.in_place { "in place" } else { "apart" };
+            let n = self.call.members;
+            format!("{what} of {way:?}, {op} of {len} {}, root {root}, {n} members, {place}, {}", T::DATATYPE, how())
+        };
+        let result = self.call.expected(me, |rank| rank);
+        let [mut dst, src] = self.before;
+        let mut found = vec![T::zeroed(); dst.len()];
+        self.dst.read(0, bytemuck::cast_slice_mut(&mut found))?;
+        if self.in_place && way.reduces() && to < from {
+            // What becomes of the other members' parts is nobody's business.
+            let whole = MARGIN..MARGIN + from;
+            dst[whole.clone()].copy_from_slice(&found[whole]);
+        }
+        if let Some(result) = result {
+            dst[at..at + to].copy_from_slice(&result);
+        }
+        assert_same(&found, &dst, || case("the destination"));
+        let mut found = vec![T::zeroed(); src.len()];
+        self.src.read(0, bytemuck::cast_slice_mut(&mut found))?;
+        assert_same(&found, &src, || case("the source"));
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! The ways of the collectives, an algorithm over a protocol each, and the fixed kernels that go them.
+
+use congruent::collectives::{Algorithm, Collective, Protocol, Reduction, View};
+use congruent::device::{Sym, TeamView, World as WorldTag};
+use congruent::select::{Members, SUPPORT};
+use congruent::{Error, Grid, Stream, World, kernels};
+
+/// An algorithm of a collective, over a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) collective: Collective,
+    pub(super) algorithm: Algorithm,
+    pub(super) protocol: Protocol,
+}
+
+impl Way {
+    /// All that a team of so many has, of the collectives whose parts have one length. Those of multicast need a machine that
+    /// has it.
+    pub(super) fn all(members: usize) -> Vec<Self> {
+        let fits = |fit: Members| match fit {
+            Members::Any => true,
+            Members::UpTo(most) => members <= most,
+            Members::PowerOfTwo => members.is_power_of_two(),
+        };
+        let rows = SUPPORT.iter().filter(|row| row.algorithm != Algorithm::Multimem && fits(row.members));
+        let of_row = |row: &'static congruent::select::Supported| {
+            let way = |&protocol| Self { collective: row.collective, algorithm: row.algorithm, protocol };
+            row.protocols.iter().map(way)
+        };
+        rows.flat_map(of_row).filter(Self::has_equal_parts).collect()
+    }
+
+    fn has_equal_parts(&self) -> bool {
+        use Collective::{AllGatherV, AllToAllV, Barrier, SendRecv};
+        !matches!(self.collective, AllToAllV | AllGatherV | SendRecv | Barrier)
+    }
+
+    /// Whether it combines.
+    pub(super) fn reduces(&self) -> bool {
+        matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+    }
+
+    /// Elements of the destination and of the source, where a member's part or the whole buffer has `len`.
+    pub(super) fn lengths(&self, len: usize, members: usize) -> (usize, usize) {
+        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        match self.collective {
+            ReduceScatter | Scatter => (len, len * members),
+            AllGather | Gather => (len * members, len),
+            AllToAll => (len * members, len * members),
+            _ => (len, len),
+        }
+    }
+
+    /// Puts its fixed kernel on a stream.
+    pub(super) fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
+        use Algorithm::{Bruck, Direct, OneShot, Recursive, Ring, Tree};
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+        let Args { team, dst, src, reduction, root, plan } = args;
+        let plan = plan.over(self.protocol);
+        let moves = (team, dst, src, root, plan, 1);
+        let Site { world, stream, grid } = *site;
+        let Some(reduction) = reduction else {
+            return Ok(match (self.collective, self.algorithm) {
+                (Broadcast, Ring) => world.launch(stream, kernels::broadcast_ring, grid, moves),
+                (Broadcast, Direct) => world.launch(stream, kernels::broadcast_direct, grid, moves),
+                (Broadcast, Tree) => world.launch(stream, kernels::broadcast_tree, grid, moves),
+                (Scatter, Direct) => world.launch(stream, kernels::scatter_direct, grid, moves),
+                (Gather, Direct) => world.launch(stream, kernels::gather_direct, grid, moves),
+                (AllGather, Ring) => world.launch(stream, kernels::all_gather_ring, grid, moves),
+                (AllGather, OneShot) => world.launch(stream, kernels::all_gather_one_shot, grid, moves),
+                (AllGather, Direct) => world.launch(stream, kernels::all_gather_direct, grid, moves),
+                (AllGather, Recursive) => world.launch(stream, kernels::all_gather_recursive, grid, moves),
+                (AllToAll, OneShot) => world.launch(stream, kernels::all_to_all_one_shot, grid, moves),
+                (AllToAll, Direct) => world.launch(stream, kernels::all_to_all_direct, grid, moves),
+                (AllToAll, Bruck) => world.launch(stream, kernels::all_to_all_bruck, grid, moves),
+                _ => panic!("{self:?} moves data, and this suite knows no kernel for it"),
+            }?);
+        };
+        let reduces = (team, dst, src, reduction, root, plan, 1);
+        Ok(match (self.collective, self.algorithm) {
+            (AllReduce, Ring) => world.launch(stream, kernels::all_reduce_ring, grid, reduces),
+            (AllReduce, OneShot) => world.launch(stream, kernels::all_reduce_one_shot, grid, reduces),
+            (AllReduce, Direct) => world.launch(stream, kernels::all_reduce_direct, grid, reduces),
+            (AllReduce, Tree) => world.launch(stream, kernels::all_reduce_tree, grid, reduces),
+            (AllReduce, Recursive) => world.launch(stream, kernels::all_reduce_recursive, grid, reduces),
+            (ReduceScatter, Ring) => world.launch(stream, kernels::reduce_scatter_ring, grid, reduces),
+            (ReduceScatter, OneShot) => world.launch(stream, kernels::reduce_scatter_one_shot, grid, reduces),
+            (ReduceScatter, Direct) => world.launch(stream, kernels::reduce_scatter_direct, grid, reduces),
+            (ReduceScatter, Recursive) => world.launch(stream, kernels::reduce_scatter_recursive, grid, reduces),
+            (Reduce, Ring) => world.launch(stream, kernels::reduce_ring, grid, reduces),
+            (Reduce, Direct) => world.launch(stream, kernels::reduce_direct, grid, reduces),
+            (Reduce, Tree) => world.launch(stream, kernels::reduce_tree, grid, reduces),
+            _ => panic!("{self:?} reduces, and this suite knows no kernel for it"),
+        }?)
+    }
+}
+
+/// Where a kernel is to run.
+#[derive(Clone, Copy)]
+pub(super) struct Site<'s> {
+    pub(super) world: &'s World,
+    pub(super) stream: &'s Stream,
+    pub(super) grid: Grid,
+}
+
+/// What a fixed kernel is given; a reduction only those that reduce.
+#[derive(Clone, Copy)]
+pub(super) struct Args {
+    pub(super) team: TeamView<WorldTag>,
+    pub(super) dst: Sym<u8>,
+    pub(super) src: Sym<u8>,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) root: u32,
+    pub(super) plan: View,
+}
