@@ -8,7 +8,7 @@
 //! Element `i` of chunk `c` is `((x[c+1] + x[c+2]) + ...) + x[c]`, member numbers modulo `n`, partial sums rounded to the
 //! element's type at each member. [`reduce`] has one chunk, whose `c` is the root.
 
-use congruent_device::{Ctx, Group, Pod, Rank, Sym, Tag, Team};
+use congruent_device::{Ctx, End, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
 use crate::link::{Incoming, Outgoing, largest_piece};
@@ -50,7 +50,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
         let laps = (0..call.n).map(|c| ring.laps(chunk(src, c))).max().unwrap_or(0);
         for lap in 0..laps {
             ring.reduce(group, |c| cut(&call, chunk(src, c), lap), cut(&call, chunk(dst, call.me), lap), true, op);
-            ring.gather(group, |c| cut(&call, chunk(dst, c), lap));
+            ring.gather(group, false, |c| cut(&call, chunk(dst, c), lap));
         }
         ring.close(group);
     }
@@ -123,8 +123,7 @@ pub fn all_gather<T: Pod, G: Tag>(
         let mut ring = Ring::open(&call);
         for lap in 0..ring.laps(src) {
             let piece = |c| cut(&call, call.part(dst, c), lap);
-            ring.give(group, piece(call.me));
-            ring.gather(group, piece);
+            ring.gather(group, true, piece);
         }
         ring.close(group);
     }
@@ -165,11 +164,7 @@ pub fn broadcast<T: Pod, G: Tag>(
         for lap in 0..ring.laps(dst) {
             let piece = cut(&call, dst, lap);
             let _step = call.step("broadcast", (lap, ring.laps(dst)), ring.right, piece.bytes());
-            if call.me == root {
-                ring.give(group, piece);
-            } else {
-                ring.take(group, piece, !last);
-            }
+            ring.pass(group, piece, call.me != root, !last);
         }
         ring.close(group);
     }
@@ -211,12 +206,8 @@ pub fn reduce<T: Pod, G: Tag>(
         for lap in 0..ring.laps(src) {
             let piece = cut(&call, src, lap);
             let _step = call.step("reduce", (lap, ring.laps(src)), ring.right, piece.bytes());
-            if first {
-                ring.send(group, piece, op);
-            } else {
-                let to = (call.me == root).then(|| cut(&call, dst, lap));
-                ring.add(group, piece, to, false, op);
-            }
+            let to = (call.me == root).then(|| cut(&call, dst, lap));
+            ring.add(group, piece, first, to, false, op);
         }
         ring.close(group);
     }
@@ -280,41 +271,49 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         self.call.mine(chunk).len().div_ceil(largest_piece::<T, G>(self.call))
     }
 
-    /// Sends a contribution to the right.
+    /// Adds `piece` to the partial result from the left, or begins one with it. The sum goes on to the right; or, with `to`, it
+    /// is final and goes there, and with `pass` there at the right too.
     #[inline(always)]
     #[track_caller]
-    fn send<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>, op: impl Reducer<T>) {
-        if !piece.is_empty() {
-            let own = piece.at(self.call.own());
-            self.to_right.send(group, piece.len(), None, [own], op, Stage::RAW);
-        }
-    }
-
-    /// Adds `piece` to the partial result from the left. The sum goes on to the right; or, with `to`, it is final and goes
-    /// there, and with `pass` there at the right too.
-    #[inline(always)]
-    #[track_caller]
-    fn add<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>, to: Option<Sym<T>>, pass: bool, op: impl Reducer<T>) {
+    fn add<T: Pod>(
+        &mut self,
+        group: &impl Group,
+        piece: Sym<T>,
+        begins: bool,
+        to: Option<Sym<T>>,
+        pass: bool,
+        op: impl Reducer<T>,
+    ) {
         if piece.is_empty() {
             return;
         }
-        let (call, right, straight) = (self.call, self.right, straight(self.call));
-        let src = [self.from_left.input(group, piece.len()), piece.at(call.own()).into()];
-        let last = Stage::MORE.finish(call.n);
+        let (call, right) = (self.call, self.right);
+        let own = End::Plain(piece.at(call.own()));
+        let (mut first, mut stage) = (own, Stage::RAW);
+        if !begins {
+            (first, stage) = (self.from_left.input(group, piece.len()), Stage::MORE);
+        }
+        let src =
+            ends(if begins { 1 } else { 2 }, move |i| if i == 0 { first } else { End::Plain(piece.at(call.own())) });
         match to {
-            None => self.to_right.send(group, piece.len(), None, src, op, Stage::MORE),
-            Some(to) if !pass => op.fold(group, call.ctx, [to.at(call.own())], src, last),
-            Some(to) if !straight => self.to_right.send(group, piece.len(), Some(to), src, op, last),
-            Some(to) if call.ctx.reaches(right) => {
-                op.fold(group, call.ctx, [to.at(call.own()), to.at(right)], src, last);
-                self.to_right.knock(group);
+            Some(to) if !pass || straight(call) => {
+                let passes = pass && call.ctx.reaches(right);
+                let dst = ends(1 + usize::from(passes), move |i| to.at(if i == 0 { call.own() } else { right }).into());
+                op.fold(group, call.ctx, dst, src, stage.finish(call.n));
+                if passes {
+                    self.to_right.knock(group);
+                } else if pass {
+                    self.to_right.put(group, to, to);
+                }
             }
-            Some(to) => {
-                op.fold(group, call.ctx, [to.at(call.own())], src, last);
-                self.to_right.put(group, to, to);
+            to => {
+                let stage = if to.is_some() { stage.finish(call.n) } else { stage };
+                self.to_right.send(group, piece.len(), to, src, op, stage);
             }
         }
-        self.from_left.release(group);
+        if !begins {
+            self.from_left.release(group);
+        }
     }
 
     /// One lap of the reduce-scatter: `src(c)` is this member's piece of chunk `c`, and the result of its own goes to `dst`,
@@ -331,57 +330,55 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
     ) {
         let (n, me) = (self.call.n, self.call.me);
         for step in 0..n - 1 {
-            let piece = src(self.call.wrap(me + 2 * n - 2 - step));
-            let _step = self.call.step("scatter-reduce", (step, n - 1), self.right, piece.bytes());
-            if step == 0 {
-                self.send(group, src(self.call.wrap(me + n - 1)), op);
+            let chunk = self.call.wrap(me + 2 * n - 2 - step);
+            let _step = self.call.step("scatter-reduce", (step, n - 1), self.right, src(chunk).bytes());
+            // A sum begins here, before another one comes from the left.
+            for turn in usize::from(step > 0)..2 {
+                let begins = turn == 0;
+                let piece = src(if begins { self.call.wrap(me + n - 1) } else { chunk });
+                let to = (!begins && step == n - 2).then_some(dst);
+                self.add(group, piece, begins, to, pass, op);
             }
-            self.add(group, piece, (step == n - 2).then_some(dst), pass, op);
         }
     }
 
-    /// Sends a finished piece to the right.
+    /// Receives a finished piece from the left with `take`, otherwise it is this member's; sends it on with `give`.
     #[inline(always)]
     #[track_caller]
-    fn give<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        if piece.is_empty() {
-        } else if straight(self.call) {
-            self.to_right.put(group, piece, piece);
-        } else {
-            self.to_right.pass(group, piece);
-        }
-    }
-
-    /// Receives a finished piece from the left, and sends it on with `pass`.
-    #[inline(always)]
-    #[track_caller]
-    fn take<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>, pass: bool) {
+    fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>, take: bool, give: bool) {
         if piece.is_empty() {
             return;
         }
+        let own = End::Plain(piece.at(self.call.own()));
         if straight(self.call) {
-            self.from_left.hear(group);
-            if pass {
+            if take {
+                self.from_left.hear(group);
+            }
+            if give {
                 self.to_right.put(group, piece, piece);
             }
-        } else if pass {
-            let input = self.from_left.input(group, piece.len());
-            self.to_right.send(group, piece.len(), Some(piece), [input], Keep, Stage::RAW);
-            self.from_left.release(group);
+            return;
+        }
+        let from = if take { self.from_left.input(group, piece.len()) } else { own };
+        if give {
+            self.to_right.send(group, piece.len(), take.then_some(piece), [from], Keep, Stage::RAW);
         } else {
-            self.from_left.receive(group, piece);
+            Keep.fold(group, self.call.ctx, [own], [from], Stage::RAW);
+        }
+        if take {
+            self.from_left.release(group);
         }
     }
 
-    /// One lap of the all-gather, after this member's own piece has gone to the right.
+    /// One lap of the all-gather. This member's own piece goes to the right first, if it does not have it yet.
     #[inline(always)]
     #[track_caller]
-    fn gather<T: Pod>(&mut self, group: &impl Group, piece: impl Fn(usize) -> Sym<T>) {
+    fn gather<T: Pod>(&mut self, group: &impl Group, own: bool, piece: impl Fn(usize) -> Sym<T>) {
         let (n, me) = (self.call.n, self.call.me);
-        for step in 1..n {
+        for step in usize::from(!own)..n {
             let piece = piece(self.call.wrap(me + n - step));
-            let _step = self.call.step("all-gather", (step - 1, n - 1), self.right, piece.bytes());
-            self.take(group, piece, step < n - 1);
+            let _step = (step > 0).then(|| self.call.step("all-gather", (step - 1, n - 1), self.right, piece.bytes()));
+            self.pass(group, piece, step > 0, step < n - 1);
         }
     }
 }
