@@ -109,16 +109,16 @@ impl Teller<'_> {
             (AllReduce | ReduceScatter | AllGather | AllToAll, OneShot) => self.one_shot(),
             (AllReduce, Direct) => {
                 let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
-                self.from_others("reduce and give", chunk);
-                self.to_others("reduce and give", chunk);
+                self.read_others("reduce and give", chunk);
+                self.write_others("reduce and give", chunk);
             }
-            (ReduceScatter, Direct) => self.from_others("reduce", self.mine(self.part(self.me)).len()),
+            (ReduceScatter, Direct) => self.read_others("reduce", self.mine(self.part(self.me)).len()),
             (Reduce, Direct) => {
                 let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
-                self.from_others("reduce", chunk);
+                self.read_others("reduce", chunk);
                 self.plain("reduce", (0, 1), self.me, self.job.root, chunk);
             }
-            (AllGather | AllToAll, Direct) => self.to_others("give", self.mine(self.part(self.me)).len()),
+            (AllGather | AllToAll, Direct) => self.write_others("give", self.mine(self.part(self.me)).len()),
             (Broadcast, Direct) => self.plain("take", (0, 1), self.job.root, self.me, self.mine(self.whole()).len()),
             (Scatter, Direct) => self.plain("take", (0, 1), self.job.root, self.me, self.mine(self.part(0)).len()),
             (Gather, Direct) => self.plain("give", (0, 1), self.me, self.job.root, self.mine(self.part(0)).len()),
@@ -165,19 +165,26 @@ impl Teller<'_> {
         self.give(name, step, (self.me, to), bytes, wire);
     }
 
-    fn give(&mut self, name: &'static str, step: (usize, usize), (from, to): (usize, usize), bytes: usize, wire: usize) {
+    fn give(
+        &mut self,
+        name: &'static str,
+        step: (usize, usize),
+        (from, to): (usize, usize),
+        bytes: usize,
+        wire: usize,
+    ) {
         if bytes > 0 && from != to {
             (self.visit)(Move { name, step: (step.0 as u32, step.1 as u32), from, to, bytes, wire });
         }
     }
 
-    fn from_others(&mut self, name: &'static str, bytes: usize) {
+    fn read_others(&mut self, name: &'static str, bytes: usize) {
         for i in 1..self.n {
             self.plain(name, (i - 1, self.n - 1), self.wrap(self.me + i), self.me, bytes);
         }
     }
 
-    fn to_others(&mut self, name: &'static str, bytes: usize) {
+    fn write_others(&mut self, name: &'static str, bytes: usize) {
         for i in 1..self.n {
             self.plain(name, (i - 1, self.n - 1), self.me, self.wrap(self.me + i), bytes);
         }

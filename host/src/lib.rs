@@ -54,12 +54,12 @@ mod builder;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+mod comm;
 mod cpu;
 mod error;
 mod fault;
 mod launch;
 mod local;
-mod comm;
 mod plan;
 mod proxy;
 pub mod select;

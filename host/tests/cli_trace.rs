@@ -29,6 +29,7 @@ fn a_ring_of_four_shows_its_steps() {
         ["perf", "all-reduce", "-p", "4", "-n", "4", "-b", "64K", "-e", "64K", "--algo", "ring", "--proto", "simple"];
     let ended = ended(congruent(&perf).env("CONGRUENT_TRACE", file.path()));
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("busbw"), "{}", ended.err);
     let text = std::fs::read_to_string(file.path()).unwrap();
     let events = read(&text).unwrap();
     assert_eq!(lost(&text).unwrap(), 0);

@@ -54,11 +54,14 @@ fn compare(world: &mut World) -> Result<(), Error> {
             for bytes in [4 * n, 4 * 999 * n, 4 * 40_000 * n] {
                 let job = Job { collective, algorithm, protocol, root: 1 % n, bytes, blocks: 1 };
                 let mut declared = Matrix::new();
-                if !layout.moves(&job, world.pe().index(), |m| *declared.entry((m.from, m.to)).or_default() += m.wire as u64) {
+                if !layout
+                    .moves(&job, world.pe().index(), |m| *declared.entry((m.from, m.to)).or_default() += m.wire as u64)
+                {
                     continue;
                 }
                 comm.force(algorithm, protocol);
-                let warm = (0..WARM).try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes));
+                let warm =
+                    (0..WARM).try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes));
                 if warm.is_err() {
                     // What the machine does not have (multimem) or the plan is too small for; the same on every PE.
                     continue;
@@ -71,7 +74,9 @@ fn compare(world: &mut World) -> Result<(), Error> {
                 let mut counted = Matrix::new();
                 let me = world.pe().index();
                 for pe in 0..n {
-                    for (way, moved) in [((me, pe), after.put[pe] - before.put[pe]), ((pe, me), after.got[pe] - before.got[pe])] {
+                    for (way, moved) in
+                        [((me, pe), after.put[pe] - before.put[pe]), ((pe, me), after.got[pe] - before.got[pe])]
+                    {
                         if moved > 0 {
                             *counted.entry(way).or_default() += moved;
                         }
