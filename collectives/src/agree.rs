@@ -1,6 +1,6 @@
 //! Members wait for each other, and tell each other a few words while they do.
 
-use congruent_device::{Ctx, Disagreement, Group, KernelArg, Pe, Rank, Sym, Tag, Team};
+use congruent_device::{Ctx, Disagreement, Group, KernelArg, Rank, Sym, Tag, Team};
 
 use crate::call::Call;
 use crate::plan::View;
@@ -60,15 +60,18 @@ pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, pl
 #[track_caller]
 pub fn agree<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, description: Description, plan: &View) {
     let call = Call::enter(group, ctx, team, plan, "agree", size_of_val(&description));
-    let Description { words: description } = description;
-    let heard = Heard::tell(&call, group, |_| description);
+    let heard = Heard::tell(&call, group, |_| description.words);
     let differs = |i| {
-        let theirs = heard.from(i);
-        let word = (0..WORDS).find(|&word| theirs[word] != description[word])?;
-        let [number, called, ..] = description;
-        let (word_here, word_there) = (description[word], theirs[word]);
-        let peer: Pe = team.rank(i).pe();
-        Some(Disagreement::Call { peer, number, called, word: word as u32, mine: word_here, theirs: word_there })
+        // Word by word, because an array with an index would need memory on a GPU.
+        let ([number, called, count, rest], theirs) = (description.words, heard.from(i));
+        let (word, mine, theirs) = match theirs {
+            [theirs, ..] if theirs != number => (0, number, theirs),
+            [_, theirs, ..] if theirs != called => (1, called, theirs),
+            [_, _, theirs, _] if theirs != count => (2, count, theirs),
+            [_, _, _, theirs] if theirs != rest => (3, rest, theirs),
+            _ => return None,
+        };
+        Some(Disagreement::Call { peer: team.rank(i).pe(), number, called, word, mine, theirs })
     };
     ctx.end_if(group, group.strided(call.n).filter(|&i| i != call.me).find_map(differs));
     call.leave(group);
@@ -93,9 +96,12 @@ impl<'h, 'c, G: Tag> Heard<'h, 'c, G> {
         let half = (told % 2) as usize;
         for i in group.strided(call.n - 1) {
             let to = call.after(i + 1);
-            for (place, word) in words(to).into_iter().enumerate() {
-                call.ctx.put_value(said(call, call.me, half).elem(place).at(to), word);
-            }
+            let mine = said(call, call.me, half);
+            let [first, second, third, fourth] = words(to);
+            call.ctx.put_value(mine.elem(0).at(to), first);
+            call.ctx.put_value(mine.elem(1).at(to), second);
+            call.ctx.put_value(mine.elem(2).at(to), third);
+            call.ctx.put_value(mine.elem(3).at(to), fourth);
         }
         // Not only those that this member tells directly wait for it: `meet` passes on that it has come.
         call.ctx.quiet(group);
@@ -110,7 +116,8 @@ impl<'h, 'c, G: Tag> Heard<'h, 'c, G> {
     #[inline(always)]
     pub(crate) fn from(&self, member: usize) -> [u64; WORDS] {
         let words = said(self.call, member, self.half);
-        core::array::from_fn(|i| self.call.ctx.load(words, i))
+        let word = |i| self.call.ctx.load(words, i);
+        [word(0), word(1), word(2), word(3)]
     }
 }
 

@@ -69,7 +69,7 @@ pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, S
 pub use plan::{Layout, Needs, Shape, View};
 pub use reducer::{Reducer, Stage};
 pub use reduction::{Reduction, Typed};
-pub use send_recv::send_recv;
 pub use schedule::{Job, Move};
+pub use send_recv::send_recv;
 pub use share::Share;
-pub use transfers::{Batch, Listed, Transfer, Transfers};
+pub use transfers::{Listed, Transfer};

@@ -14,7 +14,7 @@ use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym
 use crate::call::Call;
 use crate::check;
 use crate::plan::View;
-use crate::transfers::{Transfer, Transfers};
+use crate::transfers::{Listed, Transfer};
 
 /// Signals of a link beside those of `link.rs` and `call.rs`.
 const READY: usize = 4;
@@ -59,7 +59,7 @@ pub fn send_recv<T: Pod, G: Tag>(
     team: &Team<'_, G>,
     dst: Sym<T>,
     src: Sym<T>,
-    transfers: &impl Transfers,
+    transfers: &Listed,
     plan: &View,
 ) {
     overlap(group, ctx, dst, src, transfers);
@@ -82,32 +82,32 @@ pub fn send_recv<T: Pod, G: Tag>(
 /// Panics where a part that is received overlaps another part.
 #[inline(always)]
 #[track_caller]
-fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, transfers: &impl Transfers) {
-    for i in group.strided(transfers.receives()) {
+fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, transfers: &Listed) {
+    for i in group.strided(transfers.receives.len()) {
         let received = transfers.receive(ctx, i).of(dst);
         for other in 0..i {
             check::apart(received, transfers.receive(ctx, other).of(dst));
         }
-        for other in 0..transfers.sends() {
+        for other in 0..transfers.sends.len() {
             check::apart(received, transfers.send(ctx, other).of(src));
         }
     }
 }
 
 /// One call. What is next between this member and each other lies in the slot, where the block's leader keeps it.
-struct Exchange<'e, 'c, T, G, L> {
+struct Exchange<'e, 'c, T, G> {
     call: &'e Call<'c, G>,
     dst: Sym<T>,
     src: Sym<T>,
-    transfers: &'e L,
+    transfers: &'e Listed,
 }
 
-impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
+impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
     /// Finds the first transfer with each member and posts where it may send; gives how many transfers there are.
     #[inline(always)]
     #[track_caller]
     fn begin(&self, group: &impl Group) -> usize {
-        let (sends, receives) = (self.transfers.sends(), self.transfers.receives());
+        let (sends, receives) = (self.transfers.sends.len(), self.transfers.receives.len());
         if group.leader() {
             for member in 0..self.call.n {
                 self.set(member, NEXT_SEND, NONE);
@@ -176,7 +176,7 @@ impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
         let (place, expected) = (self.word(member, PLACE), self.word(member, EXPECTED));
         let fits = part.bytes() as u64 == expected;
         if fits {
-            let _step = self.call.step("send", (i, self.transfers.sends()), peer, part.bytes());
+            let _step = self.call.step("send", (i, self.transfers.sends.len()), peer, part.bytes());
             let place = self.call.mine(Sym::<T>::from_raw(place, part.len() as u64));
             ctx.put(group, place.at(peer), self.call.mine(part));
         }
@@ -248,8 +248,8 @@ impl<T: Pod, G: Tag, L: Transfers> Exchange<'_, '_, T, G, L> {
         let ctx = self.call.ctx;
         let with = |transfer: Transfer| transfer.peer == member as u64;
         let found = match which {
-            NEXT_SEND => (i + 1..self.transfers.sends()).find(|&i| with(self.transfers.send(ctx, i))),
-            _ => (i + 1..self.transfers.receives()).find(|&i| with(self.transfers.receive(ctx, i))),
+            NEXT_SEND => (i + 1..self.transfers.sends.len()).find(|&i| with(self.transfers.send(ctx, i))),
+            _ => (i + 1..self.transfers.receives.len()).find(|&i| with(self.transfers.receive(ctx, i))),
         };
         self.set(member, which, found.map_or(NONE, |i| i as u64));
     }

@@ -47,7 +47,7 @@ impl Ctx<'_> {
         self.join(group, found.is_some());
     }
 
-    #[cold]
+    #[inline(always)]
     fn recorded(&self, found: Disagreement) -> FaultRecord {
         let (kind, peer, part, offset, expected, seen, waited_ns) = match found {
             Disagreement::Count { peer, sends, mine, theirs } => {

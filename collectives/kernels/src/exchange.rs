@@ -1,7 +1,7 @@
 //! Collectives with parts of any length, sends and receives, and the members' meetings. Buffers are bytes.
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Batch, Description, View, agree, exchange, send_recv};
+use congruent_collectives::{Description, Listed, View, agree, exchange, send_recv};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -26,10 +26,10 @@ kernels! { in crate::PTX;
     }
 
     /// Sends and receives from and to anywhere in `memory`.
-    pub fn send_recv_direct(block, ctx, team: TeamView, memory: Sym<u8>, batch: Batch, plan: View, rounds: u64) {
+    pub fn send_recv_direct(block, ctx, team: TeamView, memory: Sym<u8>, transfers: Listed, plan: View, rounds: u64) {
         let team = ctx.team(team);
         for _ in 0..rounds {
-            send_recv(block, ctx, &team, memory, memory, &batch, &plan);
+            send_recv(block, ctx, &team, memory, memory, &transfers, &plan);
         }
     }
 

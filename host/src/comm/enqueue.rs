@@ -1,12 +1,12 @@
 //! How a call that has been checked gets to its stream: at once, or with its group.
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Algorithm, Batch, Collective, Op, Protocol, Reduction, Transfer};
+use congruent_collectives::{Algorithm, Collective, Listed, Op, Protocol, Reduction, Transfer};
 use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
 use super::checked::Description;
-use super::{Comm, Group, kernels as table};
+use super::{Comm, Group, LISTS, STREAMS, TRANSFERS, kernels as table};
 use crate::launch::Target;
 use crate::{Grid, LaunchError, Stream};
 
@@ -114,11 +114,32 @@ impl Comm {
         }
     }
 
-    /// Puts sends and receives at the end of the stream, as one launch.
-    pub(super) fn exchange(&self, stream: &Stream, batch: Batch) -> Result<(), LaunchError> {
+    /// Puts sends and receives at the end of the stream, as one launch. Both together are at most [`TRANSFERS`].
+    pub(super) fn exchange(
+        &self,
+        stream: &Stream,
+        sends: &[[u64; 3]],
+        receives: &[[u64; 3]],
+    ) -> Result<(), LaunchError> {
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
         let view = self.view(stream)?;
-        self.target(stream).launch(kernels::send_recv_direct, (self.team, memory, batch, view, 1))
+        let mut lanes = self.lanes();
+        let Some((ordinal, lane)) = lanes.iter_mut().enumerate().find(|(_, lane)| lane.stream == stream.id()) else {
+            return Err(LaunchError::PlanStreams { fits: STREAMS });
+        };
+        let turn = (lane.groups % LISTS as u64) as usize;
+        // The list was another group's, which must have been read before it is written again.
+        stream.wait_for(lane.lists_free[turn]);
+        let list = (ordinal * LISTS + turn) * TRANSFERS;
+        let within = |at: usize, entries: &[[u64; 3]]| {
+            let written = self.lists.write(at, entries).and_then(|()| self.lists.slice(at..at + entries.len()));
+            written.map_err(|_| LaunchError::GroupFull { fits: TRANSFERS })
+        };
+        let transfers = Listed { sends: within(list, sends)?, receives: within(list + sends.len(), receives)? };
+        self.target(stream).launch(kernels::send_recv_direct, (self.team, memory, transfers, view, 1))?;
+        lane.groups += 1;
+        lane.lists_free[turn] = stream.submitted();
+        Ok(())
     }
 
     fn target<'t>(&'t self, stream: &'t Stream) -> Target<'t> {

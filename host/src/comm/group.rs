@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 
-use congruent_collectives::{Batch, Transfer};
+use congruent_collectives::Transfer;
 
-use super::Comm;
 use super::enqueue::{Call, Take, Way};
+use super::{Comm, TRANSFERS};
 use crate::{LaunchError, Stream};
 
 /// Calls of one communicator that are enqueued together: collectives in their order, then all sends and receives as one launch,
@@ -45,11 +45,15 @@ impl Comm {
         let Pending { calls, transfers } = group.pending.into_inner();
         apart(&transfers)?;
         self.matched(&transfers)?;
-        let batch = batch(&transfers)?;
+        if transfers.len() > TRANSFERS {
+            return Err(LaunchError::GroupFull { fits: TRANSFERS });
+        }
         for call in &calls {
             self.enqueue(stream, call)?;
         }
-        if transfers.is_empty() { Ok(()) } else { self.exchange(stream, batch) }
+        let of =
+            |way: Way| transfers.iter().filter(move |one| one.0 == way).map(|one| one.1.words()).collect::<Vec<_>>();
+        if transfers.is_empty() { Ok(()) } else { self.exchange(stream, &of(Way::Send), &of(Way::Receive)) }
     }
 
     /// Sends to this PE itself are received in the same group.
@@ -81,20 +85,6 @@ fn apart(transfers: &[(Way, Transfer)]) -> Result<(), LaunchError> {
         }
     }
     Ok(())
-}
-
-fn batch(transfers: &[(Way, Transfer)]) -> Result<Batch, LaunchError> {
-    let mut batch = Batch::EMPTY;
-    for &(way, transfer) in transfers {
-        let fits = match way {
-            Way::Send => batch.add_send(transfer),
-            Way::Receive => batch.add_receive(transfer),
-        };
-        if !fits {
-            return Err(LaunchError::GroupFull { fits: Batch::MOST });
-        }
-    }
-    Ok(batch)
 }
 
 impl Take for Group<'_> {

@@ -7,7 +7,7 @@ use congruent_collectives::{Layout, Needs, Shape, View};
 use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
-use super::{Comm, STREAMS, self_test};
+use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
 use crate::select::{Parameters, Selector};
 use crate::sym_vec::read_own;
 use crate::tunables::Key;
@@ -180,12 +180,24 @@ impl World {
             needs.scratch = needs.scratch.max(needed.scratch);
         }
         let plan = self.plan(Room { layout: options.layout(team), needs })?;
+        let lists = self.alloc(STREAMS as usize * LISTS * TRANSFERS)?;
         let largest = each.iter().map(|one| one.size).max().unwrap_or(1) as usize;
         let lines_arrive = self.tunables().get(Key::Ll128Enable) == 1
             && self_test::lines_arrive(self, team, plan.view(), options.grid(), largest)?;
         let shared = Arc::clone(self.shared());
         let streams = Mutex::default();
-        Ok(Comm { shared, team, _own_team: own_team, plan, selector, options, lines_arrive, streams, forced: None })
+        Ok(Comm {
+            shared,
+            team,
+            _own_team: own_team,
+            plan,
+            lists,
+            selector,
+            options,
+            lines_arrive,
+            streams,
+            forced: None,
+        })
     }
 
     /// The selector, once it is known that those of all PEs decide alike.

@@ -58,7 +58,7 @@ use congruent_device::{TeamView, World as WorldTag};
 
 use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
 use crate::shared::Shared;
-use crate::{Grid, LaunchError, Plan, Stream, Team};
+use crate::{Grid, LaunchError, Plan, Stream, SymVec, Team};
 
 pub use calls::OpWith;
 pub use checked::CallMismatch;
@@ -77,6 +77,8 @@ pub struct Comm {
     /// Keeps the team's words, where it was made for this communicator.
     _own_team: Option<Team<WorldTag>>,
     plan: Plan<Room>,
+    /// What groups send and receive, list by list, for each stream.
+    lists: SymVec<[u64; 3]>,
     selector: Selector,
     options: CommOptions,
     /// Whether the protocol LL128 has passed its self-test, which is made where the protocol is enabled.
@@ -91,10 +93,20 @@ struct Lane {
     stream: u64,
     /// Collectives so far.
     calls: u64,
+    /// Groups with sends or receives so far.
+    groups: u64,
+    /// For each list, how many launches of the stream must be complete before it may be written.
+    lists_free: [u64; LISTS],
 }
 
 /// Streams of one [`Comm`] whose collectives may run at once.
 pub const STREAMS: u32 = 4;
+
+/// The most sends and receives of a group together: a send to and a receive from each of 64 members.
+const TRANSFERS: usize = 128;
+
+/// Lists of sends and receives for each stream: so many groups may be in flight before the next one waits for the first.
+const LISTS: usize = 8;
 
 impl Comm {
     /// The plan that its collectives run on, which tells what each of them [moves](Layout::moves).
@@ -182,7 +194,7 @@ impl Comm {
             return Err(LaunchError::PlanStreams { fits: STREAMS });
         }
         if known.is_none() {
-            lanes.push(Lane { stream: stream.id(), calls: 0 });
+            lanes.push(Lane { stream: stream.id(), calls: 0, groups: 0, lists_free: [0; LISTS] });
         }
         Ok(self.plan.view().from_slot(ordinal * self.grid().blocks as usize))
     }

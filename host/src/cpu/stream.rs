@@ -59,9 +59,18 @@ impl CpuStream {
 
     /// Waits until everything submitted so far is complete.
     pub(crate) fn synchronize(&self) {
+        self.wait_for(self.submitted());
+    }
+
+    /// How many launches it was given so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.progress.with(|counts| counts.submitted)
+    }
+
+    /// Waits until its first `count` launches are complete.
+    pub(crate) fn wait_for(&self, count: u64) {
         let mut counts = self.progress.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let target = counts.submitted;
-        while counts.completed < target {
+        while counts.completed < count {
             counts = self.progress.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Batch, Collective, Datatype, Layout, Op, Reduction, Transfer, Typed};
+use congruent_collectives::{Collective, Datatype, Layout, Listed, Op, Reduction, Transfer, Typed};
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
 
@@ -68,7 +68,7 @@ struct Timed<T> {
     grid: Grid,
     dst: SymVec<T>,
     src: SymVec<T>,
-    /// Counts and displacements of what is received and sent.
+    /// Counts and displacements of what is received and sent, or a send and a receive.
     lists: SymVec<u64>,
     nothing: Pattern<T>,
     of_pes: Vec<OnceCell<Pattern<T>>>,
@@ -97,7 +97,7 @@ impl<T: Typed + Sample> Timed<T> {
             grid: Grid::new(plan.blocks, plan.common.threads),
             dst: world.alloc(len)?,
             src: world.alloc(len)?,
-            lists: world.alloc(4 * npes)?,
+            lists: world.alloc((4 * npes).max(6))?,
             nothing: Pattern::nothing(),
             of_pes: (0..npes).map(|_| OnceCell::new()).collect(),
             combined: OnceCell::new(),
@@ -142,18 +142,15 @@ impl<T: Typed + Sample> Timed<T> {
         Ok((parts(0), parts(2)))
     }
 
-    /// A send to the next PE and a receive from the one before.
-    fn batch(&self, dst: Sym<u8>, src: Sym<u8>) -> Batch {
+    /// A send to the next PE and a receive from the one before, in lists which the kernel reads.
+    fn transfers(&self, dst: Sym<u8>, src: Sym<u8>) -> Result<Listed, Failure> {
         let Seat { npes, me, .. } = self.seat;
-        let transfer = |peer: usize, bytes: Sym<u8>| Transfer {
-            peer: (peer % npes) as u64,
-            offset: bytes.offset(),
-            count: bytes.len() as u64,
+        let transfer = |peer: usize, bytes: Sym<u8>| {
+            Transfer { peer: (peer % npes) as u64, offset: bytes.offset(), count: bytes.len() as u64 }.words()
         };
-        let mut batch = Batch::EMPTY;
-        // A batch has room for two.
-        let _added = batch.add_send(transfer(me + 1, src)) && batch.add_receive(transfer(me + npes - 1, dst));
-        batch
+        self.lists.write(0, &[transfer(me + 1, src), transfer(me + npes - 1, dst)].concat())?;
+        let list = |i: usize| self.lists.view().slice(3 * i..3 * i + 3).cast();
+        Ok(Listed { sends: list(0), receives: list(1) })
     }
 
     /// Both buffers with their parts, and where these end.
@@ -255,8 +252,8 @@ impl<T: Typed + Sample> Case for Timed<T> {
             }
             (Collective::SendRecv, _) => {
                 let memory = Sym::from_raw(0, world.shared().context().heap_bytes);
-                let batch = self.batch(dst, src);
-                target.launch(kernels::send_recv_direct, (team, memory, batch, view, rounds))?
+                let transfers = self.transfers(dst, src)?;
+                target.launch(kernels::send_recv_direct, (team, memory, transfers, view, rounds))?
             }
             (collective, Some(reduction)) => {
                 launch_reduction(&target, collective, algorithm, (team, dst, src, reduction, root, view, rounds))?
