@@ -35,7 +35,7 @@
 //! | allocate | [`World::alloc`], [`SymVec`] |
 //! | write kernels | [`device`]: [`Ctx`](device::Ctx) has every operation, [`kernels!`](device::kernels) declares them |
 //! | use collectives in kernels | [`collectives`], [`World::plan`] |
-//! | use collectives without a kernel | [`World::all_reduce`] and its neighbours |
+//! | use collectives without a kernel | [`Comm`] |
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
