@@ -211,7 +211,8 @@ impl KernelArg for View {
 }
 
 impl View {
-    /// The same plan, over another protocol.
+    /// The same plan, over another protocol. A slot is used over one protocol only, because data of one could look like flags
+    /// of another: who uses several gives each [slots of its own](View::from_slot).
     #[must_use]
     #[inline(always)]
     pub const fn over(self, protocol: Protocol) -> Self {

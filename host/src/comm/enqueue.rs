@@ -83,7 +83,7 @@ impl Comm {
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
         let (team, target) = (self.team, self.target(stream));
-        let view = self.view(stream)?;
+        let view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
         if self.options.check == Some(true) {
             let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
@@ -93,9 +93,10 @@ impl Comm {
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
             let one = Target { grid: Grid::new(1, self.grid().threads), ..self.target(stream) };
             let words = description.words();
-            one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, view))?;
+            let simple = self.view(stream, Protocol::Simple)?;
+            one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, simple))?;
         }
-        let (view, Call { dst, src, root, .. }) = (view.over(call.protocol), *call);
+        let Call { dst, src, root, .. } = *call;
         match (call.collective, call.parts, call.reduction) {
             (Collective::Barrier, ..) => target.launch(kernels::meet, (team, view, 1)),
             (Collective::AllToAllV, Some((receives, sends)), _) => {
@@ -122,7 +123,7 @@ impl Comm {
         receives: &[[u64; 3]],
     ) -> Result<(), LaunchError> {
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
-        let view = self.view(stream)?;
+        let view = self.view(stream, Protocol::Simple)?;
         let mut lanes = self.lanes();
         let Some((ordinal, lane)) = lanes.iter_mut().enumerate().find(|(_, lane)| lane.stream == stream.id()) else {
             return Err(LaunchError::PlanStreams { fits: STREAMS });

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use congruent_collectives::Transfer;
+use congruent_collectives::{Protocol, Transfer};
 
 use super::enqueue::{Call, Take, Way};
 use super::{Comm, TRANSFERS};
@@ -39,7 +39,7 @@ impl Comm {
     ) -> Result<(), LaunchError> {
         self.admit(stream, "a group", &[])?;
         // Members use streams for the first time in the same order, so also those that have nothing to do on this one.
-        self.view(stream)?;
+        self.view(stream, Protocol::Simple)?;
         let group = Group { comm: self, stream, pending: RefCell::default() };
         build(&group)?;
         let Pending { calls, transfers } = group.pending.into_inner();

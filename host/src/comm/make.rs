@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use congruent_collectives::{Layout, Needs, Shape, View};
+use congruent_collectives::{Layout, Needs, Protocol, Shape, View};
 use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
-use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
+use super::{Comm, LISTS, STREAMS, TRANSFERS, over, self_test};
 use crate::select::{Parameters, Selector};
 use crate::sym_vec::read_own;
 use crate::tunables::Key;
@@ -46,7 +46,8 @@ impl CommOptions {
     }
 
     fn layout(&self, team: TeamView) -> Layout {
-        let layout = Layout::new(team, self.grid().blocks * STREAMS);
+        let protocols = Protocol::ALL.len() as u32;
+        let layout = Layout::new(team, self.grid().blocks * STREAMS * protocols);
         let layout = self.buffer.map_or(layout, |bytes| layout.buffer(bytes));
         self.flag_bits.map_or(layout, |bits| layout.flag_bits(bits))
     }
@@ -183,7 +184,7 @@ impl World {
         let lists = self.alloc(STREAMS as usize * LISTS * TRANSFERS)?;
         let largest = each.iter().map(|one| one.size).max().unwrap_or(1) as usize;
         let lines_arrive = self.tunables().get(Key::Ll128Enable) == 1
-            && self_test::lines_arrive(self, team, plan.view(), options.grid(), largest)?;
+            && self_test::lines_arrive(self, team, over(plan.view(), Protocol::Ll128, 0, options.grid()), largest)?;
         let shared = Arc::clone(self.shared());
         let streams = Mutex::default();
         Ok(Comm {

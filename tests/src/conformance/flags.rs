@@ -18,7 +18,7 @@ const LATE_US: u64 = 200;
 /// long one has the flag again that these words still hold. Then one member is late: whoever takes an old flag for new reads
 /// old data.
 pub fn flags(world: &mut World) -> Result<(), Error> {
-    let mut bench = Bench::new(world, Layout::new(world.team(), 1).buffer(0).flag_bits(BITS))?;
+    let mut bench = Bench::new(world, Layout::new(world.team(), 9).buffer(0).flag_bits(BITS))?;
     let never = world.alloc::<Semaphore>(1)?;
     let periods: &[usize] = if all_shapes() { &[1, 2, 3, 4, 5, 7, 8, 16, 32] } else { &[4, 8, 16] };
     for way in Way::all(world.npes()).into_iter().filter(|way| way.protocol != Protocol::Simple) {
@@ -28,7 +28,7 @@ pub fn flags(world: &mut World) -> Result<(), Error> {
                 if long && call / period % world.npes() == world.pe().index() {
                     world.launch(bench.stream(), delay, Grid::one(1), (never.view(), LATE_US))?;
                 }
-                let len = if long { Length { pieces: 1, more: 0 } } else { Length { pieces: 0, more: 5 } };
+                let len = if long { Length::Steps(1, 0) } else { Length::ShortSteps(1) };
                 bench.once(world, way, len)?;
             }
         }

@@ -4,7 +4,7 @@
 //! Each result is compared with the model bit for bit. The model knows nothing of blocks, widths, protocols and PEs, so two
 //! runs that differ in these have the same bits too.
 
-use congruent::collectives::{Algorithm, Layout, Op, Protocol, Typed, View};
+use congruent::collectives::{Algorithm, Collective, Layout, Op, Protocol, Typed, View};
 use congruent::device::{Fp8E4M3, Fp8E5M2, Sym};
 use congruent::{Error, Grid, Plan, Stream, SymVec, World};
 use congruent_heap::{bf16, f16};
@@ -21,14 +21,14 @@ const BLOCKS: u32 = 3;
 const MARGIN: usize = 3;
 /// Calls in a row, the second in place.
 const CALLS: usize = 3;
-/// Pieces of the longest messages: more than a queue holds.
+/// Steps of the longest messages: more than a queue holds.
 const LAPS: usize = Layout::DEPTH as usize + 1;
 /// What the scalar of a premul-sum is a sample of.
 const SCALARS: u64 = 201;
 
 /// Every way of every collective.
 pub(super) fn ways(world: &mut World) -> Result<(), Error> {
-    let layout = Layout::new(world.team(), BLOCKS).buffer(0);
+    let layout = Layout::new(world.team(), 3 * BLOCKS).buffer(0);
     let mut bench = Bench::new(world, layout)?;
     let everything = all_shapes();
     for (nth, way) in Way::all(world.npes()).into_iter().enumerate() {
@@ -44,29 +44,33 @@ pub(super) fn ways(world: &mut World) -> Result<(), Error> {
         }
         if everything && way.reduces() {
             for _ in 0..TYPES.len() * Op::ALL.len() {
-                bench.any_type(world, way, Length { pieces: 0, more: 37 }, 2)?;
+                bench.any_type(world, way, Length::Elements(37), 2)?;
             }
         }
     }
     Ok(())
 }
 
-/// So many pieces, each as many bytes as one member moves in one step, and so many elements more.
+/// How long a message is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Length {
-    pub(super) pieces: usize,
-    pub(super) more: isize,
+pub(super) enum Length {
+    /// So many elements.
+    Elements(usize),
+    /// Whole steps of all blocks, and so many elements more.
+    Steps(usize, isize),
+    /// Steps that each move 128 bytes only.
+    ShortSteps(usize),
 }
 
 fn lengths(layout: &Layout, way: &Way) -> [Length; 7] {
-    let at = |pieces, more| Length { pieces, more };
-    let piece = piece(layout, way);
-    assert!(piece >= 128, "{way:?} with pieces of {piece} bytes");
-    [at(0, 0), at(0, 1), at(0, 37), at(1, -1), at(1, 0), at(1, 1), at(LAPS, 5)]
+    use Length::{Elements, Steps};
+    let step = step_bytes(layout, way);
+    assert!(step >= 128, "{way:?} with steps of {step} bytes");
+    [Elements(0), Elements(1), Elements(37), Steps(1, -1), Steps(1, 0), Steps(1, 1), Steps(LAPS, 5)]
 }
 
 /// Bytes of data that go in one step: of LL half of a piece, and of each line of LL128 all but the last word.
-fn piece(layout: &Layout, way: &Way) -> usize {
+fn step_bytes(layout: &Layout, way: &Way) -> usize {
     let (piece, line) = (layout.piece(), layout.line_bytes() as usize);
     match way.protocol {
         protocol if way.algorithm == Algorithm::OneShot => layout.shot(protocol),
@@ -143,10 +147,18 @@ impl Bench {
         calls: usize,
     ) -> Result<(), Error> {
         let n = world.npes();
-        // An all-reduce has its own pieces for each member; the others have parts, or one piece for all.
-        let chunks = if way.reduces() && way.lengths(1, n) == (1, 1) { n } else { 1 };
-        let unit = piece(&self.layout, &way) / size_of::<T>() * blocks as usize * chunks;
-        let len = (len.pieces * unit).saturating_add_signed(len.more);
+        // Where a step moves a part of the buffer only, there are as many at once as parts.
+        let parts = match (way.collective, way.algorithm) {
+            (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct) => n,
+            (Collective::AllReduce, Algorithm::Tree) => 2,
+            _ => 1,
+        };
+        let step = |bytes: usize| bytes / size_of::<T>() * blocks as usize * parts;
+        let len = match len {
+            Length::Elements(len) => len,
+            Length::Steps(steps, more) => (steps * step(step_bytes(&self.layout, &way))).saturating_add_signed(more),
+            Length::ShortSteps(steps) => steps * step(128),
+        };
         let ops: Vec<Op> = Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE)).collect();
         let op = ops[self.cases as usize / TYPES.len() % ops.len()];
         let calls = (0..calls).map(|i| Call {
@@ -161,7 +173,8 @@ impl Bench {
         let made = calls.zip(&self.buffers).enumerate().map(|(i, (call, buffers))| {
             let made = Made::write(world, call, buffers, i == 1)?;
             let site = Site { world, stream: &self.stream, grid: Grid::new(blocks, 64) };
-            way.launch(&site, made.args(world, self.plan.view()))?;
+            let plan = self.plan.view().from_slot(way.protocol as usize * BLOCKS as usize);
+            way.launch(&site, made.args(world, plan))?;
             Ok(made)
         });
         let made = made.collect::<Result<Vec<_>, Error>>()?;
