@@ -26,7 +26,7 @@ kernels! {
 }
 
 fn local<R: Send>(npes: usize, program: impl Fn(&mut World) -> Result<R, Error> + Sync) -> Result<Vec<R>, Error> {
-    World::builder().heap(8 << 20).local(npes, program)
+    World::builder().heap(32 << 20).local(npes, program)
 }
 
 /// Whether collective calls, kernels and barriers of this world work: what must hold after every refusal.

@@ -23,7 +23,7 @@ kernels! {
 const MACHINES: [(u32, bool); 3] = [(1, false), (4, false), (1, true)];
 
 fn builder() -> Builder {
-    World::builder().heap(32 << 20).deadline(Duration::from_secs(20))
+    World::builder().heap(96 << 20).deadline(Duration::from_secs(20))
 }
 
 fn local<R: Send>(npes: usize, program: impl Fn(&mut World) -> Result<R, Error> + Sync) -> Vec<R> {
