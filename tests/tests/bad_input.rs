@@ -133,17 +133,17 @@ fn objects_of_no_elements_or_too_many() {
 fn more_than_the_heap_has() {
     local(2, |world| {
         let before = world.heap_stats();
-        let asked = 9 << 20;
+        let asked = 33 << 20;
         assert_refused!(world.alloc::<u8>(asked), AllocError::Heap(_), asked, before.largest_free, "CONGRUENT_HEAP");
         assert_refused!(world.alloc::<u8>(usize::MAX >> 1), AllocError::Heap(_), usize::MAX >> 1);
         assert_eq!(world.heap_stats(), before, "nothing was taken");
         // What is full has room again once everybody has dropped something; nobody has to say so.
         for round in 0..3 {
-            let most = world.alloc::<u8>(6 << 20)?;
+            let most = world.alloc::<u8>(20 << 20)?;
             most.fill(7);
-            assert_refused!(world.alloc::<u8>(6 << 20), AllocError::Heap(_), "out of symmetric heap");
+            assert_refused!(world.alloc::<u8>(20 << 20), AllocError::Heap(_), "out of symmetric heap");
             drop(most);
-            let again = world.alloc::<u8>(6 << 20)?;
+            let again = world.alloc::<u8>(20 << 20)?;
             assert!(again.to_vec().iter().all(|&byte| byte == 0), "zeroed in round {round}");
         }
         works(world)
