@@ -46,7 +46,7 @@ impl Ours {
     ) -> Result<f64, Box<dyn Error>> {
         let lengths = self.lengths(collective, bytes);
         let (dst, src) = (self.dst.slice(..lengths.dst)?, self.src.slice(..lengths.src)?);
-        let (team, plan) = (self.world.team(), self.plan.view().over(protocol).from_slot(protocol as usize));
+        let (team, plan) = (self.world.team(), self.plan.view().over(protocol));
         let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
         let moves: Moves = (team, dst, src, 0, plan, n);
         let reduces: Reduces = (team, dst, src, sum, 0, plan, n);

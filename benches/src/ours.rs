@@ -69,7 +69,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         word: world.alloc(1)?,
         turn: world.alloc(1)?,
         slowest: world.alloc(1)?,
-        plan: world.plan(Layout::new(world.team(), 3))?,
+        plan: world.plan(Layout::new(world.team(), 1))?,
         comm,
         stream: world.stream()?,
         world,

@@ -8,7 +8,7 @@ use crate::plan::View;
 /// Words that a member tells another at once.
 pub(crate) const WORDS: usize = 4;
 
-/// Where in a slot's head the number of times that members told each other something is; `call.rs` has the others.
+/// Where in a channel's head the number of times that members told each other something is; `call.rs` has the others.
 const TOLD: usize = 3;
 
 /// Describes a call in words of the caller's own: its number first, then what is called, then whatever else has to be the same.
@@ -28,11 +28,11 @@ impl KernelArg for Description {
 /// Waits until every member has called it.
 ///
 /// # Collective
-/// Over the members' blocks of this slot. Unlike `Ctx::barrier` it uses the plan's slots, so that launches on several streams
+/// Over the members' blocks of this channel. Unlike `Ctx::barrier` it uses the plan's slots, so that launches on several streams
 /// may meet at once.
 ///
 /// # Ordering
-/// What any member's block put before, anywhere, is seen by every member's block of this slot after (MM-6).
+/// What any member's block put before, anywhere, is seen by every member's block of this channel after (MM-6).
 ///
 /// # Panics
 /// Where the plan is for another team or fewer blocks.
@@ -91,7 +91,7 @@ impl<'h, 'c, G: Tag> Heard<'h, 'c, G> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn tell(call: &'h Call<'c, G>, group: &impl Group, words: impl Fn(Rank<G>) -> [u64; WORDS]) -> Self {
-        let head = call.view.head(call.slot);
+        let head = call.view.head(call.channel);
         let told = call.ctx.load(head, TOLD);
         let half = (told % 2) as usize;
         for i in group.strided(call.n - 1) {
@@ -123,5 +123,5 @@ impl<'h, 'c, G: Tag> Heard<'h, 'c, G> {
 
 #[inline(always)]
 fn said<G: Tag>(call: &Call<'_, G>, member: usize, half: usize) -> Sym<u64> {
-    call.view.post(call.slot, member).slice(half * WORDS..(half + 1) * WORDS)
+    call.view.post(call.channel, member).slice(half * WORDS..(half + 1) * WORDS)
 }

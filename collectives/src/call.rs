@@ -10,10 +10,10 @@ use crate::share::Share;
 /// The signal of a link by which members meet; the others are its link's (`link.rs`).
 const MEET: usize = 3;
 
-/// Stands in a slot's turn while a call uses the slot.
+/// Stands in a channel's turn while a call uses it.
 const BUSY: u64 = u64::MAX;
 
-/// Where in a slot's head the turn and the counts of exchanges and of meetings are.
+/// Where in a channel's head the turn and the counts of exchanges and of meetings are.
 const TURN: usize = 0;
 const SHOTS: usize = 1;
 const MEETINGS: usize = 2;
@@ -21,14 +21,14 @@ const MEETINGS: usize = 2;
 /// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
 const ONE_ROUND: usize = 8;
 
-/// What an algorithm knows once it may use its slot.
+/// What an algorithm knows once it may use its channel.
 pub(crate) struct Call<'c, G> {
     pub(crate) ctx: &'c Ctx<'c>,
     pub(crate) team: &'c Team<'c, G>,
     pub(crate) view: View,
     pub(crate) n: usize,
     pub(crate) me: usize,
-    pub(crate) slot: usize,
+    pub(crate) channel: usize,
     /// This block among those that share the work.
     pub(crate) blocks: Share,
     turn: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Call<'c, G> {
 }
 
 impl<'c, G: Tag> Call<'c, G> {
-    /// Takes the block's slot of the plan.
+    /// Takes the block's channel of the plan.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn enter(
@@ -50,22 +50,22 @@ impl<'c, G: Tag> Call<'c, G> {
         if plan.team != team.id() || plan.members as usize != team.size() {
             refuse!("this plan was made for another team; make one with the layout of this team");
         }
-        let (slot, blocks) = plan.slot_of(ctx.block_index(), ctx.blocks());
+        let (channel, blocks) = plan.channel_of(ctx.block_index(), ctx.blocks());
         let me = team.me();
         let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(name) });
-        let turn = if group.leader() { ctx.swap(plan.head(slot).elem(TURN).at(me), BUSY) } else { 0 };
+        let turn = if group.leader() { ctx.swap(plan.head(channel).elem(TURN).at(me), BUSY) } else { 0 };
         let turn = group.broadcast(turn);
         if turn == BUSY {
             refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
         }
-        Self { ctx, team, view: *plan, n: team.size(), me: me.index(), slot, blocks, turn, _span: span }
+        Self { ctx, team, view: *plan, n: team.size(), me: me.index(), channel, blocks, turn, _span: span }
     }
 
-    /// Gives the slot back.
+    /// Gives the channel back.
     #[inline(always)]
     pub(crate) fn leave(self, group: &impl Group) {
         if group.leader() {
-            self.ctx.store(self.view.head(self.slot), TURN, self.turn.wrapping_add(1));
+            self.ctx.store(self.view.head(self.channel), TURN, self.turn.wrapping_add(1));
         }
     }
 
@@ -116,30 +116,30 @@ impl<'c, G: Tag> Call<'c, G> {
         parts.slice(i * each..(i + 1) * each)
     }
 
-    /// How many exchanges of all with all this slot has seen.
+    /// How many exchanges of all with all this channel has seen.
     #[inline(always)]
     pub(crate) fn shots(&self) -> u64 {
-        self.ctx.load(self.view.head(self.slot), SHOTS)
+        self.ctx.load(self.view.head(self.channel), SHOTS)
     }
 
     /// Remembers it, for the next call.
     #[inline(always)]
     pub(crate) fn set_shots(&self, group: &impl Group, shots: u64) {
         if group.leader() {
-            self.ctx.store(self.view.head(self.slot), SHOTS, shots);
+            self.ctx.store(self.view.head(self.channel), SHOTS, shots);
         }
     }
 
-    /// Waits for all members' blocks of this slot: what each did before is done for all after (MM-5). Up to eight members
+    /// Waits for all members' blocks of this channel: what each did before is done for all after (MM-5). Up to eight members
     /// signal each other; more disseminate (Hensgen, Finkel and Manber, 1988), with release and acquire at every hop.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn meet(&self, group: &impl Group) {
-        let head = self.view.head(self.slot);
+        let head = self.view.head(self.channel);
         let meeting = self.ctx.load(head, MEETINGS).wrapping_add(1);
         let between = |to: Rank<G>, from: Rank<G>| {
-            let mine = self.view.signal(self.slot, self.me, MEET);
-            let theirs = self.view.signal(self.slot, from.index(), MEET);
+            let mine = self.view.signal(self.channel, self.me, MEET);
+            let theirs = self.view.signal(self.channel, from.index(), MEET);
             (mine.at(to).set(meeting), theirs.from_rank(from), meeting)
         };
         if self.n <= ONE_ROUND {

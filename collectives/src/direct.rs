@@ -7,13 +7,13 @@
 //! Data moves by put, or by get where many read from one, so that each member's block does its own part. Reductions need
 //! members that loads and stores reach.
 
-use congruent_device::{Ctx, End, Group, Pod, Sym, Tag, Team, ends};
+use congruent_device::{Ctx, End, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
 use crate::check;
 use crate::link::Link;
 use crate::plan::View;
-use crate::reducer::{Reducer, Stage};
+use crate::reducer::{Keep, Reducer, Stage};
 use crate::share::Share;
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
@@ -140,7 +140,7 @@ pub fn reduce<T: Pod, G: Tag>(
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
 ///
 /// # Collective
-/// Over the team; `src` may be part `me` of `dst`. Each member puts its `src` to `n-1` others.
+/// Over the team; `src` may be part `me` of `dst`. Each member reads its `src` once and puts it to `n-1` others.
 ///
 /// # Ordering
 /// As [`all_reduce`].
@@ -160,25 +160,23 @@ pub fn all_gather<T: Pod, G: Tag>(
     let inside = check::part_of(dst, src, team.size(), team.me().index());
     let call = Call::enter(group, ctx, team, plan, "all-gather direct", dst.bytes());
     let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
-    if !inside {
-        ctx.copy(group, to, mine);
-    }
-    if call.n > 1 && !src.is_empty() {
+    if !src.is_empty() {
         call.meet(group);
-        for i in 1..call.n {
-            let _step = call.step("give", (i - 1, call.n - 1), call.after(i), mine.bytes());
-            ctx.put(group, to.at(call.after(i)), mine);
-        }
-        ctx.quiet(group);
+        // From this member on, or from the next where its data already is where it belongs.
+        let first = usize::from(inside);
+        let _step = call.step("give", (0, 1), call.own(), mine.bytes());
+        spread(&call, group, to, call.n - first, |i| call.after(first + i), mine, call.own());
         call.meet(group);
     }
     call.leave(group);
 }
 
-/// Gives every member the `src` of member `root` in `dst`: the others read it.
+/// Gives every member the `src` of member `root` in `dst`: member `c` reads chunk `c` and writes it to all, so that all
+/// members' blocks work.
 ///
 /// # Collective
-/// Over the team; `dst` may be `src`, and only the root's `src` is read. Each member but the root gets the buffer once.
+/// Over the team; `dst` may be `src`, and only the root's `src` is read. Each member reads `1/n` of the buffer's bytes from
+/// the root, and writes `(n-1)/n` of them.
 ///
 /// # Ordering
 /// As [`all_reduce`].
@@ -200,11 +198,19 @@ pub fn broadcast<T: Pod, G: Tag>(
     check::same(dst, src);
     check::root(root, team.size());
     let call = Call::enter(group, ctx, team, plan, "broadcast direct", src.bytes());
-    if call.me == root && dst != src {
-        ctx.copy(group, call.mine(dst), call.mine(src));
-    }
     if !src.is_empty() {
-        fetched(&call, group, root, |root| ctx.get(group, call.mine(dst), call.mine(src).at(root)));
+        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
+        let (to, from) = (chunk(dst), chunk(src));
+        // All but the root, which comes last, where it already has everything.
+        let count = call.n - usize::from(dst == src);
+        let place = call.wrap(call.me + call.n - 1 - root);
+        let nth = |i| if place + i < count { place + i } else { place + i - count };
+        call.meet(group);
+        {
+            let _step = call.step("take and give", (0, 1), team.rank(root), from.bytes());
+            spread(&call, group, to, count, |i| team.rank(call.wrap(root + 1 + nth(i))), from, team.rank(root));
+        }
+        call.meet(group);
     }
     call.leave(group);
 }
@@ -367,10 +373,46 @@ fn of_all<'s, T: Pod, G: Tag>(
     ends(call.n, move |i| End::Plain(range.at(call.team.rank(i))))
 }
 
+/// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of
+/// them; otherwise fetched and put to each.
+#[inline(always)]
+#[track_caller]
+fn spread<T: Pod, G: Tag>(
+    call: &Call<'_, G>,
+    group: &impl Group,
+    dst: Sym<T>,
+    count: usize,
+    to: impl Fn(usize) -> Rank<G>,
+    src: Sym<T>,
+    from: Rank<G>,
+) {
+    let (ctx, own) = (call.ctx, call.own());
+    if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(i))) {
+        if count > 0 {
+            Keep.fold(group, ctx, ends(count, |i| dst.at(to(i)).into()), [src.at(from)], Stage::RAW);
+        }
+        return;
+    }
+    let here = if from == own {
+        src
+    } else {
+        ctx.get(group, dst, src.at(from));
+        dst
+    };
+    for i in 0..count {
+        if to(i) != own {
+            ctx.put(group, dst.at(to(i)), here);
+        } else if here != dst {
+            ctx.copy(group, dst, here);
+        }
+    }
+    ctx.quiet(group);
+}
+
 /// The root says that its buffer is ready, the others fetch from it and say that they have.
 #[inline(always)]
 #[track_caller]
-fn fetched<G: Tag>(call: &Call<'_, G>, group: &impl Group, root: usize, get: impl FnOnce(congruent_device::Rank<G>)) {
+fn fetched<G: Tag>(call: &Call<'_, G>, group: &impl Group, root: usize, get: impl FnOnce(Rank<G>)) {
     if call.me == root {
         for i in 1..call.n {
             knock(call, group, i);

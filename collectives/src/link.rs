@@ -20,12 +20,12 @@ const KNOCK: usize = 2;
 /// The signals of a link with a member.
 #[inline(always)]
 fn sent_to<G: Tag>(call: &Call<'_, G>, which: usize) -> Sym<Signal> {
-    call.view.signal(call.slot, call.me, which)
+    call.view.signal(call.channel, call.me, which)
 }
 
 #[inline(always)]
 fn sent_by<G: Tag>(call: &Call<'_, G>, peer: Rank<G>, which: usize) -> Sym<Signal> {
-    call.view.signal(call.slot, peer.index(), which)
+    call.view.signal(call.channel, peer.index(), which)
 }
 
 /// Where the counts of a link are: pieces sent, pieces received, knocks given, knocks heard, since the plan was made.
@@ -54,7 +54,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
     /// The way to a member.
     #[inline(always)]
     pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
-        let counters = call.view.counters(call.slot, peer.index());
+        let counters = call.view.counters(call.channel, peer.index());
         Self { call, peer, sent: call.ctx.load(counters, SENT), knocked: call.ctx.load(counters, KNOCKED) }
     }
 
@@ -62,7 +62,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
     #[inline(always)]
     pub(crate) fn close(self, group: &impl Group) {
         if group.leader() {
-            let counters = self.call.view.counters(self.call.slot, self.peer.index());
+            let counters = self.call.view.counters(self.call.channel, self.peer.index());
             self.call.ctx.store(counters, SENT, self.sent);
             self.call.ctx.store(counters, KNOCKED, self.knocked);
         }
@@ -79,7 +79,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
             self.call.ctx.wait_at_least(group, credit, self.sent - Layout::DEPTH + 1);
         }
         let (call, view) = (self.call, &self.call.view);
-        let place = view.queue(call.slot, call.me, (self.sent % Layout::DEPTH) as usize);
+        let place = view.queue(call.channel, call.me, (self.sent % Layout::DEPTH) as usize);
         let renews = view.renews(self.sent, Layout::DEPTH);
         packed_or_plain(call, group, place, self.peer, len, view.flag(self.sent), renews)
     }
@@ -101,7 +101,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
         // The fold needs memory that it can store to; the queue that this member has to itself is free.
         let staged = match out {
             End::Plain(place) if !call.ctx.reaches(self.peer) => {
-                Some((place, call.view.queue(call.slot, call.me, 0).slice(..place.sym().bytes()).cast::<T>()))
+                Some((place, call.view.queue(call.channel, call.me, 0).slice(..place.sym().bytes()).cast::<T>()))
             }
             _ => None,
         };
@@ -144,7 +144,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
     /// The way from a member.
     #[inline(always)]
     pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
-        let counters = call.view.counters(call.slot, peer.index());
+        let counters = call.view.counters(call.channel, peer.index());
         Self { call, peer, received: call.ctx.load(counters, RECEIVED), heard: call.ctx.load(counters, HEARD) }
     }
 
@@ -152,7 +152,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
     #[inline(always)]
     pub(crate) fn close(self, group: &impl Group) {
         if group.leader() {
-            let counters = self.call.view.counters(self.call.slot, self.peer.index());
+            let counters = self.call.view.counters(self.call.channel, self.peer.index());
             self.call.ctx.store(counters, RECEIVED, self.received);
             self.call.ctx.store(counters, HEARD, self.heard);
         }
@@ -174,7 +174,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
         if view.protocol() == Protocol::Simple {
             call.ctx.wait_at_least(group, sent_by(call, self.peer, DATA).from_rank(self.peer), self.received + 1);
         }
-        let place = view.queue(call.slot, self.peer.index(), (self.received % Layout::DEPTH) as usize);
+        let place = view.queue(call.channel, self.peer.index(), (self.received % Layout::DEPTH) as usize);
         Arrival { offset: place.offset(), flag: view.flag(self.received) }
     }
 

@@ -1,6 +1,6 @@
 //! Everybody sends to everybody at once, in packets that carry their own flags: one hop, no signal, no barrier.
 //!
-//! The fastest way for a few bytes (NCCL's LL all-to-all, MSCCL++'s all-pairs). Each slot has an inbox of two halves, used in
+//! The fastest way for a few bytes (NCCL's LL all-to-all, MSCCL++'s all-pairs). Each channel has an inbox of two halves, used in
 //! turn. In an exchange every member writes to every inbox, and has read all of its own before it ends; so a member that is
 //! two exchanges ahead knows that the half it writes now has been read. That needs no credits, but every exchange must be one
 //! of all with all.
@@ -227,7 +227,7 @@ impl<G: Tag> Shot<'_, '_, G> {
     #[track_caller]
     fn packets<T: Pod>(&self, group: &impl Group, from: usize, at: Rank<G>, len: usize, writes: bool) -> End<T, G> {
         let (call, half) = (self.call, (self.count % 2) as usize);
-        let place = call.view.inbox(call.slot, from, half);
+        let place = call.view.inbox(call.channel, from, half);
         let renews = writes && call.view.renews(self.count, 2);
         packed_or_plain(call, group, place, at, len, call.view.flag(self.count), renews)
     }

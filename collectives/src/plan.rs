@@ -31,9 +31,9 @@ pub trait Shape {
 
 /// A plan for every algorithm of this crate: so many bytes of scratch and a few signals for each block and member.
 ///
-/// Each block of a launch has a *slot*: a turn counter; for each other member a queue of [`Layout::DEPTH`] pieces that this
-/// member writes and the slot's owner reads; words that it posts there; and an inbox of two halves for exchanges of all
-/// with all.
+/// Each block of a launch has a *slot*, and a slot has a *channel* for each protocol, because data of one could look like
+/// flags of another: a turn counter; for each other member a queue of [`Layout::DEPTH`] pieces that this member writes and
+/// the slot's owner reads; words that it posts there; and an inbox of two halves for exchanges of all with all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     team: u64,
@@ -44,23 +44,25 @@ pub struct Layout {
     line: u32,
 }
 
-/// Signals of one member's link to a slot, each on a cache line of its own.
+/// Signals of one member's link to a channel, each on a cache line of its own.
 pub(crate) const LINK: usize = 6 * LINE;
 /// Signals in a cache line of 64 bytes.
 pub(crate) const LINE: usize = 8;
-/// Bytes of a slot's own words: the turn, and the counts of exchanges and of meetings.
+/// Bytes of a channel's own words: the turn, and the counts of exchanges and of meetings.
 pub(crate) const HEAD: usize = 128;
-/// Counters that a slot's owner keeps of each link.
+/// Counters that a channel's owner keeps of each link.
 pub(crate) const COUNTERS: usize = 4;
-/// Words of 8 bytes that a member posts at a slot, or the slot's owner keeps beside them (`agree.rs`, `exchange.rs`).
+/// Words of 8 bytes that a member posts at a channel, or the channel's owner keeps beside them (`agree.rs`, `exchange.rs`).
 const POST: usize = 16;
+/// Channels of a slot, one for each protocol.
+const CHANNELS: usize = Protocol::ALL.len();
 /// Everything starts on a multiple of this.
 const GRAIN: usize = 128;
 
 impl Layout {
     /// Pieces in a queue.
     pub const DEPTH: u64 = 4;
-    /// Scratch of each block where nothing else is asked for, bytes.
+    /// Scratch of each block and protocol where nothing else is asked for, bytes.
     pub const BUFFER: u64 = 1 << 20;
     /// Bytes of a line of the LL128 protocol where nothing else is asked for.
     pub const LINE_BYTES: u32 = 128;
@@ -79,7 +81,7 @@ impl Layout {
         }
     }
 
-    /// With about `bytes` of scratch for each block; at least 4 KiB for each member.
+    /// With about `bytes` of scratch for each block and protocol; at least 4 KiB for each member.
     #[must_use]
     pub const fn buffer(self, bytes: u64) -> Self {
         Self { buffer: bytes, ..self }
@@ -142,7 +144,7 @@ impl Layout {
         (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
     }
 
-    const fn slot(&self) -> usize {
+    const fn channel(&self) -> usize {
         let members = self.members as usize;
         let post = members * POST * 8;
         HEAD + self.counters() + post + members * (Self::DEPTH as usize * self.piece() + 2 * self.inbox())
@@ -153,8 +155,8 @@ impl Shape for Layout {
     type View = View;
 
     fn needs(&self) -> Needs {
-        let blocks = self.blocks as usize;
-        Needs { signals: blocks * self.members as usize * LINK, scratch: blocks * self.slot() }
+        let channels = self.blocks as usize * CHANNELS;
+        Needs { signals: channels * self.members as usize * LINK, scratch: channels * self.channel() }
     }
 
     fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
@@ -211,8 +213,7 @@ impl KernelArg for View {
 }
 
 impl View {
-    /// The same plan, over another protocol. A slot is used over one protocol only, because data of one could look like flags
-    /// of another: who uses several gives each [slots of its own](View::from_slot).
+    /// The same plan, over another protocol. All members' blocks that meet use the same.
     #[must_use]
     #[inline(always)]
     pub const fn over(self, protocol: Protocol) -> Self {
@@ -236,10 +237,10 @@ impl View {
         Self { first: first as u32, alone: 0, ..self }
     }
 
-    /// The slot of block `index` of `blocks`, and which share of the work is its.
+    /// The channel of block `index` of `blocks`, and which share of the work is its.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn slot_of(&self, index: usize, blocks: usize) -> (usize, Share) {
+    pub(crate) fn channel_of(&self, index: usize, blocks: usize) -> (usize, Share) {
         let (slot, share) = match self.alone {
             0 => (self.first as usize + index, Share::new(index, blocks)),
             _ => (self.first as usize, Share::new(0, 1)),
@@ -247,7 +248,7 @@ impl View {
         if slot >= self.blocks as usize {
             refuse!("the plan has no slot for this block; make it for as many blocks as run at once");
         }
-        (slot, share)
+        (slot * CHANNELS + self.protocol() as usize, share)
     }
 
     /// How data and signals travel.
@@ -278,10 +279,10 @@ impl View {
         payload(self.inbox as usize, self.protocol(), self.line)
     }
 
-    /// `len` elements of a slot's scratch, from byte `start` on. Whether they are on the heap is checked where they are used.
+    /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
     #[inline(always)]
-    fn part<T: Pod>(&self, slot: usize, start: usize, len: usize) -> Sym<T> {
-        Sym::from_raw(self.scratch.offset() + (slot * self.slot_bytes() + start) as u64, len as u64)
+    fn part<T: Pod>(&self, channel: usize, start: usize, len: usize) -> Sym<T> {
+        Sym::from_raw(self.scratch.offset() + (channel * self.channel_bytes() + start) as u64, len as u64)
     }
 
     #[inline(always)]
@@ -289,58 +290,58 @@ impl View {
         (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
     }
 
-    /// Where in a slot the queues begin.
+    /// Where in a channel the queues begin.
     #[inline(always)]
     fn queues(&self) -> usize {
         HEAD + self.counters_bytes() + self.members as usize * POST * 8
     }
 
     #[inline(always)]
-    fn slot_bytes(&self) -> usize {
+    fn channel_bytes(&self) -> usize {
         let queue = Layout::DEPTH as usize * self.piece as usize;
         self.queues() + self.members as usize * (queue + 2 * self.inbox as usize)
     }
 
-    /// A slot's own words.
+    /// A channel's own words.
     #[inline(always)]
-    pub(crate) fn head(&self, slot: usize) -> Sym<u64> {
-        self.part(slot, 0, HEAD / 8)
+    pub(crate) fn head(&self, channel: usize) -> Sym<u64> {
+        self.part(channel, 0, HEAD / 8)
     }
 
-    /// The counters that a slot's owner keeps of its link with a member.
+    /// The counters that a channel's owner keeps of its link with a member.
     #[inline(always)]
-    pub(crate) fn counters(&self, slot: usize, member: usize) -> Sym<u64> {
-        self.part(slot, HEAD + member * COUNTERS * 8, COUNTERS)
+    pub(crate) fn counters(&self, channel: usize, member: usize) -> Sym<u64> {
+        self.part(channel, HEAD + member * COUNTERS * 8, COUNTERS)
     }
 
-    /// The words that a member posts at a slot.
+    /// The words that a member posts at a channel.
     #[inline(always)]
-    pub(crate) fn post(&self, slot: usize, member: usize) -> Sym<u64> {
-        self.part(slot, HEAD + self.counters_bytes() + member * POST * 8, POST)
+    pub(crate) fn post(&self, channel: usize, member: usize) -> Sym<u64> {
+        self.part(channel, HEAD + self.counters_bytes() + member * POST * 8, POST)
     }
 
-    /// Signal `which` that a member sets for a slot's owner.
+    /// Signal `which` that a member sets for a channel's owner.
     #[inline(always)]
-    pub(crate) fn signal(&self, slot: usize, member: usize, which: usize) -> Sym<Signal> {
-        let index = (slot * self.members as usize + member) * LINK + which * LINE;
+    pub(crate) fn signal(&self, channel: usize, member: usize, which: usize) -> Sym<Signal> {
+        let index = (channel * self.members as usize + member) * LINK + which * LINE;
         Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
     }
 
-    /// Place `index` of the queue that a member writes and a slot's owner reads.
+    /// Place `index` of the queue that a member writes and a channel's owner reads.
     #[inline(always)]
-    pub(crate) fn queue(&self, slot: usize, member: usize, index: usize) -> Sym<u8> {
+    pub(crate) fn queue(&self, channel: usize, member: usize, index: usize) -> Sym<u8> {
         let piece = self.piece as usize;
         let start = self.queues() + (member * Layout::DEPTH as usize + index) * piece;
-        self.part(slot, start, piece)
+        self.part(channel, start, piece)
     }
 
-    /// Half `half` of what a member writes to a slot's inbox.
+    /// Half `half` of what a member writes to a channel's inbox.
     #[inline(always)]
-    pub(crate) fn inbox(&self, slot: usize, member: usize, half: usize) -> Sym<u8> {
+    pub(crate) fn inbox(&self, channel: usize, member: usize, half: usize) -> Sym<u8> {
         let (members, inbox) = (self.members as usize, self.inbox as usize);
         let queues = members * Layout::DEPTH as usize * self.piece as usize;
         let start = self.queues() + queues + (half * members + member) * inbox;
-        self.part(slot, start, inbox)
+        self.part(channel, start, inbox)
     }
 
     /// The flag of step `step` of a queue or inbox that `step` counts the uses of. It is not 0, which is what unwritten

@@ -25,6 +25,8 @@ pub struct Job {
     pub root: usize,
     /// Bytes of the longer of the two buffers: one part for each member where members have parts.
     pub bytes: usize,
+    /// Whether destination and source are the same buffer, where a collective allows that.
+    pub in_place: bool,
     /// Blocks that share the work.
     pub blocks: usize,
 }
@@ -119,7 +121,15 @@ impl Teller<'_> {
                 self.plain("reduce", (0, 1), self.me, self.job.root, chunk);
             }
             (AllGather | AllToAll, Direct) => self.write_others("give", self.mine(self.part(self.me)).len()),
-            (Broadcast, Direct) => self.plain("take", (0, 1), self.job.root, self.me, self.mine(self.whole()).len()),
+            (Broadcast, Direct) => {
+                let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
+                self.plain("take and give", (0, 1), self.job.root, self.me, chunk);
+                for to in 0..self.n {
+                    if to != self.job.root || !self.job.in_place {
+                        self.plain("take and give", (0, 1), self.me, to, chunk);
+                    }
+                }
+            }
             (Scatter, Direct) => self.plain("take", (0, 1), self.job.root, self.me, self.mine(self.part(0)).len()),
             (Gather, Direct) => self.plain("give", (0, 1), self.me, self.job.root, self.mine(self.part(0)).len()),
             (AllToAll, Bruck) => self.bruck(),

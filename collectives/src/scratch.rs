@@ -13,7 +13,7 @@ pub(crate) const PLACES: usize = Layout::DEPTH as usize - 1;
 #[inline(always)]
 pub(crate) fn whole<G: Tag>(call: &Call<'_, G>) -> Sym<u8> {
     let view = &call.view;
-    let start = (view.queue(call.slot, call.me, 1).offset() - view.scratch.offset()) as usize;
+    let start = (view.queue(call.channel, call.me, 1).offset() - view.scratch.offset()) as usize;
     view.scratch.slice(start..start + PLACES * view.piece as usize)
 }
 

@@ -26,7 +26,7 @@ const PLACE: usize = 8;
 const EXPECTED: usize = 9;
 const GIVEN: usize = 10;
 
-/// Words beside them that the slot's owner keeps: how many transfers it has sent to the member and received from it since the
+/// Words beside them that the channel's owner keeps: how many transfers it has sent to the member and received from it since the
 /// plan was made, and which entries of the lists are next.
 const SENDS: usize = 12;
 const RECEIVES: usize = 13;
@@ -94,7 +94,7 @@ fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, 
     }
 }
 
-/// One call. What is next between this member and each other lies in the slot, where the block's leader keeps it.
+/// One call. What is next between this member and each other lies in the channel, where the block's leader keeps it.
 struct Exchange<'e, 'c, T, G> {
     call: &'e Call<'c, G>,
     dst: Sym<T>,
@@ -162,7 +162,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
         if member == self.call.me || self.word(member, next) == NONE {
             return None;
         }
-        let signal = self.call.view.signal(self.call.slot, member, signal);
+        let signal = self.call.view.signal(self.call.channel, member, signal);
         Some((signal.from_rank(self.call.team.rank(member)), self.word(member, count).wrapping_add(1)))
     }
 
@@ -185,7 +185,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
         if group.leader() {
             ctx.put_value(self.mine(GIVEN).at(peer), part.bytes() as u64);
         }
-        ctx.notify(group, self.call.view.signal(self.call.slot, self.call.me, SENT).at(peer).set(sent));
+        ctx.notify(group, self.call.view.signal(self.call.channel, self.call.me, SENT).at(peer).set(sent));
         self.compare(group, peer, true, part, expected);
         if group.leader() {
             self.set(member, SENDS, sent);
@@ -221,7 +221,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
             let part = self.transfers.receive(ctx, next as usize).of(self.dst);
             ctx.put_value(self.mine(PLACE).at(peer), part.offset());
             ctx.put_value(self.mine(EXPECTED).at(peer), part.bytes() as u64);
-            let ready = self.call.view.signal(self.call.slot, self.call.me, READY).at(peer);
+            let ready = self.call.view.signal(self.call.channel, self.call.me, READY).at(peer);
             ctx.notify(&Thread, ready.set(self.word(member, RECEIVES).wrapping_add(1)));
         }
     }
@@ -263,20 +263,20 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
         transfer.peer as usize
     }
 
-    /// A word that a member posts here, or that the slot's owner keeps of it.
+    /// A word that a member posts here, or that the channel's owner keeps of it.
     #[inline(always)]
     fn word(&self, member: usize, which: usize) -> u64 {
-        self.call.ctx.load(self.call.view.post(self.call.slot, member), which)
+        self.call.ctx.load(self.call.view.post(self.call.channel, member), which)
     }
 
     #[inline(always)]
     fn set(&self, member: usize, which: usize, value: u64) {
-        self.call.ctx.store(self.call.view.post(self.call.slot, member), which, value);
+        self.call.ctx.store(self.call.view.post(self.call.channel, member), which, value);
     }
 
     /// A word that this member posts at others.
     #[inline(always)]
     fn mine(&self, which: usize) -> Sym<u64> {
-        self.call.view.post(self.call.slot, self.call.me).elem(which)
+        self.call.view.post(self.call.channel, self.call.me).elem(which)
     }
 }

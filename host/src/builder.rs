@@ -9,7 +9,7 @@ use congruent_heap::Allocator;
 use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
-use crate::cpu::CpuMachine;
+use crate::cpu::{Cores, CpuMachine};
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
@@ -142,7 +142,7 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         block_slots,
         version: abi::VERSION,
     };
-    let machine = CpuMachine::new(width, npes as usize, watch(&control, &tunables)?);
+    let machine = CpuMachine::new(width, npes, cores(&control)?, watch(&control, &tunables)?);
     if tunables.get(Key::P2pDisable) == 0 {
         return Ok(World::new(Shared::new(control, memory, context, machine), None, tunables, allocator));
     }
@@ -158,6 +158,13 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
     Ok(World::new(shared, Some(proxy), tunables, allocator))
+}
+
+/// The cores that all PEs have together, the same on every PE.
+fn cores(control: &Control) -> Result<u32, BuildError> {
+    let mine = postcard::to_allocvec(&Cores::detect()).unwrap_or_default();
+    let all = control.all_gather(&mine)?;
+    Ok(Cores::shared(&all.iter().filter_map(|bytes| postcard::from_bytes(bytes).ok()).collect::<Vec<_>>()))
 }
 
 /// Who hears what kernels do, where the settings ask for a trace or a count of bytes.

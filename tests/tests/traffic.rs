@@ -20,6 +20,7 @@ fn call(
     collective: Collective,
     (long, short): (&SymVec<f32>, &SymVec<f32>),
     bytes: usize,
+    in_place: bool,
 ) -> Result<(), Error> {
     let count = bytes / 4;
     let (whole, other) = (long.view().slice(..count), short.view().slice(..count));
@@ -27,7 +28,9 @@ fn call(
     match collective {
         Collective::AllReduce => comm.all_reduce(stream, other, whole, Op::Sum)?,
         Collective::Reduce => comm.reduce(stream, other, whole, Op::Sum, 1 % comm.size())?,
-        Collective::Broadcast => comm.broadcast(stream, other, whole, 1 % comm.size())?,
+        Collective::Broadcast => {
+            comm.broadcast(stream, if in_place { whole } else { other }, whole, 1 % comm.size())?
+        }
         Collective::ReduceScatter => comm.reduce_scatter(stream, part, whole, Op::Sum)?,
         Collective::AllGather => comm.all_gather(stream, whole, part)?,
         Collective::Gather => comm.gather(stream, whole, part, 1 % comm.size())?,
@@ -51,8 +54,13 @@ fn compare(world: &mut World) -> Result<(), Error> {
             let (collective, algorithm) = (row.collective, row.algorithm);
             let mut comm = world.comm_with(world.team(), options)?;
             let layout: Layout = *comm.layout();
-            for bytes in [4 * n, 4 * 999 * n, 4 * 40_000 * n] {
-                let job = Job { collective, algorithm, protocol, root: 1 % n, bytes, blocks: 1 };
+            for (bytes, in_place) in
+                [(4 * n, false), (4 * 999 * n, false), (4 * 999 * n, true), (4 * 40_000 * n, false)]
+            {
+                if in_place && collective != Collective::Broadcast {
+                    continue;
+                }
+                let job = Job { collective, algorithm, protocol, root: 1 % n, bytes, in_place, blocks: 1 };
                 let mut declared = Matrix::new();
                 if !layout
                     .moves(&job, world.pe().index(), |m| *declared.entry((m.from, m.to)).or_default() += m.wire as u64)
@@ -60,15 +68,15 @@ fn compare(world: &mut World) -> Result<(), Error> {
                     continue;
                 }
                 comm.force(algorithm, protocol);
-                let warm =
-                    (0..WARM).try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes));
+                let warm = (0..WARM)
+                    .try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place));
                 if warm.is_err() {
                     // What the machine does not have (multimem) or the plan is too small for; the same on every PE.
                     continue;
                 }
                 world.synchronize(&stream)?;
                 let before = world.traffic().unwrap();
-                call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes)?;
+                call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place)?;
                 world.synchronize(&stream)?;
                 let after = world.traffic().unwrap();
                 let mut counted = Matrix::new();

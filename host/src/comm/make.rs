@@ -7,7 +7,7 @@ use congruent_collectives::{Layout, Needs, Protocol, Shape, View};
 use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
-use super::{Comm, LISTS, STREAMS, TRANSFERS, over, self_test};
+use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
 use crate::select::{Parameters, Selector};
 use crate::sym_vec::read_own;
 use crate::tunables::Key;
@@ -46,8 +46,7 @@ impl CommOptions {
     }
 
     fn layout(&self, team: TeamView) -> Layout {
-        let protocols = Protocol::ALL.len() as u32;
-        let layout = Layout::new(team, self.grid().blocks * STREAMS * protocols);
+        let layout = Layout::new(team, self.grid().blocks * STREAMS);
         let layout = self.buffer.map_or(layout, |bytes| layout.buffer(bytes));
         self.flag_bits.map_or(layout, |bits| layout.flag_bits(bits))
     }
@@ -77,7 +76,6 @@ struct Said {
     /// Which team.
     team: (u64, u32),
     size: u32,
-    cores: u32,
     options: CommOptions,
 }
 
@@ -156,11 +154,10 @@ impl World {
         options: CommOptions,
     ) -> Result<Comm, CommError> {
         let options = options.resolved(self);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mine = Said { team: identity(self, team), size: team.size() as u32, cores: cores as u32, options };
+        let mine = Said { team: identity(self, team), size: team.size() as u32, options };
         let all = self.exchange("communicator", &mine.to_text())?;
         let each: Vec<Said> = all.iter().filter_map(|said| Said::from_text(said)).collect();
-        let selector = self.agreed_selector(each.iter().map(|one| one.cores).min().unwrap_or(1))?;
+        let selector = self.agreed_selector()?;
         let fits = self.shared().context().block_slots;
         // Every PE sees what all said, so every PE takes the same way out from here.
         for (pe, said) in (0..).zip(&each) {
@@ -184,7 +181,7 @@ impl World {
         let lists = self.alloc(STREAMS as usize * LISTS * TRANSFERS)?;
         let largest = each.iter().map(|one| one.size).max().unwrap_or(1) as usize;
         let lines_arrive = self.tunables().get(Key::Ll128Enable) == 1
-            && self_test::lines_arrive(self, team, over(plan.view(), Protocol::Ll128, 0, options.grid()), largest)?;
+            && self_test::lines_arrive(self, team, plan.view().over(Protocol::Ll128), largest)?;
         let shared = Arc::clone(self.shared());
         let streams = Mutex::default();
         Ok(Comm {
@@ -202,9 +199,9 @@ impl World {
     }
 
     /// The selector, once it is known that those of all PEs decide alike.
-    fn agreed_selector(&mut self, cores: u32) -> Result<Selector, CommError> {
+    fn agreed_selector(&mut self) -> Result<Selector, CommError> {
         let proxied = self.shared().context().routes != 0;
-        let machine = Parameters::cpu(self.shared().machine().width(), cores, proxied);
+        let machine = Parameters::cpu(self.shared().machine().width(), self.shared().machine().cores(), proxied);
         let selector = Selector::from_tunables(self.tunables(), machine);
         let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();
         let mine: String = selector.as_ref().map_or_else(ToString::to_string, digest);

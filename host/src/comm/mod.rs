@@ -196,7 +196,7 @@ impl Comm {
         if known.is_none() {
             lanes.push(Lane { stream: stream.id(), calls: 0, groups: 0, lists_free: [0; LISTS] });
         }
-        Ok(over(self.plan.view(), protocol, ordinal, self.grid()))
+        Ok(self.plan.view().over(protocol).from_slot(ordinal * self.grid().blocks as usize))
     }
 
     /// The number of the next collective on a stream that has slots.
@@ -212,11 +212,4 @@ impl Comm {
     fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A plan over a protocol, with the slots that stream `ordinal` has for it. Each protocol has slots of its own: data of one
-/// could look like flags of another.
-fn over(plan: View, protocol: Protocol, ordinal: usize, grid: Grid) -> View {
-    let first = (protocol as usize * STREAMS as usize + ordinal) * grid.blocks as usize;
-    plan.over(protocol).from_slot(first)
 }

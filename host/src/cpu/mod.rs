@@ -4,6 +4,7 @@
 //! fibers that take turns at every sync, vote, broadcast and poll: the faithful way, which tests the choreography of lanes.
 #![allow(clippy::disallowed_types, reason = "this machine gives waits, sleeps and barriers their meaning")]
 
+mod cores;
 mod fibers;
 mod nap;
 mod solo;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 use congruent_device::{Block, Ctx, abi, cpu::Lane};
 
+pub(crate) use cores::Cores;
 pub(crate) use stream::{CpuStream, Launch};
 
 use crate::watch::{BlockWatch, Watch};
@@ -27,8 +29,8 @@ pub(crate) type Body = dyn Fn(&Block<'_>, &Ctx<'_>) + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct CpuMachine {
     width: NonZeroU32,
-    cores: usize,
-    pes: usize,
+    cores: u32,
+    pes: u32,
     born: Instant,
     watch: Option<Arc<Watch>>,
 }
@@ -61,10 +63,14 @@ struct KernelExit;
 const MAX_WARPS: u32 = 2;
 
 impl CpuMachine {
-    /// A machine of this width for a world with `pes` PEs on this host.
-    pub(crate) fn new(width: NonZeroU32, pes: usize, watch: Option<Arc<Watch>>) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    /// A machine of this width for a world with `pes` PEs on this host, which have so many cores together.
+    pub(crate) fn new(width: NonZeroU32, pes: u32, cores: u32, watch: Option<Arc<Watch>>) -> Self {
         Self { width, cores, pes, born: Instant::now(), watch }
+    }
+
+    /// The cores that the world's PEs have together.
+    pub(crate) fn cores(&self) -> u32 {
+        self.cores
     }
 
     /// Who hears what its kernels do, if anybody does.
@@ -101,7 +107,7 @@ impl CpuMachine {
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
     fn spins(&self, blocks: u32) -> u32 {
-        if self.pes * blocks as usize <= self.cores { 4000 } else { 40 }
+        if self.pes * blocks <= self.cores { 4000 } else { 40 }
     }
 }
 

@@ -18,7 +18,7 @@ const LATE_US: u64 = 200;
 /// long one has the flag again that these words still hold. Then one member is late: whoever takes an old flag for new reads
 /// old data.
 pub fn flags(world: &mut World) -> Result<(), Error> {
-    let mut bench = Bench::new(world, Layout::new(world.team(), 9).buffer(0).flag_bits(BITS))?;
+    let mut bench = Bench::new(world, Layout::new(world.team(), 3).buffer(0).flag_bits(BITS))?;
     let never = world.alloc::<Semaphore>(1)?;
     let periods: &[usize] = if all_shapes() { &[1, 2, 3, 4, 5, 7, 8, 16, 32] } else { &[4, 8, 16] };
     for way in Way::all(world.npes()).into_iter().filter(|way| way.protocol != Protocol::Simple) {

@@ -46,7 +46,7 @@ impl Crew {
         let listed: Vec<u32> = pes.iter().map(|&pe| pe as u32).collect();
         let own = world.listed_team::<WorldTag>(&listed)?;
         let team = own.as_ref().map_or(world.team(), Team::view);
-        let plan = world.plan(Layout::new(team, 3 * BLOCKS * streams as u32).buffer(0))?;
+        let plan = world.plan(Layout::new(team, BLOCKS * streams as u32).buffer(0))?;
         let me = pes.iter().position(|&pe| pe == world.pe().index()).unwrap_or_default();
         Ok(Self { team, plan, pes, me, _own: own })
     }
@@ -83,8 +83,6 @@ impl Crew {
         let part = |at: usize, len: usize| memory.bytes.slice(at..at + len * size_of::<T>());
         let mine: Vec<T> = samples(call.buffer, self.pes[self.me], from);
         memory.bytes.write(src, bytemuck::cast_slice(&mine))?;
-        // Each protocol has slots of its own.
-        let slot = slot + way.protocol as usize * self.plan.shape().blocks() as usize / 3;
         let (team, plan, root) = (self.team, self.plan.view().from_slot(slot), call.root as u32);
         let args = Args { team, dst: part(dst, to)?, src: part(src, from)?, reduction: call.reduction(), root, plan };
         way.launch(site, args)?;

@@ -28,7 +28,7 @@ const SCALARS: u64 = 201;
 
 /// Every way of every collective.
 pub(super) fn ways(world: &mut World) -> Result<(), Error> {
-    let layout = Layout::new(world.team(), 3 * BLOCKS).buffer(0);
+    let layout = Layout::new(world.team(), BLOCKS).buffer(0);
     let mut bench = Bench::new(world, layout)?;
     let everything = all_shapes();
     for (nth, way) in Way::all(world.npes()).into_iter().enumerate() {
@@ -173,7 +173,7 @@ impl Bench {
         let made = calls.zip(&self.buffers).enumerate().map(|(i, (call, buffers))| {
             let made = Made::write(world, call, buffers, i == 1)?;
             let site = Site { world, stream: &self.stream, grid: Grid::new(blocks, 64) };
-            let plan = self.plan.view().from_slot(way.protocol as usize * BLOCKS as usize);
+            let plan = self.plan.view();
             way.launch(&site, made.args(world, plan))?;
             Ok(made)
         });

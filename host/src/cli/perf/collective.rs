@@ -93,7 +93,7 @@ impl<T: Typed + Sample> Timed<T> {
             reduction,
             ways,
             comm,
-            plan: world.plan(Layout::new(world.team(), 3 * plan.blocks).buffer(scratch))?,
+            plan: world.plan(Layout::new(world.team(), plan.blocks).buffer(scratch))?,
             grid: Grid::new(plan.blocks, plan.common.threads),
             dst: world.alloc(len)?,
             src: world.alloc(len)?,
@@ -240,8 +240,6 @@ impl<T: Typed + Sample> Case for Timed<T> {
         let (dst, src) = (to.slice(dst)?.cast(), self.src.slice(src)?.cast());
         let target = Target { shared: world.shared(), stream, grid: self.grid };
         let (team, view, root) = (world.team(), self.plan.view().over(protocol), self.seat.root as u32);
-        // Each protocol has slots of its own.
-        let view = view.from_slot(protocol as usize * self.grid.blocks as usize);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
         match (self.seat.collective, reduction) {
             (Collective::AllToAllV, _) => {

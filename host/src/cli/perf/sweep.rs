@@ -68,7 +68,7 @@ impl<'a> Plan<'a> {
         let buffer = self.longest() + (GUARD * size_of::<u64>()) as u64;
         let plans = if self.collective {
             let team = TeamView::<WorldTag>::strided(0, 1, pes, 0, Sym::empty());
-            let needs = Layout::new(team, self.blocks * (3 * STREAMS + 3)).buffer(tunables.get(Key::BuffSize)).needs();
+            let needs = Layout::new(team, self.blocks * (STREAMS + 1)).buffer(tunables.get(Key::BuffSize)).needs();
             (needs.scratch + needs.signals * size_of::<u64>()) as u64 * 9 / 8
         } else {
             0
