@@ -9,7 +9,8 @@ use congruent_heap::Allocator;
 use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
-use crate::cpu::{Cores, CpuMachine};
+use crate::cpu::{Cores, CpuMachine, CpuPe};
+use crate::machine::Machine;
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
@@ -125,11 +126,14 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
     let memory = shared_memory::reserve(&control, heap_bytes as usize)?;
+    let blocks = CpuMachine::new(width, npes, cores(&control)?, watch(&control, &tunables)?);
+    let machine = Machine::Cpu(CpuPe::new(control.pe(), blocks, memory));
+    let (base, stride) = machine.heaps();
     let context = abi::Context {
-        base: memory.base().expose_provenance() as u64,
-        stride: memory.stride() as u64,
+        base,
+        stride,
         heap_bytes,
-        control: 0,
+        control: machine.control().expose_provenance() as u64,
         routes: 0,
         ring: 0,
         deadline_ns: match tunables.get(Key::DeadlineMs) {
@@ -142,12 +146,11 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         block_slots,
         version: abi::VERSION,
     };
-    let machine = CpuMachine::new(width, npes, cores(&control)?, watch(&control, &tunables)?);
     if tunables.get(Key::P2pDisable) == 0 {
-        return Ok(World::new(Shared::new(control, memory, context, machine), None, tunables, allocator));
+        return Ok(World::new(Shared::new(control, context, machine), None, tunables, allocator));
     }
     let rings = Rings::new(context.pe, npes);
-    let shared = Shared::new(control, memory, rings.context(context), machine);
+    let shared = Shared::new(control, rings.context(context), machine);
     // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
     let transport = unsafe { Local::new(context) };
     let weak = Arc::downgrade(&shared);

@@ -362,4 +362,7 @@ pub enum AccessError {
         /// How many there are.
         len: usize,
     },
+    /// The machine has failed.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
 }

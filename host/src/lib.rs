@@ -60,6 +60,7 @@ mod error;
 mod fault;
 mod launch;
 mod local;
+mod machine;
 mod plan;
 mod proxy;
 pub mod select;

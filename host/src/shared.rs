@@ -1,57 +1,39 @@
-//! What a world's parts share: the mapped heaps, the control block, and the first failure.
+//! What a world's parts share: the machine with its memory, and the first failure.
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use congruent_device::{abi, cpu};
+use congruent_device::abi;
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, Notice};
-use crate::cpu::{BlockEnd, CpuMachine};
+use crate::cpu::BlockEnd;
 use crate::fault::{Fault, WorldFailure};
-use crate::shared_memory::Reservation;
+use crate::machine::Machine;
 
 /// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.
 pub(crate) struct Shared {
     id: u64,
     control: Control,
-    memory: Reservation,
-    block: ControlBlock,
     context: abi::Context,
-    machine: CpuMachine,
+    machine: Machine,
     failure: Mutex<Option<WorldFailure>>,
     retired: Mutex<Retired>,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
 
-/// The block that kernels write faults to and read the abort word from. Boxed, so that its address stays.
-struct ControlBlock(Box<UnsafeCell<abi::Control>>);
-
-// SAFETY: host threads and kernels access the block through atomics, and its record only after its state says it is
-// complete (see `fault`).
-unsafe impl Send for ControlBlock {}
-// SAFETY: as above.
-unsafe impl Sync for ControlBlock {}
-
 /// A launch in flight; the world waits for it before it leaves.
 pub(crate) struct Running(Arc<Shared>);
 
 impl Shared {
-    /// `context` holds everything but the control block's address.
-    pub(crate) fn new(control: Control, memory: Reservation, context: abi::Context, machine: CpuMachine) -> Arc<Self> {
+    pub(crate) fn new(control: Control, context: abi::Context, machine: Machine) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // SAFETY: integers, for which zero bytes are valid.
-        let block = ControlBlock(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
-        let context = abi::Context { control: block.0.get().expose_provenance() as u64, ..context };
         let shared = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             control,
-            memory,
-            block,
             context,
             machine,
             failure: Mutex::new(None),
@@ -85,7 +67,7 @@ impl Shared {
         self.context
     }
 
-    pub(crate) fn machine(&self) -> &CpuMachine {
+    pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }
 
@@ -93,16 +75,27 @@ impl Shared {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Heap offset `offset` of this PE, `bytes` of which the caller knows to be on the heap.
-    pub(crate) fn own(&self, offset: u64, bytes: usize) -> *mut u8 {
-        debug_assert!(offset + bytes as u64 <= self.context.heap_bytes);
-        self.memory.base().wrapping_add(self.context.pe as usize * self.memory.stride() + offset as usize)
+    /// Copies bytes of this PE's heap, which the caller knows to be on it.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), WorldFailure> {
+        self.kept(self.machine.read(offset, out))
+    }
+
+    /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), WorldFailure> {
+        self.kept(self.machine.write(offset, bytes))
     }
 
     /// Zeroes this PE's copy of an object.
-    pub(crate) fn zero(&self, offset: u64, bytes: usize) {
-        // SAFETY: objects that the allocator gave are on the heap, which `memory` keeps mapped.
-        unsafe { cpu::zero_for_host(self.own(offset, bytes), bytes) }
+    pub(crate) fn zero(&self, offset: u64, bytes: usize) -> Result<(), WorldFailure> {
+        self.kept(self.machine.zero(offset, bytes))
+    }
+
+    /// What the machine cannot do ends the world; the first failure is the one that is told.
+    fn kept<R>(&self, outcome: Result<R, WorldFailure>) -> Result<R, WorldFailure> {
+        outcome.or_else(|failure| {
+            self.fail(failure.clone(), abi::Abort::Fault);
+            self.check().and(Err(failure))
+        })
     }
 
     /// The first failure, where there is one.
@@ -188,7 +181,7 @@ impl Shared {
             *first = Some(failure);
         }
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.block.0.get()).abort) };
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.machine.control()).abort) };
         // Kernels that see it end; the failure was stored before, under the lock that `check` takes.
         let _first_reason_stays = word.compare_exchange(0, abort as u32, Ordering::Release, Ordering::Relaxed);
         is_first
@@ -196,7 +189,7 @@ impl Shared {
 
     /// The fault that the device left, once it is complete.
     fn fault(&self) -> Option<Fault> {
-        let block = self.block.0.get();
+        let block = self.machine.control();
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let state = unsafe { AtomicU32::from_ptr(&raw mut (*block).fault_state) };
         if state.load(Ordering::Acquire) != 2 {
