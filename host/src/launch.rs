@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use congruent_device::{Kernel, KernelArgs};
 
 use crate::cpu::{Body, Launch, Site};
+use crate::cuda::Entry;
 use crate::machine::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
@@ -101,6 +102,11 @@ impl Target<'_> {
                 let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
                 runner.submit(Launch { site, body, ended });
             }
+            Runner::Cuda(runner, _) => {
+                let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
+                args.places(|place| places.push(place.cast_mut()));
+                runner.launch(&Entry::of::<K>(), grid, &mut places)?;
+            }
         }
         Ok(())
     }
@@ -115,7 +121,7 @@ impl World {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("pe{} stream {id}", self.shared().pe());
-        let runner = self.shared().machine().stream(&name)?;
+        let runner = self.shared().machine().stream(self.shared(), &name)?;
         Ok(Stream { runner, world: self.shared().id(), id })
     }
 

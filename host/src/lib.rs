@@ -56,6 +56,7 @@ mod builder;
 pub mod cli;
 mod comm;
 mod cpu;
+mod cuda;
 mod error;
 mod fault;
 mod launch;

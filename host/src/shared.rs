@@ -2,7 +2,8 @@
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use congruent_device::abi;
 use congruent_heap::Retired;
@@ -10,6 +11,7 @@ use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, Notice};
 use crate::cpu::BlockEnd;
+use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
 use crate::machine::Machine;
 
@@ -20,10 +22,14 @@ pub(crate) struct Shared {
     context: abi::Context,
     machine: Machine,
     failure: Mutex<Option<WorldFailure>>,
+    failed_at: OnceLock<Instant>,
     retired: Mutex<Retired>,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
+
+/// How long kernels on a GPU may go on after the world has failed.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A launch in flight; the world waits for it before it leaves.
 pub(crate) struct Running(Arc<Shared>);
@@ -37,6 +43,7 @@ impl Shared {
             context,
             machine,
             failure: Mutex::new(None),
+            failed_at: OnceLock::new(),
             retired: Mutex::new(Retired::new()),
             in_flight: Mutex::new(0),
             landed: Condvar::new(),
@@ -90,12 +97,8 @@ impl Shared {
         self.kept(self.machine.zero(offset, bytes))
     }
 
-    /// What the machine cannot do ends the world; the first failure is the one that is told.
-    fn kept<R>(&self, outcome: Result<R, WorldFailure>) -> Result<R, WorldFailure> {
-        outcome.or_else(|failure| {
-            self.fail(failure.clone(), abi::Abort::Fault);
-            self.check().and(Err(failure))
-        })
+    fn kept<R>(&self, outcome: Result<R, CudaError>) -> Result<R, WorldFailure> {
+        outcome.map_err(|error| self.machine_failed(&error))
     }
 
     /// The first failure, where there is one.
@@ -114,11 +117,16 @@ impl Shared {
 
     /// Whether no launch is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        *self.in_flight() == 0
+        *self.in_flight() == 0 && self.machine.is_idle()
     }
 
     /// Waits until no launch is in flight.
     pub(crate) fn wait_idle(&self) {
+        if let Machine::Cuda(pe) = &self.machine {
+            for lane in pe.lanes() {
+                self.wait_for_lane(&lane, lane.submitted());
+            }
+        }
         let mut count = self.in_flight();
         while *count > 0 {
             count = self.landed.wait(count).unwrap_or_else(PoisonError::into_inner);
@@ -131,12 +139,45 @@ impl Shared {
             BlockEnd::Panicked(message) => {
                 self.fail(WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, message }, abi::Abort::Fault);
             }
-            BlockEnd::Done => {
-                if let Some(fault) = self.fault() {
-                    self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+            BlockEnd::Done => self.look_for_fault(),
+        }
+    }
+
+    /// Takes note of a fault that kernels have left.
+    pub(crate) fn look_for_fault(&self) {
+        if let Some(fault) = self.fault() {
+            self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+        }
+    }
+
+    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Once the world has failed
+    /// it waits for a while only: a kernel that waits for nothing does not hear of it.
+    pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {
+        let patient = || {
+            self.look_for_fault();
+            self.failed_at.get().is_none_or(|failed| failed.elapsed() < GRACE)
+        };
+        match lane.wait_for(count, patient) {
+            Ok(true) => self.look_for_fault(),
+            Ok(false) => {
+                tracing::error!(pe = self.pe(), "a kernel goes on {GRACE:?} after the world failed; its memory is kept");
+                if let Machine::Cuda(pe) = &self.machine {
+                    pe.abandon();
                 }
             }
+            Err(error) => {
+                self.machine_failed(&error);
+            }
         }
+    }
+
+    /// What the machine cannot do ends the world. Gives the first failure, which is the one that is told.
+    fn machine_failed(&self, error: &CudaError) -> WorldFailure {
+        // A kernel that left a fault ends in order; a trap leaves both, and its record says more.
+        self.look_for_fault();
+        let failure = WorldFailure::Device { pe: self.pe(), message: error.to_string() };
+        self.fail(failure.clone(), abi::Abort::Fault);
+        self.check().err().unwrap_or(failure)
     }
 
     /// Takes note that the proxy can go on no more.
@@ -179,6 +220,7 @@ impl Shared {
         if is_first {
             tracing::error!(pe = self.pe(), "{failure}");
             *first = Some(failure);
+            self.failed_at.get_or_init(Instant::now);
         }
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.machine.control()).abort) };
