@@ -56,6 +56,7 @@ mod builder;
 pub mod cli;
 mod comm;
 mod cpu;
+mod cuda;
 mod error;
 mod fault;
 mod launch;
@@ -81,6 +82,7 @@ pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
+pub use cuda::{CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CommError, Error, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use launch::{Grid, Stream};
