@@ -83,10 +83,12 @@ pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
+pub use cuda::{CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CommError, Error, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use launch::{Grid, Stream};
 pub use local::{local, run};
+pub use machine::MachineKind;
 pub use plan::Plan;
 pub use sym_vec::SymVec;
 pub use team::Team;

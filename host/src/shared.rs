@@ -160,7 +160,10 @@ impl Shared {
         match lane.wait_for(count, patient) {
             Ok(true) => self.look_for_fault(),
             Ok(false) => {
-                tracing::error!(pe = self.pe(), "a kernel goes on {GRACE:?} after the world failed; its memory is kept");
+                tracing::error!(
+                    pe = self.pe(),
+                    "a kernel goes on {GRACE:?} after the world failed; its memory is kept"
+                );
                 if let Machine::Cuda(pe) = &self.machine {
                     pe.abandon();
                 }

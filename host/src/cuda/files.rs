@@ -53,7 +53,8 @@ mod tests {
         let list: Vec<String> = ["sm_80", "sm_90"]
             .map(|arch| {
                 let path = folder.join(arch);
-                std::fs::write(&path, format!(".version 8.0\n.target {arch}, debug\n.visible .entry only_here(\n")).unwrap();
+                std::fs::write(&path, format!(".version 8.0\n.target {arch}, debug\n.visible .entry only_here(\n"))
+                    .unwrap();
                 path.display().to_string()
             })
             .into();

@@ -12,6 +12,7 @@ mod driver;
 mod error;
 mod files;
 mod heap;
+mod memory;
 mod module;
 pub(crate) mod monitor;
 mod native;
@@ -24,9 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use congruent_device::abi;
 use cudarc::driver::result;
 
-pub use error::CudaError;
 pub(crate) use device::{Device, Properties};
 pub(crate) use driver::Driver;
+pub use error::{CudaError, CudaVersion};
 pub(crate) use heap::CudaHeap;
 pub(crate) use module::Entry;
 pub(crate) use stream::{CudaRunner, Lane};
@@ -65,7 +66,7 @@ impl CudaPe {
         // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
         // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
         unsafe { device.context().disable_event_tracking() };
-        let heap = CudaHeap::reserve(driver, &device, control, heap_bytes)?;
+        let heap = CudaHeap::reserve(driver, &device, control, heap_bytes, heap_bytes)?;
         let block = ControlBlock::new(&device)?;
         Ok(Self {
             pe: control.pe(),

@@ -104,7 +104,11 @@ impl Loaded {
 
     fn load(device: &Device, module: &'static Module) -> Result<Self, CudaError> {
         let (arch, text) = image(module, device.properties.compute)?;
-        let ptx = CString::new(text).map_err(|_| CudaError::BadPtx { module: module.name, arch, log: "a null byte".into() })?;
+        let ptx = CString::new(text).map_err(|_| CudaError::BadPtx {
+            module: module.name,
+            arch,
+            log: "a null byte".into(),
+        })?;
         device.bind()?;
         let mut log = [0_u8; LOG];
         let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -115,13 +119,13 @@ impl Loaded {
         // bytes as its size says.
         let loaded = unsafe {
             let (count, options) = (options.len() as u32, options.as_mut_ptr());
-            sys::cuModuleLoadDataEx(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
+            Driver::get()?.module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
         };
-        loaded.result().map_err(|error| {
+        loaded.map_err(|error| {
             let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
             match said {
                 Ok(log) if !log.is_empty() => CudaError::BadPtx { module: module.name, arch, log },
-                _ => CudaError::of("cuModuleLoadDataEx")(error),
+                _ => error,
             }
         })?;
         Ok(Self { raw, context: Arc::clone(device.context()), functions: Mutex::default() })
@@ -130,8 +134,9 @@ impl Loaded {
     /// The function and the most threads of its blocks.
     fn function(&self, entry: &Entry) -> Result<(usize, u32), CudaError> {
         let name = CString::new(entry.name).unwrap_or_default();
-        if let Some(register) = Driver::get()?.optional::<native::Register>(native::REGISTER) {
-            // SAFETY: the driver double's function, of this signature; it copies the name.
+        // SAFETY: the driver double's function is of this type.
+        if let Some(register) = unsafe { Driver::get()?.optional::<native::Register>(native::REGISTER) } {
+            // SAFETY: the name ends with a null, and the double copies it.
             unsafe { register(name.as_ptr(), entry.body) };
         }
         // SAFETY: the module is loaded, and the name ends with a null.
@@ -182,7 +187,9 @@ mod tests {
 
     #[test]
     fn a_gpu_gets_the_newest_image_that_it_can_run() {
-        for (compute, arch) in [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 3), "sm_100"), ((12, 0), "sm_100")] {
+        for (compute, arch) in
+            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 3), "sm_100"), ((12, 0), "sm_100")]
+        {
             assert_eq!(image(&THREE, compute).unwrap().0, arch);
         }
         assert!(matches!(image(&THREE, (7, 5)), Err(CudaError::NoImage { .. })));

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use congruent_device::{Kernel, KernelArgs, abi};
 
+use super::Driver;
 use crate::cpu::{BlockEnd, CpuMachine, Site};
 
 /// Runs one block of a kernel with the parameters at these places, of which the first is the context.
@@ -37,8 +38,10 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, bl
     let end = MACHINE.run(Site { context, block, blocks, threads }, &move |block, ctx| K::run(block, ctx, args));
     if let BlockEnd::Panicked(message) = end {
         tracing::error!(kernel = K::NAME, block, "{message}");
-        if let Some(trap) = super::Driver::get().ok().and_then(|driver| driver.optional::<unsafe extern "C" fn()>(TRAP)) {
-            // SAFETY: the double's function, of this signature.
+        // SAFETY: the double's function is of this type.
+        let trap = Driver::get().ok().and_then(|driver| unsafe { driver.optional::<unsafe extern "C" fn()>(TRAP) });
+        if let Some(trap) = trap {
+            // SAFETY: it takes nothing, and this is a kernel's thread.
             unsafe { trap() };
         }
     }
