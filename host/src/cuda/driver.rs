@@ -35,7 +35,6 @@ const OF_CUDARC: &[(&str, CudaVersion)] = &{
         since("cuCtxGetCurrent", 4, 0),
         since("cuCtxSetCurrent", 4, 0),
         since("cuCtxSynchronize", 2, 0),
-        since("cuCtxDestroy_v2", 4, 0),
         since("cuStreamCreate", 2, 0),
         since("cuStreamDestroy_v2", 4, 0),
         since("cuStreamSynchronize", 2, 0),
