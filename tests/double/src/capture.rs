@@ -185,10 +185,10 @@ pub(crate) fn refuse_waiting<'s>(streams: impl IntoIterator<Item = &'s Arc<Strea
 }
 
 fn refuse<'c>(captures: impl Iterator<Item = &'c Arc<Capture>>, code: CUresult) -> Outcome {
-    captures.fold(Ok(()), |_, capture| {
-        capture.invalidate();
-        Err(code)
-    })
+    match captures.map(|capture| capture.invalidate()).count() {
+        0 => Ok(()),
+        _ => Err(code),
+    }
 }
 
 impl Capture {

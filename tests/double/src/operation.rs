@@ -1,6 +1,7 @@
 //! What a stream does: copies, fills, kernels, waits.
 //!
 //! An operation holds all that it needs, so that it can be done later and, as a node of a graph, many times.
+#![allow(clippy::disallowed_types, reason = "streams write and wait for words that kernels touch atomically")]
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -166,11 +167,10 @@ impl Word {
     fn store(self, at: u64) -> Outcome {
         self.check(at).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
         let place = Side::Device(at).pointer();
-        // SAFETY (both): just found aligned and mapped with access; kernels touch such words atomically.
         match self {
-            // SAFETY: see above.
+            // SAFETY: just found aligned and mapped with access; kernels touch such words atomically.
             Self::Four(value) => unsafe { AtomicU32::from_ptr(place.cast()) }.store(value, Ordering::SeqCst),
-            // SAFETY: see above.
+            // SAFETY: as above.
             Self::Eight(value) => unsafe { AtomicU64::from_ptr(place.cast()) }.store(value, Ordering::SeqCst),
         }
         Ok(())
