@@ -15,7 +15,6 @@
 //!
 //! Start reading at `entry.rs`, how every call enters; then `stream.rs` and `operation.rs`, what is done later;
 //! `vmm/mod.rs`, memory; `launch.rs` and `executor.rs`, kernels. `calls/` has the functions by the driver's names.
-#![allow(clippy::missing_safety_doc, reason = "the macro that defines entry points writes the section for all of them")]
 
 mod calls;
 mod capture;

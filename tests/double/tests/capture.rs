@@ -6,6 +6,9 @@ use common::{alone, begin, call, ok, stream};
 use congruent_cuda_double::*;
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUresult, CUstream};
 
+/// A call that a capture forbids.
+type Act<'a> = Box<dyn FnMut() -> CUresult + 'a>;
+
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
 
@@ -99,7 +102,7 @@ fn what_a_capture_forbids_ends_it() {
         ok!(cuEventRecord(outside, core::ptr::null_mut()));
         let unsupported = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         let mut out = 0;
-        let mut forbidden: [(&str, CUresult, Box<dyn FnMut() -> CUresult>); 5] = [
+        let mut forbidden: [(&str, CUresult, Act<'_>); 5] = [
             ("waiting for the stream", unsupported, Box::new(|| call!(cuStreamSynchronize(origin)))),
             ("waiting for all", unsupported, Box::new(|| call!(cuCtxSynchronize()))),
             ("allocating", unsupported, Box::new(|| call!(cuMemAlloc_v2(&mut out, 8)))),

@@ -1,4 +1,5 @@
 //! Streams, events, copies in order.
+#![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 #![allow(clippy::disallowed_types, reason = "the test looks at a word that a stream writes")]
 
 mod common;

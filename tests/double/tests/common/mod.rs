@@ -1,11 +1,12 @@
 //! What the tests share: a process for each, since a configuration holds for a process, and calls that must succeed.
-#![allow(dead_code, reason = "no test file uses all of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "no test file uses all of it")]
+#![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 
 use std::env;
 use std::process::{Command, ExitStatus, Stdio};
 
 use congruent_cuda_double::{VARIABLE, cuCtxSetCurrent, cuDevicePrimaryCtxRetain, cuInit, cuStreamCreate};
-use cudarc::driver::sys::{CUcontext, CUresult, CUstream};
+use cudarc::driver::sys::{CUcontext, CUstream};
 
 /// Says to a process which test it is to do.
 const TEST: &str = "CONGRUENT_DOUBLE_TEST";
