@@ -35,11 +35,13 @@ pub(crate) use stream::{CudaRunner, Lane};
 use crate::bootstrap::Control;
 use crate::tunables::{TextKey, Tunables};
 use control::ControlBlock;
+use module::Modules;
 
 /// One PE's GPU, or its share of one.
 pub(crate) struct CudaPe {
     pe: u32,
     device: Arc<Device>,
+    modules: Arc<Modules>,
     heap: ManuallyDrop<CudaHeap>,
     control: ManuallyDrop<ControlBlock>,
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
@@ -68,9 +70,11 @@ impl CudaPe {
         unsafe { device.context().disable_event_tracking() };
         let heap = CudaHeap::reserve(driver, &device, control, heap_bytes, heap_bytes)?;
         let block = ControlBlock::new(&device)?;
+        let device = Arc::new(device);
         Ok(Self {
             pe: control.pe(),
-            device: Arc::new(device),
+            modules: Arc::new(Modules::new(&device)),
+            device,
             heap: ManuallyDrop::new(heap),
             control: ManuallyDrop::new(block),
             abandoned: AtomicBool::new(false),
@@ -95,7 +99,7 @@ impl CudaPe {
 
     /// A new stream.
     pub(crate) fn stream(&self) -> Result<CudaRunner, CudaError> {
-        let runner = CudaRunner::new(&self.device)?;
+        let runner = CudaRunner::new(&self.device, &self.modules)?;
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(runner.lane()));

@@ -1,6 +1,6 @@
 //! Kernels as the driver has them: modules are loaded once for each context, functions found once for each module.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -17,8 +17,13 @@ pub(crate) struct Entry {
     body: native::Body,
 }
 
+/// The modules that a PE has used: they stay loaded for as long as it is there.
+pub(super) struct Modules {
+    device: Arc<Device>,
+    used: Mutex<HashMap<usize, Arc<Loaded>>>,
+}
+
 /// A kernel in a context.
-#[derive(Clone)]
 pub(super) struct Function {
     raw: sys::CUfunction,
     most_threads: u32,
@@ -48,12 +53,20 @@ impl Entry {
     }
 }
 
-impl Function {
-    /// The kernel in this context; its module is loaded if it was not yet.
-    pub(super) fn find(device: &Device, entry: &Entry) -> Result<Self, CudaError> {
+impl Modules {
+    pub(super) fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::clone(device), used: Mutex::default() }
+    }
+
+    /// The kernel in this PE's context; its module is loaded if it was not yet.
+    pub(super) fn function(&self, entry: &Entry) -> Result<Function, CudaError> {
+        let device = &*self.device;
         let module = entry.module.or_else(|| files::with(entry.name, device.properties.compute));
         let module = module.ok_or(CudaError::NoPtx { kernel: entry.name })?;
-        let loaded = Loaded::find(device, module)?;
+        let loaded = match lock(&self.used).entry(std::ptr::from_ref(module) as usize) {
+            hash_map::Entry::Occupied(used) => Arc::clone(used.get()),
+            hash_map::Entry::Vacant(place) => Arc::clone(place.insert(Loaded::find(device, module)?)),
+        };
         let mut functions = lock(&loaded.functions);
         let (raw, most_threads) = match functions.get(entry.name) {
             Some(&known) => known,
@@ -64,9 +77,11 @@ impl Function {
             }
         };
         drop(functions);
-        Ok(Self { raw: raw as sys::CUfunction, most_threads, _module: loaded })
+        Ok(Function { raw: raw as sys::CUfunction, most_threads, _module: loaded })
     }
+}
 
+impl Function {
     pub(super) fn raw(&self) -> sys::CUfunction {
         self.raw
     }

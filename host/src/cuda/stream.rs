@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaStream, DriverError, result, sys};
 
-use super::module::{Entry, Function};
+use super::module::{Entry, Modules};
 use super::{CudaError, Device};
 use crate::{Grid, LaunchError};
 
@@ -15,6 +15,7 @@ use crate::{Grid, LaunchError};
 pub(crate) struct CudaRunner {
     lane: Arc<Lane>,
     device: Arc<Device>,
+    modules: Arc<Modules>,
 }
 
 /// The driver's stream, and how far it is.
@@ -34,10 +35,10 @@ const EAGER: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl CudaRunner {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+    pub(super) fn new(device: &Arc<Device>, modules: &Arc<Modules>) -> Result<Self, CudaError> {
         let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
         let lane = Arc::new(Lane { stream, counts: Mutex::default() });
-        Ok(Self { lane, device: Arc::clone(device) })
+        Ok(Self { lane, device: Arc::clone(device), modules: Arc::clone(modules) })
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
@@ -46,7 +47,7 @@ impl CudaRunner {
 
     /// Puts a kernel at the end of the stream. `places` are those of its parameters, in their order.
     pub(crate) fn launch(&self, entry: &Entry, grid: Grid, places: &mut [*mut c_void]) -> Result<(), LaunchError> {
-        let function = Function::find(&self.device, entry)?;
+        let function = self.modules.function(entry)?;
         let most = function.most_threads();
         if grid.threads > most {
             return Err(LaunchError::TooManyThreads { kernel: entry.name, asked: grid.threads, fits: most });

@@ -1,5 +1,6 @@
 //! Where a family runs: the cells of the matrix of widths and PEs, with PEs as threads or as processes.
 
+use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
@@ -67,38 +68,86 @@ const CONFORMS: &str = "this PE conforms";
 /// # Panics
 /// Where a PE fails.
 pub fn processes(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
-    if env::var_os("CONGRUENT_PE").is_some() {
-        match World::builder().heap(HEAP).build().map_err(Error::from).and_then(|mut world| family(&mut world)) {
-            Ok(()) => return println!("{CONFORMS}"),
-            Err(error) => panic!("{error}"),
-        }
+    if is_child() {
+        return run_here(family);
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     for (width, npes) in shapes_or_all(shapes) {
         let job = format!("width {width}, {npes} PEs as processes");
-        if let Err(error) = run_job(&job, test, width, npes) {
-            panic!("{job}: {error}");
-        }
+        let set = [("CONGRUENT_MACHINE", "cpu".into()), ("CONGRUENT_CPU_WIDTH", width.to_string().into())];
+        run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
 }
 
-fn run_job(job: &str, test: &str, width: u32, npes: usize) -> io::Result<()> {
+/// Runs a family on the CUDA machine, with PEs as threads of one process and as processes. Each is this test binary again,
+/// with these variables, which find its driver.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn cuda(test: &str, family: fn(&mut World) -> Result<(), Error>, many: &[usize], driver: &[(&str, OsString)]) {
+    if is_child() {
+        return run_here(family);
+    }
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let set = [&[("CONGRUENT_MACHINE", "cuda".into())], driver].concat();
+    for &npes in many {
+        let job = format!("{npes} PEs as processes");
+        run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
+        let job = format!("{npes} PEs as threads");
+        let set = [&set[..], &[(THREADS, npes.to_string().into())]].concat();
+        let child = start(test, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
+        finish(&job, vec![child]).unwrap_or_else(|error| panic!("{job}: {error}"));
+    }
+}
+
+/// Set for a child whose PEs are threads: how many.
+const THREADS: &str = "CONGRUENT_TEST_THREADS";
+
+/// Whether this is a process that a test has started.
+fn is_child() -> bool {
+    env::var_os("CONGRUENT_PE").is_some() || env::var_os(THREADS).is_some()
+}
+
+/// Runs a family as the environment says, and says when it has run.
+fn run_here(family: fn(&mut World) -> Result<(), Error>) {
+    let threads = env::var(THREADS).ok().and_then(|many| many.parse().ok());
+    let builder = World::builder().heap(HEAP);
+    let ended = match threads {
+        Some(many) => builder.local(many, family).map(drop),
+        None => builder.build().map_err(Error::from).and_then(|mut world| family(&mut world)),
+    };
+    match ended {
+        Ok(()) => println!("{CONFORMS}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn run_job(job: &str, test: &str, npes: usize, set: &[(&str, OsString)]) -> io::Result<()> {
     let port = Port::reserve()?;
-    let pes: Vec<Child> = (0..npes)
-        .map(|pe| {
-            Command::new(env::current_exe()?)
-                .args(["--exact", test, "--nocapture"])
-                .env("CONGRUENT_PE", pe.to_string())
-                .env("CONGRUENT_NPES", npes.to_string())
-                .env("CONGRUENT_RENDEZVOUS", format!("127.0.0.1:{}", port.number))
-                .env("CONGRUENT_JOB_TOKEN", job)
-                .env("CONGRUENT_CPU_WIDTH", width.to_string())
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-        })
-        .collect::<io::Result<_>>()?;
+    let seat = |pe: usize| {
+        let seat = [
+            ("CONGRUENT_PE", pe.to_string().into()),
+            ("CONGRUENT_NPES", npes.to_string().into()),
+            ("CONGRUENT_RENDEZVOUS", format!("127.0.0.1:{}", port.number).into()),
+            ("CONGRUENT_JOB_TOKEN", job.into()),
+        ];
+        start(test, &[set, &seat].concat())
+    };
+    finish(job, (0..npes).map(seat).collect::<io::Result<_>>()?)
+}
+
+/// Starts this test binary again, with these variables and nothing but one test.
+fn start(test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
+    Command::new(env::current_exe()?)
+        .args(["--exact", test, "--nocapture"])
+        .envs(set.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+fn finish(job: &str, pes: Vec<Child>) -> io::Result<()> {
     let ends = pes.into_iter().map(Child::wait_with_output).collect::<io::Result<Vec<_>>>()?;
     let mut failures = String::new();
     for (end, pe) in ends.iter().zip(0..) {

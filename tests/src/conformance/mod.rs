@@ -32,7 +32,7 @@ pub use direct::direct;
 pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
-pub use machines::{Shape, processes, proxied, threads};
+pub use machines::{Shape, cuda, processes, proxied, threads};
 pub use mixed::mixed;
 pub use ordering::ordering;
 pub use rma::rma;
