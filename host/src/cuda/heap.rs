@@ -62,7 +62,7 @@ impl CudaHeap {
         let mapping = match control.commons() {
             Some(commons) => {
                 let made = (control.pe() == 0).then(|| {
-                    let range = Range::anywhere(&context, all as usize);
+                    let range = Range::anywhere(&context, all as usize, granularity as usize);
                     let range = range
                         .map_err(|error| if taken(&error) { CudaError::NoAddress { bytes: all } } else { error })?;
                     commons.put(Some(Arc::new(Mapping { parts: Mutex::default(), range })));
@@ -293,7 +293,7 @@ fn propose(context: &Context, bytes: u64, granularity: u64, attempt: u32) -> Res
         let places = (REGION_BYTES - bytes) / granularity;
         return Ok(REGION + u64::from_le_bytes(random) % places * granularity);
     }
-    match Range::anywhere(context, bytes as usize) {
+    match Range::anywhere(context, bytes as usize, granularity as usize) {
         Ok(free) => Ok(free.base()),
         Err(error) if taken(&error) => Ok(0),
         Err(error) => Err(error),

@@ -47,14 +47,14 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Where the driver likes.
-    pub(super) fn anywhere(context: &Context, bytes: usize) -> Result<Self, CudaError> {
-        Self::reserve(context, bytes, 0)
+    /// Where the driver likes, at a multiple of `alignment`.
+    pub(super) fn anywhere(context: &Context, bytes: usize, alignment: usize) -> Result<Self, CudaError> {
+        Self::reserve(context, bytes, alignment, 0)
     }
 
     /// At `address`, or nothing if anything is there.
     pub(super) fn at(context: &Context, bytes: usize, address: u64) -> Result<Option<Self>, CudaError> {
-        match Self::reserve(context, bytes, address) {
+        match Self::reserve(context, bytes, 0, address) {
             // The driver takes the address as a wish.
             Ok(range) => Ok((range.base == address).then_some(range)),
             Err(error) if taken(&error) => Ok(None),
@@ -62,11 +62,11 @@ impl Range {
         }
     }
 
-    fn reserve(context: &Context, bytes: usize, wish: u64) -> Result<Self, CudaError> {
+    fn reserve(context: &Context, bytes: usize, alignment: usize, wish: u64) -> Result<Self, CudaError> {
         let driver = context.enter()?;
         let mut base = 0;
         // SAFETY: the place for the address is there; the call changes no memory in use, whatever is wished for.
-        unsafe { driver.mem_address_reserve(&raw mut base, bytes, 0, wish, 0) }?;
+        unsafe { driver.mem_address_reserve(&raw mut base, bytes, alignment, wish, 0) }?;
         Ok(Self { context: context.clone(), base, bytes })
     }
 

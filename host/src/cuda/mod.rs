@@ -8,6 +8,8 @@ mod driver;
 mod error;
 mod heap;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use device::Properties;
 pub(crate) use driver::Driver;
