@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{self, CUdevice, CUdeviceptr, CUfunction, CUlaunchConfig, CUmodule, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUlaunchConfig, CUmodule, CUstream};
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
@@ -66,6 +66,9 @@ calls! {
         (value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     device_total_mem = cuDeviceTotalMem_v2 since (3, 2) (bytes: *mut usize, device: CUdevice);
     device_can_access_peer = cuDeviceCanAccessPeer since (4, 0) (can: *mut c_int, device: CUdevice, peer: CUdevice);
+
+    ctx_set_current = cuCtxSetCurrent since (4, 0) (context: CUcontext);
+    ctx_synchronize = cuCtxSynchronize since (2, 0) ();
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
     memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
