@@ -157,7 +157,7 @@ impl Device {
         if let Some(what) = properties.lacks() {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
-        let primary = CudaContext::new(ordinal).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
+        let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
         let context = Context { driver, primary };
         Ok(Self { properties, context, uuids: Vec::new(), visible })
     }

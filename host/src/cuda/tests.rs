@@ -1,6 +1,8 @@
 //! The heap on a driver: a GPU's, or the double in `tests/double` by `LD_LIBRARY_PATH`. `cargo test -- --ignored cuda::`
 //! runs these.
 
+mod faults;
+
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
