@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CU
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
-use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUstreamBatchMemOpParams};
+use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
 use libloading::Library;
 
 use super::driver::Driver;
@@ -117,15 +117,11 @@ calls! {
          values: *mut *mut c_void);
     launch_kernel_ex = cuLaunchKernelEx since (11, 8)
         (config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void);
-    occupancy_max_active_clusters = cuOccupancyMaxActiveClusters since (11, 8)
-        (clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
 
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
-    stream_batch_mem_op = cuStreamBatchMemOp_v2 since (11, 7)
-        (stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags: c_uint);
 }
 
 /// A function of the library, if it is there.

@@ -115,6 +115,50 @@ fn a_call_that_fails_in_one_process_is_told_to_all() {
     case(test, "cuMemAddressReserve:1:CUDA_ERROR_OUT_OF_MEMORY");
 }
 
+/// The heap is as it was, and can grow afterwards.
+fn fails_to_grow(control: &Control) {
+    let (device, mut heap) = reserve(control, 3 * MIB, 64 * MIB).unwrap();
+    see_each_other(control, &heap, 1);
+    let (base, bytes) = (heap.base(), heap.part_bytes());
+    let failed = heap.grow(&device, control, 9 * MIB);
+    assert!(matches!(failed, Err(CudaError::Call { .. } | CudaError::Peer { .. })), "{failed:?}");
+    assert_eq!((heap.base(), heap.part_bytes()), (base, bytes));
+    see_each_other(control, &heap, 2);
+    heap.grow(&device, control, 9 * MIB).unwrap();
+    assert_eq!(heap.part_bytes(), (9 * MIB).next_multiple_of(heap.granularity()));
+    see_each_other(control, &heap, 3);
+    control.depart();
+}
+
+/// Each thread makes and maps memory once for the heap, so that what fails is the first step of growth.
+#[test]
+#[ignore = "needs the double of the CUDA driver"]
+fn growth_that_fails_in_one_thread_changes_nothing() {
+    if failing().is_some() {
+        each(2, fails_to_grow);
+        return;
+    }
+    let test = "cuda::tests::faults::growth_that_fails_in_one_thread_changes_nothing";
+    for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8_v2"] {
+        case(test, &format!("{call}:3:CUDA_ERROR_UNKNOWN"));
+    }
+}
+
+/// Of two processes, each takes the other's memory once for the heap.
+#[test]
+#[ignore = "needs the double of the CUDA driver"]
+fn growth_that_fails_between_processes_changes_nothing() {
+    let test = "cuda::tests::faults::growth_that_fails_between_processes_changes_nothing";
+    if std::env::var_os("CONGRUENT_PE").is_some() {
+        return fails_to_grow(&Bootstrap::from_env().unwrap().connect().unwrap());
+    }
+    if failing().is_some() {
+        return processes(test, 2);
+    }
+    case(test, "cuMemExportToShareableHandle:2:CUDA_ERROR_UNKNOWN");
+    case(test, "cuMemImportFromShareableHandle:2:CUDA_ERROR_UNKNOWN");
+}
+
 /// Giving back cannot fail, whatever the driver says.
 #[test]
 #[ignore = "needs the double of the CUDA driver"]
