@@ -3,15 +3,12 @@
 
 mod agree;
 mod calls;
-mod device;
-mod driver;
+pub(crate) mod device;
+pub(crate) mod driver;
 mod error;
 mod heap;
 mod memory;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use device::Properties;
-pub(crate) use driver::Driver;
 
 pub use error::{CudaError, CudaVersion};

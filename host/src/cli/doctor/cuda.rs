@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::Line;
 use super::checks::library;
-use crate::cuda::{Driver, Properties};
+use crate::cuda::device::Properties;
+use crate::cuda::driver::Driver;
 use crate::{CudaError, CudaVersion};
 
 /// The driver, what it has, and its devices.
