@@ -61,6 +61,7 @@ mod error;
 mod fault;
 mod launch;
 mod local;
+mod machine;
 mod plan;
 mod proxy;
 pub mod select;
@@ -87,6 +88,7 @@ pub use error::{AccessError, AllocError, BuildError, CommError, Error, LaunchErr
 pub use fault::{Fault, WorldFailure};
 pub use launch::{Grid, Stream};
 pub use local::{local, run};
+pub use machine::MachineKind;
 pub use plan::Plan;
 pub use sym_vec::SymVec;
 pub use team::Team;

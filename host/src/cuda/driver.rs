@@ -39,6 +39,7 @@ const OF_CUDARC: &[(&str, CudaVersion)] = &{
         since("cuStreamCreate", 2, 0),
         since("cuStreamDestroy_v2", 4, 0),
         since("cuStreamSynchronize", 2, 0),
+        since("cuStreamQuery", 2, 0),
         since("cuStreamWaitEvent", 3, 2),
         since("cuStreamBeginCapture_v2", 10, 1),
         since("cuStreamEndCapture", 10, 0),
@@ -57,6 +58,12 @@ const OF_CUDARC: &[(&str, CudaVersion)] = &{
         since("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 7, 0),
         since("cuLaunchKernel", 4, 0),
         since("cuLaunchCooperativeKernel", 9, 0),
+        since("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6, 5),
+        since("cuMemHostAlloc", 2, 2),
+        since("cuMemFreeHost", 2, 0),
+        since("cuMemcpyHtoD_v2", 3, 2),
+        since("cuMemcpyDtoH_v2", 3, 2),
+        since("cuMemsetD8_v2", 3, 2),
         since("cuMemcpyHtoDAsync_v2", 3, 2),
         since("cuMemcpyDtoHAsync_v2", 3, 2),
         since("cuMemcpyDtoDAsync_v2", 3, 2),
@@ -71,6 +78,7 @@ const OF_CUDARC: &[(&str, CudaVersion)] = &{
 
 /// The driver, ready to be called from any thread.
 pub(crate) struct Driver {
+    library: &'static Library,
     version: CudaVersion,
     pub(super) calls: Calls,
 }
@@ -90,6 +98,15 @@ impl Driver {
     /// Calls that this driver lacks, and the versions that brought them: what needs one of them is refused.
     pub(crate) fn missing(&self) -> Vec<(&'static str, CudaVersion)> {
         self.calls.missing()
+    }
+
+    /// A function that drivers need not have.
+    ///
+    /// # Safety
+    /// `F` is the type of the function that has this name.
+    pub(super) unsafe fn optional<F: Copy>(&self, symbol: &str) -> Option<F> {
+        // SAFETY: the caller's promise.
+        unsafe { find(self.library, symbol) }
     }
 
     fn load(name: &str) -> Result<Self, CudaError> {
@@ -115,7 +132,7 @@ impl Driver {
         let init = init.ok_or(CudaError::MissingSymbol { symbol: "cuInit", since: CudaVersion::new(2, 0) })?;
         // SAFETY: the one flag that it may get is 0, and it may be called any number of times, from any thread.
         CudaError::check("cuInit", unsafe { init(0) })?;
-        Ok(Self { version, calls: Calls::find(library) })
+        Ok(Self { library, version, calls: Calls::find(library) })
     }
 }
 

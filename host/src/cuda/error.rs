@@ -150,6 +150,42 @@ pub enum CudaError {
         /// What the system said.
         reason: String,
     },
+    /// A kernel without PTX.
+    #[error(
+        "kernel {kernel} has no PTX, which GPUs run: name its crate's module (`kernels! {{ in crate::PTX; ... }}`), or give the          file that congruent-build wrote in CONGRUENT_PTX"
+    )]
+    NoPtx {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// PTX, but none that the GPU can run.
+    #[error("the PTX of {module} is for {has}, and this GPU is {device}: build it for that, or an older one")]
+    NoImage {
+        /// The crate, or the file.
+        module: &'static str,
+        /// What there is.
+        has: String,
+        /// What the GPU is.
+        device: String,
+    },
+    /// PTX that the driver's compiler refuses.
+    #[error("the driver refuses the PTX of {module} for {arch}: {log}; rebuild it, or install a newer driver")]
+    BadPtx {
+        /// The crate, or the file.
+        module: &'static str,
+        /// What it is for.
+        arch: &'static str,
+        /// What the compiler said.
+        log: String,
+    },
+    /// A file of `CONGRUENT_PTX`.
+    #[error("CONGRUENT_PTX names {path}, which is no PTX: {reason}; give a file that congruent-build wrote")]
+    PtxFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// It failed on another PE.
     #[error("PE {pe}: {message}")]
     Peer {
@@ -173,7 +209,7 @@ impl CudaError {
     }
 
     /// For `map_err` after a call of cudarc's.
-    pub(crate) fn of(call: &'static str) -> impl Fn(DriverError) -> Self {
+    pub(super) fn of(call: &'static str) -> impl Fn(DriverError) -> Self {
         move |error| Self::of_code(call, error.0 as u32)
     }
 

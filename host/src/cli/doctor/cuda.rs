@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::Line;
 use super::checks::library;
-use crate::cuda::device::Properties;
-use crate::cuda::driver::Driver;
+use crate::cuda::{Driver, Properties};
 use crate::{CudaError, CudaVersion};
 
 /// The driver, what it has, and its devices.

@@ -1,0 +1,158 @@
+//! Launches: what is checked before one is put on a stream, and how its blocks are run.
+
+use core::ffi::c_void;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::context::Context;
+use crate::device::{BLOCKS_PER_SM, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
+use crate::driver;
+use crate::entry::Ptr;
+use crate::errors::Outcome;
+use crate::executor::{self, Block};
+use crate::module::Function;
+use crate::monitor::{changed, lock, until};
+use crate::ptx::Entry;
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// How many blocks of how many threads, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub(crate) shared: u32,
+    /// All blocks have to run at one time.
+    pub(crate) cooperative: bool,
+}
+
+/// A kernel with all that it needs to run, any number of times.
+pub(crate) struct Launch {
+    function: Arc<Function>,
+    blocks: u32,
+    threads: u32,
+    params: Params,
+}
+
+/// The values of a kernel's parameters, laid out as PTX says.
+#[derive(Clone)]
+pub(crate) struct Params(Vec<u128>);
+
+impl Params {
+    /// Copies what the caller's pointers point to, as much as the entry declares.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a null pointer, `CUDA_ERROR_NOT_SUPPORTED` for an alignment above 16 bytes
+    fn copy(entry: &Entry, values: Ptr<*mut c_void>) -> Outcome<Self> {
+        let end = entry.params.last().map_or(0, |last| last.offset + last.bytes);
+        let mut bytes = vec![0; end.next_multiple_of(16)];
+        for (index, param) in entry.params.iter().enumerate() {
+            if param.align > align_of::<u128>() {
+                return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            }
+            if values.is_null() {
+                return Err(INVALID);
+            }
+            // SAFETY: the caller of the launch promised one good pointer for each parameter of the kernel.
+            let value = unsafe { crate::entry::Argument::take(values.at(index).get()?.cast::<u8>()) };
+            bytes[param.offset..param.offset + param.bytes].copy_from_slice(&Ptr::bytes(value, param.bytes)?);
+        }
+        let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word: u128, &byte| word << 8 | u128::from(byte));
+        Ok(Self(bytes.chunks(16).map(word).collect()))
+    }
+
+    /// Where each parameter is.
+    pub(crate) fn pointers(&self, entry: &Entry) -> Vec<*const c_void> {
+        let base = self.0.as_ptr().cast::<u8>();
+        entry.params.iter().map(|param| base.wrapping_add(param.offset).cast()).collect()
+    }
+}
+
+/// How many blocks of a kernel a multiprocessor holds at one time. Registers are not known before a GPU's assembler ran,
+/// so they set no limit here.
+pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> u32 {
+    if threads > function.max_threads() {
+        return 0;
+    }
+    let by_threads = THREADS_PER_SM / threads.next_multiple_of(WARP).max(WARP);
+    let by_shared = match u32::try_from(shared) {
+        Ok(shared) if shared <= function.max_shared() => SHARED_PER_SM / (shared + SHARED_RESERVED),
+        _ => 0,
+    };
+    by_threads.min(by_shared).min(BLOCKS_PER_SM)
+}
+
+impl Launch {
+    /// Checks a launch and copies its parameters.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for no blocks, no threads, too many threads or too much shared memory,
+    /// `CUDA_ERROR_NOT_SUPPORTED` for grids of more than one dimension, of which bodies could not know,
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and those of [`Executor::check`](executor::Executor::check)
+    pub(crate) fn new(function: Arc<Function>, shape: Shape, values: Ptr<*mut c_void>) -> Outcome<Self> {
+        let [blocks, more_blocks @ ..] = shape.grid;
+        let [threads, more_threads @ ..] = shape.block;
+        if shape.grid.contains(&0) || shape.block.contains(&0) {
+            return Err(INVALID);
+        }
+        if more_blocks != [1, 1] || more_threads != [1, 1] {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if threads > function.max_threads() || shape.shared > function.max_shared() {
+            return Err(INVALID);
+        }
+        if shape.cooperative {
+            let device = driver::get()?.device(function.context.ordinal)?;
+            let fit = device.sms.saturating_mul(occupancy(&function, threads, shape.shared as usize));
+            if blocks > fit {
+                return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+            }
+        }
+        executor::executor().check(&function.entry)?;
+        let params = Params::copy(&function.entry, values)?;
+        Ok(Self { function, blocks, threads, params })
+    }
+
+    /// Runs all blocks to their end, each on a thread of its own, all at one time. A GPU runs so many only if they fit;
+    /// kernels whose blocks wait for each other are for cooperative launches, which are checked.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if there can be no more threads, and what a block ends with
+    pub(crate) fn run(&self, context: &Arc<Context>) -> Outcome {
+        // Blocks may wait for each other, so none begins before there are threads for all.
+        let start: Mutex<Option<bool>> = Mutex::new(None);
+        let open = |all_there: bool| {
+            *lock(&start) = Some(all_there);
+            changed();
+        };
+        let begin = |block| if until(|| *lock(&start)) { self.block(context, block) } else { Ok(()) };
+        thread::scope(|scope| {
+            let spawn = |block| {
+                let thread = thread::Builder::new().name(format!("block {block}"));
+                thread.spawn_scoped(scope, move || begin(block))
+            };
+            match (1..self.blocks).map(spawn).collect::<Result<Vec<_>, _>>() {
+                Ok(others) => {
+                    open(true);
+                    let first = self.block(context, 0);
+                    others.into_iter().fold(first, |outcome, other| {
+                        outcome.and(other.join().unwrap_or(Err(CUresult::CUDA_ERROR_LAUNCH_FAILED)))
+                    })
+                }
+                Err(_) => {
+                    open(false);
+                    Err(CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+                }
+            }
+        })
+    }
+
+    fn block(&self, context: &Arc<Context>, block: u32) -> Outcome {
+        let (entry, params) = (&self.function.entry, self.params.clone());
+        let block = Block { entry, params, block, blocks: self.blocks, threads: self.threads };
+        executor::in_block(context, || executor::executor().run(block))
+    }
+}

@@ -1,0 +1,116 @@
+//! Pages of this process's address space: what stands for a GPU's memory and its page tables.
+
+use core::ffi::c_void;
+use std::os::fd::AsFd;
+
+use cudarc::driver::sys::CUresult;
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+
+use crate::errors::Outcome;
+
+/// What may be done to pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Access {
+    /// Nothing: touching them ends the process with a fault, as it would a kernel.
+    None,
+    Read,
+    ReadWrite,
+}
+
+fn pointer(at: u64) -> *mut c_void {
+    core::ptr::with_exposed_provenance_mut(at as usize)
+}
+
+/// The address of a mapping that was made.
+fn made(at: *mut c_void) -> u64 {
+    at.expose_provenance() as u64
+}
+
+/// Fresh pages of zeros, for reading and writing.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub(crate) fn allocate(bytes: u64) -> Outcome<u64> {
+    let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at a place that the system chooses touches nothing that exists.
+    let mapped = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), bytes as usize, both, private) };
+    mapped.map(made).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// A range without access: at `wish` if that is free, else where the system likes, aligned to `align`.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub(crate) fn reserve(bytes: u64, align: u64, wish: u64) -> Outcome<u64> {
+    let nothing = |at: u64, bytes: u64, flags: MapFlags| {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | flags;
+        // SAFETY: a new mapping that replaces nothing: without `FIXED`, or with `FIXED_NOREPLACE`.
+        unsafe { mm::mmap_anonymous(pointer(at), bytes as usize, ProtFlags::empty(), flags) }.map(made)
+    };
+    if wish != 0 && wish.is_multiple_of(align) {
+        match nothing(wish, bytes, MapFlags::FIXED_NOREPLACE) {
+            Ok(at) if at == wish => return Ok(at),
+            // Kernels older than 4.17 take the address for a hint.
+            Ok(elsewhere) => unmap(elsewhere, bytes)?,
+            Err(_) => {}
+        }
+    }
+    let more = bytes.checked_add(align).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let all = nothing(0, more, MapFlags::empty()).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let at = all.next_multiple_of(align);
+    if at > all {
+        unmap(all, at - all)?;
+    }
+    unmap(at + bytes, all + more - (at + bytes))?;
+    Ok(at)
+}
+
+/// Puts the first bytes of a file in the place of reserved pages, without access yet.
+///
+/// # Errors
+/// `CUDA_ERROR_MAP_FAILED`
+pub(crate) fn map(at: u64, bytes: u64, file: impl AsFd) -> Outcome {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the caller found the range inside a reservation of ours that has nothing mapped.
+    let mapped = unsafe { mm::mmap(pointer(at), bytes as usize, ProtFlags::empty(), flags, file, 0) };
+    mapped.map(drop).map_err(|_| CUresult::CUDA_ERROR_MAP_FAILED)
+}
+
+/// Makes pages reserved again, with nothing mapped.
+///
+/// # Errors
+/// `CUDA_ERROR_UNMAP_FAILED`
+pub(crate) fn clear(at: u64, bytes: u64) -> Outcome {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the caller found the range to be mappings of ours, whose users are done with them, as `cuMemUnmap` asks.
+    let mapped = unsafe { mm::mmap_anonymous(pointer(at), bytes as usize, ProtFlags::empty(), flags) };
+    mapped.map(drop).map_err(|_| CUresult::CUDA_ERROR_UNMAP_FAILED)
+}
+
+/// # Errors
+/// `CUDA_ERROR_OPERATING_SYSTEM`
+pub(crate) fn protect(at: u64, bytes: u64, access: Access) -> Outcome {
+    let flags = match access {
+        Access::None => MprotectFlags::empty(),
+        Access::Read => MprotectFlags::READ,
+        Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    };
+    // SAFETY: the caller found the range to be mappings of ours; taking access away faults who still uses them, which is
+    // what it is for.
+    let done = unsafe { mm::mprotect(pointer(at), bytes as usize, flags) };
+    done.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
+}
+
+/// Gives pages back to the system; none is fine.
+///
+/// # Errors
+/// `CUDA_ERROR_UNMAP_FAILED`
+pub(crate) fn unmap(at: u64, bytes: u64) -> Outcome {
+    // SAFETY: the caller owns the range: an allocation or reservation of ours that has ended, or a part never given out.
+    match unsafe { mm::munmap(pointer(at), bytes as usize) } {
+        Ok(()) => Ok(()),
+        Err(Errno::INVAL) if bytes == 0 => Ok(()),
+        Err(_) => Err(CUresult::CUDA_ERROR_UNMAP_FAILED),
+    }
+}
