@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{self, CUdevice, CUdeviceptr, CUfunction, CUlaunchConfig, CUmodule, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUlaunchConfig, CUmodule, CUstream};
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
-use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUstreamBatchMemOpParams};
+use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
 use libloading::Library;
 
 use super::driver::Driver;
@@ -67,6 +67,9 @@ calls! {
     device_total_mem = cuDeviceTotalMem_v2 since (3, 2) (bytes: *mut usize, device: CUdevice);
     device_can_access_peer = cuDeviceCanAccessPeer since (4, 0) (can: *mut c_int, device: CUdevice, peer: CUdevice);
 
+    ctx_set_current = cuCtxSetCurrent since (4, 0) (context: CUcontext);
+    ctx_synchronize = cuCtxSynchronize since (2, 0) ();
+
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
     memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
     mem_host_alloc = cuMemHostAlloc since (2, 2) (memory: *mut *mut c_void, bytes: usize, flags: c_uint);
@@ -114,15 +117,11 @@ calls! {
          values: *mut *mut c_void);
     launch_kernel_ex = cuLaunchKernelEx since (11, 8)
         (config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void);
-    occupancy_max_active_clusters = cuOccupancyMaxActiveClusters since (11, 8)
-        (clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
 
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
-    stream_batch_mem_op = cuStreamBatchMemOp_v2 since (11, 7)
-        (stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags: c_uint);
 }
 
 /// A function of the library, if it is there.

@@ -101,10 +101,33 @@ impl Properties {
     }
 }
 
+/// What every call about memory needs: the driver, and a context that lives as long as what was made in it.
+#[derive(Clone)]
+pub(super) struct Context {
+    driver: &'static Driver,
+    primary: Arc<CudaContext>,
+}
+
+impl Context {
+    /// The driver, whether or not this thread has a context.
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The driver, once the context is the calling thread's.
+    ///
+    /// cudarc's own way to do this returns errors of earlier calls, which would be taken for this call's.
+    pub(super) fn enter(&self) -> Result<&'static Driver, CudaError> {
+        // SAFETY: the context is alive, because `primary` keeps it.
+        unsafe { self.driver.ctx_set_current(self.primary.cu_ctx()) }?;
+        Ok(self.driver)
+    }
+}
+
 /// The device of one PE, with its primary context.
 pub(crate) struct Device {
     pub(crate) properties: Properties,
-    context: Arc<CudaContext>,
+    context: Context,
     /// The devices of all PEs, in PE order.
     uuids: Vec<Uuid>,
     /// The devices that this process sees.
@@ -126,7 +149,7 @@ impl Device {
         Ok(chosen)
     }
 
-    fn open(driver: &Driver, asked: Option<u32>, turn: u32) -> Result<Self, CudaError> {
+    fn open(driver: &'static Driver, asked: Option<u32>, turn: u32) -> Result<Self, CudaError> {
         let devices = Properties::all(driver)?;
         let ordinal = pick(devices.len(), asked, turn)?;
         let visible = devices.iter().map(|device| device.uuid).collect();
@@ -134,12 +157,23 @@ impl Device {
         if let Some(what) = properties.lacks() {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
-        let context = CudaContext::new(ordinal).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
+        let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
+        let context = Context { driver, primary };
         Ok(Self { properties, context, uuids: Vec::new(), visible })
+    }
+
+    /// The driver that the device was found by.
+    pub(crate) fn driver(&self) -> &'static Driver {
+        self.context.driver
     }
 
     /// The device's primary context, which all PEs of a process on this device share.
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.context.primary
+    }
+
+    /// The same, for what is made in it and outlives this `Device`.
+    pub(super) fn keeper(&self) -> &Context {
         &self.context
     }
 
@@ -161,17 +195,17 @@ impl Device {
 
     /// This device's index as the driver writes it.
     pub(super) fn ordinal(&self) -> c_int {
-        self.context.cu_device()
+        self.context.primary.cu_device()
     }
 
-    /// Makes the context the calling thread's, as calls about memory need it.
+    /// Makes the context the calling thread's, as calls about memory and launches need it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
-        self.context.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
+        self.context.enter().map(|_| ())
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.
-    pub(crate) fn free_memory(&self, driver: &Driver) -> Result<(u64, u64), CudaError> {
-        self.bind()?;
+    pub(crate) fn free_memory(&self) -> Result<(u64, u64), CudaError> {
+        let driver = self.context.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the places for both numbers are there, and this thread has a context.
         unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }?;

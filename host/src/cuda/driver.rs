@@ -3,6 +3,7 @@
 //! cudarc looks symbols up at their first use and panics where one is missing. So every symbol that the parts of cudarc
 //! used here will call is looked up first, and an old or damaged driver is an error like any other.
 
+use std::error::Error as _;
 use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
 
@@ -38,11 +39,11 @@ const OF_CUDARC: &[(&str, CudaVersion)] = &{
         since("cuStreamCreate", 2, 0),
         since("cuStreamDestroy_v2", 4, 0),
         since("cuStreamSynchronize", 2, 0),
+        since("cuStreamQuery", 2, 0),
         since("cuStreamWaitEvent", 3, 2),
         since("cuStreamBeginCapture_v2", 10, 1),
         since("cuStreamEndCapture", 10, 0),
         since("cuStreamIsCapturing", 10, 0),
-        since("cuStreamQuery", 2, 0),
         since("cuEventCreate", 2, 0),
         since("cuEventDestroy_v2", 4, 0),
         since("cuEventRecord", 2, 0),
@@ -139,7 +140,11 @@ impl Driver {
 fn open(name: &str) -> Result<&'static Library, CudaError> {
     // SAFETY: the library's initializers are those of the driver, which every CUDA program runs; or of what the user
     // put in its place by LD_LIBRARY_PATH, as much theirs to choose as the program itself.
-    let library = unsafe { Library::new(name) }.map_err(|error| CudaError::NoLibrary { reason: error.to_string() })?;
+    let library = unsafe { Library::new(name) }.map_err(|error| {
+        // What the loader said is the error's source.
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        CudaError::NoLibrary { reason }
+    })?;
     Ok(Box::leak(Box::new(library)))
 }
 

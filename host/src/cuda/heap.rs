@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::agree::{agree, gather};
-use super::device::Device;
-use super::driver::Driver;
+use super::device::{Context, Device};
 use super::error::CudaError;
-use super::memory::{Allocation, Context, Mapped, Range, granularity, taken};
+use super::memory::{Allocation, Mapped, Range, granularity, taken};
 use crate::bootstrap::Control;
 use crate::shared_memory::hand_over;
 
@@ -26,7 +25,6 @@ const REGION_BYTES: u64 = 0x1000_0000_0000;
 
 /// The symmetric heap of a job, as one PE has it.
 pub(crate) struct CudaHeap {
-    driver: &'static Driver,
     mapping: Arc<Mapping>,
     pe: u32,
     npes: u32,
@@ -49,20 +47,19 @@ impl CudaHeap {
     ///
     /// All PEs succeed, or all fail for the same cause.
     pub(crate) fn reserve(
-        driver: &'static Driver,
         device: &Device,
         control: &Control,
         heap_bytes: u64,
         heap_max: u64,
     ) -> Result<Self, CudaError> {
-        let context = Context::new(driver, device);
-        let before = agree(control, reachable(driver, device, control))?;
-        let granularity = granularity(&context, device).map(|bytes| bytes as u64);
+        let context = device.keeper();
+        let before = agree(control, reachable(device, control))?;
+        let granularity = granularity(device).map(|bytes| bytes as u64);
         let Sizes { granularity, part_bytes, stride, all } = common_sizes(control, granularity, heap_bytes, heap_max)?;
         let mapping = match control.commons() {
             Some(commons) => {
                 let made = (control.pe() == 0).then(|| {
-                    let range = Range::anywhere(&context, all as usize);
+                    let range = Range::anywhere(context, all as usize, granularity as usize);
                     let range = range
                         .map_err(|error| if taken(&error) { CudaError::NoAddress { bytes: all } } else { error })?;
                     commons.put(Some(Arc::new(Mapping { parts: Mutex::default(), range })));
@@ -77,22 +74,14 @@ impl CudaHeap {
                 mapping.ok_or(CudaError::Apart)?
             }
             None => {
-                let range = reserve_everywhere(control, &context, all, granularity)?;
+                let range = reserve_everywhere(control, context, all, granularity)?;
                 Arc::new(Mapping { parts: Mutex::default(), range })
             }
         };
-        let mut heap = Self {
-            driver,
-            mapping,
-            pe: control.pe(),
-            npes: control.npes(),
-            stride,
-            granularity,
-            part_bytes: 0,
-            beyond: 0,
-        };
+        let mut heap =
+            Self { mapping, pe: control.pe(), npes: control.npes(), stride, granularity, part_bytes: 0, beyond: 0 };
         heap.extend(device, control, part_bytes)?;
-        let after = device.free_memory(driver).map(|(free, _)| free);
+        let after = device.free_memory().map(|(free, _)| free);
         // Nobody goes on, and takes memory for something else, before all have looked.
         let after = agree(control, after)?;
         let sharing = u64::from(device.sharing().max(1));
@@ -116,14 +105,14 @@ impl CudaHeap {
 
     /// Maps what is between the parts' size and `part_bytes`, on every PE.
     fn extend(&mut self, device: &Device, control: &Control, part_bytes: u64) -> Result<(), CudaError> {
-        let context = Context::new(self.driver, device);
+        let context = device.keeper();
         let bytes = (part_bytes - self.part_bytes) as usize;
         let range = &self.mapping.range;
         let address = |pe: u32| range.base() + u64::from(pe) * self.stride + self.part_bytes;
         let in_process = control.in_process();
         let devices = if in_process { devices(device, self.npes) } else { vec![device.ordinal()] };
         // What is new is zero before anyone else can see it.
-        let mine = Allocation::create(&context, device, bytes)
+        let mine = Allocation::create(device, bytes)
             .and_then(|memory| Mapped::new(memory, range, address(self.pe), bytes, &devices))
             .and_then(|mapped| mapped.zero().map(|()| mapped));
         let mut parts = Vec::new();
@@ -139,7 +128,7 @@ impl CudaHeap {
                 reason: error.to_string(),
             });
             let map = |(pe, fd): (u32, OwnedFd)| {
-                let memory = Allocation::import(&context, &fd)?;
+                let memory = Allocation::import(context, &fd)?;
                 Mapped::new(memory, range, address(pe), bytes, &devices)
             };
             let all = |fds: Vec<Option<OwnedFd>>| {
@@ -194,7 +183,7 @@ impl CudaHeap {
 }
 
 /// Looks whether this device can do what a heap of this job needs. What of its memory is free before, in bytes.
-fn reachable(driver: &'static Driver, device: &Device, control: &Control) -> Result<u64, CudaError> {
+fn reachable(device: &Device, control: &Control) -> Result<u64, CudaError> {
     if !control.same_host() {
         return Err(CudaError::Apart);
     }
@@ -207,12 +196,12 @@ fn reachable(driver: &'static Driver, device: &Device, control: &Control) -> Res
         let Some(ordinal) = device.ordinal_of(pe) else { continue };
         let mut can: c_int = 0;
         // SAFETY: the place for the answer is there, and both are devices of this process.
-        unsafe { driver.device_can_access_peer(&raw mut can, device.ordinal(), ordinal) }?;
+        unsafe { device.driver().device_can_access_peer(&raw mut can, device.ordinal(), ordinal) }?;
         if can == 0 {
             return Err(CudaError::Unreachable { from: control.pe(), to: pe });
         }
     }
-    device.free_memory(driver).map(|(free, _)| free)
+    device.free_memory().map(|(free, _)| free)
 }
 
 /// The devices that PEs of this process compute on, where all PEs are of this process.
@@ -293,7 +282,7 @@ fn propose(context: &Context, bytes: u64, granularity: u64, attempt: u32) -> Res
         let places = (REGION_BYTES - bytes) / granularity;
         return Ok(REGION + u64::from_le_bytes(random) % places * granularity);
     }
-    match Range::anywhere(context, bytes as usize) {
+    match Range::anywhere(context, bytes as usize, granularity as usize) {
         Ok(free) => Ok(free.base()),
         Err(error) if taken(&error) => Ok(0),
         Err(error) => Err(error),

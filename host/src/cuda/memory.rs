@@ -3,41 +3,19 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType,
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
 };
 
-use super::device::Device;
-use super::driver::Driver;
+use super::device::{Context, Device};
 use super::error::CudaError;
 
 /// How memory travels between processes.
 const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 const NONE: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
-
-/// What every call about memory needs: the driver, and a context that lives as long as what was made in it.
-#[derive(Clone)]
-pub(super) struct Context {
-    driver: &'static Driver,
-    primary: Arc<CudaContext>,
-}
-
-impl Context {
-    pub(super) fn new(driver: &'static Driver, device: &Device) -> Self {
-        Self { driver, primary: device.context().clone() }
-    }
-
-    /// The driver, once the context is the calling thread's.
-    fn enter(&self) -> Result<&'static Driver, CudaError> {
-        self.primary.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
-        Ok(self.driver)
-    }
-}
 
 /// A range of addresses that the driver gives to nobody else in this process.
 pub(super) struct Range {
@@ -47,14 +25,14 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Where the driver likes.
-    pub(super) fn anywhere(context: &Context, bytes: usize) -> Result<Self, CudaError> {
-        Self::reserve(context, bytes, 0)
+    /// Where the driver likes, at a multiple of `alignment`.
+    pub(super) fn anywhere(context: &Context, bytes: usize, alignment: usize) -> Result<Self, CudaError> {
+        Self::reserve(context, bytes, alignment, 0)
     }
 
     /// At `address`, or nothing if anything is there.
     pub(super) fn at(context: &Context, bytes: usize, address: u64) -> Result<Option<Self>, CudaError> {
-        match Self::reserve(context, bytes, address) {
+        match Self::reserve(context, bytes, 0, address) {
             // The driver takes the address as a wish.
             Ok(range) => Ok((range.base == address).then_some(range)),
             Err(error) if taken(&error) => Ok(None),
@@ -62,11 +40,11 @@ impl Range {
         }
     }
 
-    fn reserve(context: &Context, bytes: usize, wish: u64) -> Result<Self, CudaError> {
+    fn reserve(context: &Context, bytes: usize, alignment: usize, wish: u64) -> Result<Self, CudaError> {
         let driver = context.enter()?;
         let mut base = 0;
         // SAFETY: the place for the address is there; the call changes no memory in use, whatever is wished for.
-        unsafe { driver.mem_address_reserve(&raw mut base, bytes, 0, wish, 0) }?;
+        unsafe { driver.mem_address_reserve(&raw mut base, bytes, alignment, wish, 0) }?;
         Ok(Self { context: context.clone(), base, bytes })
     }
 
@@ -82,12 +60,12 @@ pub(super) fn taken(error: &CudaError) -> bool {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // A context that is lost takes its addresses with it, so a failure here leaves nothing to do.
-        if let Ok(driver) = self.context.enter() {
-            // SAFETY: the range is this one's own, of this size, and what was mapped in it is unmapped: `Mapped` is
-            // dropped before the range that it is in (the order of `Mapping`'s fields).
-            let _ = unsafe { driver.mem_address_free(self.base, self.bytes) };
-        }
+        // Here and in the other drops: a failure leaves nothing to do. It is that of a context that is lost, which takes
+        // all it has with it.
+        //
+        // SAFETY: the range is this one's own, of this size, and what was mapped in it is unmapped: `Mapped` is dropped
+        // before the range that it is in (the order of `Mapping`'s fields).
+        let _ = unsafe { self.context.driver().mem_address_free(self.base, self.bytes) };
     }
 }
 
@@ -99,14 +77,15 @@ pub(super) struct Allocation {
 
 impl Allocation {
     /// On this device; `bytes` is a multiple of its granularity.
-    pub(super) fn create(context: &Context, device: &Device, bytes: usize) -> Result<Self, CudaError> {
+    pub(super) fn create(device: &Device, bytes: usize) -> Result<Self, CudaError> {
+        let context = device.keeper();
         let driver = context.enter()?;
         let (mut handle, properties) = (0, properties(device));
         // SAFETY: the place for the handle is there, and the properties are of a device that exists.
         match unsafe { driver.mem_create(&raw mut handle, bytes, &raw const properties, 0) } {
             Ok(()) => Ok(Self { context: context.clone(), handle }),
             Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                let (free, total) = device.free_memory(driver)?;
+                let (free, total) = device.free_memory()?;
                 Err(CudaError::OutOfMemory { asked: bytes as u64, free, total })
             }
             Err(error) => Err(error),
@@ -145,10 +124,8 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Ok(driver) = self.context.enter() {
-            // SAFETY: the handle is this one's own. Mappings keep the memory alive beyond it.
-            let _ = unsafe { driver.mem_release(self.handle) };
-        }
+        // SAFETY: the handle is this one's own. Mappings keep the memory alive beyond it.
+        let _ = unsafe { self.context.driver().mem_release(self.handle) };
     }
 }
 
@@ -193,8 +170,8 @@ impl Mapped {
         let driver = self.allocation.context.enter()?;
         // SAFETY: the range is this mapping's own, and nobody else knows it yet.
         unsafe { driver.memset_d8(self.address, 0, self.bytes) }?;
-        // The call returns before the device is done.
-        self.allocation.context.primary.synchronize().map_err(CudaError::of("cuCtxSynchronize"))
+        // SAFETY: this thread has a context. The call before may return before the device is done.
+        unsafe { driver.ctx_synchronize() }
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
@@ -209,17 +186,15 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if let Ok(driver) = self.allocation.context.enter() {
-            // SAFETY: the range is this mapping's own, mapped as a whole. Whoever uses its addresses keeps the
-            // `CudaHeap` alive meanwhile, and has waited for its kernels.
-            let _ = unsafe { driver.mem_unmap(self.address, self.bytes) };
-        }
+        // SAFETY: the range is this mapping's own, mapped as a whole. Whoever uses its addresses keeps the `CudaHeap` alive
+        // meanwhile, and has waited for its kernels.
+        let _ = unsafe { self.allocation.context.driver().mem_unmap(self.address, self.bytes) };
     }
 }
 
 /// The step in which the device gives memory out, in bytes.
-pub(super) fn granularity(context: &Context, device: &Device) -> Result<usize, CudaError> {
-    let driver = context.enter()?;
+pub(super) fn granularity(device: &Device) -> Result<usize, CudaError> {
+    let driver = device.keeper().enter()?;
     let (mut bytes, properties) = (0, properties(device));
     let kind = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: the place for the number is there, and the properties are of a device that exists.

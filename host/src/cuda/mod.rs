@@ -17,6 +17,8 @@ mod module;
 pub(crate) mod monitor;
 mod native;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +70,7 @@ impl CudaPe {
         // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
         // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
         unsafe { device.context().disable_event_tracking() };
-        let heap = CudaHeap::reserve(driver, &device, control, heap_bytes, heap_bytes)?;
+        let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_bytes)?;
         let block = ControlBlock::new(&device)?;
         let device = Arc::new(device);
         Ok(Self {
