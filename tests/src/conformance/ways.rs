@@ -2,7 +2,7 @@
 
 use congruent::collectives::{Algorithm, Collective, Protocol, Reduction, View};
 use congruent::device::{Sym, TeamView, World as WorldTag};
-use congruent::select::{Members, SUPPORT};
+use congruent::select::SUPPORT;
 use congruent::{Error, Grid, Stream, World, kernels};
 
 /// An algorithm of a collective, over a protocol.
@@ -17,12 +17,7 @@ impl Way {
     /// All that a team of so many has, of the collectives whose parts have one length. Those of multicast need a machine that
     /// has it.
     pub(super) fn all(members: usize) -> Vec<Self> {
-        let fits = |fit: Members| match fit {
-            Members::Any => true,
-            Members::UpTo(most) => members <= most,
-            Members::PowerOfTwo => members.is_power_of_two(),
-        };
-        let rows = SUPPORT.iter().filter(|row| row.algorithm != Algorithm::Multimem && fits(row.members));
+        let rows = SUPPORT.iter().filter(|row| row.algorithm != Algorithm::Multimem && row.members.includes(members));
         let of_row = |row: &'static congruent::select::Supported| {
             let way = |&protocol| Self { collective: row.collective, algorithm: row.algorithm, protocol };
             row.protocols.iter().map(way)
