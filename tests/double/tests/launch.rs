@@ -1,4 +1,5 @@
 //! Modules, launches, traps.
+#![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 #![allow(clippy::disallowed_types, reason = "bodies of test kernels share words")]
 
 mod common;
@@ -104,6 +105,12 @@ fn blocks_run_at_one_time_as_far_as_they_fit() {
         let mut fit = 0;
         ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut fit, function, 1024, 0));
         assert_eq!(fit, 2);
+        // SAFETY: integers and pointers, for which zeros are values.
+        let mut config: cudarc::driver::sys::CUlaunchConfig = unsafe { core::mem::zeroed() };
+        (config.gridDimX, config.gridDimY, config.gridDimZ) = (4, 1, 1);
+        (config.blockDimX, config.blockDimY, config.blockDimZ) = (1024, 1, 1);
+        ok!(cuOccupancyMaxActiveClusters(&mut fit, function, &config));
+        assert_eq!(fit, 4, "clusters of one block");
         let mut launch = |blocks| {
             let (values, stream) = (values.as_mut_ptr(), core::ptr::null_mut());
             call!(cuLaunchCooperativeKernel(function, blocks, 1, 1, 1024, 1, 1, 0, stream, values))
