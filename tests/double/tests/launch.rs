@@ -163,6 +163,29 @@ fn a_trap_ends_the_context() {
     });
 }
 
+/// One block traps; the others never end.
+unsafe extern "C" fn fall_and_hang(_params: *const *const c_void, block: u32, _blocks: u32, _threads: u32) {
+    if block == 0 {
+        assert_eq!(congruentDoubleTrap(), CUresult::CUDA_SUCCESS);
+        return;
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn nobody_waits_for_blocks_that_hang_in_a_faulted_context() {
+    alone("nobody_waits_for_blocks_that_hang_in_a_faulted_context", "", || {
+        begin(0);
+        let (function, stream, none) = (function(load(), c"fall"), stream(), core::ptr::null_mut());
+        ok!(congruentDoubleBody(c"fall".as_ptr(), Some(fall_and_hang)));
+        ok!(cuLaunchKernel(function, 3, 1, 1, 1, 1, 1, 0, stream, none, none));
+        assert_eq!(call!(cuStreamSynchronize(stream)), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+    });
+}
+
 /// What loading gives, and what the compiler says.
 fn refused(image: &core::ffi::CStr) -> (CUresult, String) {
     let mut log = [0_u8; 200];
