@@ -25,6 +25,8 @@ pub(crate) struct Shape {
     pub(crate) block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub(crate) shared: u32,
+    /// Blocks of a cluster.
+    pub(crate) cluster: u32,
     /// All blocks have to run at one time.
     pub(crate) cooperative: bool,
 }

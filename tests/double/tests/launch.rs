@@ -1,4 +1,5 @@
 //! Modules, launches, traps.
+#![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 #![allow(clippy::disallowed_types, reason = "bodies of test kernels share words")]
 
 mod common;
@@ -104,6 +105,12 @@ fn blocks_run_at_one_time_as_far_as_they_fit() {
         let mut fit = 0;
         ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut fit, function, 1024, 0));
         assert_eq!(fit, 2);
+        // SAFETY: integers and pointers, for which zeros are values.
+        let mut config: cudarc::driver::sys::CUlaunchConfig = unsafe { core::mem::zeroed() };
+        (config.gridDimX, config.gridDimY, config.gridDimZ) = (4, 1, 1);
+        (config.blockDimX, config.blockDimY, config.blockDimZ) = (1024, 1, 1);
+        ok!(cuOccupancyMaxActiveClusters(&mut fit, function, &config));
+        assert_eq!(fit, 4, "clusters of one block");
         let mut launch = |blocks| {
             let (values, stream) = (values.as_mut_ptr(), core::ptr::null_mut());
             call!(cuLaunchCooperativeKernel(function, blocks, 1, 1, 1024, 1, 1, 0, stream, values))
@@ -152,6 +159,29 @@ fn a_trap_ends_the_context() {
         begin(1);
         ok!(cuMemAlloc_v2(&mut at, 8));
         assert_eq!(call!(cuStreamSynchronize(stream)), failed);
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+    });
+}
+
+/// One block traps; the others never end.
+unsafe extern "C" fn fall_and_hang(_params: *const *const c_void, block: u32, _blocks: u32, _threads: u32) {
+    if block == 0 {
+        assert_eq!(congruentDoubleTrap(), CUresult::CUDA_SUCCESS);
+        return;
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn nobody_waits_for_blocks_that_hang_in_a_faulted_context() {
+    alone("nobody_waits_for_blocks_that_hang_in_a_faulted_context", "", || {
+        begin(0);
+        let (function, stream, none) = (function(load(), c"fall"), stream(), core::ptr::null_mut());
+        ok!(congruentDoubleBody(c"fall".as_ptr(), Some(fall_and_hang)));
+        ok!(cuLaunchKernel(function, 3, 1, 1, 1, 1, 1, 0, stream, none, none));
+        assert_eq!(call!(cuStreamSynchronize(stream)), CUresult::CUDA_ERROR_LAUNCH_FAILED);
         ok!(cuDevicePrimaryCtxRelease_v2(0));
     });
 }

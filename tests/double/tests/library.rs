@@ -1,4 +1,5 @@
 //! The library as programs load it: its names, its symbols, faults that are asked for, and cudarc on top.
+#![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 
 mod common;
 

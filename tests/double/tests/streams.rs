@@ -198,3 +198,31 @@ fn memory_that_goes_while_a_stream_uses_it_is_a_fault() {
         assert_eq!(call!(cuStreamSynchronize(stream)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     });
 }
+
+#[test]
+fn a_batch_writes_and_waits_in_order() {
+    alone("a_batch_writes_and_waits_in_order", "", || {
+        use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamBatchMemOpType as MemOp};
+        begin(0);
+        let (stream, at, mut found) = (stream(), words(2), [0_u64; 2]);
+        // SAFETY: a union of integers, of which zeros are values.
+        let mut batch: [CUstreamBatchMemOpParams; 2] = unsafe { core::mem::zeroed() };
+        // Each is laid out alike: what to do, where, which value.
+        for (operation, (kind, at, value)) in batch.iter_mut().zip([
+            (MemOp::CU_STREAM_MEM_OP_WRITE_VALUE_64, at, 1 << 40),
+            (MemOp::CU_STREAM_MEM_OP_WAIT_VALUE_64, at + 8, 3),
+        ]) {
+            operation.writeValue.operation = kind;
+            operation.writeValue.address = at;
+            operation.writeValue.__bindgen_anon_1.value64 = value;
+        }
+        ok!(cuStreamBatchMemOp_v2(stream, 2, batch.as_mut_ptr(), 0));
+        ok!(cuMemcpyDtoH_v2((&raw mut found).cast(), at, 8));
+        assert_eq!(call!(cuStreamQuery(stream)), CUresult::CUDA_ERROR_NOT_READY);
+        found[1] = 3;
+        ok!(cuMemcpyHtoD_v2(at + 8, (&raw const found[1]).cast(), 8));
+        ok!(cuStreamSynchronize(stream));
+        ok!(cuMemcpyDtoH_v2((&raw mut found).cast(), at, 16));
+        assert_eq!(found, [1 << 40, 3]);
+    });
+}

@@ -39,6 +39,12 @@ entry_points! {
         active.set(c_int::from(context.is_active()))
     }
 
+    /// Destroys a context that a program made. The double has primary contexts alone, which are not for destroying.
+    Driver fn cuCtxDestroy_v2(context: CUcontext) {
+        context::find(context.address())?;
+        Err(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
     /// Makes a context the thread's current one; null takes it off.
     Driver fn cuCtxSetCurrent(context: CUcontext) {
         let found = if context.is_null() { None } else { Some(context::find(context.address())?) };

@@ -1,6 +1,6 @@
 //! Launches of kernels and of host functions.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction, CUhostFn, CUlaunchAttribute, CUlaunchAttributeID as Attribute, CUlaunchConfig};
@@ -8,9 +8,9 @@ use cudarc::driver::sys::{CUresult, CUstream};
 
 use crate::entry::{Plain, Ptr, entry_points};
 use crate::errors::Outcome;
-use crate::launch::{Launch, Shape};
+use crate::launch::{self, Launch, Shape};
 use crate::operation::Operation;
-use crate::{module, stream};
+use crate::{driver, module, stream};
 
 /// Blocks of a cluster that every device has room for.
 const CLUSTER: u32 = 8;
@@ -69,7 +69,8 @@ fn apply(shape: &mut Shape, attribute: &LaunchAttribute) -> Outcome {
             if !whole {
                 return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
             }
-            if cluster.iter().fold(1, |blocks: u32, &part| blocks.saturating_mul(part)) > CLUSTER {
+            shape.cluster = cluster.iter().fold(1, |blocks: u32, &part| blocks.saturating_mul(part));
+            if shape.cluster > CLUSTER {
                 return Err(CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE);
             }
         }
@@ -79,7 +80,33 @@ fn apply(shape: &mut Shape, attribute: &LaunchAttribute) -> Outcome {
     Ok(())
 }
 
+fn shape_of(config: &CUlaunchConfig) -> Outcome<Shape> {
+    let mut shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+        cluster: 1,
+        cooperative: false,
+    };
+    // SAFETY: the caller promised as many attributes as the configuration says.
+    let attributes: Ptr<LaunchAttribute> = unsafe { crate::entry::Argument::take(config.attrs.cast()) };
+    for index in 0..config.numAttrs as usize {
+        apply(&mut shape, &attributes.at(index).get()?)?;
+    }
+    Ok(shape)
+}
+
 entry_points! {
+    /// How many clusters of a launch a device holds at one time.
+    Context fn cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
+        let shape = shape_of(&config.get()?)?;
+        let function = module::function(function.address())?;
+        let threads = shape.block.iter().fold(1, |threads: u32, &part| threads.saturating_mul(part));
+        let device = driver::get()?.device(function.context.ordinal)?;
+        let blocks = device.sms.saturating_mul(launch::occupancy(&function, threads, shape.shared as usize));
+        clusters.set((blocks / shape.cluster) as c_int)
+    }
+
     /// Launches a kernel.
     Context fn cuLaunchKernel(
         function: CUfunction,
@@ -95,7 +122,7 @@ entry_points! {
         extra: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(function.address(), Shape { grid, block, shared, cooperative: false }, on.address(), values, extra)
+        launch(function.address(), Shape { grid, block, shared, cluster: 1, cooperative: false }, on.address(), values, extra)
     }
 
     /// Launches a kernel whose blocks all run at one time.
@@ -114,7 +141,7 @@ entry_points! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         // SAFETY: null is good for nothing to be read.
         let extra = unsafe { crate::entry::Argument::take(core::ptr::null_mut::<*mut c_void>()) };
-        launch(function.address(), Shape { grid, block, shared, cooperative: true }, on.address(), values, extra)
+        launch(function.address(), Shape { grid, block, shared, cluster: 1, cooperative: true }, on.address(), values, extra)
     }
 
     /// Launches a kernel as a configuration says.
@@ -125,17 +152,7 @@ entry_points! {
         extra: *mut *mut c_void,
     ) {
         let config = config.get()?;
-        let mut shape = Shape {
-            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-            shared: config.sharedMemBytes,
-            cooperative: false,
-        };
-        // SAFETY: the caller promised as many attributes as the configuration says.
-        let attributes: Ptr<LaunchAttribute> = unsafe { crate::entry::Argument::take(config.attrs.cast()) };
-        for index in 0..config.numAttrs as usize {
-            apply(&mut shape, &attributes.at(index).get()?)?;
-        }
+        let shape = shape_of(&config)?;
         launch(function.address(), shape, config.hStream.addr() as u64, values, extra)
     }
 

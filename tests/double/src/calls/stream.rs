@@ -2,9 +2,10 @@
 
 use core::ffi::{c_int, c_uint};
 
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUresult, CUstream, cuuint32_t, cuuint64_t};
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams};
+use cudarc::driver::sys::{CUstreamBatchMemOpType as MemOp, cuuint32_t, cuuint64_t};
 
-use crate::entry::entry_points;
+use crate::entry::{Plain, entry_points};
 use crate::errors::Outcome;
 use crate::monitor::lock;
 use crate::operation::{Operation, Until, Word};
@@ -12,6 +13,42 @@ use crate::{capture, context, event, stream};
 
 /// Flags of a wait that are more than the comparison: flush what other devices wrote, which is never behind here.
 const FLUSH: u32 = 1 << 30;
+
+/// `CUstreamBatchMemOpParams` where it writes or waits, with an integer for its enumeration.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BatchOperation {
+    kind: u32,
+    at: u64,
+    value: u64,
+    flags: u32,
+    _rest: [u64; 2],
+}
+
+const _: () = assert!(size_of::<BatchOperation>() == size_of::<CUstreamBatchMemOpParams>());
+
+// SAFETY: integers.
+unsafe impl Plain for BatchOperation {}
+
+/// Puts one operation of a batch on a stream. Barriers and flushes are done by the order that streams have anyway.
+fn submit(on: u64, operation: BatchOperation) -> Outcome {
+    const WAIT_FOUR: u32 = MemOp::CU_STREAM_MEM_OP_WAIT_VALUE_32 as u32;
+    const WAIT_EIGHT: u32 = MemOp::CU_STREAM_MEM_OP_WAIT_VALUE_64 as u32;
+    const WRITE_FOUR: u32 = MemOp::CU_STREAM_MEM_OP_WRITE_VALUE_32 as u32;
+    const WRITE_EIGHT: u32 = MemOp::CU_STREAM_MEM_OP_WRITE_VALUE_64 as u32;
+    const FLUSH_WRITES: u32 = MemOp::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES as u32;
+    const BARRIER: u32 = MemOp::CU_STREAM_MEM_OP_BARRIER as u32;
+    let BatchOperation { kind, at, value, flags, .. } = operation;
+    match kind {
+        // The narrow value is the first half of the wide one.
+        WAIT_FOUR => wait(on, at, Word::Four(value as u32), flags),
+        WAIT_EIGHT => wait(on, at, Word::Eight(value), flags),
+        WRITE_FOUR => write(on, at, Word::Four(value as u32), flags),
+        WRITE_EIGHT => write(on, at, Word::Eight(value), flags),
+        FLUSH_WRITES | BARRIER => Ok(()),
+        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
+}
 
 fn as_stream(handle: u64) -> CUstream {
     core::ptr::without_provenance_mut(handle as usize)
@@ -95,6 +132,21 @@ entry_points! {
             Some(position) if position.capture.check().is_ok() => 1,
             Some(_) => 2,
         })
+    }
+
+    /// Writes and waits for words, in their order.
+    Context fn cuStreamBatchMemOp_v2(
+        on: CUstream,
+        count: c_uint,
+        operations: *mut CUstreamBatchMemOpParams,
+        flags: c_uint,
+    ) {
+        // As many as the driver takes.
+        if flags != 0 || count > 256 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let operations = operations.cast::<BatchOperation>();
+        (0..count as usize).try_for_each(|index| submit(on.address(), operations.at(index).get()?))
     }
 
     /// Writes a word of 4 bytes.
