@@ -102,7 +102,11 @@ unsafe fn put(threads: u64, dst: u64, src: u64, bytes: u64) {
     fence_alias();
     let part = Part::new(threads, dst, src, bytes, true);
     // SAFETY: the caller's contract.
-    unsafe { each::<4, 4>(part, |at| load::<u32>(at.cast()).into(), |at| load16(at)) };
+    let one = |at: *const u8| u64::from(unsafe { load::<u32>(at.cast()) });
+    // SAFETY: the caller's contract.
+    let sixteen = |at: *const u8| unsafe { load16(at) };
+    // SAFETY: the caller's contract.
+    unsafe { each::<4, 4>(part, one, sixteen) };
     fence_alias();
 }
 
@@ -148,30 +152,6 @@ unsafe fn reduce(threads: u64, dst: u64, src: u64, bytes: u64, how: u64) {
             (false $(|| number == LinkNumber::$number as u32)+) && op == LinkOp::$op as u32
         };
     }
-    macro_rules! integers {
-        ($($numbers:ident $(| $more:ident)*, $op:ident: $word:tt, $instruction:literal;)*) => {$(
-            if is!($numbers $(| $more)*, $op) {
-                // SAFETY: the caller's contract.
-                unsafe { words::<$word>(part, reduced!($word, $instruction)) };
-            }
-        )*};
-    }
-    integers! {
-        U32, Min: 4, "min.u32";
-        I32, Min: 4, "min.s32";
-        U32, Max: 4, "max.u32";
-        I32, Max: 4, "max.s32";
-        U32 | I32, And: 4, "and.b32";
-        U32 | I32, Or: 4, "or.b32";
-        U32 | I32, Xor: 4, "xor.b32";
-        U64, Min: 8, "min.u64";
-        I64, Min: 8, "min.s64";
-        U64, Max: 8, "max.u64";
-        I64, Max: 8, "max.s64";
-        U64 | I64, And: 8, "and.b64";
-        U64 | I64, Or: 8, "or.b64";
-        U64 | I64, Xor: 8, "xor.b64";
-    }
     let of_f32 = |bits: u32| if divisor == 0 { bits } else { (f32::from_bits(bits) / divisor as f32).to_bits() };
     let of_f64 = |bits: u64| if divisor == 0 { bits } else { (f64::from_bits(bits) / f64::from(divisor)).to_bits() };
     // A divisor that is visibly positive needs no check for zero and for overflow.
@@ -179,33 +159,55 @@ unsafe fn reduce(threads: u64, dst: u64, src: u64, bytes: u64, how: u64) {
     let of_u32 = |bits: u64| if divisor == 0 { bits } else { (bits as u32 / divisor.max(1)).into() };
     let of_i64 = |bits: u64| if divisor == 0 { bits } else { (bits as i64 / i64::from(divisor).max(1)) as u64 };
     let of_u64 = |bits: u64| if divisor == 0 { bits } else { bits / u64::from(divisor).max(1) };
-    // SAFETY: the caller's contract.
-    unsafe {
-        if is!(U32, Sum) {
-            let sum = reduced!(4, "add.u32");
-            words::<4>(part, |at| of_u32(sum(at)));
-        } else if is!(I32, Sum) {
-            let sum = reduced!(4, "add.s32");
-            words::<4>(part, |at| of_i32(sum(at)));
-        } else if is!(U64, Sum) {
-            let sum = reduced!(8, "add.u64");
-            words::<8>(part, |at| of_u64(sum(at)));
-        } else if is!(I64, Sum) {
-            // The low bits of a sum do not depend on the sign, and there is no `add.s64`.
-            let sum = reduced!(8, "add.u64");
-            words::<8>(part, |at| of_i64(sum(at)));
-        } else if is!(F64, Sum) {
-            let sum = reduced!(8, "add.f64");
-            words::<8>(part, |at| of_f64(sum(at)));
-        } else if is!(F32, Sum) {
-            let (sum, sums) = (reduced!(4, "add.f32"), reduced!(16, "add.v4.f32"));
-            let of_four = |[a, b, c, d]: [u32; 4]| [of_f32(a), of_f32(b), of_f32(c), of_f32(d)];
-            each::<4, 4>(part, |at| of_f32(sum(at) as u32).into(), |at| of_four(sums(at)));
-        } else if is!(F16, Sum) {
-            each::<4, 4>(part, reduced!(4, "add.acc::f32.f16x2"), reduced!(16, "add.acc::f32.v4.f16x2"));
-        } else if is!(Bf16, Sum) {
-            each::<4, 4>(part, reduced!(4, "add.acc::f32.bf16x2"), reduced!(16, "add.acc::f32.v4.bf16x2"));
-        }
+    macro_rules! by_words {
+        ($($first:ident $(| $more:ident)*, $op:ident: $word:tt, $instruction:literal $(, $finish:ident)?;)*) => {$(
+            if is!($first $(| $more)*, $op) {
+                let one = reduced!($word, $instruction);
+                $(let one = |at: *const u8| $finish(one(at));)?
+                // SAFETY: the caller's contract.
+                unsafe { words::<$word>(part, one) };
+            }
+        )*};
+    }
+    by_words! {
+        U32, Sum: 4, "add.u32", of_u32;
+        I32, Sum: 4, "add.s32", of_i32;
+        U32, Min: 4, "min.u32";
+        I32, Min: 4, "min.s32";
+        U32, Max: 4, "max.u32";
+        I32, Max: 4, "max.s32";
+        U32 | I32, And: 4, "and.b32";
+        U32 | I32, Or: 4, "or.b32";
+        U32 | I32, Xor: 4, "xor.b32";
+        U64, Sum: 8, "add.u64", of_u64;
+        // The low bits of a sum do not depend on the sign, and there is no `add.s64`.
+        I64, Sum: 8, "add.u64", of_i64;
+        U64, Min: 8, "min.u64";
+        I64, Min: 8, "min.s64";
+        U64, Max: 8, "max.u64";
+        I64, Max: 8, "max.s64";
+        U64 | I64, And: 8, "and.b64";
+        U64 | I64, Or: 8, "or.b64";
+        U64 | I64, Xor: 8, "xor.b64";
+        F64, Sum: 8, "add.f64", of_f64;
+    }
+    macro_rules! by_vectors {
+        ($($number:ident, Sum: $instruction:literal, $vector:literal $(, $finish:ident)?;)*) => {$(
+            if is!($number, Sum) {
+                let (one, sixteen) = (reduced!(4, $instruction), reduced!(16, $vector));
+                $(
+                    let one = |at: *const u8| u64::from($finish(one(at) as u32));
+                    let sixteen = |at: *const u8| sixteen(at).map($finish);
+                )?
+                // SAFETY: the caller's contract.
+                unsafe { each::<4, 4>(part, one, sixteen) };
+            }
+        )*};
+    }
+    by_vectors! {
+        F32, Sum: "add.f32", "add.v4.f32", of_f32;
+        F16, Sum: "add.acc::f32.f16x2", "add.acc::f32.v4.f16x2";
+        Bf16, Sum: "add.acc::f32.bf16x2", "add.acc::f32.v4.bf16x2";
     }
     fence_alias();
 }
