@@ -58,10 +58,8 @@ impl LinkNumber {
     /// Bytes of the words that links work on: of a number, or of two of 16 bits.
     #[inline(always)]
     pub const fn word(self) -> usize {
-        match self {
-            Self::U64 | Self::I64 | Self::F64 => 8,
-            _ => 4,
-        }
+        // Of a bool, because of a table in memory a GPU would load incoherently.
+        4 << matches!(self, Self::U64 | Self::I64 | Self::F64) as usize
     }
 }
 

@@ -228,3 +228,22 @@ fn compare(control: &Control, tunables: &Tunables, windows: u32) -> Result<(), B
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multicast_is_emulated_where_it_is_asked_for_and_nothing_forbids_it() {
+        let windows_with = |multicast, settings: &[(Key, u64)]| {
+            let mut tunables = Tunables::default();
+            settings.iter().for_each(|&(key, value)| tunables.set(key, value).unwrap());
+            windows(&tunables, Emulation { multicast })
+        };
+        assert_eq!(windows_with(true, &[]), 1);
+        assert_eq!(windows_with(true, &[(Key::NvlsEnable, 1)]), 1);
+        assert_eq!(windows_with(true, &[(Key::NvlsEnable, 0)]), 0);
+        assert_eq!(windows_with(true, &[(Key::P2pDisable, 1)]), 0);
+        assert_eq!(windows_with(false, &[(Key::NvlsEnable, 1)]), 0);
+    }
+}
