@@ -4,14 +4,14 @@
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkNumber {
-    /// `u32`.
-    U32,
     /// `i32`.
     I32,
-    /// `u64`.
-    U64,
+    /// `u32`.
+    U32,
     /// `i64`.
     I64,
+    /// `u64`.
+    U64,
     /// `f16`, summed in `f32`.
     F16,
     /// `bf16`, summed in `f32`.
@@ -58,8 +58,9 @@ impl LinkNumber {
     /// Bytes of the words that links work on: of a number, or of two of 16 bits.
     #[inline(always)]
     pub const fn word(self) -> usize {
-        // Of a bool, because of a table in memory a GPU would load incoherently.
-        4 << matches!(self, Self::U64 | Self::I64 | Self::F64) as usize
+        // No match: the compiler makes it a table in memory, which a GPU would load incoherently.
+        const WIDE: u32 = 1 << LinkNumber::I64 as u32 | 1 << LinkNumber::U64 as u32 | 1 << LinkNumber::F64 as u32;
+        4 << (WIDE >> self as u32 & 1)
     }
 }
 
@@ -115,6 +116,13 @@ mod tests {
                 assert_eq!(LinkReduction::new(number, op).is_some(), number.is_integer(), "{op:?} of {number:?}");
             }
         }
+    }
+
+    #[test]
+    fn words_are_numbers_or_two_halves() {
+        use LinkNumber::{Bf16, F16, F32, F64, I32, I64, U32, U64};
+        assert_eq!([I32, U32, F16, Bf16, F32].map(LinkNumber::word), [4; 5]);
+        assert_eq!([I64, U64, F64].map(LinkNumber::word), [8; 3]);
     }
 
     #[test]
