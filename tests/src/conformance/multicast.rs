@@ -16,6 +16,7 @@ use super::ways::Way;
 pub fn multicast(world: &mut World) -> Result<(), Error> {
     assert_ne!(world.team().window(), 0, "this world has no multicast");
     sweep::these(world, Way::multimem(world.npes()))?;
+    sweep::types(world, Way::multimem(world.npes()))?;
     communicators(world)?;
     in_kernel(world)
 }

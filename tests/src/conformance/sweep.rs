@@ -48,12 +48,16 @@ pub(super) fn these(world: &mut World, ways: Vec<Way>) -> Result<(), Error> {
             }
         }
         if everything && way.reduces() {
-            for _ in 0..TYPES.len() * Op::ALL.len() {
-                bench.any_type(world, way, Length::Elements(37), 2)?;
-            }
+            bench.every_type(world, way)?;
         }
     }
     Ok(())
+}
+
+/// These ways with every type and operator that they have.
+pub(super) fn types(world: &mut World, ways: Vec<Way>) -> Result<(), Error> {
+    let mut bench = Bench::new(world, Layout::new(world.team(), BLOCKS).buffer(0))?;
+    ways.into_iter().filter(Way::reduces).try_for_each(|way| bench.every_type(world, way))
 }
 
 /// How long a message is.
@@ -134,6 +138,11 @@ impl Bench {
     fn any_type(&mut self, world: &World, way: Way, len: Length, blocks: u32) -> Result<(), Error> {
         self.cases += 1;
         self.type_of(way)(self, world, way, len, blocks, CALLS)
+    }
+
+    /// Cases of every type with every operator.
+    fn every_type(&mut self, world: &World, way: Way) -> Result<(), Error> {
+        (0..TYPES.len() * Op::ALL.len()).try_for_each(|_| self.any_type(world, way, Length::Elements(37), 2))
     }
 
     /// One call by one block, of the next type.
