@@ -18,6 +18,11 @@ fn multicast_of_processes() {
     processes_with_multicast("multicast_of_processes", conformance::multicast, &[(1, 2), (1, 5), (4, 3)]);
 }
 
+#[test]
+fn multicast_among_others() {
+    threads_with_multicast(|world| conformance::mixed(world, 23, 400), &[(1, 2), (1, 3), (1, 8), (4, 4)]);
+}
+
 /// What a world with and one without multicast say of it.
 fn asked(multicast: bool) -> Result<Vec<Vec<(Algorithm, Protocol)>>, Error> {
     World::builder().multicast(multicast).local(2, |world| {
