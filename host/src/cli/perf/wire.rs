@@ -41,6 +41,9 @@ pub(super) fn wire_bytes(call: Call) -> u64 {
         }
         (Collective::AllReduce, Algorithm::OneShot) => (n - 1) * call.packed(bytes),
         (Collective::AllReduce, Algorithm::Direct) => 2 * (n - 1) * chunk(0),
+        // What a member loads is combined and what it stores is replicated on the way.
+        (Collective::AllReduce, Algorithm::Multimem) => 2 * chunk(0),
+        (Collective::ReduceScatter | Collective::AllGather, Algorithm::Multimem) => part,
         (Collective::AllReduce, Algorithm::Recursive) => recursive_all_reduce(&call),
         (Collective::AllReduce, Algorithm::Tree) => two_trees(&call),
         (Collective::Broadcast, Algorithm::Tree) => call.packed(bytes) * if n > 3 { 2 } else { 1 },
