@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use congruent::SymVec;
 use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction, View};
 use congruent::device::{Sym, TeamView, World as WorldTag};
 use congruent::kernels;
@@ -45,7 +46,7 @@ impl Ours {
         n: u64,
     ) -> Result<f64, Box<dyn Error>> {
         let lengths = self.lengths(collective, bytes);
-        let (dst, src) = (self.dst.slice(..lengths.dst)?, self.src.slice(..lengths.src)?);
+        let (dst, src) = (self.output(collective).slice(..lengths.dst)?, self.src.slice(..lengths.src)?);
         let (team, plan) = (self.world.team(), self.plan.view().over(protocol));
         let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
         let moves: Moves = (team, dst, src, 0, plan, n);
@@ -84,13 +85,16 @@ impl Ours {
         let source: Vec<u8> = (0..lengths.src / ELEMENT).flat_map(|i| number(me, i).to_ne_bytes()).collect();
         self.src.write(0, &source)?;
         let looked_at = [0, count / 2, count - 1];
-        for i in looked_at {
-            self.dst.write(i * ELEMENT, &f32::NAN.to_ne_bytes())?;
+        let output = self.output(collective);
+        if collective != Collective::Broadcast {
+            for i in looked_at {
+                output.write(i * ELEMENT, &f32::NAN.to_ne_bytes())?;
+            }
         }
         self.collective(collective, way, bytes, 1)?;
         for i in looked_at {
             let mut word = [0; ELEMENT];
-            self.dst.read(i * ELEMENT, &mut word)?;
+            output.read(i * ELEMENT, &mut word)?;
             let (is, expected) = (f32::from_ne_bytes(word), expected(collective, self.world.npes(), me, count, i));
             if is != expected {
                 let (algorithm, protocol) = way;
@@ -101,6 +105,11 @@ impl Ours {
             }
         }
         Ok(())
+    }
+
+    /// Where the result is: a broadcast is in place, as MPI's always is.
+    fn output(&self, collective: Collective) -> &SymVec<u8> {
+        if collective == Collective::Broadcast { &self.src } else { &self.dst }
     }
 
     fn lengths(&self, collective: Collective, bytes: u64) -> Lengths {

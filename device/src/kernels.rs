@@ -29,6 +29,17 @@ pub struct Module {
 pub trait KernelArgs: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in them lies inside a heap of this size.
     fn fit(&self, heap_bytes: u64) -> bool;
+
+    /// Where each of them is, in their order: what a driver is given.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn places(&self, visit: impl FnMut(*const core::ffi::c_void));
+
+    /// The arguments at such places.
+    ///
+    /// # Safety
+    /// `place` gives, call by call, readable memory that holds a value of each argument's type in turn, aligned for it.
+    #[cfg(not(target_arch = "nvptx64"))]
+    unsafe fn at_places(place: impl FnMut() -> *const core::ffi::c_void) -> Self;
 }
 
 macro_rules! tuples {
@@ -38,6 +49,20 @@ macro_rules! tuples {
             fn fit(&self, heap_bytes: u64) -> bool {
                 let ($($name,)*) = self;
                 true $(&& $name.fits(heap_bytes))*
+            }
+
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[allow(non_snake_case, unused_variables, unused_mut, reason = "one macro for every length")]
+            fn places(&self, mut visit: impl FnMut(*const core::ffi::c_void)) {
+                let ($($name,)*) = self;
+                $(visit(core::ptr::from_ref($name).cast());)*
+            }
+
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[allow(unused_variables, unused_mut, unused_unsafe, clippy::unused_unit, reason = "one macro for every length")]
+            unsafe fn at_places(mut place: impl FnMut() -> *const core::ffi::c_void) -> Self {
+                // SAFETY: the caller's contract; tuple fields are evaluated in their order.
+                unsafe { ($(place().cast::<$name>().read(),)*) }
             }
         }
     };

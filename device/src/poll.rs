@@ -4,7 +4,9 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
 
-use crate::arch::{self, Backoff, End, Form, Lane};
+use crate::arch::{self, Backoff, Lane};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::arch::{End, Form};
 
 /// Who polls, and where that is told.
 #[derive(Clone, Copy)]

@@ -9,7 +9,9 @@ use congruent_heap::Allocator;
 use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
-use crate::cpu::{Cores, CpuMachine};
+use crate::cpu::{Cores, CpuMachine, CpuPe};
+use crate::cuda::{self, CudaPe};
+use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
@@ -23,6 +25,7 @@ use crate::{BuildError, World};
 pub struct Builder {
     bootstrap: Option<Bootstrap>,
     settings: Vec<(Key, u64)>,
+    texts: Vec<(TextKey, String)>,
     pub(crate) emulation: Emulation,
 }
 
@@ -49,10 +52,17 @@ impl Builder {
         self.set(Key::Heap, bytes)
     }
 
-    /// Lanes of a warp on the CPU machine, 1 to 32. The same on every PE.
+    /// What runs kernels. The same on every PE.
+    #[must_use]
+    pub fn machine(mut self, kind: MachineKind) -> Self {
+        self.texts.push((TextKey::Machine, kind.name().to_owned()));
+        self
+    }
+
+    /// Runs on the CPU machine, with warps of so many lanes, 1 to 32. The same on every PE.
     #[must_use]
     pub fn width(self, lanes: u32) -> Self {
-        self.set(Key::CpuWidth, lanes.into())
+        self.machine(MachineKind::Cpu).set(Key::CpuWidth, lanes.into())
     }
 
     /// Longest that one wait may take. `Duration::MAX` for no bound.
@@ -118,6 +128,9 @@ impl Builder {
         for &(key, value) in &self.settings {
             tunables.set(key, value)?;
         }
+        for (key, value) in &self.texts {
+            tunables.set_text(*key, value.clone())?;
+        }
         Ok(tunables)
     }
 
@@ -145,13 +158,13 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
-    let memory = shared_memory::reserve(&control, heap_bytes as usize)?;
+    let machine = machine(&control, &tunables, emulation, heap_bytes)?;
+    let (base, stride) = machine.heaps();
     let context = abi::Context {
-        base: memory.base().expose_provenance() as u64,
-        stride: memory.stride() as u64,
+        base,
+        stride,
         heap_bytes,
-        control: 0,
+        control: machine.control().expose_provenance() as u64,
         routes: 0,
         ring: 0,
         deadline_ns: match tunables.get(Key::DeadlineMs) {
@@ -167,12 +180,16 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         windows,
         reserved: 0,
     };
-    let machine = CpuMachine::new(width, npes, cores(&control)?, watch(&control, &tunables)?);
     if tunables.get(Key::P2pDisable) == 0 {
-        return Ok(World::new(Shared::new(control, memory, context, machine), None, tunables, allocator));
+        let on_gpu = matches!(machine, Machine::Cuda(_));
+        let shared = Shared::new(control, context, machine);
+        if on_gpu {
+            cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
+        }
+        return Ok(World::new(shared, None, tunables, allocator));
     }
     let rings = Rings::new(context.pe, npes);
-    let shared = Shared::new(control, memory, rings.context(context), machine);
+    let shared = Shared::new(control, rings.context(context), machine);
     // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
     let transport = unsafe { Local::new(context) };
     let weak = Arc::downgrade(&shared);
@@ -189,6 +206,38 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
 fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
     let wanted = tunables.get(Key::NvlsEnable) != 0 && tunables.get(Key::P2pDisable) == 0;
     u32::from(emulation.multicast && wanted)
+}
+
+/// The machine that is asked for, or else the one that every PE has.
+fn machine(
+    control: &Control,
+    tunables: &Tunables,
+    emulation: Emulation,
+    heap_bytes: u64,
+) -> Result<Machine, BuildError> {
+    let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
+    // These are the CPU machine's alone.
+    let only_cpu = [(Key::P2pDisable, "CONGRUENT_P2P_DISABLE"), (Key::Watch, "CONGRUENT_WATCH")];
+    let asked = only_cpu.into_iter().find(|(key, _)| tunables.get(*key) == 1).map(|(_, name)| name);
+    let asked = asked.or(tunables.text(TextKey::Trace).map(|_| "CONGRUENT_TRACE"));
+    let asked = asked.or(emulation.multicast.then_some("Builder::multicast"));
+    let on_gpu = match (kind, asked) {
+        (MachineKind::Cuda, Some(name)) => return Err(BuildError::OnlyCpu { name }),
+        (MachineKind::Cuda, None) => true,
+        (MachineKind::Cpu, _) | (MachineKind::Auto, Some(_)) => false,
+        // Found out together: what one PE lacks, none can use.
+        (MachineKind::Auto, None) => {
+            let usable = [u8::from(CudaPe::is_usable())];
+            control.all_gather(&usable)?.iter().all(|usable| usable[..] == [1])
+        }
+    };
+    if on_gpu {
+        return Ok(Machine::Cuda(CudaPe::new(control, tunables, heap_bytes)?));
+    }
+    let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
+    let memory = shared_memory::reserve(control, heap_bytes as usize)?;
+    let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables)?);
+    Ok(Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)))
 }
 
 /// The cores that all PEs have together, the same on every PE.

@@ -6,6 +6,7 @@ use congruent_heap::TeamError;
 
 use crate::WorldFailure;
 use crate::bootstrap::{BootstrapError, ControlError};
+use crate::cuda::CudaError;
 use crate::select::{Refusal, SelectError};
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
@@ -72,6 +73,9 @@ pub enum BuildError {
          without CONGRUENT_P2P_DISABLE; set it to 2 to do without"
     )]
     NoMulticast,
+    /// No GPU that could be used.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// PEs with different settings.
     #[error("{name} is {mine} here but {theirs} on PE {pe}: give every PE the same value")]
     Mismatch {
@@ -87,6 +91,15 @@ pub enum BuildError {
     /// The heap is too small for what the library itself keeps there.
     #[error("the heap is too small for the world's own words: {0}")]
     Heap(#[from] HeapError),
+    /// What only the CPU machine has, asked of a GPU.
+    #[error("{name} is set, which only the CPU machine obeys so far: unset it, or set CONGRUENT_MACHINE=cpu")]
+    OnlyCpu {
+        /// The setting.
+        name: &'static str,
+    },
+    /// No thread to look after kernels.
+    #[error("no thread that looks after kernels: {0}")]
+    Monitor(std::io::Error),
     /// No thread for the proxy.
     #[error("no thread for the proxy: {0}")]
     Proxy(std::io::Error),
@@ -163,6 +176,19 @@ pub enum LaunchError {
         /// Blocks that fit.
         fits: u32,
     },
+    /// More threads in a block than the kernel runs with.
+    #[error("kernel {kernel} runs with up to {fits} threads in a block, not {asked}; launch fewer")]
+    TooManyThreads {
+        /// The kernel.
+        kernel: &'static str,
+        /// Threads asked for.
+        asked: u32,
+        /// Threads that fit.
+        fits: u32,
+    },
+    /// The GPU, or its driver, refuses.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// An argument that is not of this world.
     #[error("an argument of kernel {kernel} reaches past this world's heap: is it of another world?")]
     ForeignArgument {
@@ -368,4 +394,7 @@ pub enum AccessError {
         /// How many there are.
         len: usize,
     },
+    /// The machine has failed.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
 }

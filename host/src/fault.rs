@@ -113,6 +113,14 @@ pub enum WorldFailure {
         /// What it said.
         message: String,
     },
+    /// The GPU of this PE, or its driver, can do no more.
+    #[error("the GPU of PE {pe} failed: {message}")]
+    Device {
+        /// This PE.
+        pe: u32,
+        /// What the driver said.
+        message: String,
+    },
     /// Another PE died, or left while it was needed.
     #[error("PE {pe} failed: {evidence}")]
     PeerFailed {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use congruent_device::{Kernel, KernelArgs};
 
-use crate::cpu::{Body, CpuStream, Launch, Site};
+use crate::cpu::{Body, Launch, Site};
+use crate::cuda::Entry;
+use crate::machine::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
 
@@ -33,7 +35,7 @@ impl Grid {
 
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches.
 pub struct Stream {
-    runner: CpuStream,
+    runner: Runner,
     world: u64,
     id: u64,
 }
@@ -91,15 +93,21 @@ impl Target<'_> {
         if !args.fit(context.heap_bytes) {
             return Err(LaunchError::ForeignArgument { kernel: K::NAME });
         }
-        let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
-        // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
-        let running = shared.running();
-        let ended = Arc::new(move |block, end| running.shared().block_ended(K::NAME, block, end));
-        stream.runner.submit(Launch {
-            site: Site { context, block: 0, blocks: grid.blocks, threads: grid.threads },
-            body,
-            ended,
-        });
+        match &stream.runner {
+            Runner::Cpu(runner) => {
+                let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
+                // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
+                let running = shared.running();
+                let ended = Arc::new(move |block, end| running.shared().block_ended(K::NAME, block, end));
+                let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
+                runner.submit(Launch { site, body, ended });
+            }
+            Runner::Cuda(runner, _) => {
+                let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
+                args.places(|place| places.push(place.cast_mut()));
+                runner.launch(&Entry::of::<K>(), grid, &mut places)?;
+            }
+        }
         Ok(())
     }
 }
@@ -113,7 +121,7 @@ impl World {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("pe{} stream {id}", self.shared().pe());
-        let runner = CpuStream::new(self.shared().machine().clone(), &name)?;
+        let runner = self.shared().machine().stream(self.shared(), &name)?;
         Ok(Stream { runner, world: self.shared().id(), id })
     }
 
@@ -130,7 +138,7 @@ impl World {
     /// # Errors
     /// The first failure of the world: a fault of this PE, a panic in a kernel, a peer that died or gave up.
     pub fn synchronize(&self, stream: &Stream) -> Result<(), WorldFailure> {
-        stream.runner.synchronize();
+        stream.wait_for(stream.submitted());
         self.shared().check()
     }
 

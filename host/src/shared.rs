@@ -1,60 +1,49 @@
-//! What a world's parts share: the mapped heaps, the control block, and the first failure.
+//! What a world's parts share: the machine with its memory, and the first failure.
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use congruent_device::{abi, cpu};
+use congruent_device::abi;
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, Notice};
-use crate::cpu::{BlockEnd, CpuMachine};
+use crate::cpu::BlockEnd;
+use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
-use crate::shared_memory::Reservation;
+use crate::machine::Machine;
 
 /// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.
 pub(crate) struct Shared {
     id: u64,
     control: Control,
-    memory: Reservation,
-    block: ControlBlock,
     context: abi::Context,
-    machine: CpuMachine,
+    machine: Machine,
     failure: Mutex<Option<WorldFailure>>,
+    failed_at: OnceLock<Instant>,
     retired: Mutex<Retired>,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
 
-/// The block that kernels write faults to and read the abort word from. Boxed, so that its address stays.
-struct ControlBlock(Box<UnsafeCell<abi::Control>>);
-
-// SAFETY: host threads and kernels access the block through atomics, and its record only after its state says it is
-// complete (see `fault`).
-unsafe impl Send for ControlBlock {}
-// SAFETY: as above.
-unsafe impl Sync for ControlBlock {}
+/// How long kernels on a GPU may go on after the world has failed.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A launch in flight; the world waits for it before it leaves.
 pub(crate) struct Running(Arc<Shared>);
 
 impl Shared {
-    /// `context` holds everything but the control block's address.
-    pub(crate) fn new(control: Control, memory: Reservation, context: abi::Context, machine: CpuMachine) -> Arc<Self> {
+    pub(crate) fn new(control: Control, context: abi::Context, machine: Machine) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // SAFETY: integers, for which zero bytes are valid.
-        let block = ControlBlock(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
-        let context = abi::Context { control: block.0.get().expose_provenance() as u64, ..context };
         let shared = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             control,
-            memory,
-            block,
             context,
             machine,
             failure: Mutex::new(None),
+            failed_at: OnceLock::new(),
             retired: Mutex::new(Retired::new()),
             in_flight: Mutex::new(0),
             landed: Condvar::new(),
@@ -85,7 +74,7 @@ impl Shared {
         self.context
     }
 
-    pub(crate) fn machine(&self) -> &CpuMachine {
+    pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }
 
@@ -93,16 +82,23 @@ impl Shared {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Heap offset `offset` of this PE, `bytes` of which the caller knows to be on the heap.
-    pub(crate) fn own(&self, offset: u64, bytes: usize) -> *mut u8 {
-        debug_assert!(offset + bytes as u64 <= self.context.heap_bytes);
-        self.memory.base().wrapping_add(self.context.pe as usize * self.memory.stride() + offset as usize)
+    /// Copies bytes of this PE's heap, which the caller knows to be on it.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), WorldFailure> {
+        self.kept(self.machine.read(offset, out))
+    }
+
+    /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), WorldFailure> {
+        self.kept(self.machine.write(offset, bytes))
     }
 
     /// Zeroes this PE's copy of an object.
-    pub(crate) fn zero(&self, offset: u64, bytes: usize) {
-        // SAFETY: objects that the allocator gave are on the heap, which `memory` keeps mapped.
-        unsafe { cpu::zero_for_host(self.own(offset, bytes), bytes) }
+    pub(crate) fn zero(&self, offset: u64, bytes: usize) -> Result<(), WorldFailure> {
+        self.kept(self.machine.zero(offset, bytes))
+    }
+
+    fn kept<R>(&self, outcome: Result<R, CudaError>) -> Result<R, WorldFailure> {
+        outcome.map_err(|error| self.machine_failed(&error))
     }
 
     /// The first failure, where there is one.
@@ -121,11 +117,16 @@ impl Shared {
 
     /// Whether no launch is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        *self.in_flight() == 0
+        *self.in_flight() == 0 && self.machine.is_idle()
     }
 
     /// Waits until no launch is in flight.
     pub(crate) fn wait_idle(&self) {
+        if let Machine::Cuda(pe) = &self.machine {
+            for lane in pe.lanes() {
+                self.wait_for_lane(&lane, lane.submitted());
+            }
+        }
         let mut count = self.in_flight();
         while *count > 0 {
             count = self.landed.wait(count).unwrap_or_else(PoisonError::into_inner);
@@ -138,12 +139,48 @@ impl Shared {
             BlockEnd::Panicked(message) => {
                 self.fail(WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, message }, abi::Abort::Fault);
             }
-            BlockEnd::Done => {
-                if let Some(fault) = self.fault() {
-                    self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+            BlockEnd::Done => self.look_for_fault(),
+        }
+    }
+
+    /// Takes note of a fault that kernels have left.
+    pub(crate) fn look_for_fault(&self) {
+        if let Some(fault) = self.fault() {
+            self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+        }
+    }
+
+    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Once the world has failed
+    /// it waits for a while only: a kernel that waits for nothing does not hear of it.
+    pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {
+        let patient = || {
+            self.look_for_fault();
+            self.failed_at.get().is_none_or(|failed| failed.elapsed() < GRACE)
+        };
+        match lane.wait_for(count, patient) {
+            Ok(true) => self.look_for_fault(),
+            Ok(false) => {
+                tracing::error!(
+                    pe = self.pe(),
+                    "a kernel goes on {GRACE:?} after the world failed; its memory is kept"
+                );
+                if let Machine::Cuda(pe) = &self.machine {
+                    pe.abandon();
                 }
             }
+            Err(error) => {
+                self.machine_failed(&error);
+            }
         }
+    }
+
+    /// What the machine cannot do ends the world. Gives the first failure, which is the one that is told.
+    fn machine_failed(&self, error: &CudaError) -> WorldFailure {
+        // A kernel that left a fault ends in order; a trap leaves both, and its record says more.
+        self.look_for_fault();
+        let failure = WorldFailure::Device { pe: self.pe(), message: error.to_string() };
+        self.fail(failure.clone(), abi::Abort::Fault);
+        self.check().err().unwrap_or(failure)
     }
 
     /// Takes note that the proxy can go on no more.
@@ -186,9 +223,10 @@ impl Shared {
         if is_first {
             tracing::error!(pe = self.pe(), "{failure}");
             *first = Some(failure);
+            self.failed_at.get_or_init(Instant::now);
         }
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.block.0.get()).abort) };
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.machine.control()).abort) };
         // Kernels that see it end; the failure was stored before, under the lock that `check` takes.
         let _first_reason_stays = word.compare_exchange(0, abort as u32, Ordering::Release, Ordering::Relaxed);
         is_first
@@ -196,7 +234,7 @@ impl Shared {
 
     /// The fault that the device left, once it is complete.
     fn fault(&self) -> Option<Fault> {
-        let block = self.block.0.get();
+        let block = self.machine.control();
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let state = unsafe { AtomicU32::from_ptr(&raw mut (*block).fault_state) };
         if state.load(Ordering::Acquire) != 2 {

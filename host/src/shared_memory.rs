@@ -5,14 +5,14 @@
 //! before anyone touches them, so an access cannot find that there are none left.
 
 mod available;
-mod hand_over;
+pub(crate) mod hand_over;
 
 use crate::bootstrap::{Control, ControlError};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ pub(crate) fn reserve(control: &Control, heap_bytes: usize) -> Result<Reservatio
             mapping.ok_or(ReserveError::Apart)?
         }
         None => {
-            let fd = hand_over::share(control, bytes, || create(control, heap_bytes, bytes))?;
+            let fd = share(control, heap_bytes, bytes)?;
             Arc::new(map_everywhere(control, &fd, bytes)?)
         }
     };
@@ -173,6 +173,26 @@ fn create(control: &Control, heap_bytes: usize, bytes: usize) -> Result<OwnedFd,
     }
     rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system(control, "sealing shared memory"))?;
     Ok(fd)
+}
+
+/// PE 0 makes the memory and hands it to the others.
+fn share(control: &Control, heap_bytes: usize, bytes: usize) -> Result<OwnedFd, ReserveError> {
+    let made = (control.pe() == 0).then(|| create(control, heap_bytes, bytes)).transpose();
+    let made = agree(control, made)?;
+    let handed = hand_over::exchange(control, made.as_ref().map(AsFd::as_fd))?;
+    let fd = handed.and_then(|all| match (made, all.into_iter().next().flatten()) {
+        (Some(made), _) => Ok(made),
+        (None, handed) => sealed(handed, bytes),
+    });
+    agree(control, fd.map_err(system(control, "handing memory over")))
+}
+
+/// Believes a descriptor only if it is memory of the right size, and sealed.
+fn sealed(fd: Option<OwnedFd>, bytes: usize) -> io::Result<OwnedFd> {
+    let refused = || io::Error::new(io::ErrorKind::InvalidData, "the descriptor is not the memory that was agreed on");
+    let fd = fd.ok_or_else(refused)?;
+    let size = rustix::fs::fstat(&fd)?.st_size as u64;
+    if size == bytes as u64 && rustix::fs::fcntl_get_seals(&fd)? == SEALS { Ok(fd) } else { Err(refused()) }
 }
 
 /// Finds an address that is free in all PEs: PE 0 proposes, all try, all tell.

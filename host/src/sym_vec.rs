@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use congruent_device::{Element, KernelArg, Pod, Sym, cpu};
+use congruent_device::{Element, KernelArg, Pod, Sym};
 
 use crate::AccessError;
 use crate::shared::Shared;
@@ -42,7 +42,7 @@ impl<T: Element> SymVec<T> {
 }
 
 impl<T: Pod> SymVec<T> {
-    /// This PE's copy.
+    /// This PE's copy. Zeros where the machine has failed, as [`World::check`](crate::World::check) then tells.
     ///
     /// # Ordering
     /// None against kernels in flight: [`synchronize`](crate::World::synchronize) first.
@@ -56,13 +56,10 @@ impl<T: Pod> SymVec<T> {
     /// As [`to_vec`](SymVec::to_vec).
     ///
     /// # Errors
-    /// Where they are not all inside; nothing is copied.
+    /// Where they are not all inside, and nothing is copied; or the machine has failed.
     pub fn read(&self, at: usize, out: &mut [T]) -> Result<(), AccessError> {
         let part = self.part(at, out.len())?;
-        let from = self.shared.own(part.offset(), part.bytes());
-        // SAFETY: `part` is on this PE's heap, which `shared` keeps mapped, and as long as `out`.
-        unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr().cast(), from, part.bytes()) };
-        Ok(())
+        Ok(self.shared.read(part.offset(), bytemuck::cast_slice_mut(out))?)
     }
 
     /// Copies `values` over this PE's elements from `at` on.
@@ -71,13 +68,10 @@ impl<T: Pod> SymVec<T> {
     /// A kernel launched afterwards by this PE sees them.
     ///
     /// # Errors
-    /// Where they are not all inside; nothing is copied.
+    /// Where they are not all inside, and nothing is copied; or the machine has failed.
     pub fn write(&self, at: usize, values: &[T]) -> Result<(), AccessError> {
         let part = self.part(at, values.len())?;
-        let to = self.shared.own(part.offset(), part.bytes());
-        // SAFETY: `part` is on this PE's heap, which `shared` keeps mapped, and as long as `values`.
-        unsafe { cpu::copy_bytes_for_host(to, values.as_ptr().cast(), part.bytes()) };
-        Ok(())
+        Ok(self.shared.write(part.offset(), bytemuck::cast_slice(values))?)
     }
 
     /// Stores `value` in every element of this PE's copy.
@@ -119,9 +113,8 @@ pub(crate) fn read_own<T: Pod>(shared: &Shared, sym: Sym<T>) -> Vec<T> {
         return Vec::new();
     }
     let mut copy = vec![T::zeroed(); sym.len()];
-    let start = shared.own(sym.offset(), sym.bytes());
-    // SAFETY: the object is on this PE's heap, as was just checked, which `shared` keeps mapped, and `copy` is as long.
-    unsafe { cpu::copy_bytes_for_host(copy.as_mut_ptr().cast(), start, sym.bytes()) };
+    // What cannot be read any more stays zero; the world has failed then, and says so at the next call.
+    let _failure_is_kept = shared.read(sym.offset(), bytemuck::cast_slice_mut(&mut copy));
     copy
 }
 

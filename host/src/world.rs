@@ -78,7 +78,7 @@ impl World {
     /// What runs the kernels, in a line.
     pub fn machine(&self) -> String {
         let route = if self.shared.context().routes == 0 { "" } else { ", every peer through the proxy" };
-        format!("cpu, width {}{route}", self.shared.machine().width())
+        format!("{}{route}", self.shared.machine().describe())
     }
 
     /// The bytes that kernels of this PE have moved, where they are counted: `CONGRUENT_WATCH=1`, or a trace is written.
@@ -203,7 +203,7 @@ impl World {
         self.freeing = Retired::agree(&lists);
         self.shared.retired().settle(&self.freeing);
         for &offset in &self.freeing {
-            self.shared.zero(offset, self.allocator.size_of(offset).unwrap_or(0) as usize);
+            self.shared.zero(offset, self.allocator.size_of(offset).unwrap_or(0) as usize)?;
         }
         Ok(())
     }

@@ -14,3 +14,8 @@ fn collectives_of_sixteen() {
 fn flags_that_wrap_around() {
     threads(conformance::flags, &FLAGS);
 }
+
+#[test]
+fn protocols_that_take_turns() {
+    threads(conformance::protocols, &[(1, 2), (4, 2), (1, 4)]);
+}

@@ -76,6 +76,7 @@ pub(crate) struct End {
     pub(crate) start: *mut u8,
     pub(crate) form: Form,
     /// The word with the last flag, for those who sleep until it changes; of a plain end the first word, which nobody asks.
+    #[cfg_attr(target_arch = "nvptx64", expect(dead_code, reason = "nobody sleeps on a GPU"))]
     pub(crate) last: *mut u64,
     /// Where `start` is on its heap, and the PE that is to send: what a fault says.
     pub(crate) offset: u64,

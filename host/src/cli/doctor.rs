@@ -1,6 +1,7 @@
 //! `congruent doctor`: what this machine can do, what it lacks, and what to do about it.
 
 mod checks;
+mod cuda;
 
 use std::process::ExitCode;
 

@@ -8,7 +8,7 @@ use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
 use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
-use crate::select::{Parameters, Selector};
+use crate::select::Selector;
 use crate::sym_vec::read_own;
 use crate::tunables::Key;
 use crate::{CommError, Grid, Team, World};
@@ -201,7 +201,7 @@ impl World {
     /// The selector, once it is known that those of all PEs decide alike.
     fn agreed_selector(&mut self) -> Result<Selector, CommError> {
         let proxied = self.shared().context().routes != 0;
-        let machine = Parameters::cpu(self.shared().machine().width(), self.shared().machine().cores(), proxied);
+        let machine = self.shared().machine().parameters(proxied);
         let selector = Selector::from_tunables(self.tunables(), machine);
         let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();
         let mine: String = selector.as_ref().map_or_else(ToString::to_string, digest);

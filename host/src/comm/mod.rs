@@ -160,8 +160,7 @@ impl Comm {
             return Ok(self.selector.choose(collective, &call)?);
         };
         match select::check(collective, algorithm, protocol, &call) {
-            // What does not fit the scratch at once goes in several exchanges, which the selector would not choose.
-            Ok(()) | Err(Refusal::TooLong { .. }) => {}
+            Ok(()) => {}
             Err(Refusal::NoAlgorithm { .. }) => return Err(LaunchError::NoSuchKernel { collective, algorithm }),
             Err(refusal) => return Err(LaunchError::Forced { collective, algorithm, protocol, refusal }),
         }

@@ -7,6 +7,7 @@
 mod cores;
 mod fibers;
 mod nap;
+mod pe;
 mod solo;
 mod stream;
 
@@ -18,6 +19,7 @@ use std::time::Instant;
 use congruent_device::{Block, Ctx, abi, cpu::Lane};
 
 pub(crate) use cores::Cores;
+pub(crate) use pe::CpuPe;
 pub(crate) use stream::{CpuStream, Launch};
 
 use crate::watch::{BlockWatch, Watch};

@@ -57,11 +57,6 @@ impl CpuStream {
         }
     }
 
-    /// Waits until everything submitted so far is complete.
-    pub(crate) fn synchronize(&self) {
-        self.wait_for(self.submitted());
-    }
-
     /// How many launches it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
         self.progress.with(|counts| counts.submitted)

@@ -1,6 +1,6 @@
 //! What is known of a call when its algorithm is chosen.
 
-use congruent_collectives::{Datatype, Op, Protocol};
+use congruent_collectives::{Datatype, Op};
 
 /// What is known of a call when its algorithm is chosen. The same on every member of the team.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,19 +39,6 @@ pub enum Ll128State {
     Works,
 }
 
-/// The bytes that one member can send to each other in one step of a one-shot algorithm, through one block slot.
-///
-/// The slot holds a part for every member, twice, so that a call does not overwrite what a slow member has yet to read of
-/// the call before. LL spends half of it on flags, LL128 at most an eighth (a line of 64 bytes has one flag of 8).
-pub const fn one_shot_capacity(protocol: Protocol, members: usize, buffer: u64) -> u64 {
-    let part = buffer / (2 * if members == 0 { 1 } else { members as u64 });
-    match protocol {
-        Protocol::Simple => part,
-        Protocol::Ll => part / 2,
-        Protocol::Ll128 => part / 8 * 7,
-    }
-}
-
 #[cfg(test)]
 impl Circumstances {
     /// Members on one CPU machine, and a sum of floats.
@@ -67,18 +54,5 @@ impl Circumstances {
             buffer: 1 << 20,
             blocks: 1,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_holds_two_rounds_of_every_member() {
-        assert_eq!(one_shot_capacity(Protocol::Ll, 2, 1 << 20), 128 << 10);
-        assert_eq!(one_shot_capacity(Protocol::Ll, 64, 1 << 20), 4 << 10);
-        assert_eq!(one_shot_capacity(Protocol::Ll128, 4, 1 << 20), 112 << 10);
-        assert_eq!(one_shot_capacity(Protocol::Simple, 1, 1 << 20), 512 << 10);
     }
 }

@@ -23,9 +23,9 @@
 //! | both of these | multimem | 2 | 2(n-2) | (n-1)/n S/e | | |
 //! | broadcast, reduce | ring | n-1 | chunks | S + (n-2) C | S for reduce | a pipelined chain |
 //! | | tree | p | chunks | 2 S + (p-1) C | 2 S for reduce | a pipelined binary tree: two children |
-//! | broadcast | direct | 2 | n-2 | S | | members read the root's buffer at the same time |
+//! | broadcast | direct | 2 | 2(n-2) | (n-1)/n S | | each member copies one chunk to all |
 //! | | multimem | 2 | n-2 | S/e | | |
-//! | reduce | direct | 2 | n-2 | S | (n-1) S | the root reads all buffers |
+//! | reduce | direct | 2 | 2(n-2) | (n-1)/n S | | each member combines one chunk while it reads |
 //! | gather, scatter | direct | 2 | n-2 | (n-1)/n S | | the root's link |
 //! | all-to-all | one-shot | 1 | | (n-1)/n S | | |
 //! | | direct | 2 | 2(n-2) | (n-1)/n S | | |
@@ -90,7 +90,7 @@ fn work(machine: &Parameters, collective: Collective, algorithm: Algorithm, call
         Collective::AllReduce => all_reduce(machine, algorithm, call, n, p),
         Collective::Broadcast => rooted(machine, algorithm, call, n, p),
         Collective::Reduce if algorithm == Algorithm::Direct => {
-            Work { hops: 2.0, posts: n - 2.0, moved: bytes, reduced: (n - 1.0) * bytes }
+            Work { hops: 2.0, posts: 2.0 * (n - 2.0), moved: (n - 1.0) / n * bytes, reduced: 0.0 }
         }
         Collective::Reduce => {
             let moved = rooted(machine, algorithm, call, n, p);
@@ -147,7 +147,7 @@ fn rooted(machine: &Parameters, algorithm: Algorithm, call: &Circumstances, n: f
         Algorithm::Ring => (n - 1.0, chunks, bytes + (n - 2.0) * chunk),
         Algorithm::Tree => (p, chunks, 2.0 * bytes + (p - 1.0) * chunk),
         Algorithm::Multimem => (2.0, n - 2.0, bytes / machine.multicast_efficiency),
-        _ => (2.0, n - 2.0, bytes),
+        _ => (2.0, 2.0 * (n - 2.0), (n - 1.0) / n * bytes),
     };
     Work { hops, posts, moved, reduced: 0.0 }
 }

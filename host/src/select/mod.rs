@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use crate::tunables::{Key, TextKey, Tunables};
 
-pub use circumstances::{Circumstances, Ll128State, one_shot_capacity};
+pub use circumstances::{Circumstances, Ll128State};
 pub use cost::nanoseconds;
 pub use filter::{Filter, FilterError, Filtered, GENERAL};
 pub use parameters::{Cache, Origin, Parameters, ProtocolCost};

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
 
-use super::circumstances::{Circumstances, Ll128State, one_shot_capacity};
+use super::circumstances::{Circumstances, Ll128State};
 use super::support::{self, Members};
 
 /// Why an algorithm with a protocol is impossible for a call, in words that follow its name.
@@ -36,27 +36,19 @@ pub enum Refusal {
         /// The most that it is for.
         most: usize,
     },
-    /// The team's size is no power of two.
-    #[error("it is for teams of 1, 2, 4, 8, ... members, and this one has {members}")]
-    NotPowerOfTwo {
+    /// The team is too small.
+    #[error("it is for teams of more than {few} members, and this one has {members}")]
+    TooFewMembers {
         /// Members of the team.
         members: usize,
+        /// It is for more than so many.
+        few: usize,
     },
     /// Elements that do not pack into words.
     #[error("it packs elements into words of 8 bytes, and elements of {element} bytes do not divide them")]
     Element {
         /// Bytes of an element.
         element: usize,
-    },
-    /// More than the scratch holds.
-    #[error("CONGRUENT_BUFFSIZE={buffer} holds {fits} bytes of each member, and there are {bytes}: set it higher")]
-    TooLong {
-        /// Bytes that each member sends to each other through one block slot.
-        bytes: u64,
-        /// Bytes that fit.
-        fits: u64,
-        /// Bytes of the scratch of a block slot.
-        buffer: u64,
     },
     /// LL128 is off.
     #[error("LL128 is off unless CONGRUENT_LL128_ENABLE=1")]
@@ -100,7 +92,7 @@ pub fn check(
     let members = call.members;
     match row.members {
         Members::UpTo(most) if members > most => return Err(Refusal::TooManyMembers { members, most }),
-        Members::PowerOfTwo if !members.is_power_of_two() => return Err(Refusal::NotPowerOfTwo { members }),
+        Members::MoreThan(few) if members <= few => return Err(Refusal::TooFewMembers { members, few }),
         _ => {}
     }
     if algorithm == Algorithm::Multimem {
@@ -113,7 +105,7 @@ pub fn check(
     if protocol != Protocol::Simple {
         packets(protocol, call)?;
     }
-    if algorithm == Algorithm::OneShot { one_shot(collective, protocol, call) } else { Ok(()) }
+    Ok(())
 }
 
 fn multimem(collective: Collective, call: &Circumstances) -> Result<(), Refusal> {
@@ -142,14 +134,6 @@ fn packets(protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
         Ll128State::Failed if protocol == Protocol::Ll128 => Err(Refusal::Ll128Failed),
         _ => Ok(()),
     }
-}
-
-fn one_shot(collective: Collective, protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
-    // All-reduce sends all that a member has, the others a part of it to each.
-    let parts = if collective == Collective::AllReduce { 1 } else { call.members.max(1) as u64 };
-    let bytes = call.bytes.div_ceil(parts).div_ceil(u64::from(call.blocks.max(1)));
-    let fits = one_shot_capacity(protocol, call.members, call.buffer);
-    if bytes > fits { Err(Refusal::TooLong { bytes, fits, buffer: call.buffer }) } else { Ok(()) }
 }
 
 /// Whether it combines values.
@@ -197,9 +181,9 @@ mod tests {
         assert_eq!(check(Collective::Barrier, Direct, Simple, &of(8)), Ok(()));
         let refused = check(Collective::Barrier, Direct, Simple, &of(9));
         assert_eq!(refused, Err(Refusal::TooManyMembers { members: 9, most: 8 }));
-        assert_eq!(check(Collective::ReduceScatter, Recursive, Simple, &of(16)), Ok(()));
-        let refused = check(Collective::ReduceScatter, Recursive, Simple, &of(6));
-        assert_eq!(refused, Err(Refusal::NotPowerOfTwo { members: 6 }));
+        assert_eq!(check(Collective::Barrier, Recursive, Simple, &of(9)), Ok(()));
+        let refused = check(Collective::Barrier, Recursive, Simple, &of(8));
+        assert_eq!(refused, Err(Refusal::TooFewMembers { members: 8, few: 8 }));
     }
 
     #[test]
@@ -222,19 +206,6 @@ mod tests {
             assert_eq!(all_reduce(Tree, Ll128, &call), expected);
             assert_eq!(all_reduce(Tree, Ll, &call), Ok(()));
         }
-    }
-
-    #[test]
-    fn one_shot_ends_where_the_scratch_does() {
-        let call = |bytes| Circumstances::plain(4, bytes);
-        assert_eq!(all_reduce(OneShot, Ll, &call(64 << 10)), Ok(()));
-        let refused = all_reduce(OneShot, Ll, &call((64 << 10) + 1));
-        assert_eq!(refused, Err(Refusal::TooLong { bytes: 65537, fits: 65536, buffer: 1 << 20 }));
-        // Members of an all-gather send a quarter each, and two blocks half of that.
-        assert_eq!(check(Collective::AllGather, OneShot, Ll, &call(256 << 10)), Ok(()));
-        assert!(check(Collective::AllGather, OneShot, Ll, &call(512 << 10)).is_err());
-        let two = Circumstances { blocks: 2, ..call(512 << 10) };
-        assert_eq!(check(Collective::AllGather, OneShot, Ll, &two), Ok(()));
     }
 
     #[test]

@@ -31,22 +31,33 @@ pub enum Members {
     Any,
     /// Up to this many.
     UpTo(usize),
-    /// Powers of two.
-    PowerOfTwo,
+    /// More than this many.
+    MoreThan(usize),
 }
 
-/// Everything that exists. Of two that are equally fast, the one that stands first is chosen.
+impl Members {
+    /// Whether a team of so many is of these sizes.
+    pub const fn includes(self, members: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::UpTo(most) => members <= most,
+            Self::MoreThan(few) => members > few,
+        }
+    }
+}
+
+/// Everything that exists. A barrier is of one step or recursive by the team's size alone. Of two that are equally fast, the one that stands first is chosen.
 pub const SUPPORT: &[Supported] = &[
     row(AllReduce, OneShot, &[Ll, Ll128]).direct_only(),
     row(AllReduce, Direct, &[Simple]).direct_only(),
     row(AllReduce, Ring, &[Simple, Ll, Ll128]),
     row(AllReduce, Tree, &[Simple, Ll, Ll128]),
-    row(AllReduce, Recursive, &[Simple, Ll]),
+    row(AllReduce, Recursive, &[Simple, Ll, Ll128]),
     row(AllReduce, Multimem, &[Simple]).direct_only(),
     row(ReduceScatter, OneShot, &[Ll, Ll128]).direct_only(),
     row(ReduceScatter, Direct, &[Simple]).direct_only(),
     row(ReduceScatter, Ring, &[Simple, Ll, Ll128]),
-    row(ReduceScatter, Recursive, &[Simple]).of(Members::PowerOfTwo),
+    row(ReduceScatter, Recursive, &[Simple, Ll, Ll128]),
     row(ReduceScatter, Multimem, &[Simple]).direct_only(),
     row(AllGather, OneShot, &[Ll, Ll128]).direct_only(),
     row(AllGather, Direct, &[Simple]),
@@ -64,12 +75,12 @@ pub const SUPPORT: &[Supported] = &[
     row(Scatter, Direct, &[Simple]),
     row(AllToAll, OneShot, &[Ll, Ll128]).direct_only(),
     row(AllToAll, Direct, &[Simple]),
-    row(AllToAll, Bruck, &[Simple]),
+    row(AllToAll, Bruck, &[Simple, Ll, Ll128]),
     row(AllToAllV, Direct, &[Simple]),
     row(AllGatherV, Direct, &[Simple]),
     row(SendRecv, Direct, &[Simple]),
     row(Barrier, Direct, &[Simple]).of(Members::UpTo(8)),
-    row(Barrier, Recursive, &[Simple]),
+    row(Barrier, Recursive, &[Simple]).of(Members::MoreThan(8)),
 ];
 
 const fn row(collective: Collective, algorithm: Algorithm, protocols: &'static [Protocol]) -> Supported {
@@ -104,14 +115,16 @@ mod tests {
     #[test]
     fn every_collective_has_a_way_that_nothing_forbids() {
         for &collective in Collective::ALL {
-            let always = |row: &&Supported| {
-                row.collective == collective
-                    && !row.direct_only
-                    && row.members == Members::Any
-                    && row.algorithm != Multimem
-                    && row.protocols.contains(&Simple)
-            };
-            assert!(SUPPORT.iter().any(|row| always(&row)), "{collective}");
+            for members in [1, 2, 8, 9, 64] {
+                let always = |row: &Supported| {
+                    row.collective == collective
+                        && !row.direct_only
+                        && row.members.includes(members)
+                        && row.algorithm != Multimem
+                        && row.protocols.contains(&Simple)
+                };
+                assert!(SUPPORT.iter().any(always), "{collective} of {members}");
+            }
         }
     }
 
@@ -123,7 +136,7 @@ mod tests {
             assert!(!row.protocols.is_empty());
         }
         assert!(find(AllToAll, Bruck).is_some() && find(AllToAll, Ring).is_none());
-        assert_eq!(of(AllReduce).count(), 12);
+        assert_eq!(of(AllReduce).count(), 13);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn candidates_are_what_is_possible() {
     let selector = Selector::new(Parameters::cpu(1, 2, true));
     assert_eq!(selector.candidates(AllReduce, &call), [(Ring, Simple), (Tree, Simple), (Recursive, Simple)]);
     let everything = Circumstances { multicast: true, ll128: Ll128State::Works, ..Circumstances::plain(4, 1024) };
-    assert_eq!(selector.candidates(AllReduce, &everything).len(), 12);
+    assert_eq!(selector.candidates(AllReduce, &everything).len(), 13);
     let filtered = with(&[("CONGRUENT_ALGO", "tree,multimem"), ("CONGRUENT_PROTO", "^ll")]);
     assert_eq!(filtered.candidates(AllReduce, &everything), [(Tree, Simple), (Tree, Ll128), (Multimem, Simple)]);
 }
@@ -109,11 +109,10 @@ fn an_impossible_forced_choice_names_the_filter_and_every_reason() {
          reduce-scatter has no such algorithm; it has one-shot, direct, ring, recursive, multimem"
     );
     let both = with(&[("CONGRUENT_ALGO", "allreduce:one-shot"), ("CONGRUENT_PROTO", "ll,ll128")]);
-    let said = refused(&both, AllReduce, &Circumstances::plain(4, 1 << 20));
+    let said = refused(&both, AllReduce, &Circumstances { element: 16, ..Circumstances::plain(4, 1 << 20) });
     for part in [
         "CONGRUENT_ALGO=allreduce:one-shot with CONGRUENT_PROTO=ll,ll128 leaves no way for all-reduce",
-        "one-shot with ll: CONGRUENT_BUFFSIZE=1048576 holds 65536 bytes",
-        "one-shot with ll128: LL128 is off unless CONGRUENT_LL128_ENABLE=1",
+        "one-shot with ll/ll128: it packs elements into words of 8 bytes",
     ] {
         assert!(said.contains(part), "no `{part}` in: {said}");
     }

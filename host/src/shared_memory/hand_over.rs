@@ -1,14 +1,13 @@
-//! PE 0 hands the memory to the other processes: a descriptor, passed over a socket in a folder that only their user can
-//! enter, and that is gone once all have it.
+//! PEs of several processes hand each other memory: descriptors, passed over sockets in folders that only their user can
+//! enter, and that are gone once all have them.
 
-use super::{ReserveError, SEALS, agree, system};
-use crate::bootstrap::Control;
+use crate::bootstrap::{Control, ControlError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,33 +17,48 @@ use std::time::{Duration, Instant};
 /// All PEs are there and about to do this one thing, so they need not long.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Collective: what PE 0 makes, in every PE.
-pub(super) fn share(
+/// Collective: every PE gives a descriptor or nothing, and gets those of all the others, in PE order, with nothing in its
+/// own place.
+///
+/// The inner result is this PE's own; the others learn of a failure here only when they are told.
+pub(crate) fn exchange(
     control: &Control,
-    bytes: usize,
-    make: impl FnOnce() -> Result<OwnedFd, ReserveError>,
-) -> Result<OwnedFd, ReserveError> {
-    let mut made = None;
-    if control.pe() == 0 {
-        let counter = Counter::open().map_err(system(control, "making a place to hand memory over"));
-        made = Some(make().and_then(|fd| Ok((fd, counter?))));
-    }
-    let (own, failed) = match made {
-        Some(Ok(made)) => (Some(made), Ok(())),
-        Some(Err(error)) => (None, Err(error)),
-        None => (None, Ok(())),
-    };
-    agree(control, failed)?;
-    let place = own.as_ref().map(|(_, counter)| counter.socket().into_os_string().into_vec()).unwrap_or_default();
-    let place = control.all_gather(&place)?.into_iter().next().unwrap_or_default();
-    let outcome = match own {
-        Some((fd, counter)) => counter.serve(&fd, control.npes() - 1).map(|()| fd),
-        None => collect(Path::new(std::ffi::OsStr::from_bytes(&place)), bytes),
-    };
-    agree(control, outcome.map_err(system(control, "handing memory over")))
+    goods: Option<BorrowedFd<'_>>,
+) -> Result<io::Result<Vec<Option<OwnedFd>>>, ControlError> {
+    let counter = goods.map(|_| Counter::open()).transpose();
+    let socket = counter.as_ref().ok().and_then(Option::as_ref).map(Counter::socket);
+    let socket = socket.map(|path| path.into_os_string().into_vec()).unwrap_or_default();
+    let sockets = control.all_gather(&socket)?;
+    Ok(visit(control, counter, goods, &sockets))
 }
 
-/// PE 0's socket and the folder it is in.
+/// Nobody waits for anyone's turn: all queue up at every counter before they serve at their own, and what is handed over
+/// waits in its socket.
+fn visit(
+    control: &Control,
+    counter: io::Result<Option<Counter>>,
+    goods: Option<BorrowedFd<'_>>,
+    sockets: &[Vec<u8>],
+) -> io::Result<Vec<Option<OwnedFd>>> {
+    let until = Instant::now() + LIMIT;
+    let queue = |(pe, socket): (u32, &Vec<u8>)| {
+        let there = pe != control.pe() && !socket.is_empty();
+        there.then(|| connect(Path::new(std::ffi::OsStr::from_bytes(socket)))).transpose()
+    };
+    let queued: io::Result<Vec<_>> = (0..).zip(sockets).map(queue).collect();
+    let served = counter.and_then(|counter| match (counter, goods) {
+        (Some(counter), Some(goods)) => counter.serve(goods, control.npes() - 1, until),
+        _ => Ok(()),
+    });
+    // A PE that failed so far still takes what it queued for: the others count on it.
+    let collected = queued.and_then(|streams| {
+        let collect = |stream: Option<UnixStream>| stream.map(|stream| collect(&stream, until)).transpose();
+        streams.into_iter().map(collect).collect()
+    });
+    served.and(collected)
+}
+
+/// A socket and the folder it is in.
 struct Counter {
     folder: PathBuf,
     listener: UnixListener,
@@ -72,15 +86,14 @@ impl Counter {
     }
 
     /// Hands `fd` to that many processes of this user.
-    fn serve(self, fd: &OwnedFd, customers: u32) -> io::Result<()> {
-        let until = Instant::now() + LIMIT;
+    fn serve(self, fd: BorrowedFd<'_>, customers: u32, until: Instant) -> io::Result<()> {
         for _ in 0..customers {
             wait(&self.listener, until)?;
             let (stream, _) = self.listener.accept()?;
             same_user(&stream)?;
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut parcel = SendAncillaryBuffer::new(&mut space);
-            let fds = [fd.as_fd()];
+            let fds = [fd];
             if !parcel.push(SendAncillaryMessage::ScmRights(&fds)) {
                 return Err(ErrorKind::OutOfMemory.into());
             }
@@ -97,27 +110,27 @@ impl Drop for Counter {
     }
 }
 
-/// Takes the descriptor at `socket`, and believes it only if it is of this user, of the right size, and sealed.
-fn collect(socket: &Path, bytes: usize) -> io::Result<OwnedFd> {
+/// Queues up at another PE's counter, if it is of this user.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     same_user(&stream)?;
-    wait(&stream, Instant::now() + LIMIT)?;
+    Ok(stream)
+}
+
+/// Takes the descriptor that is handed over.
+fn collect(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
+    wait(stream, until)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut parcel = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let received =
-        rustix::net::recvmsg(&stream, &mut [IoSliceMut::new(&mut byte)], &mut parcel, RecvFlags::CMSG_CLOEXEC)?;
+        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut parcel, RecvFlags::CMSG_CLOEXEC)?;
     let fd = parcel.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
     let fd = fd.filter(|_| !received.flags.contains(ReturnFlags::CTRUNC));
-    let fd = fd.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "no descriptor came (too many open files?)"))?;
-    let size = rustix::fs::fstat(&fd)?.st_size as u64;
-    if size != bytes as u64 || rustix::fs::fcntl_get_seals(&fd)? != SEALS {
-        return Err(io::Error::new(ErrorKind::InvalidData, "the descriptor is not the memory that was agreed on"));
-    }
-    Ok(fd)
+    fd.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "no descriptor came (too many open files?)"))
 }
 
 fn same_user(stream: &UnixStream) -> io::Result<()> {
@@ -144,39 +157,51 @@ fn wait(socket: &impl AsFd, until: Instant) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use crate::bootstrap::local;
+    use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
     use std::thread;
 
-    fn memory(bytes: u64, seals: rustix::fs::SealFlags) -> OwnedFd {
-        let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    /// A descriptor that can be told from others.
+    fn memory(bytes: u64) -> OwnedFd {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, bytes).unwrap();
-        fcntl_add_seals(&fd, seals).unwrap();
         fd
     }
 
-    fn pass(fd: OwnedFd, bytes: usize) -> io::Result<OwnedFd> {
+    /// The sizes of what each PE gets, where `gives` says who gives; a PE's own is its index and one.
+    fn sizes(npes: usize, gives: impl Fn(u32) -> bool + Sync) -> Vec<Vec<Option<i64>>> {
+        let controls = local(npes).unwrap();
+        let get = |control: &Control| {
+            let own = gives(control.pe()).then(|| memory(u64::from(control.pe()) + 1));
+            let all = exchange(control, own.as_ref().map(AsFd::as_fd)).unwrap().unwrap();
+            control.all_gather(&[]).unwrap();
+            control.depart();
+            all.into_iter().map(|fd| fd.map(|fd| fstat(&fd).unwrap().st_size)).collect()
+        };
+        thread::scope(|scope| {
+            let running: Vec<_> = controls.iter().map(|control| scope.spawn(|| get(control))).collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn everyone_gets_what_the_others_give() {
+        let (a, b, c) = (Some(1), Some(2), Some(3));
+        assert_eq!(sizes(3, |_| true), [[None, b, c], [a, None, c], [a, b, None]]);
+    }
+
+    #[test]
+    fn those_who_give_nothing_still_get() {
+        let a = Some(1);
+        assert_eq!(sizes(3, |pe| pe == 0), [[None, None, None], [a, None, None], [a, None, None]]);
+        assert_eq!(sizes(2, |_| false), [[None, None], [None, None]]);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_beyond_the_limit() {
         let counter = Counter::open().unwrap();
-        let (socket, folder) = (counter.socket(), counter.folder.clone());
-        let outcome = thread::scope(|scope| {
-            let serving = scope.spawn(|| counter.serve(&fd, 1));
-            let outcome = collect(&socket, bytes);
-            serving.join().unwrap().unwrap();
-            outcome
-        });
-        assert!(!folder.exists());
-        outcome
-    }
-
-    #[test]
-    fn sealed_memory_of_the_right_size_is_taken() {
-        assert!(pass(memory(4096, SEALS), 4096).is_ok());
-    }
-
-    #[test]
-    fn other_memory_is_refused() {
-        for (fd, bytes) in [(memory(4096, SEALS), 8192), (memory(4096, rustix::fs::SealFlags::SHRINK), 4096)] {
-            assert_eq!(pass(fd, bytes).unwrap_err().kind(), ErrorKind::InvalidData);
-        }
+        let fd = memory(1);
+        assert_eq!(counter.serve(fd.as_fd(), 1, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
     #[test]

@@ -125,3 +125,17 @@ fn more_than_there_is_is_refused() {
         assert!(outcome.as_ref().is_some_and(|error| error.to_string().contains(asked)), "{outcome:?}");
     }
 }
+
+#[test]
+fn only_sealed_memory_of_the_right_size_is_believed() {
+    let memory = |seals| {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+        Some(fd)
+    };
+    assert!(sealed(memory(SEALS), 4096).is_ok());
+    for (fd, bytes) in [(memory(SEALS), 8192), (memory(SealFlags::SHRINK), 4096), (None, 4096)] {
+        assert_eq!(sealed(fd, bytes).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

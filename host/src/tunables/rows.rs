@@ -3,6 +3,7 @@
 use congruent_collectives::{Algorithm, Protocol};
 
 use super::verbosity::Verbosity;
+use crate::machine::MachineKind;
 use crate::select::Filter;
 
 /// A tunable that is a number.
@@ -49,6 +50,12 @@ pub enum TextKey {
     Debug,
     /// `CONGRUENT_DEBUG_SUBSYS`.
     DebugSubsys,
+    /// `CONGRUENT_MACHINE`.
+    Machine,
+    /// `CONGRUENT_DEVICE`.
+    Device,
+    /// `CONGRUENT_PTX`.
+    Ptx,
 }
 
 /// A number's row in the table that `congruent info` prints.
@@ -185,7 +192,7 @@ pub const TABLE: [Tunable; 11] = [
 ];
 
 /// All tunables that are text.
-pub const TEXTS: [TextTunable; 6] = [
+pub const TEXTS: [TextTunable; 9] = [
     TextTunable {
         key: TextKey::Algo,
         name: "CONGRUENT_ALGO",
@@ -227,6 +234,27 @@ pub const TEXTS: [TextTunable; 6] = [
         meaning: "of these parts only; of all but these after ^",
         form: "init,coll or ^proxy",
         check: |text| Verbosity::parse(None, Some(text)).map(drop),
+    },
+    TextTunable {
+        key: TextKey::Machine,
+        name: "CONGRUENT_MACHINE",
+        meaning: "what runs kernels; auto, as when it is unset, takes GPUs where every PE has one",
+        form: "auto or cpu or cuda",
+        check: |text| MachineKind::parse(text).map(drop).ok_or_else(|| "expected auto, cpu or cuda".to_owned()),
+    },
+    TextTunable {
+        key: TextKey::Device,
+        name: "CONGRUENT_DEVICE",
+        meaning: "the GPU of this PE, of those that CUDA_VISIBLE_DEVICES leaves; unset, PEs take turns",
+        form: "0",
+        check: |text| text.parse::<u32>().map(drop).map_err(|_| "expected the index of a GPU, from 0 on".to_owned()),
+    },
+    TextTunable {
+        key: TextKey::Ptx,
+        name: "CONGRUENT_PTX",
+        meaning: "PTX for kernels whose crates embed none, as congruent-build writes it",
+        form: "a file or two.ptx,files.ptx",
+        check: path,
     },
 ];
 

@@ -1,8 +1,8 @@
 //! Flags that wrap around: packets whose flags have so few bits that a stale one would soon be taken for new.
 
-use congruent::collectives::{Layout, Protocol};
+use congruent::collectives::{Layout, Op, Protocol, Reduction};
 use congruent::device::Semaphore;
-use congruent::{Error, Grid, World};
+use congruent::{Error, Grid, World, kernels};
 use congruent_test_kernels::collectives::delay;
 
 use super::machines::all_shapes;
@@ -32,6 +32,41 @@ pub fn flags(world: &mut World) -> Result<(), Error> {
                 bench.once(world, way, len)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Simple calls leave data in a queue whose words look like packets with the flag that a call over LL awaits next; then a member
+/// is late with its packets. Whoever had one queue for both protocols would take that data for the packets.
+pub fn protocols(world: &mut World) -> Result<(), Error> {
+    const WORDS: usize = 64;
+    const DEPTH: u32 = Layout::DEPTH as u32;
+    let (n, me) = (world.npes() as u32, world.pe().index() as u32);
+    let plan = world.plan(Layout::new(world.team(), 1))?;
+    let (dst, src) = (world.alloc::<u32>(WORDS)?, world.alloc::<u32>(WORDS)?);
+    let never = world.alloc::<Semaphore>(1)?;
+    let stream = world.stream()?;
+    let max = Reduction::new::<u32>(Op::Max, None);
+    let max = max.unwrap_or_else(|| panic!("there is a maximum of integers"));
+    let call = |protocol, first: u32, rest: u32| {
+        let values: Vec<u32> = (0..WORDS as u32).map(|i| if i % 2 == 0 { first } else { rest }).collect();
+        src.write(0, &values)?;
+        let (to, from) = (dst.view().cast(), src.view().cast());
+        let args = (world.team(), to, from, max, 0, plan.view().over(protocol), 1);
+        world.run(&stream, kernels::all_reduce_recursive, Grid::one(32), args)?;
+        Ok::<_, Error>(dst.to_vec())
+    };
+    for round in 0..8 {
+        // Every call is one piece, and the flag of a piece is its number, from 1 on.
+        let awaited = (DEPTH + 1) * (round + 1);
+        for _ in 0..DEPTH {
+            assert_eq!(call(Protocol::Simple, awaited, u32::MAX)?, [awaited, u32::MAX].repeat(WORDS / 2));
+        }
+        if round % n == me {
+            world.launch(&stream, delay, Grid::one(1), (never.view(), LATE_US))?;
+        }
+        let most = 10 * round + n - 1;
+        assert_eq!(call(Protocol::Ll, 10 * round + me, me)?, [most, n - 1].repeat(WORDS / 2), "round {round}");
     }
     Ok(())
 }

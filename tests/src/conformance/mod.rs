@@ -30,7 +30,7 @@ pub use atomics::atomics;
 pub use bulk::bulk;
 pub use collectives::collectives;
 pub use direct::direct;
-pub use flags::flags;
+pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
 pub use machines::{Shape, processes, processes_with_multicast, proxied, threads, threads_with_multicast};

@@ -2,7 +2,7 @@
 
 use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction, View};
 use congruent::device::{Sym, TeamView, World as WorldTag};
-use congruent::select::{Members, SUPPORT};
+use congruent::select::SUPPORT;
 use congruent::{Error, Grid, Stream, World, kernels};
 
 /// An algorithm of a collective, over a protocol.
@@ -26,12 +26,7 @@ impl Way {
     }
 
     fn those(members: usize, wanted: impl Fn(Algorithm) -> bool) -> Vec<Self> {
-        let fits = |fit: Members| match fit {
-            Members::Any => true,
-            Members::UpTo(most) => members <= most,
-            Members::PowerOfTwo => members.is_power_of_two(),
-        };
-        let rows = SUPPORT.iter().filter(|row| wanted(row.algorithm) && fits(row.members));
+        let rows = SUPPORT.iter().filter(|row| wanted(row.algorithm) && row.members.includes(members));
         let of_row = |row: &'static congruent::select::Supported| {
             let way = |&protocol| Self { collective: row.collective, algorithm: row.algorithm, protocol };
             row.protocols.iter().map(way)

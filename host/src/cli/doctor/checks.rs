@@ -18,10 +18,10 @@ use crate::{Error, Grid, World};
 /// Looks at everything, the indispensable first.
 pub(super) fn all() -> Vec<Line> {
     let cpu = [cores(), memory(), memfd(), futex_wait(), pidfd(), world(), open_files(), huge_pages()];
-    let gpu = [driver(), device_rustc(), ptxas()];
+    let compilers = [device_rustc(), ptxas()];
     let network = [rdma()];
     let comparison = [open_mpi()];
-    cpu.into_iter().chain(gpu).chain(network).chain(comparison).collect()
+    cpu.into_iter().chain(super::cuda::lines()).chain(compilers).chain(network).chain(comparison).collect()
 }
 
 fn cores() -> Line {
@@ -135,21 +135,6 @@ fn chosen(modes: &str) -> Option<&str> {
     modes.split_once('[')?.1.split_once(']').map(|(mode, _)| mode)
 }
 
-fn driver() -> Line {
-    let subject = "NVIDIA GPU";
-    let device = Path::new("/dev/nvidiactl").exists();
-    let library = library("libcuda.so.1");
-    let not_yet = "this version has no CUDA machine: kernels run on the CPU, and their PTX can be built and linted";
-    match (device, library) {
-        (true, Some(library)) => {
-            Line::note(subject, format!("device and driver ({}) are there", library.display()), not_yet)
-        }
-        (true, None) => Line::note(subject, "a device, but no libcuda.so.1", not_yet),
-        (false, Some(_)) => Line::note(subject, "the driver's library, but no device", not_yet),
-        (false, None) => Line::note(subject, "none", not_yet),
-    }
-}
-
 fn device_rustc() -> Line {
     let subject = "device rustc";
     let named = env::var_os("CONGRUENT_DEVICE_RUSTC").map(PathBuf::from);
@@ -233,7 +218,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// A shared library where the loader would look for it.
-fn library(name: &str) -> Option<PathBuf> {
+pub(super) fn library(name: &str) -> Option<PathBuf> {
     const FOLDERS: [&str; 6] = [
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib/aarch64-linux-gnu",

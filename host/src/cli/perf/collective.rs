@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Collective, Datatype, Layout, Listed, Op, Reduction, Transfer, Typed};
+use congruent_collectives::{Collective, Datatype, Job, Layout, Listed, Op, Reduction, Transfer, Typed};
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
 
@@ -208,17 +208,10 @@ impl<T: Typed + Sample> Case for Timed<T> {
 
     fn path(&self, _world: &World, row: Row) -> Path {
         let Way { algorithm, protocol, chosen } = row.way;
-        let Seat { collective, npes, .. } = self.seat;
-        let wire_bytes = wire::wire_bytes(wire::Call {
-            collective,
-            algorithm,
-            protocol,
-            members: npes,
-            bytes: self.count(row) * self.unit(),
-            element: size_of::<T>(),
-            blocks: self.grid.blocks,
-            layout: *self.plan.shape(),
-        });
+        let Seat { collective, root, .. } = self.seat;
+        let (bytes, in_place, blocks) = (self.count(row) * self.unit(), row.in_place, self.grid.blocks as usize);
+        let job = Job { collective, algorithm, protocol, root, bytes, in_place, blocks };
+        let wire_bytes = wire::wire_bytes(self.plan.shape(), &job, size_of::<T>());
         Path { algorithm: algorithm.name(), protocol: protocol.name(), chosen, wire_bytes }
     }
 
@@ -356,9 +349,7 @@ mod tests {
             for npes in 1..=8 {
                 for (name, wrong, moved, wire) in counted(collective, npes, &[48, 10_004, 96 << 10]) {
                     assert_eq!(wrong, 0, "{name} on {npes} PEs");
-                    // Halves of halves are rounded up to whole pieces of 128 bytes.
-                    let near = moved.abs_diff(wire) <= moved / 100;
-                    assert!(near, "{name} on {npes} PEs: {moved} bytes moved, {wire} foretold");
+                    assert_eq!(moved, wire, "{name} on {npes} PEs");
                 }
             }
         }

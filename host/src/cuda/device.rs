@@ -1,0 +1,226 @@
+//! The devices, and which of them a PE computes on.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+
+use super::agree::gather;
+use super::driver::Driver;
+use super::error::CudaError;
+use crate::bootstrap::Control;
+
+/// What tells one device from all others, also between processes that number them differently.
+pub(crate) type Uuid = [u8; 16];
+
+/// What a device is and can do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Properties {
+    /// Its index among those that this process sees.
+    pub(crate) ordinal: u32,
+    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
+    /// Compute capability.
+    pub(crate) compute: (u32, u32),
+    /// Streaming multiprocessors.
+    pub(crate) sms: u32,
+    /// In bytes.
+    pub(crate) memory: u64,
+    /// Whether addresses and memory can be managed apart, which the heap rests on.
+    pub(crate) virtual_memory: bool,
+    /// Whether memory can be handed to other processes as a file descriptor.
+    pub(crate) posix_handles: bool,
+    /// Whether memory can be handed to other hosts of an NVLink fabric.
+    pub(crate) fabric_handles: bool,
+    /// Whether one store can reach many devices.
+    pub(crate) multicast: bool,
+    /// Whether network cards can reach the heap.
+    pub(crate) rdma: bool,
+    /// Whether all blocks of a launch can be promised to run at once.
+    pub(crate) cooperative: bool,
+}
+
+impl Properties {
+    /// Of all devices that this process sees. Nothing is started on them.
+    pub(crate) fn all(driver: &Driver) -> Result<Vec<Self>, CudaError> {
+        let mut count: c_int = 0;
+        // SAFETY: the place for the number is there.
+        unsafe { driver.device_get_count(&raw mut count) }?;
+        (0..count).map(|ordinal| Self::of(driver, ordinal)).collect()
+    }
+
+    fn of(driver: &Driver, ordinal: c_int) -> Result<Self, CudaError> {
+        let mut device: CUdevice = 0;
+        // SAFETY: the place for the device is there.
+        unsafe { driver.device_get(&raw mut device, ordinal) }?;
+        let mut name = [0_u8; 256];
+        // SAFETY: the place is as long as is said, and the device is of `cuDeviceGet`.
+        unsafe { driver.device_get_name(name.as_mut_ptr().cast(), name.len() as c_int, device) }?;
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: as above.
+        unsafe { driver.device_get_uuid(&raw mut uuid, device) }?;
+        let mut memory = 0;
+        // SAFETY: as above.
+        unsafe { driver.device_total_mem(&raw mut memory, device) }?;
+        let number = |attribute| {
+            let mut value: c_int = 0;
+            // SAFETY: as above.
+            unsafe { driver.device_get_attribute(&raw mut value, attribute, device) }?;
+            Ok::<_, CudaError>(u32::try_from(value).unwrap_or(0))
+        };
+        // A driver that does not know an attribute does not know what it stands for either.
+        let can = |attribute| number(attribute).is_ok_and(|value| value != 0);
+        Ok(Self {
+            ordinal: device.unsigned_abs(),
+            name,
+            uuid: uuid.bytes.map(|byte| byte as u8),
+            compute: (
+                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            sms: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            memory: memory as u64,
+            virtual_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
+            posix_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
+            fabric_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
+            multicast: can(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
+            rdma: can(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+            cooperative: can(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH),
+        })
+    }
+
+    /// What the machine needs and this device lacks.
+    pub(crate) fn lacks(&self) -> Option<&'static str> {
+        if !self.virtual_memory {
+            return Some("virtual memory management (cuMemCreate and cuMemMap)");
+        }
+        (!self.cooperative).then_some("launching all blocks of a kernel at once")
+    }
+}
+
+/// The device of one PE, with its primary context.
+pub(crate) struct Device {
+    pub(crate) properties: Properties,
+    context: Arc<CudaContext>,
+    /// The devices of all PEs, in PE order.
+    uuids: Vec<Uuid>,
+    /// The devices that this process sees.
+    visible: Vec<Uuid>,
+}
+
+impl Device {
+    /// Collective: the device of this PE, which is `asked` or else the PEs' turn: PE 0 has the first, PE 1 the second,
+    /// and from the first again when there are more PEs than devices.
+    ///
+    /// Which devices there are, and in which order, the user tells the driver by `CUDA_VISIBLE_DEVICES`.
+    pub(crate) fn choose(driver: &'static Driver, control: &Control, asked: Option<u32>) -> Result<Self, CudaError> {
+        // All PEs are on one host, so a PE's index is its index there.
+        let chosen = if control.same_host() { Self::open(driver, asked, control.pe()) } else { Err(CudaError::Apart) };
+        let uuids =
+            gather(control, chosen.as_ref().map_err(Clone::clone).map(|chosen| chosen.properties.uuid.to_vec()))?;
+        let mut chosen = chosen?;
+        chosen.uuids = uuids.into_iter().map(|uuid| uuid.try_into().unwrap_or_default()).collect();
+        Ok(chosen)
+    }
+
+    fn open(driver: &Driver, asked: Option<u32>, turn: u32) -> Result<Self, CudaError> {
+        let devices = Properties::all(driver)?;
+        let ordinal = pick(devices.len(), asked, turn)?;
+        let visible = devices.iter().map(|device| device.uuid).collect();
+        let properties = devices.into_iter().nth(ordinal).ok_or(CudaError::NoDevice)?;
+        if let Some(what) = properties.lacks() {
+            return Err(CudaError::Unsupported { what, device: properties.name });
+        }
+        let context = CudaContext::new(ordinal).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
+        Ok(Self { properties, context, uuids: Vec::new(), visible })
+    }
+
+    /// The device's primary context, which all PEs of a process on this device share.
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// How many PEs of the job compute on this device, this one included.
+    pub(crate) fn sharing(&self) -> u32 {
+        self.uuids.iter().filter(|uuid| **uuid == self.properties.uuid).count() as u32
+    }
+
+    /// The PEs that compute on other devices.
+    pub(super) fn elsewhere(&self) -> impl Iterator<Item = (u32, &Uuid)> {
+        (0..).zip(&self.uuids).filter(|(_, uuid)| **uuid != self.properties.uuid)
+    }
+
+    /// The index in this process of PE `pe`'s device, unless this process does not see it.
+    pub(super) fn ordinal_of(&self, pe: u32) -> Option<c_int> {
+        let uuid = self.uuids.get(pe as usize)?;
+        self.visible.iter().position(|visible| visible == uuid).and_then(|ordinal| ordinal.try_into().ok())
+    }
+
+    /// This device's index as the driver writes it.
+    pub(super) fn ordinal(&self) -> c_int {
+        self.context.cu_device()
+    }
+
+    /// Makes the context the calling thread's, as calls about memory need it.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        self.context.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
+    }
+
+    /// How much memory of the device is free, and how much it has, in bytes.
+    pub(crate) fn free_memory(&self, driver: &Driver) -> Result<(u64, u64), CudaError> {
+        self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the places for both numbers are there, and this thread has a context.
+        unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+/// Which of `count` devices.
+fn pick(count: usize, asked: Option<u32>, turn: u32) -> Result<usize, CudaError> {
+    match asked {
+        _ if count == 0 => Err(CudaError::NoDevice),
+        Some(ordinal) if ordinal as usize >= count => Err(CudaError::NoSuchDevice { ordinal, count: count as u32 }),
+        Some(ordinal) => Ok(ordinal as usize),
+        None => Ok(turn as usize % count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pes_take_turns_on_devices_unless_one_is_asked_for() {
+        let turns: Vec<_> = (0..5).map(|pe| pick(2, None, pe).unwrap()).collect();
+        assert_eq!(turns, [0, 1, 0, 1, 0]);
+        assert_eq!(pick(2, Some(1), 0), Ok(1));
+        assert_eq!(pick(2, Some(2), 0), Err(CudaError::NoSuchDevice { ordinal: 2, count: 2 }));
+        assert_eq!(pick(0, None, 0), Err(CudaError::NoDevice));
+        assert_eq!(pick(0, Some(0), 0), Err(CudaError::NoDevice));
+    }
+
+    #[test]
+    fn a_device_without_virtual_memory_is_refused_for_that() {
+        let mut device = Properties {
+            ordinal: 0,
+            name: "a device".into(),
+            uuid: [0; 16],
+            compute: (9, 0),
+            sms: 132,
+            memory: 1 << 30,
+            virtual_memory: true,
+            posix_handles: true,
+            fabric_handles: false,
+            multicast: false,
+            rdma: false,
+            cooperative: true,
+        };
+        assert_eq!(device.lacks(), None);
+        device.virtual_memory = false;
+        assert!(device.lacks().is_some_and(|what| what.contains("virtual memory")));
+    }
+}

@@ -1,0 +1,71 @@
+//! PTX from files, for kernels whose crates embed none.
+
+use std::sync::{Mutex, PoisonError};
+
+use congruent_device::Module;
+
+use super::CudaError;
+
+/// Every file that was ever read. Modules are known by their addresses, so they stay.
+static FILES: Mutex<Vec<&'static Module>> = Mutex::new(Vec::new());
+
+/// Reads the files that `CONGRUENT_PTX` names, each once in a process.
+pub(super) fn read(list: &str) -> Result<(), CudaError> {
+    for path in list.split(',').map(str::trim) {
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.iter().any(|file| file.name == path) {
+            continue;
+        }
+        let refused = |reason: String| CudaError::PtxFile { path: path.to_owned(), reason };
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let arch = target(&text).ok_or_else(|| refused("it has no line `.target sm_NN`".to_owned()))?.to_owned();
+        let images = vec![(&*arch.leak(), &*text.leak())].leak();
+        files.push(Box::leak(Box::new(Module { name: path.to_owned().leak(), images })));
+    }
+    Ok(())
+}
+
+/// The file with a kernel, of those with the newest architecture that the device can run.
+pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Option<&'static Module> {
+    let entry = format!(".entry {kernel}(");
+    let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let fits = files.iter().filter_map(|file| {
+        let (arch, text) = super::module::image(file, compute).ok()?;
+        text.contains(&entry).then_some((super::module::number(arch), *file))
+    });
+    fits.max_by_key(|(number, _)| *number).map(|(_, file)| file)
+}
+
+/// The architecture that PTX is for: `sm_90`.
+fn target(text: &str) -> Option<&str> {
+    let named = text.lines().find_map(|line| line.strip_prefix(".target"))?;
+    named.split(',').next().map(str::trim).filter(|arch| super::module::number(arch).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_file_that_the_gpu_can_run_is_taken() {
+        let folder = std::env::temp_dir().join(format!("congruent-ptx-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let list: Vec<String> = ["sm_80", "sm_90"]
+            .map(|arch| {
+                let path = folder.join(arch);
+                std::fs::write(&path, format!(".version 8.0\n.target {arch}, debug\n.visible .entry only_here(\n"))
+                    .unwrap();
+                path.display().to_string()
+            })
+            .into();
+        read(&list.join(",")).unwrap();
+        assert_eq!(with("only_here", (8, 6)).unwrap().images[0].0, "sm_80");
+        assert_eq!(with("only_here", (9, 0)).unwrap().images[0].0, "sm_90");
+        assert!(with("only", (9, 0)).is_none() && with("only_here", (7, 5)).is_none());
+        std::fs::write(folder.join("text"), "no PTX").unwrap();
+        let refused = read(&folder.join("text").display().to_string()).unwrap_err();
+        assert!(refused.to_string().contains("no line `.target"), "{refused}");
+        assert!(matches!(read("/no/such/file"), Err(CudaError::PtxFile { .. })));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

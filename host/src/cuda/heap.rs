@@ -1,0 +1,331 @@
+//! The symmetric heap in device memory: all PEs' parts at the same addresses, in each of them.
+//!
+//! PE `p`'s part is at `base + p * stride` everywhere, on every device that this process's PEs use. A part begins with
+//! the memory that it has now; the addresses after it are kept for growth, up to the stride, so that nothing ever moves.
+//! Parts of other processes come as file descriptors. Where all PEs are threads, they share one mapping, because a
+//! process can map an address once only.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::agree::{agree, gather};
+use super::device::Device;
+use super::driver::Driver;
+use super::error::CudaError;
+use super::memory::{Allocation, Context, Mapped, Range, granularity, taken};
+use crate::bootstrap::Control;
+use crate::shared_memory::hand_over;
+
+/// How many addresses the PEs try before they give up.
+const ATTEMPTS: u32 = 16;
+
+/// A range that neither programs, libraries nor the CPU machine's heaps use.
+const REGION: u64 = 0x2000_0000_0000;
+const REGION_BYTES: u64 = 0x1000_0000_0000;
+
+/// The symmetric heap of a job, as one PE has it.
+pub(crate) struct CudaHeap {
+    driver: &'static Driver,
+    mapping: Arc<Mapping>,
+    pe: u32,
+    npes: u32,
+    stride: u64,
+    granularity: u64,
+    /// What each part has now.
+    part_bytes: u64,
+    beyond: u64,
+}
+
+/// What this process has mapped. The parts go before the addresses that they are at.
+struct Mapping {
+    parts: Mutex<Vec<Mapped>>,
+    range: Range,
+}
+
+impl CudaHeap {
+    /// Collective: `heap_bytes` of this device's memory for every PE, zeroed, and addresses for growth up to `heap_max`;
+    /// both are rounded up to the devices' granularity.
+    ///
+    /// All PEs succeed, or all fail for the same cause.
+    pub(crate) fn reserve(
+        driver: &'static Driver,
+        device: &Device,
+        control: &Control,
+        heap_bytes: u64,
+        heap_max: u64,
+    ) -> Result<Self, CudaError> {
+        let context = Context::new(driver, device);
+        let before = agree(control, reachable(driver, device, control))?;
+        let granularity = granularity(&context, device).map(|bytes| bytes as u64);
+        let Sizes { granularity, part_bytes, stride, all } = common_sizes(control, granularity, heap_bytes, heap_max)?;
+        let mapping = match control.commons() {
+            Some(commons) => {
+                let made = (control.pe() == 0).then(|| {
+                    let range = Range::anywhere(&context, all as usize);
+                    let range = range
+                        .map_err(|error| if taken(&error) { CudaError::NoAddress { bytes: all } } else { error })?;
+                    commons.put(Some(Arc::new(Mapping { parts: Mutex::default(), range })));
+                    Ok(())
+                });
+                agree(control, made.unwrap_or(Ok(())))?;
+                let mapping = commons.take();
+                agree(control, Ok(()))?;
+                if control.pe() == 0 {
+                    commons.put(None);
+                }
+                mapping.ok_or(CudaError::Apart)?
+            }
+            None => {
+                let range = reserve_everywhere(control, &context, all, granularity)?;
+                Arc::new(Mapping { parts: Mutex::default(), range })
+            }
+        };
+        let mut heap = Self {
+            driver,
+            mapping,
+            pe: control.pe(),
+            npes: control.npes(),
+            stride,
+            granularity,
+            part_bytes: 0,
+            beyond: 0,
+        };
+        heap.extend(device, control, part_bytes)?;
+        let after = device.free_memory(driver).map(|(free, _)| free);
+        // Nobody goes on, and takes memory for something else, before all have looked.
+        let after = agree(control, after)?;
+        let sharing = u64::from(device.sharing().max(1));
+        heap.beyond = (before.saturating_sub(after) / sharing).saturating_sub(heap_bytes);
+        Ok(heap)
+    }
+
+    /// Collective: every part has `to_bytes` afterwards, rounded up; what is new is zeroed, and nothing moves. A heap that
+    /// is as large already stays as it is.
+    ///
+    /// All PEs succeed, or all fail for the same cause and the heap is as it was.
+    pub(crate) fn grow(&mut self, device: &Device, control: &Control, to_bytes: u64) -> Result<(), CudaError> {
+        let part_bytes = agreed_size(&gather(control, Ok(to_bytes.to_le_bytes().to_vec()))?)?;
+        let part_bytes = part_bytes.checked_next_multiple_of(self.granularity).filter(|bytes| *bytes <= self.stride);
+        let part_bytes = part_bytes.ok_or(CudaError::GrowthLimit { to_bytes, limit: self.stride })?;
+        if part_bytes <= self.part_bytes {
+            return Ok(());
+        }
+        self.extend(device, control, part_bytes)
+    }
+
+    /// Maps what is between the parts' size and `part_bytes`, on every PE.
+    fn extend(&mut self, device: &Device, control: &Control, part_bytes: u64) -> Result<(), CudaError> {
+        let context = Context::new(self.driver, device);
+        let bytes = (part_bytes - self.part_bytes) as usize;
+        let range = &self.mapping.range;
+        let address = |pe: u32| range.base() + u64::from(pe) * self.stride + self.part_bytes;
+        let in_process = control.in_process();
+        let devices = if in_process { devices(device, self.npes) } else { vec![device.ordinal()] };
+        // What is new is zero before anyone else can see it.
+        let mine = Allocation::create(&context, device, bytes)
+            .and_then(|memory| Mapped::new(memory, range, address(self.pe), bytes, &devices))
+            .and_then(|mapped| mapped.zero().map(|()| mapped));
+        let mut parts = Vec::new();
+        if in_process {
+            parts.push(agree(control, mine)?);
+        } else {
+            let mine = mine.and_then(|mapped| Ok((mapped.export()?, mapped)));
+            let (fd, mapped) = agree(control, mine)?;
+            parts.push(mapped);
+            let theirs = hand_over::exchange(control, Some(fd.as_fd()))?;
+            let theirs = theirs.map_err(|error| CudaError::System {
+                doing: "handing device memory to the other PEs",
+                reason: error.to_string(),
+            });
+            let map = |(pe, fd): (u32, OwnedFd)| {
+                let memory = Allocation::import(&context, &fd)?;
+                Mapped::new(memory, range, address(pe), bytes, &devices)
+            };
+            let all = |fds: Vec<Option<OwnedFd>>| {
+                let fds = (0..).zip(fds).filter_map(|(pe, fd)| Some((pe, fd?)));
+                fds.map(map).collect::<Result<Vec<_>, _>>()
+            };
+            parts.extend(agree(control, theirs.and_then(all))?);
+        }
+        self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner).extend(parts);
+        self.part_bytes = part_bytes;
+        Ok(())
+    }
+
+    /// Where PE 0's part begins, on every PE.
+    pub(crate) fn base(&self) -> u64 {
+        self.mapping.range.base()
+    }
+
+    /// From one PE's part to the next, in bytes: what a part can grow to.
+    pub(crate) fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// Where this PE's own part begins.
+    pub(crate) fn own(&self) -> u64 {
+        self.base() + u64::from(self.pe) * self.stride
+    }
+
+    /// What each part has now, in bytes.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        self.part_bytes
+    }
+
+    /// The step in which parts grow, in bytes.
+    pub(crate) fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    /// What making the heap took of this PE's device beyond the heap that was asked for, in bytes, this PE's share: what
+    /// rounding added, and what the driver keeps for itself. Other programs on the device blur it.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        self.beyond
+    }
+
+    /// The chunks of this PE's own part, for multicast objects: offset in the part, bytes, and the driver's handle.
+    pub(crate) fn chunks(&self) -> Vec<(u64, usize, u64)> {
+        let own = self.own()..self.own() + self.stride;
+        let parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunks = parts.iter().map(Mapped::chunk).filter(|(address, ..)| own.contains(address));
+        chunks.map(|(address, bytes, handle)| (address - own.start, bytes, handle)).collect()
+    }
+}
+
+/// Looks whether this device can do what a heap of this job needs. What of its memory is free before, in bytes.
+fn reachable(driver: &'static Driver, device: &Device, control: &Control) -> Result<u64, CudaError> {
+    if !control.same_host() {
+        return Err(CudaError::Apart);
+    }
+    if !control.in_process() && !device.properties.posix_handles {
+        let what = "handing memory to another process as a file descriptor";
+        return Err(CudaError::Unsupported { what, device: device.properties.name.clone() });
+    }
+    for (pe, _) in device.elsewhere() {
+        // A device that this process does not see may be within reach all the same: mapping its memory will tell.
+        let Some(ordinal) = device.ordinal_of(pe) else { continue };
+        let mut can: c_int = 0;
+        // SAFETY: the place for the answer is there, and both are devices of this process.
+        unsafe { driver.device_can_access_peer(&raw mut can, device.ordinal(), ordinal) }?;
+        if can == 0 {
+            return Err(CudaError::Unreachable { from: control.pe(), to: pe });
+        }
+    }
+    device.free_memory(driver).map(|(free, _)| free)
+}
+
+/// The devices that PEs of this process compute on, where all PEs are of this process.
+fn devices(device: &Device, npes: u32) -> Vec<c_int> {
+    let mut devices: Vec<_> = (0..npes).filter_map(|pe| device.ordinal_of(pe)).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
+}
+
+/// What all PEs have alike, in bytes.
+#[derive(Debug, PartialEq)]
+struct Sizes {
+    granularity: u64,
+    part_bytes: u64,
+    stride: u64,
+    /// All parts together.
+    all: u64,
+}
+
+fn common_sizes(
+    control: &Control,
+    granularity: Result<u64, CudaError>,
+    heap_bytes: u64,
+    heap_max: u64,
+) -> Result<Sizes, CudaError> {
+    let heap_max = heap_max.max(heap_bytes);
+    let granularities = gather(control, granularity.map(|bytes| bytes.to_le_bytes().to_vec()))?;
+    agreed_size(&gather(control, Ok(heap_bytes.to_le_bytes().to_vec()))?)?;
+    agreed_size(&gather(control, Ok(heap_max.to_le_bytes().to_vec()))?)?;
+    // Each is a power of two, so that the largest is a multiple of all.
+    let granularity = granularities.iter().map(|bytes| number(bytes)).max().unwrap_or(1);
+    let npes = control.npes();
+    sizes(granularity, heap_bytes, heap_max, npes).ok_or(CudaError::Size { heap_bytes, heap_max, npes })
+}
+
+fn sizes(granularity: u64, heap_bytes: u64, heap_max: u64, npes: u32) -> Option<Sizes> {
+    let part_bytes = heap_bytes.checked_next_multiple_of(granularity).filter(|bytes| *bytes != 0)?;
+    let stride = heap_max.max(heap_bytes).checked_next_multiple_of(granularity)?;
+    let all = stride.checked_mul(u64::from(npes)).filter(|bytes| *bytes <= REGION_BYTES / 2)?;
+    Some(Sizes { granularity, part_bytes, stride, all })
+}
+
+/// The size that all PEs told, or the first PE that told another.
+fn agreed_size(told: &[Vec<u8>]) -> Result<u64, CudaError> {
+    let sizes: Vec<_> = told.iter().map(|bytes| number(bytes)).collect();
+    let first = sizes.first().copied().unwrap_or(0);
+    match (0..).zip(sizes).find(|(_, size)| *size != first) {
+        Some((pe, theirs)) => Err(CudaError::Mismatch { pe, theirs, first }),
+        None => Ok(first),
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+/// Finds a range that is free in all PEs: PE 0 proposes, all try, all tell.
+fn reserve_everywhere(control: &Control, context: &Context, bytes: u64, granularity: u64) -> Result<Range, CudaError> {
+    for attempt in 0..ATTEMPTS {
+        let proposal = if control.pe() == 0 { propose(context, bytes, granularity, attempt) } else { Ok(0) };
+        let proposals = gather(control, proposal.map(|address| address.to_le_bytes().to_vec()))?;
+        let address = proposals.first().map_or(0, |address| number(address));
+        let mine = if address == 0 { Ok(None) } else { Range::at(context, bytes as usize, address) };
+        let told = mine.as_ref().map(|range| vec![u8::from(range.is_some())]).map_err(Clone::clone);
+        let outcomes = gather(control, told)?;
+        if let (Some(range), true) = (mine?, outcomes.iter().all(|outcome| outcome[..] == [1])) {
+            return Ok(range);
+        }
+    }
+    Err(CudaError::NoAddress { bytes })
+}
+
+/// By turns an address that the driver would choose here, and likely in processes that are alike; and a random one.
+fn propose(context: &Context, bytes: u64, granularity: u64, attempt: u32) -> Result<u64, CudaError> {
+    let mut random = [0; 8];
+    if !attempt.is_multiple_of(2) && getrandom::fill(&mut random).is_ok() {
+        let places = (REGION_BYTES - bytes) / granularity;
+        return Ok(REGION + u64::from_le_bytes(random) % places * granularity);
+    }
+    match Range::anywhere(context, bytes as usize) {
+        Ok(free) => Ok(free.base()),
+        Err(error) if taken(&error) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn parts_and_strides_are_whole_steps() {
+        let expected = Sizes { granularity: 2 * MIB, part_bytes: 4 * MIB, stride: 6 * MIB, all: 18 * MIB };
+        assert_eq!(sizes(2 * MIB, 3 * MIB, 5 * MIB, 3), Some(expected));
+        let smallest = sizes(2 * MIB, 1, 0, 2);
+        assert!(smallest.is_some_and(|sizes| sizes.part_bytes == sizes.stride && sizes.all == 4 * MIB));
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        assert_eq!(sizes(2 * MIB, 0, 4 * MIB, 2), None);
+        assert_eq!(sizes(2 * MIB, u64::MAX, 0, 2), None);
+        assert_eq!(sizes(2 * MIB, 2 * MIB, u64::MAX / 2, 4), None);
+        assert_eq!(sizes(2 * MIB, 2 * MIB, REGION_BYTES, 1), None);
+    }
+
+    #[test]
+    fn the_first_that_differs_is_named() {
+        let told = |sizes: &[u64]| sizes.iter().map(|size| size.to_le_bytes().to_vec()).collect::<Vec<_>>();
+        assert_eq!(agreed_size(&told(&[8, 8, 8])), Ok(8));
+        assert_eq!(agreed_size(&told(&[8, 8, 9])), Err(CudaError::Mismatch { pe: 2, theirs: 9, first: 8 }));
+    }
+}

@@ -1,0 +1,244 @@
+//! Addresses, device memory, and the one mapped at the other. Each is given back when it is dropped.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+};
+
+use super::device::Device;
+use super::driver::Driver;
+use super::error::CudaError;
+
+/// How memory travels between processes.
+const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const NONE: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+
+/// What every call about memory needs: the driver, and a context that lives as long as what was made in it.
+#[derive(Clone)]
+pub(super) struct Context {
+    driver: &'static Driver,
+    primary: Arc<CudaContext>,
+}
+
+impl Context {
+    pub(super) fn new(driver: &'static Driver, device: &Device) -> Self {
+        Self { driver, primary: device.context().clone() }
+    }
+
+    /// The driver, once the context is the calling thread's.
+    fn enter(&self) -> Result<&'static Driver, CudaError> {
+        self.primary.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        Ok(self.driver)
+    }
+}
+
+/// A range of addresses that the driver gives to nobody else in this process.
+pub(super) struct Range {
+    context: Context,
+    base: u64,
+    bytes: usize,
+}
+
+impl Range {
+    /// Where the driver likes.
+    pub(super) fn anywhere(context: &Context, bytes: usize) -> Result<Self, CudaError> {
+        Self::reserve(context, bytes, 0)
+    }
+
+    /// At `address`, or nothing if anything is there.
+    pub(super) fn at(context: &Context, bytes: usize, address: u64) -> Result<Option<Self>, CudaError> {
+        match Self::reserve(context, bytes, address) {
+            // The driver takes the address as a wish.
+            Ok(range) => Ok((range.base == address).then_some(range)),
+            Err(error) if taken(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reserve(context: &Context, bytes: usize, wish: u64) -> Result<Self, CudaError> {
+        let driver = context.enter()?;
+        let mut base = 0;
+        // SAFETY: the place for the address is there; the call changes no memory in use, whatever is wished for.
+        unsafe { driver.mem_address_reserve(&raw mut base, bytes, 0, wish, 0) }?;
+        Ok(Self { context: context.clone(), base, bytes })
+    }
+
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+/// Whether a reservation failed for the address or the size, and another might not.
+pub(super) fn taken(error: &CudaError) -> bool {
+    error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) || error.is(CUresult::CUDA_ERROR_INVALID_VALUE)
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // A context that is lost takes its addresses with it, so a failure here leaves nothing to do.
+        if let Ok(driver) = self.context.enter() {
+            // SAFETY: the range is this one's own, of this size, and what was mapped in it is unmapped: `Mapped` is
+            // dropped before the range that it is in (the order of `Mapping`'s fields).
+            let _ = unsafe { driver.mem_address_free(self.base, self.bytes) };
+        }
+    }
+}
+
+/// Memory of a device, without an address.
+pub(super) struct Allocation {
+    context: Context,
+    handle: CUmemGenericAllocationHandle,
+}
+
+impl Allocation {
+    /// On this device; `bytes` is a multiple of its granularity.
+    pub(super) fn create(context: &Context, device: &Device, bytes: usize) -> Result<Self, CudaError> {
+        let driver = context.enter()?;
+        let (mut handle, properties) = (0, properties(device));
+        // SAFETY: the place for the handle is there, and the properties are of a device that exists.
+        match unsafe { driver.mem_create(&raw mut handle, bytes, &raw const properties, 0) } {
+            Ok(()) => Ok(Self { context: context.clone(), handle }),
+            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
+                let (free, total) = device.free_memory(driver)?;
+                Err(CudaError::OutOfMemory { asked: bytes as u64, free, total })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A descriptor that stands for this memory in any process.
+    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
+        let driver = self.context.enter()?;
+        let mut fd: c_int = -1;
+        // SAFETY: a handle of this kind is written as an `int` (CUDA driver API, virtual memory management).
+        unsafe { driver.mem_export((&raw mut fd).cast(), self.handle, POSIX, 0) }?;
+        // SAFETY: the descriptor is new, and whoever exports it closes it (same place).
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Programs that this process starts have no use for it. It is closed soon in any case.
+        let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+        Ok(fd)
+    }
+
+    /// The memory that a descriptor of another process stands for.
+    pub(super) fn import(context: &Context, fd: &OwnedFd) -> Result<Self, CudaError> {
+        let driver = context.enter()?;
+        let mut handle = 0;
+        let shareable = ptr::without_provenance_mut(fd.as_raw_fd() as usize);
+        // SAFETY: for a handle of this kind the pointer is the descriptor's number (same place), which stays open for the
+        // call; the driver refuses a descriptor that is not its own.
+        unsafe { driver.mem_import(&raw mut handle, shareable, POSIX) }?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// The driver's handle, for multicast objects.
+    pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {
+        self.handle
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.context.enter() {
+            // SAFETY: the handle is this one's own. Mappings keep the memory alive beyond it.
+            let _ = unsafe { driver.mem_release(self.handle) };
+        }
+    }
+}
+
+/// Memory at an address.
+pub(super) struct Mapped {
+    address: u64,
+    bytes: usize,
+    allocation: Allocation,
+}
+
+impl Mapped {
+    /// Maps memory of `bytes` bytes at `address` in `range`, for the devices given to read and write.
+    pub(super) fn new(
+        allocation: Allocation,
+        range: &Range,
+        address: u64,
+        bytes: usize,
+        devices: &[c_int],
+    ) -> Result<Self, CudaError> {
+        let driver = allocation.context.enter()?;
+        let inside = address >= range.base && address + bytes as u64 <= range.base + range.bytes as u64;
+        if !inside {
+            return Err(CudaError::NoAddress { bytes: bytes as u64 });
+        }
+        // SAFETY: the addresses are of a range of this process, as just checked; the driver refuses those in use.
+        unsafe { driver.mem_map(address, bytes, 0, allocation.handle, 0) }?;
+        let mapped = Self { address, bytes, allocation };
+        let access: Vec<_> = devices
+            .iter()
+            .map(|ordinal| CUmemAccessDesc {
+                location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: *ordinal },
+                flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            })
+            .collect();
+        // SAFETY: the mapping was just made, and the list is as long as is said.
+        unsafe { driver.mem_set_access(address, bytes, access.as_ptr(), access.len()) }?;
+        Ok(mapped)
+    }
+
+    /// Writes zeros; they are there when this returns.
+    pub(super) fn zero(&self) -> Result<(), CudaError> {
+        let driver = self.allocation.context.enter()?;
+        // SAFETY: the range is this mapping's own, and nobody else knows it yet.
+        unsafe { driver.memset_d8(self.address, 0, self.bytes) }?;
+        // The call returns before the device is done.
+        self.allocation.context.primary.synchronize().map_err(CudaError::of("cuCtxSynchronize"))
+    }
+
+    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
+        self.allocation.export()
+    }
+
+    /// Where it begins, how long it is, and the driver's handle of the memory.
+    pub(super) fn chunk(&self) -> (u64, usize, CUmemGenericAllocationHandle) {
+        (self.address, self.bytes, self.allocation.handle())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.allocation.context.enter() {
+            // SAFETY: the range is this mapping's own, mapped as a whole. Whoever uses its addresses keeps the
+            // `CudaHeap` alive meanwhile, and has waited for its kernels.
+            let _ = unsafe { driver.mem_unmap(self.address, self.bytes) };
+        }
+    }
+}
+
+/// The step in which the device gives memory out, in bytes.
+pub(super) fn granularity(context: &Context, device: &Device) -> Result<usize, CudaError> {
+    let driver = context.enter()?;
+    let (mut bytes, properties) = (0, properties(device));
+    let kind = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: the place for the number is there, and the properties are of a device that exists.
+    unsafe { driver.mem_get_allocation_granularity(&raw mut bytes, &raw const properties, kind) }?;
+    Ok(bytes.max(1))
+}
+
+/// Memory on this device, that other processes and network cards can reach where the device allows it.
+fn properties(device: &Device) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: if device.properties.posix_handles { POSIX } else { NONE },
+        location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.ordinal() },
+        win32HandleMetaData: ptr::null_mut(),
+        allocFlags: AllocationFlags {
+            compressionType: 0,
+            gpuDirectRDMACapable: u8::from(device.properties.rdma),
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}

@@ -1,0 +1,197 @@
+//! Kernels as the driver has them: modules are loaded once for each context, functions found once for each module.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use congruent_device::{Kernel, Module};
+use cudarc::driver::sys::{CUfunction_attribute, CUjit_option};
+use cudarc::driver::{CudaContext, result, sys};
+
+use super::{CudaError, Device, Driver, files, native};
+
+/// A kernel, as a launch names it.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    module: Option<&'static Module>,
+    body: native::Body,
+}
+
+/// A kernel in a context.
+#[derive(Clone)]
+pub(super) struct Function {
+    raw: sys::CUfunction,
+    most_threads: u32,
+    /// It goes with its module.
+    _module: Arc<Loaded>,
+}
+
+/// A module in a context.
+struct Loaded {
+    raw: sys::CUmodule,
+    context: Arc<CudaContext>,
+    functions: Mutex<HashMap<&'static str, (usize, u32)>>,
+}
+
+// SAFETY: handles of the driver, which may be used from any thread (CUDA Driver API, "Context management": a context may be
+// current in several threads at once).
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// Bytes of the compiler's messages.
+const LOG: usize = 8192;
+
+impl Entry {
+    pub(crate) const fn of<K: Kernel>() -> Self {
+        Self { name: K::NAME, module: K::MODULE, body: native::body::<K> }
+    }
+}
+
+impl Function {
+    /// The kernel in this context; its module is loaded if it was not yet.
+    pub(super) fn find(device: &Device, entry: &Entry) -> Result<Self, CudaError> {
+        let module = entry.module.or_else(|| files::with(entry.name, device.properties.compute));
+        let module = module.ok_or(CudaError::NoPtx { kernel: entry.name })?;
+        let loaded = Loaded::find(device, module)?;
+        let mut functions = lock(&loaded.functions);
+        let (raw, most_threads) = match functions.get(entry.name) {
+            Some(&known) => known,
+            None => {
+                let found = loaded.function(entry)?;
+                functions.insert(entry.name, found);
+                found
+            }
+        };
+        drop(functions);
+        Ok(Self { raw: raw as sys::CUfunction, most_threads, _module: loaded })
+    }
+
+    pub(super) fn raw(&self) -> sys::CUfunction {
+        self.raw
+    }
+
+    /// The most threads of a block.
+    pub(super) fn most_threads(&self) -> u32 {
+        self.most_threads
+    }
+
+    /// The most blocks of so many threads that run at once, when every PE that shares the GPU launches as many.
+    pub(super) fn most_blocks(&self, threads: u32, device: &Device) -> Result<u32, CudaError> {
+        // SAFETY: the function is of a module that is loaded.
+        let of_sm = unsafe { result::occupancy::max_active_block_per_multiprocessor(self.raw, threads as i32, 0) };
+        let of_sm = of_sm.map_err(CudaError::of("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
+        Ok(u32::try_from(of_sm).unwrap_or(0) * device.properties.sms / device.sharing())
+    }
+}
+
+impl Loaded {
+    /// The module in this context. PEs of a process that share a context share it: loading one may wait until the GPU is idle,
+    /// which it is not while another PE's kernel waits for this PE.
+    fn find(device: &Device, module: &'static Module) -> Result<Arc<Self>, CudaError> {
+        static ALL: Mutex<Vec<(usize, usize, Weak<Loaded>)>> = Mutex::new(Vec::new());
+        let key = (device.context().cu_ctx() as usize, std::ptr::from_ref(module) as usize);
+        let mut all = lock(&ALL);
+        let known = all.iter().find(|known| (known.0, known.1) == key).and_then(|known| known.2.upgrade());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let loaded = Arc::new(Self::load(device, module)?);
+        all.retain(|known| known.2.strong_count() > 0);
+        all.push((key.0, key.1, Arc::downgrade(&loaded)));
+        Ok(loaded)
+    }
+
+    fn load(device: &Device, module: &'static Module) -> Result<Self, CudaError> {
+        let (arch, text) = image(module, device.properties.compute)?;
+        let ptx = CString::new(text).map_err(|_| CudaError::BadPtx {
+            module: module.name,
+            arch,
+            log: "a null byte".into(),
+        })?;
+        device.bind()?;
+        let mut log = [0_u8; LOG];
+        let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The driver takes numbers where it wants numbers, in the room of a pointer (CUDA Driver API, cuModuleLoadDataEx).
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG)];
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `ptx` ends with a null; there are as many options as values, of the kinds that they say; the log has as many
+        // bytes as its size says.
+        let loaded = unsafe {
+            let (count, options) = (options.len() as u32, options.as_mut_ptr());
+            Driver::get()?.module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
+        };
+        loaded.map_err(|error| {
+            let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
+            match said {
+                Ok(log) if !log.is_empty() => CudaError::BadPtx { module: module.name, arch, log },
+                _ => error,
+            }
+        })?;
+        Ok(Self { raw, context: Arc::clone(device.context()), functions: Mutex::default() })
+    }
+
+    /// The function and the most threads of its blocks.
+    fn function(&self, entry: &Entry) -> Result<(usize, u32), CudaError> {
+        let name = CString::new(entry.name).unwrap_or_default();
+        // SAFETY: the driver double's function is of this type.
+        if let Some(register) = unsafe { Driver::get()?.optional::<native::Register>(native::REGISTER) } {
+            // SAFETY: the name ends with a null, and the double copies it.
+            unsafe { register(name.as_ptr(), entry.body) };
+        }
+        // SAFETY: the module is loaded, and the name ends with a null.
+        let raw = unsafe { result::module::get_function(self.raw, name) };
+        let raw = raw.map_err(CudaError::of("cuModuleGetFunction"))?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+        // SAFETY: a function of a module that is loaded.
+        let most = unsafe { result::function::get_function_attribute(raw, attribute) };
+        let most = most.map_err(CudaError::of("cuFuncGetAttribute"))?;
+        Ok((raw as usize, u32::try_from(most).unwrap_or(0)))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: loaded in `load`; whoever had a function of it is gone.
+            let _unloaded_or_gone_with_the_context = unsafe { result::module::unload(self.raw) };
+        }
+    }
+}
+
+/// The newest image that the GPU can run.
+pub(super) fn image(module: &'static Module, compute: (u32, u32)) -> Result<(&'static str, &'static str), CudaError> {
+    let device = compute.0 * 10 + compute.1;
+    let fits = module.images.iter().filter(|(arch, _)| number(arch).is_some_and(|needs| needs <= device));
+    fits.max_by_key(|(arch, _)| number(arch)).copied().ok_or_else(|| CudaError::NoImage {
+        module: module.name,
+        has: module.images.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", "),
+        device: format!("sm_{device}"),
+    })
+}
+
+/// The number of an architecture: 90 for `sm_90`.
+pub(super) fn number(arch: &str) -> Option<u32> {
+    arch.strip_prefix("sm_")?.parse().ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static THREE: Module = Module { name: "three", images: &[("sm_80", "a"), ("sm_90", "b"), ("sm_100", "c")] };
+
+    #[test]
+    fn a_gpu_gets_the_newest_image_that_it_can_run() {
+        for (compute, arch) in
+            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 3), "sm_100"), ((12, 0), "sm_100")]
+        {
+            assert_eq!(image(&THREE, compute).unwrap().0, arch);
+        }
+        assert!(matches!(image(&THREE, (7, 5)), Err(CudaError::NoImage { .. })));
+    }
+}

@@ -1,0 +1,174 @@
+//! What a world runs on: it holds the PEs' memory, runs kernels on streams, and has the words by which kernels and host tell
+//! each other that it is over.
+
+use std::sync::Arc;
+
+use congruent_device::abi;
+
+use crate::LaunchError;
+use crate::cpu::{CpuPe, CpuStream};
+use crate::cuda::{CudaError, CudaPe, CudaRunner};
+use crate::select::Parameters;
+use crate::shared::Shared;
+use crate::watch::Watch;
+
+/// Which machine a world is to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MachineKind {
+    /// GPUs where every PE has one that can be used, else the CPU.
+    #[default]
+    Auto,
+    /// Kernels run natively, on threads of this process.
+    Cpu,
+    /// Kernels run on GPUs, from PTX.
+    Cuda,
+}
+
+impl MachineKind {
+    const NAMES: [(&str, Self); 3] = [("auto", Self::Auto), ("cpu", Self::Cpu), ("cuda", Self::Cuda)];
+
+    /// Reads what `CONGRUENT_MACHINE` may say.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind)
+    }
+
+    /// As [`parse`](Self::parse) reads it.
+    pub(crate) const fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+}
+
+/// One PE's machine.
+pub(crate) enum Machine {
+    /// Kernels run natively, on threads of this process.
+    Cpu(CpuPe),
+    /// Kernels run on a GPU, from PTX.
+    Cuda(CudaPe),
+}
+
+/// One PE's queue of launches.
+pub(crate) enum Runner {
+    Cpu(CpuStream),
+    /// It holds its world's memory, so that launches that outlive the world run on mapped memory.
+    Cuda(CudaRunner, Arc<Shared>),
+}
+
+impl Machine {
+    /// What it is, in a few words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Cpu(pe) => format!("cpu, width {}", pe.blocks().width()),
+            Self::Cuda(pe) => pe.describe(),
+        }
+    }
+
+    /// What the selector knows of it.
+    pub(crate) fn parameters(&self, proxied: bool) -> Parameters {
+        match self {
+            Self::Cpu(pe) => Parameters::cpu(pe.blocks().width(), pe.blocks().cores(), proxied),
+            Self::Cuda(_) => Parameters::cuda_nvlink(),
+        }
+    }
+
+    /// Who hears what its kernels do, if anybody does.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        match self {
+            Self::Cpu(pe) => pe.blocks().watch(),
+            Self::Cuda(_) => None,
+        }
+    }
+
+    /// Where the heap of PE 0 begins, and how far it is from each to the next.
+    pub(crate) fn heaps(&self) -> (u64, u64) {
+        match self {
+            Self::Cpu(pe) => (pe.memory().base().expose_provenance() as u64, pe.memory().stride() as u64),
+            Self::Cuda(pe) => (pe.heap().base(), pe.heap().stride()),
+        }
+    }
+
+    /// This PE's control block. Host and kernels reach it at the same address.
+    pub(crate) fn control(&self) -> *mut abi::Control {
+        match self {
+            Self::Cpu(pe) => pe.control(),
+            Self::Cuda(pe) => pe.control(),
+        }
+    }
+
+    /// A new stream, of the world that has this machine.
+    pub(crate) fn stream(&self, shared: &Arc<Shared>, name: &str) -> Result<Runner, LaunchError> {
+        Ok(match self {
+            Self::Cpu(pe) => Runner::Cpu(CpuStream::new(pe.blocks().clone(), name)?),
+            Self::Cuda(pe) => Runner::Cuda(pe.stream()?, Arc::clone(shared)),
+        })
+    }
+
+    /// Whether the machine itself has no launch in flight; those of the CPU machine the world counts.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self {
+            Self::Cpu(_) => true,
+            Self::Cuda(pe) => pe.is_idle(),
+        }
+    }
+
+    /// Copies bytes of this PE's heap, which the caller knows to be on it.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), CudaError> {
+        match self {
+            Self::Cpu(pe) => pe.read(offset, out),
+            Self::Cuda(pe) => pe.read(offset, out)?,
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        match self {
+            Self::Cpu(pe) => pe.write(offset, bytes),
+            Self::Cuda(pe) => pe.write(offset, bytes)?,
+        }
+        Ok(())
+    }
+
+    /// Zeroes bytes of this PE's heap, which the caller knows to be on it.
+    pub(crate) fn zero(&self, offset: u64, bytes: usize) -> Result<(), CudaError> {
+        match self {
+            Self::Cpu(pe) => pe.zero(offset, bytes),
+            Self::Cuda(pe) => pe.zero(offset, bytes)?,
+        }
+        Ok(())
+    }
+}
+
+impl Runner {
+    /// Whether everything launched so far is complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self {
+            Self::Cpu(stream) => stream.is_idle(),
+            Self::Cuda(runner, _) => runner.lane().is_idle(),
+        }
+    }
+
+    /// How many launches it was given so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        match self {
+            Self::Cpu(stream) => stream.submitted(),
+            Self::Cuda(runner, _) => runner.lane().submitted(),
+        }
+    }
+
+    /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
+    pub(crate) fn wait_for(&self, count: u64) {
+        match self {
+            Self::Cpu(stream) => stream.wait_for(count),
+            Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
+        }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        // The CPU machine's stream waits by itself.
+        if let Self::Cuda(..) = self {
+            self.wait_for(self.submitted());
+        }
+    }
+}
