@@ -11,6 +11,7 @@
 //! | [`recursive`] | reduce-scatter, all-gather | `(n-1)/n S` | `log2 n` hops | small to medium messages |
 //! | [`bruck`] | all-to-all | `S/2 log2 n` | `log2 n` hops | small messages, large teams |
 //! | [`exchange`] | all-to-all-v, all-gather-v | its parts | 2 meetings and 1 hop | always |
+//! | [`multimem`] | all-reduce, reduce-scatter, all-gather, broadcast | `S/n` to `S` | 2 meetings and 1 hop | links that reduce |
 //! | [`send_recv`] | sends and receives | what it sends | 2 hops each | always |
 //! | [`barrier`], `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
 //!
@@ -40,6 +41,7 @@ pub mod direct;
 pub mod exchange;
 mod link;
 mod located;
+pub mod multimem;
 mod names;
 mod node;
 mod number;

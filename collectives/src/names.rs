@@ -1,5 +1,7 @@
 //! The names of operations, algorithms and protocols, as they are printed, parsed and passed to kernels.
 
+use congruent_device::LinkNumber;
+
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -152,6 +154,21 @@ impl Datatype {
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
         }
+    }
+
+    /// What links know it as, where they combine it.
+    pub(crate) const fn linked(self) -> Option<LinkNumber> {
+        Some(match self {
+            Self::I32 => LinkNumber::I32,
+            Self::U32 => LinkNumber::U32,
+            Self::I64 => LinkNumber::I64,
+            Self::U64 => LinkNumber::U64,
+            Self::F16 => LinkNumber::F16,
+            Self::Bf16 => LinkNumber::Bf16,
+            Self::F32 => LinkNumber::F32,
+            Self::F64 => LinkNumber::F64,
+            Self::I8 | Self::U8 | Self::I16 | Self::U16 | Self::F8E4M3 | Self::F8E5M2 => return None,
+        })
     }
 
     /// Whether it is an integer: what and, or and xor need.

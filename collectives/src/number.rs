@@ -1,6 +1,6 @@
 //! What the named operators compute with: numbers, and what their sums are held in.
 
-use congruent_device::{Fp8E4M3, Fp8E5M2, Pod, SmallFloat, bf16, f16};
+use congruent_device::{Fp8E4M3, Fp8E5M2, LinkNumber, Pod, SmallFloat, bf16, f16};
 
 /// A number that the named operators know.
 ///
@@ -10,6 +10,9 @@ pub trait Number: Pod + Send + Sync + AccumulateIn<<Self as Number>::Acc> {
     /// What sums and products are held in, unless the operator is told otherwise: `f32` for floats of 16 and 8 bits, the
     /// type itself for all others.
     type Acc: Number;
+    /// What links know it as, where they combine it.
+    #[doc(hidden)]
+    const LINKED: Option<LinkNumber>;
     /// `self + other`.
     fn plus(self, other: Self) -> Self;
     /// `self * other`.
@@ -53,9 +56,10 @@ impl<T: Copy> AccumulateIn<T> for T {
 
 /// `$divide` is what members are counted in: wide enough for any team, and no wider than it need be, as division is slow.
 macro_rules! integers {
-    ($($type:ty: $divide:ty;)*) => {$(
+    ($($type:ty: $divide:ty, $linked:expr;)*) => {$(
         impl Number for $type {
             type Acc = Self;
+            const LINKED: Option<LinkNumber> = $linked;
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -97,9 +101,10 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    ($($type:ty: $acc:ty, $float:ty, $widen:expr, $narrow:expr;)*) => {$(
+    ($($type:ty: $acc:ty, $float:ty, $linked:expr, $widen:expr, $narrow:expr;)*) => {$(
         impl Number for $type {
             type Acc = $acc;
+            const LINKED: Option<LinkNumber> = $linked;
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))
@@ -171,23 +176,23 @@ fn round_to_odd(value: f64) -> f32 {
 }
 
 integers! {
-    i8: i32;
-    i16: i32;
-    i32: i32;
-    i64: i64;
-    u8: u32;
-    u16: u32;
-    u32: u32;
-    u64: u64;
+    i8: i32, None;
+    i16: i32, None;
+    i32: i32, Some(LinkNumber::I32);
+    i64: i64, Some(LinkNumber::I64);
+    u8: u32, None;
+    u16: u32, None;
+    u32: u32, Some(LinkNumber::U32);
+    u64: u64, Some(LinkNumber::U64);
 }
 
 floats! {
-    f32: f32, f32, core::convert::identity, core::convert::identity;
-    f64: f64, f64, core::convert::identity, core::convert::identity;
-    f16: f32, f32, SmallFloat::widen, SmallFloat::narrow;
-    bf16: f32, f32, SmallFloat::widen, SmallFloat::narrow;
-    Fp8E4M3: f32, f32, SmallFloat::widen, SmallFloat::narrow;
-    Fp8E5M2: f32, f32, SmallFloat::widen, SmallFloat::narrow;
+    f32: f32, f32, Some(LinkNumber::F32), core::convert::identity, core::convert::identity;
+    f64: f64, f64, Some(LinkNumber::F64), core::convert::identity, core::convert::identity;
+    f16: f32, f32, Some(LinkNumber::F16), SmallFloat::widen, SmallFloat::narrow;
+    bf16: f32, f32, Some(LinkNumber::Bf16), SmallFloat::widen, SmallFloat::narrow;
+    Fp8E4M3: f32, f32, None, SmallFloat::widen, SmallFloat::narrow;
+    Fp8E5M2: f32, f32, None, SmallFloat::widen, SmallFloat::narrow;
 }
 
 wider_integers! {

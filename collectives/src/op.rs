@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use congruent_device::Pod;
+use congruent_device::{LinkReduction, Pod};
 
 use crate::number::AccumulateIn;
 
@@ -29,6 +29,13 @@ pub trait ReduceOp<T: Pod>: Copy {
     fn lower(self, acc: Self::Acc) -> T;
     /// The result of `members` contributions, rounded once.
     fn finish(self, acc: Self::Acc, members: usize) -> T;
+    /// The same as links do it, with the result of `members` contributions; `None` where they cannot.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn linked(self, members: usize) -> Option<LinkReduction> {
+        let _ = members;
+        None
+    }
 }
 
 impl<T: Pod, F: Fn(T, T) -> T + Copy> ReduceOp<T> for F {

@@ -1,6 +1,6 @@
 //! The named operators.
 
-use congruent_device::KernelArg;
+use congruent_device::{KernelArg, LinkNumber, LinkOp, LinkReduction};
 
 use crate::Datatype;
 use crate::names::names;
@@ -86,7 +86,7 @@ impl<A: Number, S: AccumulateIn<A>> Arithmetic<A> for PreMulSum<S> {
 
 /// Operators that round or overflow, and may therefore be held in another type than the default.
 macro_rules! accumulating {
-    ($($op:ty $(where $scalar:ident)?;)*) => {$(
+    ($($op:ty $(where $scalar:ident)?: $name:ident;)*) => {$(
         impl $(<$scalar: Copy>)? $op {
             /// The same operator, with partial results held in `A`.
             pub const fn accumulate_in<A: Number>(self) -> In<A, Self> where Self: Arithmetic<A> {
@@ -116,20 +116,24 @@ macro_rules! accumulating {
             fn finish(self, acc: T::Acc, members: usize) -> T {
                 In::<T::Acc, _>::new(self).finish(acc, members)
             }
+            #[inline(always)]
+            fn linked(self, members: usize) -> Option<LinkReduction> {
+                Op::$name.linked_as(T::LINKED?, members)
+            }
         }
     )*};
 }
 
 accumulating! {
-    Sum;
-    Prod;
-    Avg;
-    PreMulSum<S> where S;
+    Sum: Sum;
+    Prod: Prod;
+    Avg: Avg;
+    PreMulSum<S> where S: PreMulSum;
 }
 
 /// Operators whose result needs no more bits than their operands have.
 macro_rules! exact {
-    ($($op:ident: $bound:ident, $method:ident;)*) => {$(
+    ($($op:ident: $bound:ident, $method:ident, $name:ident;)*) => {$(
         impl<T: $bound> ReduceOp<T> for $op {
             type Acc = T;
             #[inline(always)]
@@ -152,16 +156,20 @@ macro_rules! exact {
             fn finish(self, acc: T, _members: usize) -> T {
                 acc
             }
+            #[inline(always)]
+            fn linked(self, members: usize) -> Option<LinkReduction> {
+                Op::$name.linked_as(T::LINKED?, members)
+            }
         }
     )*};
 }
 
 exact! {
-    Min: Number, smaller;
-    Max: Number, larger;
-    BitAnd: Integer, and;
-    BitOr: Integer, or;
-    BitXor: Integer, xor;
+    Min: Number, smaller, Min;
+    Max: Number, larger, Max;
+    BitAnd: Integer, and, And;
+    BitOr: Integer, or, Or;
+    BitXor: Integer, xor, Xor;
 }
 
 names! {
@@ -194,6 +202,32 @@ impl Op {
         match self {
             Self::Sum | Self::Prod | Self::Min | Self::Max | Self::Avg | Self::PreMulSum => true,
             Self::And | Self::Or | Self::Xor => datatype.is_integer(),
+        }
+    }
+
+    /// The same as links do it, with the result of `members` contributions: what [`multimem`](crate::multimem) needs. `None`
+    /// where they have no such instruction, or one whose result is not as the operator says.
+    pub const fn linked(self, datatype: Datatype, members: usize) -> Option<LinkReduction> {
+        match datatype.linked() {
+            Some(number) => self.linked_as(number, members),
+            None => None,
+        }
+    }
+
+    #[inline(always)]
+    const fn linked_as(self, number: LinkNumber, members: usize) -> Option<LinkReduction> {
+        let op = match self {
+            Self::Sum | Self::Avg => LinkOp::Sum,
+            Self::Min => LinkOp::Min,
+            Self::Max => LinkOp::Max,
+            Self::And => LinkOp::And,
+            Self::Or => LinkOp::Or,
+            Self::Xor => LinkOp::Xor,
+            Self::Prod | Self::PreMulSum => return None,
+        };
+        match LinkReduction::new(number, op) {
+            Some(sum) if matches!(self, Self::Avg) => sum.over(members),
+            reduction => reduction,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How an algorithm applies an operator: to which kind of values, and whether the result is final.
 
-use congruent_device::{Ctx, Ends, Fold, Group, Pod};
+use congruent_device::{Ctx, Ends, Fold, Group, LinkReduction, Pod};
 
 use crate::op::ReduceOp;
 
@@ -35,6 +35,9 @@ impl Stage {
 pub trait Reducer<T: Pod>: Copy {
     /// Folds the sources, in their order, into every destination.
     fn fold(self, group: &impl Group, ctx: &Ctx<'_>, dst: impl Ends<T>, src: impl Ends<T>, stage: Stage);
+
+    /// The same as links do it, with the result of `members` contributions; `None` where they cannot.
+    fn linked(self, members: usize) -> Option<LinkReduction>;
 }
 
 impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
@@ -45,6 +48,11 @@ impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
         } else {
             ctx.fold(group, dst, src, Staged { op: self, stage });
         }
+    }
+
+    #[inline(always)]
+    fn linked(self, members: usize) -> Option<LinkReduction> {
+        ReduceOp::linked(self, members)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reductions whose type and operator the host chooses when it launches a kernel: one kernel serves them all.
 
-use congruent_device::{Ctx, Ends, FoldChoice, FoldJob, Fp8E4M3, Fp8E5M2, Group, KernelArg, bf16, f16};
+use congruent_device::{Ctx, Ends, FoldChoice, FoldJob, Fp8E4M3, Fp8E5M2, Group, KernelArg, LinkReduction, bf16, f16};
 
 use crate::reducer::{Reducer, Stage, Staged};
 use crate::{
@@ -55,6 +55,11 @@ impl Reducer<u8> for Reduction {
     #[inline(always)]
     fn fold(self, group: &impl Group, ctx: &Ctx<'_>, dst: impl Ends<u8>, src: impl Ends<u8>, stage: Stage) {
         ctx.fold_as(group, dst, src, Chosen { reduction: self, stage });
+    }
+
+    #[inline(always)]
+    fn linked(self, members: usize) -> Option<LinkReduction> {
+        self.op.linked(self.datatype, members)
     }
 }
 

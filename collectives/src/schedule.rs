@@ -51,7 +51,8 @@ pub struct Move {
 
 impl Layout {
     /// Gives `visit` every movement of data by member `me`, in their order. False for collectives whose parts have lengths
-    /// of their own, and for algorithms that they do not have: those move what their lists say, or nothing.
+    /// of their own, and for algorithms that they do not have: those move what their lists say, or nothing. False for
+    /// multimem, too: what links combine and replicate goes to a switch and not from one member to another.
     pub fn moves(&self, job: &Job, me: usize, mut visit: impl FnMut(Move)) -> bool {
         if self.members() == 1 {
             return true;

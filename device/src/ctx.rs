@@ -23,7 +23,7 @@ impl<'m> Ctx<'m> {
     ///
     /// # Safety
     /// `abi` describes memory that stays mapped, with its provenance exposed, for as long as the kernel runs: every PE's
-    /// heap, the control block, and the tables where there are any.
+    /// heap, the control block, and the tables and the multicast windows where there are any.
     #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn new(abi: abi::Context, lane: Lane<'m>) -> Self {
@@ -59,7 +59,9 @@ impl<'m> Ctx<'m> {
     pub fn world(&self) -> Team<'_, World> {
         let words = abi::SyncLayout::new(self.abi.npes).words(self.abi.block_slots);
         let sync = Sym::from_raw(self.abi.world_sync, words);
-        Team::new(self, TeamView::strided(0, 1, self.abi.npes, self.abi.pe, sync))
+        // The first window, where there are any, is the world's.
+        let window = self.abi.windows.min(1);
+        Team::new(self, TeamView::strided(0, 1, self.abi.npes, self.abi.pe, sync).with_window(window))
     }
 
     /// A team that the kernel was given as an argument.

@@ -47,6 +47,8 @@ mod float16;
 mod float8;
 mod group;
 mod kernels;
+mod link;
+mod multicast;
 mod nonblocking;
 mod order;
 mod poll;
@@ -78,6 +80,8 @@ pub use group::{Block, Group, Strided, Thread, Warp};
 #[doc(hidden)]
 pub use kernels::enter;
 pub use kernels::{Kernel, KernelArgs, Module};
+pub use link::{LinkNumber, LinkOp, LinkReduction};
+pub use multicast::Multicast;
 pub use nonblocking::Nonblocking;
 pub use team::Team;
 pub use wait::TimedOut;

@@ -12,10 +12,9 @@ use crate::{Ctx, Group, arch};
 const DIRECT: usize = 8;
 
 /// A team, seen from this PE in this kernel. [`Ctx::world`] and [`Ctx::team`] make one.
-#[derive(Clone, Copy)]
 pub struct Team<'c, G = World> {
-    ctx: &'c Ctx<'c>,
-    view: TeamView<G>,
+    pub(crate) ctx: &'c Ctx<'c>,
+    pub(crate) view: TeamView<G>,
 }
 
 impl<'c, G: Tag> Team<'c, G> {
@@ -24,6 +23,9 @@ impl<'c, G: Tag> Team<'c, G> {
     pub(crate) fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
         if !view.members().fits(ctx.abi.heap_bytes) {
             refuse!("a team's list reaches past the heap: is it of another world?");
+        }
+        if view.window() > ctx.abi.windows {
+            refuse!("a team has a multicast window that this world lacks: is it of another world?");
         }
         Self { ctx, view }
     }
@@ -189,6 +191,14 @@ impl Ctx<'_> {
         slot
     }
 }
+
+impl<G> Clone for Team<'_, G> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<G> Copy for Team<'_, G> {}
 
 /// `i` modulo `n`, for `i` below `2n`.
 #[inline(always)]

@@ -26,6 +26,13 @@ pub struct Builder {
     bootstrap: Option<Bootstrap>,
     settings: Vec<(Key, u64)>,
     texts: Vec<(TextKey, String)>,
+    pub(crate) emulation: Emulation,
+}
+
+/// What the CPU machine does for tests that the processor does not have. The same on every PE.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Emulation {
+    multicast: bool,
 }
 
 /// The heap is mapped in pages of this size, so that large pages can serve it.
@@ -84,6 +91,15 @@ impl Builder {
         self.set(Key::Ll128Enable, allowed.into())
     }
 
+    /// Has the CPU machine emulate multicast, unless `CONGRUENT_NVLS_ENABLE` is 0 or peers are reached through the proxy. The
+    /// same on every PE.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn multicast(mut self, emulated: bool) -> Self {
+        self.emulation.multicast = emulated;
+        self
+    }
+
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower.
     #[must_use]
     pub fn watch(self, watch: bool) -> Self {
@@ -103,7 +119,7 @@ impl Builder {
             Some(bootstrap) => bootstrap,
             None => Bootstrap::from_env()?,
         };
-        build(bootstrap.connect()?, tunables)
+        build(bootstrap.connect()?, tunables, self.emulation)
     }
 
     /// The settings: the environment's, overridden by the program's.
@@ -125,8 +141,14 @@ impl Builder {
 }
 
 /// Builds a world on a control plane that is up.
-pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, BuildError> {
-    compare(&control, &tunables)?;
+pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) -> Result<World, BuildError> {
+    let windows = windows(&tunables, emulation);
+    compare(&control, &tunables, windows)?;
+    if windows == 0 && tunables.get(Key::NvlsEnable) == 1 {
+        // Every PE sees it, so this one leaves in order.
+        control.depart();
+        return Err(BuildError::NoMulticast);
+    }
     if !control.same_host() {
         return Err(BuildError::SeveralHosts);
     }
@@ -136,7 +158,7 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, heap_bytes)?;
+    let machine = machine(&control, &tunables, emulation, heap_bytes)?;
     let (base, stride) = machine.heaps();
     let context = abi::Context {
         base,
@@ -154,6 +176,9 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
         npes,
         block_slots,
         version: abi::VERSION,
+        multicast: 0,
+        windows,
+        reserved: 0,
     };
     if tunables.get(Key::P2pDisable) == 0 {
         let on_gpu = matches!(machine, Machine::Cuda(_));
@@ -177,13 +202,25 @@ pub(crate) fn build(control: Control, tunables: Tunables) -> Result<World, Build
     Ok(World::new(shared, Some(proxy), tunables, allocator))
 }
 
+/// How many multicast windows the CPU machine has: one, where it emulates multicast.
+fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
+    let wanted = tunables.get(Key::NvlsEnable) != 0 && tunables.get(Key::P2pDisable) == 0;
+    u32::from(emulation.multicast && wanted)
+}
+
 /// The machine that is asked for, or else the one that every PE has.
-fn machine(control: &Control, tunables: &Tunables, heap_bytes: u64) -> Result<Machine, BuildError> {
+fn machine(
+    control: &Control,
+    tunables: &Tunables,
+    emulation: Emulation,
+    heap_bytes: u64,
+) -> Result<Machine, BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
     // These are the CPU machine's alone.
     let only_cpu = [(Key::P2pDisable, "CONGRUENT_P2P_DISABLE"), (Key::Watch, "CONGRUENT_WATCH")];
     let asked = only_cpu.into_iter().find(|(key, _)| tunables.get(*key) == 1).map(|(_, name)| name);
     let asked = asked.or(tunables.text(TextKey::Trace).map(|_| "CONGRUENT_TRACE"));
+    let asked = asked.or(emulation.multicast.then_some("Builder::multicast"));
     let on_gpu = match (kind, asked) {
         (MachineKind::Cuda, Some(name)) => return Err(BuildError::OnlyCpu { name }),
         (MachineKind::Cuda, None) => true,
@@ -218,23 +255,44 @@ fn watch(control: &Control, tunables: &Tunables) -> Result<Option<Arc<Watch>>, B
     Ok(wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace))))
 }
 
-/// Makes sure that every PE has the settings that shape the heap and the barriers.
-fn compare(control: &Control, tunables: &Tunables) -> Result<(), BuildError> {
-    const SHAPING: [(Key, &str); 3] = [
-        (Key::Heap, "CONGRUENT_HEAP"),
-        (Key::CpuWidth, "CONGRUENT_CPU_WIDTH"),
-        (Key::MaxBlocks, "CONGRUENT_MAX_BLOCKS"),
+/// Makes sure that every PE has the settings that shape the heap, the barriers and the choice of algorithms.
+fn compare(control: &Control, tunables: &Tunables, windows: u32) -> Result<(), BuildError> {
+    let shaping = [
+        ("CONGRUENT_HEAP", tunables.get(Key::Heap)),
+        ("CONGRUENT_CPU_WIDTH", tunables.get(Key::CpuWidth)),
+        ("CONGRUENT_MAX_BLOCKS", tunables.get(Key::MaxBlocks)),
+        ("CONGRUENT_NVLS_ENABLE", tunables.get(Key::NvlsEnable)),
+        ("the number of multicast windows", windows.into()),
     ];
-    let mine: Vec<u8> = SHAPING.iter().flat_map(|&(key, _)| tunables.get(key).to_le_bytes()).collect();
-    for (theirs, pe) in control.all_gather(&mine)?.iter().zip(0..) {
-        for ((&(key, name), theirs), mine) in SHAPING.iter().zip(theirs.chunks(8)).zip(mine.chunks(8)) {
+    let said: Vec<u8> = shaping.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
+    for (theirs, pe) in control.all_gather(&said)?.iter().zip(0..) {
+        for (&(name, mine), theirs) in shaping.iter().zip(theirs.chunks(8)) {
+            let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
             if theirs != mine {
                 // Every PE finds a difference, so this one leaves in order: the others need not hear of it from here.
                 control.depart();
-                let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
-                return Err(BuildError::Mismatch { name, pe, mine: tunables.get(key), theirs });
+                return Err(BuildError::Mismatch { name, pe, mine, theirs });
             }
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multicast_is_emulated_where_it_is_asked_for_and_nothing_forbids_it() {
+        let windows_with = |multicast, settings: &[(Key, u64)]| {
+            let mut tunables = Tunables::default();
+            settings.iter().for_each(|&(key, value)| tunables.set(key, value).unwrap());
+            windows(&tunables, Emulation { multicast })
+        };
+        assert_eq!(windows_with(true, &[]), 1);
+        assert_eq!(windows_with(true, &[(Key::NvlsEnable, 1)]), 1);
+        assert_eq!(windows_with(true, &[(Key::NvlsEnable, 0)]), 0);
+        assert_eq!(windows_with(true, &[(Key::P2pDisable, 1)]), 0);
+        assert_eq!(windows_with(false, &[(Key::NvlsEnable, 1)]), 0);
+    }
 }

@@ -67,6 +67,12 @@ pub enum BuildError {
     /// The heap could not be mapped.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
+    /// `CONGRUENT_NVLS_ENABLE` is 1, and the machine has no multicast.
+    #[error(
+        "CONGRUENT_NVLS_ENABLE=1 asks for multicast, and this machine has none: it needs GPUs that one NVSwitch joins, \
+         without CONGRUENT_P2P_DISABLE; set it to 2 to do without"
+    )]
+    NoMulticast,
     /// No GPU that could be used.
     #[error(transparent)]
     Cuda(#[from] CudaError),

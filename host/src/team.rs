@@ -15,6 +15,8 @@ pub struct Team<G> {
     /// The members, on the heap, where they are not computed.
     list: Option<SymVec<u32>>,
     sync: SymVec<u64>,
+    /// Its multicast window, 0 for none.
+    window: u32,
     tag: PhantomData<G>,
 }
 
@@ -22,13 +24,14 @@ impl<G: Tag> Team<G> {
     /// The team as a kernel argument.
     pub fn view(&self) -> TeamView<G> {
         let sync = self.sync.view();
-        match (&self.members, &self.list) {
+        let view = match (&self.members, &self.list) {
             (Members::Listed(members), Some(list)) => {
                 TeamView::listed(list.view().slice(..members.len()), self.me, sync)
             }
             (Members::Strided { start, stride, size }, _) => TeamView::strided(*start, *stride, *size, self.me, sync),
             (Members::Listed(_), None) => TeamView::strided(0, 1, 1, 0, sync),
-        }
+        };
+        view.with_window(self.window)
     }
 
     /// How many members.
@@ -123,6 +126,6 @@ impl World {
             list.write(0, pes).map_err(|_| AllocError::Zero)?;
         }
         let me = members.rank_of(self.pe()).unwrap_or(0);
-        Ok(Some(Team { members, me, list, sync, tag: PhantomData }))
+        Ok(Some(Team { members, me, list, sync, window: self.window(), tag: PhantomData }))
     }
 }

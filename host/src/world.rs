@@ -95,7 +95,14 @@ impl World {
     pub fn team(&self) -> TeamView<WorldTag> {
         let context = self.shared.context();
         let words = abi::SyncLayout::new(context.npes).words(context.block_slots);
-        TeamView::strided(0, 1, context.npes, context.pe, Sym::from_raw(context.world_sync, words))
+        let team = TeamView::strided(0, 1, context.npes, context.pe, Sym::from_raw(context.world_sync, words));
+        team.with_window(self.window())
+    }
+
+    /// The multicast window of a team, 0 without multicast. Members' heaps are what an emulation reaches, one by one, so on the
+    /// CPU machine one window serves all teams.
+    pub(crate) fn window(&self) -> u32 {
+        self.shared.context().windows.min(1)
     }
 
     /// Allocates `len` zeroed elements at the same offset on every PE.

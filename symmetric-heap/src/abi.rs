@@ -6,7 +6,7 @@
 use crate::Pe;
 
 /// The version of every layout in this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;
@@ -34,6 +34,8 @@ pub struct Context {
     pub deadline_ns: u64,
     /// Heap offset of the world team's sync words (see [`SyncLayout`]).
     pub world_sync: u64,
+    /// Address of the multicast windows (see [`Context::multicast`]). Unused where the machine emulates them.
+    pub multicast: u64,
     /// This PE.
     pub pe: u32,
     /// How many PEs.
@@ -42,6 +44,10 @@ pub struct Context {
     pub block_slots: u32,
     /// [`VERSION`].
     pub version: u32,
+    /// How many multicast windows there are, numbered from 1; 0 without multicast. The first is the world's.
+    pub windows: u32,
+    /// Keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// The [`Context::deadline_ns`] that means no bound.
@@ -362,10 +368,17 @@ impl Context {
     pub const fn address(&self, pe: Pe, offset: u64) -> u64 {
         self.base + pe.raw() as u64 * self.stride + offset
     }
+
+    /// Address of heap offset `offset` in multicast window `window`, which is 1 or more: it names that offset on every member
+    /// of the team that the window was made for. The caller has checked the bounds of both.
+    #[inline(always)]
+    pub const fn multicast(&self, window: u32, offset: u64) -> u64 {
+        self.multicast + (window as u64 - 1) * self.stride + offset
+    }
 }
 
 const _: () = {
-    assert!(size_of::<Context>() == 80 && align_of::<Context>() == 8);
+    assert!(size_of::<Context>() == 96 && align_of::<Context>() == 8);
     assert!(size_of::<Route>() == 4);
     assert!(size_of::<HeapHeader>() == 64);
     assert!(size_of::<FaultRecord>() == 56);
@@ -373,6 +386,6 @@ const _: () = {
     assert!(size_of::<Request>() == 64 && align_of::<Request>() == 64);
     assert!(size_of::<Ring>() == 192);
     assert!(size_of::<crate::Sym<u8>>() == 16 && size_of::<crate::Rank>() == 8 && size_of::<crate::Place<u8>>() == 24);
-    assert!(size_of::<crate::TeamView>() == 48);
+    assert!(size_of::<crate::TeamView>() == 56);
     assert!(HEAP_RESERVED as usize >= size_of::<HeapHeader>());
 };

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 
 use crate::{Pe, Rank, Sym, Tag, World};
 
-/// A team as a kernel argument: its members, this PE's rank in it, and the words it synchronizes on.
+/// A team as a kernel argument: its members, this PE's rank in it, the words it synchronizes on, and its multicast window.
 #[repr(C)]
 pub struct TeamView<G = World> {
     start: u32,
@@ -14,24 +14,32 @@ pub struct TeamView<G = World> {
     me: u32,
     members: Sym<u32>,
     sync: Sym<u64>,
+    window: u32,
     tag: PhantomData<G>,
 }
 
 impl<G: Tag> TeamView<G> {
     /// The members `start + i * stride` for `i` below `size`, seen from its rank `me`, with its sync words.
     pub const fn strided(start: u32, stride: u32, size: u32, me: u32, sync: Sym<u64>) -> Self {
-        Self { start, stride, size, me, members: Sym::empty(), sync, tag: PhantomData }
+        Self { start, stride, size, me, members: Sym::empty(), sync, window: 0, tag: PhantomData }
     }
 
     /// The members listed in this PE's copy of `members`, seen from its rank `me`, with its sync words.
     pub const fn listed(members: Sym<u32>, me: u32, sync: Sym<u64>) -> Self {
-        Self { start: 0, stride: 0, size: members.len() as u32, me, members, sync, tag: PhantomData }
+        Self { start: 0, stride: 0, size: members.len() as u32, me, members, sync, window: 0, tag: PhantomData }
+    }
+
+    /// The same team with a multicast window that was made for it; 0 for none. Like an offset, a number that a context
+    /// checks before it follows it.
+    #[must_use]
+    pub const fn with_window(self, window: u32) -> Self {
+        Self { window, ..self }
     }
 
     /// The same team under the tag that fixed kernels take.
     pub const fn untagged(self) -> TeamView<World> {
-        let Self { start, stride, size, me, members, sync, .. } = self;
-        TeamView { start, stride, size, me, members, sync, tag: PhantomData }
+        let Self { start, stride, size, me, members, sync, window, .. } = self;
+        TeamView { start, stride, size, me, members, sync, window, tag: PhantomData }
     }
 
     /// How many members.
@@ -56,6 +64,12 @@ impl<G: Tag> TeamView<G> {
     #[inline(always)]
     pub const fn sync(&self) -> Sym<u64> {
         self.sync
+    }
+
+    /// The multicast window, 0 for none.
+    #[inline(always)]
+    pub const fn window(&self) -> u32 {
+        self.window
     }
 
     /// Member `i`, which is below [`size`](Self::size); `listed(i)` reads the list where there is one.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Layout, Sum, View, ring};
+use congruent::collectives::{Layout, Sum, View, multimem, ring};
 use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, kernels};
 use congruent::{AllocError, Error, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
 
@@ -89,6 +89,16 @@ kernels! {
             ctx.wait(block, semaphore, 1);
         }
         ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    }
+
+    /// Multicast where there is none.
+    pub fn multicast_that_is_not_there(block, ctx, numbers: Sym<f32>, plan: View) {
+        multimem::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    }
+
+    /// A team with a multicast window that the world lacks.
+    pub fn window_of_nobody(block, ctx, team: TeamView<WorldTag>) {
+        ctx.barrier(block, &ctx.team(team));
     }
 
     /// A panic of the program's own, by every lane.
@@ -207,6 +217,13 @@ fn a_signal_for_another_pe_than_its_data() {
 fn a_plan_for_fewer_blocks() {
     let args = |words: &Words| (words.numbers.view(), words.plan.view(), words.semaphore.view());
     in_block(1, 2, plan_for_fewer_blocks, args, "no slot for this block");
+}
+
+#[test]
+fn multicast_where_there_is_none() {
+    panics(multicast_that_is_not_there, |words| (words.numbers.view(), words.plan.view()), "no multicast");
+    let alone = World::builder().heap(8 << 20).local(1, |world| Ok::<_, Error>(world.team().with_window(1))).unwrap();
+    panics(window_of_nobody, |_| (alone[0],), "a multicast window that this world lacks");
 }
 
 #[test]

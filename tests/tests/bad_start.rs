@@ -58,13 +58,15 @@ fn variables_that_are_misspelt_or_out_of_range() {
     if ended(local) {
         return;
     }
-    let cases: [(&str, &str, &[&str]); 8] = [
+    let cases: [(&str, &str, &[&str]); 10] = [
         ("CONGRUENT_HAEP", "1G", &["CONGRUENT_HAEP is not a variable", "did you mean CONGRUENT_HEAP?"]),
         ("CONGRUENT_NONSENSE_ALTOGETHER", "1", &["CONGRUENT_NONSENSE_ALTOGETHER is not a variable", "info --env"]),
         ("CONGRUENT_HEAP", "lots", &["CONGRUENT_HEAP=lots", "whole number, with K, M or G"]),
         ("CONGRUENT_HEAP", "1K", &["CONGRUENT_HEAP=1024", "from 2097152 to"]),
         ("CONGRUENT_CPU_WIDTH", "64", &["CONGRUENT_CPU_WIDTH=64", "from 1 to 32"]),
         ("CONGRUENT_MAX_BLOCKS", "0", &["CONGRUENT_MAX_BLOCKS=0", "from 1 to 1024"]),
+        ("CONGRUENT_NVLS_ENABLE", "3", &["CONGRUENT_NVLS_ENABLE=3", "from 0 to 2"]),
+        ("CONGRUENT_NVLS_ENABLE", "1", &["CONGRUENT_NVLS_ENABLE=1 asks for multicast", "set it to 2"]),
         ("CONGRUENT_DEADLINE_MS", "-1", &["CONGRUENT_DEADLINE_MS=-1", "whole number"]),
         ("CONGRUENT_DEADLINE_MS", "", &["CONGRUENT_DEADLINE_MS=", "whole number"]),
     ];

@@ -208,6 +208,9 @@ mod tests {
             npes: 2,
             block_slots: 1,
             version: abi::VERSION,
+            multicast: 0,
+            windows: 0,
+            reserved: 0,
         };
         // SAFETY: the memory outlives the transport in every test, and nobody else touches it meanwhile.
         unsafe { Local::new(context) }

@@ -1,6 +1,6 @@
 //! Reductions. Buffers are bytes; type and operator are an argument.
 
-use congruent_collectives::{Reduction, View, direct, one_shot, recursive, ring, tree};
+use congruent_collectives::{Reduction, View, direct, multimem, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 macro_rules! reductions {
@@ -33,6 +33,8 @@ reductions! { (block, ctx, dst, src, op, root, plan)
     all_reduce_tree: tree::all_reduce(dst, src, op);
     /// All-reduce by recursive doubling, or halving and doubling.
     all_reduce_recursive: recursive::all_reduce(dst, src, op);
+    /// All-reduce through multicast addresses.
+    all_reduce_multimem: multimem::all_reduce(dst, src, op);
     /// Reduce-scatter along the ring.
     reduce_scatter_ring: ring::reduce_scatter(dst, src, op);
     /// Reduce-scatter in one exchange.
@@ -41,6 +43,8 @@ reductions! { (block, ctx, dst, src, op, root, plan)
     reduce_scatter_direct: direct::reduce_scatter(dst, src, op);
     /// Reduce-scatter by recursive halving.
     reduce_scatter_recursive: recursive::reduce_scatter(dst, src, op);
+    /// Reduce-scatter through multicast addresses.
+    reduce_scatter_multimem: multimem::reduce_scatter(dst, src, op);
     /// Reduce along the ring.
     reduce_ring: ring::reduce(dst, src, op, root);
     /// Reduce, each member combining a part for the root.

@@ -1,6 +1,6 @@
 //! Collectives that move data and compute nothing. Buffers are bytes.
 
-use congruent_collectives::{View, bruck, direct, one_shot, recursive, ring, tree};
+use congruent_collectives::{View, bruck, direct, multimem, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -41,6 +41,8 @@ moves! { (block, ctx, dst, src, root, plan)
     all_gather_direct: direct::all_gather(dst, src);
     /// All-gather by dissemination.
     all_gather_recursive: recursive::all_gather(dst, src);
+    /// All-gather through multicast addresses.
+    all_gather_multimem: multimem::all_gather(dst, src);
     /// All-to-all in one exchange.
     all_to_all_one_shot: one_shot::all_to_all(dst, src);
     /// All-to-all by puts to all.
@@ -53,6 +55,8 @@ moves! { (block, ctx, dst, src, root, plan)
     broadcast_direct: direct::broadcast(dst, src, root);
     /// Broadcast down a binary tree.
     broadcast_tree: tree::broadcast(dst, src, root);
+    /// Broadcast through multicast addresses.
+    broadcast_multimem: multimem::broadcast(dst, src, root);
     /// Scatter that each member fetches.
     scatter_direct: direct::scatter(dst, src, root);
     /// Gather that each member puts.

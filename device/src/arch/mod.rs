@@ -12,6 +12,7 @@
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
 //! | `copy`, `fill`, `fold`, `fold_chosen` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | stores to all members of a team, reductions over them |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
@@ -97,6 +98,19 @@ impl Ends for [End] {
     fn end(&self, i: usize) -> End {
         self[i]
     }
+}
+
+/// An object on all members of a team at once, resolved: mapped symmetric memory.
+pub(crate) trait Replicas {
+    /// Its multicast address.
+    #[cfg(target_arch = "nvptx64")]
+    fn address(&self) -> *mut u8;
+    /// How many members.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn count(&self) -> usize;
+    /// Its address on member `i`.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn replica(&self, i: usize) -> *mut u8;
 }
 
 /// How many elements of `T` ends of `bytes` bytes have.

@@ -177,7 +177,7 @@ impl Comm {
             element: reduction.map_or(1, |(_, datatype)| datatype.size()),
             reduction,
             all_direct: self.shared.context().routes == 0,
-            multicast: false,
+            multicast: self.team.window() != 0,
             ll128: self.selector.ll128(self.lines_arrive),
             buffer: self.options.buffer.unwrap_or(Layout::BUFFER),
             blocks: self.grid().blocks,

@@ -10,7 +10,7 @@
 //! | | tree | 2p | chunks | 2 S + 2(p-1) C | S | Sanders, Speck, Träff 2009 |
 //! | | recursive | p, and 2 unless n is a power of 2 | | p S, and 2 S | p S, and S | Thakur and others 2005 |
 //! | | one-shot | 1 | | (n-1) S | (n-1) S | every input to everybody |
-//! | | direct | 2 | 2(n-2) | S | | one pass reads n shares of S/n and writes n |
+//! | | direct | 2 | 2(n-2) | S, and 2(n-1)/n S over links | | one pass reads n shares of S/n and writes n |
 //! | | multimem | 2 | 2(n-2) | S/e | | links reduce and replicate, at a part e of their rate |
 //! | reduce-scatter | ring | n-1 | | (n-1)/n S | (n-1)/n S | half of the all-reduce |
 //! | | recursive | p | | (n-1)/n S | (n-1)/n S | recursive halving, Thakur and others 2005 |
@@ -131,7 +131,11 @@ fn all_reduce(machine: &Parameters, algorithm: Algorithm, call: &Circumstances, 
         Algorithm::Multimem => {
             Work { hops: 2.0, posts: 2.0 * (n - 2.0), moved: bytes / machine.multicast_efficiency, reduced: 0.0 }
         }
-        Algorithm::Direct | Algorithm::Bruck => Work { hops: 2.0, posts: 2.0 * (n - 2.0), moved: bytes, reduced: 0.0 },
+        Algorithm::Direct | Algorithm::Bruck => {
+            // A link brings what its PE reads and what the others write to it; cores are busy with either once.
+            let moved = if machine.link_rate.is_finite() { 2.0 * others } else { bytes };
+            Work { hops: 2.0, posts: 2.0 * (n - 2.0), moved, reduced: 0.0 }
+        }
     }
 }
 

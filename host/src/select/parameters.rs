@@ -79,7 +79,7 @@ impl Parameters {
     /// small direct all-reduce, 500 and 650 ns for one and two steps through queues, 310 ns for an exchange of packets; copies of 15 bytes per
     /// nanosecond from memory and three times that within the cache, of which queues leave two fifths. Packets carry some 2
     /// bytes per nanosecond at sizes where they are chosen, so a KiB is too much for them. A step through the proxy's thread
-    /// took 60 µs, when the proxies had no cores of their own.
+    /// took 60 µs, when the proxies had no cores of their own. Multicast is emulated for tests, element by element.
     pub fn cpu(width: u32, cores: u32, proxied: bool) -> Self {
         let route = if proxied { "proxied" } else { "direct" };
         let direct = Self {
@@ -92,7 +92,7 @@ impl Parameters {
             copy_rate: 15.0,
             reduce_rate: 30.0,
             link_rate: f64::INFINITY,
-            multicast_efficiency: 1.0,
+            multicast_efficiency: 0.05,
             cache: Some(Cache { bytes: 1e6, speedup: 3.0 }),
             cores: Some(cores.max(1)),
             switch_ns: 2_000.0,

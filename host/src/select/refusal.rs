@@ -59,9 +59,10 @@ pub enum Refusal {
     /// No multicast addresses.
     #[error("the team has no multicast addresses; they need GPUs that one NVSwitch joins")]
     NoMulticast,
-    /// No instruction for the operator on the type.
+    /// Links do not do the operator on the type, or not as it says.
     #[error(
-        "no link reduces {operator:?} of {datatype}; multimem has sum, min and max, of floats of 32 and 64 bits sum only"
+        "links do not reduce {operator} of {datatype} as the operator says; they have sum of int32, int64, half, bfloat16, float \
+         and double, avg of those but half and bfloat16, and min, max, and, or, xor of the integers"
     )]
     MultimemType {
         /// The operator.
@@ -70,7 +71,7 @@ pub enum Refusal {
         datatype: Datatype,
     },
     /// No instruction for an operator of the program's own.
-    #[error("links reduce sum, min and max only, not a program's own operator")]
+    #[error("links reduce by operators of their own, not by a program's")]
     MultimemOperator,
 }
 
@@ -116,21 +117,10 @@ fn multimem(collective: Collective, call: &Circumstances) -> Result<(), Refusal>
     }
     match call.reduction {
         None => Err(Refusal::MultimemOperator),
-        Some((operator, datatype)) if !links_reduce(operator, datatype) => {
+        Some((operator, datatype)) if operator.linked(datatype, call.members).is_none() => {
             Err(Refusal::MultimemType { operator, datatype })
         }
         Some(_) => Ok(()),
-    }
-}
-
-/// What `multimem.ld_reduce` has instructions for (PTX 8.1).
-fn links_reduce(operator: Op, datatype: Datatype) -> bool {
-    match datatype {
-        Datatype::I32 | Datatype::U32 | Datatype::I64 | Datatype::U64 | Datatype::F16 | Datatype::Bf16 => {
-            matches!(operator, Op::Sum | Op::Min | Op::Max)
-        }
-        Datatype::F32 | Datatype::F64 => matches!(operator, Op::Sum),
-        _ => false,
     }
 }
 
@@ -223,8 +213,27 @@ mod tests {
         let call = |reduction| Circumstances { multicast: true, reduction, ..Circumstances::plain(4, 1024) };
         let with = |op, datatype| all_reduce(Multimem, Simple, &call(Some((op, datatype))));
         assert_eq!(with(Op::Sum, Datatype::F32), Ok(()));
-        assert_eq!(with(Op::Max, Datatype::Bf16), Ok(()));
-        for (operator, datatype) in [(Op::Max, Datatype::F32), (Op::Prod, Datatype::I32), (Op::Sum, Datatype::I8)] {
+        let possible = [
+            (Op::Sum, Datatype::Bf16),
+            (Op::Avg, Datatype::F64),
+            (Op::Avg, Datatype::I32),
+            (Op::Max, Datatype::U64),
+            (Op::Xor, Datatype::I64),
+        ];
+        for (operator, datatype) in possible {
+            assert_eq!(with(operator, datatype), Ok(()));
+        }
+        let impossible = [
+            (Op::Max, Datatype::F32),
+            (Op::Prod, Datatype::I32),
+            (Op::PreMulSum, Datatype::F32),
+            (Op::Sum, Datatype::I8),
+            (Op::Sum, Datatype::F8E4M3),
+            // Which zero and which of a number and a NaN, links do not say; and their sum of 16 bits is rounded already.
+            (Op::Min, Datatype::F16),
+            (Op::Avg, Datatype::Bf16),
+        ];
+        for (operator, datatype) in impossible {
             assert_eq!(with(operator, datatype), Err(Refusal::MultimemType { operator, datatype }));
         }
         assert_eq!(all_reduce(Multimem, Simple, &call(None)), Err(Refusal::MultimemOperator));

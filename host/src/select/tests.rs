@@ -1,5 +1,7 @@
 //! What the selector chooses, and what it says where it cannot.
 
+use congruent_collectives::{Datatype, Op};
+
 use super::*;
 use Algorithm::{Direct, Multimem, OneShot, Recursive, Ring, Tree};
 use Collective::{AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter};
@@ -64,6 +66,24 @@ fn candidates_are_what_is_possible() {
     assert_eq!(selector.candidates(AllReduce, &everything).len(), 13);
     let filtered = with(&[("CONGRUENT_ALGO", "tree,multimem"), ("CONGRUENT_PROTO", "^ll")]);
     assert_eq!(filtered.candidates(AllReduce, &everything), [(Tree, Simple), (Tree, Ll128), (Multimem, Simple)]);
+}
+
+#[test]
+fn links_that_reduce_are_used_for_what_would_fill_them() {
+    let selector = Selector::new(Parameters::cuda_nvlink());
+    let call =
+        |members, bytes, multicast| Circumstances { multicast, blocks: 16, ..Circumstances::plain(members, bytes) };
+    let best = |call| selector.choose(AllReduce, &call).unwrap().algorithm;
+    assert_eq!(best(call(8, 64 << 20, true)), Multimem);
+    assert_ne!(best(call(8, 64 << 20, false)), Multimem);
+    assert_ne!(best(call(8, 64, true)), Multimem, "packets are faster");
+    let product = Circumstances { reduction: Some((Op::Prod, Datatype::F32)), ..call(8, 64 << 20, true) };
+    assert_ne!(best(product), Multimem);
+    // Emulated for tests, multicast is never the fastest.
+    let cpu = with(&[]);
+    for bytes in [4, 4 << 10, 64 << 20] {
+        assert_ne!(cpu.choose(AllReduce, &call(8, bytes, true)).unwrap().algorithm, Multimem);
+    }
 }
 
 #[test]

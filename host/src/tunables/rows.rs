@@ -26,6 +26,8 @@ pub enum Key {
     BuffSize,
     /// `CONGRUENT_LL128_ENABLE`.
     Ll128Enable,
+    /// `CONGRUENT_NVLS_ENABLE`.
+    NvlsEnable,
     /// `CONGRUENT_CHECK`.
     Check,
     /// `CONGRUENT_WATCH`.
@@ -98,7 +100,7 @@ pub struct Refused {
 }
 
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 10] = [
+pub const TABLE: [Tunable; 11] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -161,6 +163,14 @@ pub const TABLE: [Tunable; 10] = [
         meaning: "1: use the protocol LL128 where its self-test passes",
         default: 0,
         range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::NvlsEnable,
+        name: "CONGRUENT_NVLS_ENABLE",
+        meaning: "multicast, which links reduce and replicate: 0 never, 1 or no world, 2 where the machine has it",
+        default: 2,
+        range: (0, 2),
         is_size: false,
     },
     Tunable {

@@ -10,6 +10,7 @@ mod by;
 pub mod collectives;
 pub mod direct;
 pub mod groups;
+pub mod multicast;
 pub mod ordering;
 pub mod rma;
 pub mod signals;

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-use congruent::{Error, World};
+use congruent::{Builder, Error, World};
 use socket2::{Domain, Socket, Type};
 
 /// How wide and how many: lanes of a warp, and PEs.
@@ -39,7 +39,19 @@ static MACHINE: Mutex<()> = Mutex::new(());
 /// # Panics
 /// Where a PE fails.
 pub fn threads(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
-    local(family, shapes, false);
+    local(family, shapes, World::builder);
+}
+
+/// Runs a family with PEs as threads of this process, with emulated multicast, in each of these shapes.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn threads_with_multicast(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    local(family, shapes, with_multicast);
+}
+
+fn with_multicast() -> Builder {
+    World::builder().multicast(true)
 }
 
 /// Runs a family with PEs as threads of this process, each reached through its proxy, in each of these shapes.
@@ -47,14 +59,14 @@ pub fn threads(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
 /// # Panics
 /// Where a PE fails.
 pub fn proxied(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
-    local(family, shapes, true);
+    local(family, shapes, || World::builder().proxied(true));
 }
 
-fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], proxied: bool) {
+fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder: fn() -> Builder) {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     for (width, npes) in shapes_or_all(shapes) {
-        if let Err(error) = World::builder().heap(HEAP).width(width).proxied(proxied).local(npes, family) {
-            panic!("width {width}, {npes} PEs as threads, proxied: {proxied}: {error}");
+        if let Err(error) = builder().heap(HEAP).width(width).local(npes, family) {
+            panic!("width {width}, {npes} PEs as threads: {error}");
         }
     }
 }
@@ -68,8 +80,20 @@ const CONFORMS: &str = "this PE conforms";
 /// # Panics
 /// Where a PE fails.
 pub fn processes(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    jobs(test, family, shapes, World::builder);
+}
+
+/// The same with emulated multicast.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn processes_with_multicast(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    jobs(test, family, shapes, with_multicast);
+}
+
+fn jobs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder: fn() -> Builder) {
     if is_child() {
-        return run_here(family);
+        return run_here(family, builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     for (width, npes) in shapes_or_all(shapes) {
@@ -86,7 +110,7 @@ pub fn processes(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes
 /// Where a PE fails.
 pub fn cuda(test: &str, family: fn(&mut World) -> Result<(), Error>, many: &[usize], driver: &[(&str, OsString)]) {
     if is_child() {
-        return run_here(family);
+        return run_here(family, World::builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let set = [&[("CONGRUENT_MACHINE", "cuda".into())], driver].concat();
@@ -109,9 +133,9 @@ fn is_child() -> bool {
 }
 
 /// Runs a family as the environment says, and says when it has run.
-fn run_here(family: fn(&mut World) -> Result<(), Error>) {
+fn run_here(family: fn(&mut World) -> Result<(), Error>, builder: Builder) {
     let threads = env::var(THREADS).ok().and_then(|many| many.parse().ok());
-    let builder = World::builder().heap(HEAP);
+    let builder = builder.heap(HEAP);
     let ended = match threads {
         Some(many) => builder.local(many, family).map(drop),
         None => builder.build().map_err(Error::from).and_then(|mut world| family(&mut world)),

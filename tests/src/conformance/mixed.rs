@@ -1,6 +1,6 @@
 //! Many collectives back to back, on several streams and plans, with members that are late at random.
 
-use congruent::collectives::{Layout, Op, Typed};
+use congruent::collectives::{Algorithm, Layout, Op, Typed};
 use congruent::device::{Semaphore, TeamView, World as WorldTag};
 use congruent::{Error, Grid, Plan, SymVec, Team, World};
 use congruent_heap::f16;
@@ -66,7 +66,11 @@ impl Crew {
         dice: &mut Dice,
     ) -> Result<Verify, Error> {
         let n = self.pes.len();
-        let ops: Vec<Op> = Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE)).collect();
+        let on_type = || Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE));
+        // Links have no operator on some types; other members do.
+        let has_one = on_type().any(|op| way.takes(op, T::DATATYPE));
+        let way = if has_one { way } else { Way { algorithm: Algorithm::Direct, ..way } };
+        let ops: Vec<Op> = on_type().filter(|&op| way.takes(op, T::DATATYPE)).collect();
         // Mostly short ones; nothing fits a piece exactly.
         let longest = if dice.below(4) == 0 { LONGEST } else { 40 };
         let call = Call {
@@ -124,7 +128,10 @@ pub fn mixed(world: &mut World, seed: u64, calls: usize) -> Result<(), Error> {
     let mut memory = Memory { bytes: world.alloc(calls * (n * 700 + 512))?, used: 0 };
     let mut dice = Dice { seed, thrown: 0 };
     let mut late = Dice { seed: seed + 1 + world.pe().index() as u64, thrown: 0 };
-    let ways = Way::all(n);
+    let mut ways = Way::all(n);
+    if world.team().window() != 0 {
+        ways.extend(Way::multimem(n));
+    }
     let mut made = Vec::new();
     for i in 0..calls {
         let (stream, crew) = (dice.below(streams.len()), &crews[dice.below(crews.len())]);

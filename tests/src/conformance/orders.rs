@@ -137,7 +137,8 @@ pub(super) fn order_of(
 ) -> Order {
     let part_of = |parts| i / part(len, parts, element);
     match (collective, algorithm) {
-        (_, Algorithm::Direct | Algorithm::OneShot) => Order::Ranks,
+        // Links have an order of their own; machines that emulate them take the ranks'.
+        (_, Algorithm::Direct | Algorithm::OneShot | Algorithm::Multimem) => Order::Ranks,
         (Collective::AllReduce, Algorithm::Ring) => Order::Ring { c: part_of(members) },
         (_, Algorithm::Ring) => Order::Ring { c: member },
         (Collective::AllReduce, Algorithm::Tree) => match part_of(2) {
@@ -148,7 +149,7 @@ pub(super) fn order_of(
         (_, Algorithm::Tree) => Order::Tree { root: member },
         (Collective::AllReduce, Algorithm::Recursive) => Order::Neighbours,
         (_, Algorithm::Recursive) => Order::Halves,
-        (_, Algorithm::Bruck | Algorithm::Multimem) => panic!("{algorithm} {collective} has no order here"),
+        (_, Algorithm::Bruck) => panic!("{algorithm} {collective} has no order here"),
     }
 }
 

@@ -4,7 +4,7 @@
 //! Each result is compared with the model bit for bit. The model knows nothing of blocks, widths, protocols and PEs, so two
 //! runs that differ in these have the same bits too.
 
-use congruent::collectives::{Algorithm, Collective, Layout, Op, Protocol, Typed, View};
+use congruent::collectives::{Algorithm, Collective, Datatype, Layout, Op, Protocol, Typed, View};
 use congruent::device::{Fp8E4M3, Fp8E5M2, Sym};
 use congruent::{Error, Grid, Plan, Stream, SymVec, World};
 use congruent_heap::{bf16, f16};
@@ -28,10 +28,15 @@ const SCALARS: u64 = 201;
 
 /// Every way of every collective.
 pub(super) fn ways(world: &mut World) -> Result<(), Error> {
+    these(world, Way::all(world.npes()))
+}
+
+/// These ways.
+pub(super) fn these(world: &mut World, ways: Vec<Way>) -> Result<(), Error> {
     let layout = Layout::new(world.team(), BLOCKS).buffer(0);
     let mut bench = Bench::new(world, layout)?;
     let everything = all_shapes();
-    for (nth, way) in Way::all(world.npes()).into_iter().enumerate() {
+    for (nth, way) in ways.into_iter().enumerate() {
         for (i, len) in lengths(&layout, &way).into_iter().enumerate() {
             // Half of them, and the other half with one PE more.
             if !everything && (nth + i + world.npes()) % 2 == 1 {
@@ -43,12 +48,16 @@ pub(super) fn ways(world: &mut World) -> Result<(), Error> {
             }
         }
         if everything && way.reduces() {
-            for _ in 0..TYPES.len() * Op::ALL.len() {
-                bench.any_type(world, way, Length::Elements(37), 2)?;
-            }
+            bench.every_type(world, way)?;
         }
     }
     Ok(())
+}
+
+/// These ways with every type and operator that they have.
+pub(super) fn types(world: &mut World, ways: Vec<Way>) -> Result<(), Error> {
+    let mut bench = Bench::new(world, Layout::new(world.team(), BLOCKS).buffer(0))?;
+    ways.into_iter().filter(Way::reduces).try_for_each(|way| bench.every_type(world, way))
 }
 
 /// How long a message is.
@@ -83,21 +92,21 @@ fn step_bytes(layout: &Layout, way: &Way) -> usize {
 /// A case with elements of one type.
 type Case = fn(&Bench, &World, Way, Length, u32, usize) -> Result<(), Error>;
 
-const TYPES: [Case; 14] = [
-    Bench::case::<f32>,
-    Bench::case::<f16>,
-    Bench::case::<i32>,
-    Bench::case::<Fp8E4M3>,
-    Bench::case::<u64>,
-    Bench::case::<bf16>,
-    Bench::case::<i8>,
-    Bench::case::<f64>,
-    Bench::case::<u16>,
-    Bench::case::<Fp8E5M2>,
-    Bench::case::<u8>,
-    Bench::case::<i64>,
-    Bench::case::<i16>,
-    Bench::case::<u32>,
+const TYPES: [(Datatype, Case); 14] = [
+    (Datatype::F32, Bench::case::<f32>),
+    (Datatype::F16, Bench::case::<f16>),
+    (Datatype::I32, Bench::case::<i32>),
+    (Datatype::F8E4M3, Bench::case::<Fp8E4M3>),
+    (Datatype::U64, Bench::case::<u64>),
+    (Datatype::Bf16, Bench::case::<bf16>),
+    (Datatype::I8, Bench::case::<i8>),
+    (Datatype::F64, Bench::case::<f64>),
+    (Datatype::U16, Bench::case::<u16>),
+    (Datatype::F8E5M2, Bench::case::<Fp8E5M2>),
+    (Datatype::U8, Bench::case::<u8>),
+    (Datatype::I64, Bench::case::<i64>),
+    (Datatype::I16, Bench::case::<i16>),
+    (Datatype::U32, Bench::case::<u32>),
 ];
 
 /// What all cases use again and again: nothing in a plan is ever reset.
@@ -128,13 +137,25 @@ impl Bench {
     /// A case of the next type.
     fn any_type(&mut self, world: &World, way: Way, len: Length, blocks: u32) -> Result<(), Error> {
         self.cases += 1;
-        TYPES[self.cases as usize % TYPES.len()](self, world, way, len, blocks, CALLS)
+        self.type_of(way)(self, world, way, len, blocks, CALLS)
+    }
+
+    /// Cases of every type with every operator.
+    fn every_type(&mut self, world: &World, way: Way) -> Result<(), Error> {
+        (0..TYPES.len() * Op::ALL.len()).try_for_each(|_| self.any_type(world, way, Length::Elements(37), 2))
     }
 
     /// One call by one block, of the next type.
     pub(super) fn once(&mut self, world: &World, way: Way, len: Length) -> Result<(), Error> {
         self.cases += 1;
-        TYPES[self.cases as usize % TYPES.len()](self, world, way, len, 1, 1)
+        self.type_of(way)(self, world, way, len, 1, 1)
+    }
+
+    /// The case's type: the next one that the way has an operator on.
+    fn type_of(&self, way: Way) -> Case {
+        let has_one = |(datatype, _): &&(Datatype, Case)| Op::ALL.iter().any(|&op| way.takes(op, *datatype));
+        let types = TYPES.iter().filter(has_one);
+        types.clone().nth(self.cases as usize % types.count()).map_or(TYPES[0].1, |&(_, case)| case)
     }
 
     /// Calls in a row, and what must come of them.
@@ -149,7 +170,7 @@ impl Bench {
         let n = world.npes();
         // Where a step moves a part of the buffer only, there are as many at once as parts.
         let parts = match (way.collective, way.algorithm) {
-            (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct) => n,
+            (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Multimem) => n,
             (Collective::AllReduce, Algorithm::Tree) => 2,
             _ => 1,
         };
@@ -159,7 +180,8 @@ impl Bench {
             Length::Steps(steps, more) => (steps * step(step_bytes(&self.layout, &way))).saturating_add_signed(more),
             Length::ShortSteps(steps) => steps * step(128),
         };
-        let ops: Vec<Op> = Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE)).collect();
+        let takes = |op: &Op| op.supports(T::DATATYPE) && way.takes(*op, T::DATATYPE);
+        let ops: Vec<Op> = Op::ALL.iter().copied().filter(takes).collect();
         let op = ops[self.cases as usize / TYPES.len() % ops.len()];
         let calls = (0..calls).map(|i| Call {
             way,

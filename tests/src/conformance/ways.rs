@@ -1,6 +1,6 @@
 //! The ways of the collectives, an algorithm over a protocol each, and the fixed kernels that go them.
 
-use congruent::collectives::{Algorithm, Collective, Protocol, Reduction, View};
+use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction, View};
 use congruent::device::{Sym, TeamView, World as WorldTag};
 use congruent::select::SUPPORT;
 use congruent::{Error, Grid, Stream, World, kernels};
@@ -15,9 +15,18 @@ pub(super) struct Way {
 
 impl Way {
     /// All that a team of so many has, of the collectives whose parts have one length. Those of multicast need a machine that
-    /// has it.
+    /// has it, and have a family of their own.
     pub(super) fn all(members: usize) -> Vec<Self> {
-        let rows = SUPPORT.iter().filter(|row| row.algorithm != Algorithm::Multimem && row.members.includes(members));
+        Self::those(members, |algorithm| algorithm != Algorithm::Multimem)
+    }
+
+    /// Those through multicast addresses.
+    pub(super) fn multimem(members: usize) -> Vec<Self> {
+        Self::those(members, |algorithm| algorithm == Algorithm::Multimem)
+    }
+
+    fn those(members: usize, wanted: impl Fn(Algorithm) -> bool) -> Vec<Self> {
+        let rows = SUPPORT.iter().filter(|row| wanted(row.algorithm) && row.members.includes(members));
         let of_row = |row: &'static congruent::select::Supported| {
             let way = |&protocol| Self { collective: row.collective, algorithm: row.algorithm, protocol };
             row.protocols.iter().map(way)
@@ -35,6 +44,21 @@ impl Way {
         matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
+    /// Whether it takes the operator on elements of the type, where these exist: links do not reduce by all.
+    pub(super) fn takes(&self, op: Op, datatype: Datatype) -> bool {
+        use Datatype::{Bf16, F16, F32, F64, I32, I64, U32, U64};
+        let integer = matches!(datatype, I32 | U32 | I64 | U64);
+        if self.algorithm != Algorithm::Multimem || !self.reduces() {
+            return true;
+        }
+        match op {
+            Op::Sum => integer || matches!(datatype, F16 | Bf16 | F32 | F64),
+            Op::Avg => integer || matches!(datatype, F32 | F64),
+            Op::Min | Op::Max | Op::And | Op::Or | Op::Xor => integer,
+            Op::Prod | Op::PreMulSum => false,
+        }
+    }
+
     /// Elements of the destination and of the source, where a member's part or the whole buffer has `len`.
     pub(super) fn lengths(&self, len: usize, members: usize) -> (usize, usize) {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
@@ -48,7 +72,7 @@ impl Way {
 
     /// Puts its fixed kernel on a stream.
     pub(super) fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
-        use Algorithm::{Bruck, Direct, OneShot, Recursive, Ring, Tree};
+        use Algorithm::{Bruck, Direct, Multimem, OneShot, Recursive, Ring, Tree};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
         let Args { team, dst, src, reduction, root, plan } = args;
         let plan = plan.over(self.protocol);
@@ -59,12 +83,14 @@ impl Way {
                 (Broadcast, Ring) => world.launch(stream, kernels::broadcast_ring, grid, moves),
                 (Broadcast, Direct) => world.launch(stream, kernels::broadcast_direct, grid, moves),
                 (Broadcast, Tree) => world.launch(stream, kernels::broadcast_tree, grid, moves),
+                (Broadcast, Multimem) => world.launch(stream, kernels::broadcast_multimem, grid, moves),
                 (Scatter, Direct) => world.launch(stream, kernels::scatter_direct, grid, moves),
                 (Gather, Direct) => world.launch(stream, kernels::gather_direct, grid, moves),
                 (AllGather, Ring) => world.launch(stream, kernels::all_gather_ring, grid, moves),
                 (AllGather, OneShot) => world.launch(stream, kernels::all_gather_one_shot, grid, moves),
                 (AllGather, Direct) => world.launch(stream, kernels::all_gather_direct, grid, moves),
                 (AllGather, Recursive) => world.launch(stream, kernels::all_gather_recursive, grid, moves),
+                (AllGather, Multimem) => world.launch(stream, kernels::all_gather_multimem, grid, moves),
                 (AllToAll, OneShot) => world.launch(stream, kernels::all_to_all_one_shot, grid, moves),
                 (AllToAll, Direct) => world.launch(stream, kernels::all_to_all_direct, grid, moves),
                 (AllToAll, Bruck) => world.launch(stream, kernels::all_to_all_bruck, grid, moves),
@@ -78,10 +104,12 @@ impl Way {
             (AllReduce, Direct) => world.launch(stream, kernels::all_reduce_direct, grid, reduces),
             (AllReduce, Tree) => world.launch(stream, kernels::all_reduce_tree, grid, reduces),
             (AllReduce, Recursive) => world.launch(stream, kernels::all_reduce_recursive, grid, reduces),
+            (AllReduce, Multimem) => world.launch(stream, kernels::all_reduce_multimem, grid, reduces),
             (ReduceScatter, Ring) => world.launch(stream, kernels::reduce_scatter_ring, grid, reduces),
             (ReduceScatter, OneShot) => world.launch(stream, kernels::reduce_scatter_one_shot, grid, reduces),
             (ReduceScatter, Direct) => world.launch(stream, kernels::reduce_scatter_direct, grid, reduces),
             (ReduceScatter, Recursive) => world.launch(stream, kernels::reduce_scatter_recursive, grid, reduces),
+            (ReduceScatter, Multimem) => world.launch(stream, kernels::reduce_scatter_multimem, grid, reduces),
             (Reduce, Ring) => world.launch(stream, kernels::reduce_ring, grid, reduces),
             (Reduce, Direct) => world.launch(stream, kernels::reduce_direct, grid, reduces),
             (Reduce, Tree) => world.launch(stream, kernels::reduce_tree, grid, reduces),

@@ -25,9 +25,17 @@ macro_rules! on_global {
 
 mod bulk;
 mod fold;
+#[cfg(target_feature = "sm_90")]
+mod multimem;
+#[cfg(not(target_feature = "sm_90"))]
+mod no_multimem;
 
 pub(crate) use bulk::{copy, fill};
 pub(crate) use fold::{fold, fold_chosen};
+#[cfg(target_feature = "sm_90")]
+pub(crate) use multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
+#[cfg(not(target_feature = "sm_90"))]
+pub(crate) use no_multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {

@@ -1,6 +1,7 @@
 //! What really moves between PEs.
 
-use congruent_collectives::{Collective, Job, Layout};
+use congruent_collectives::{Algorithm, Collective, Job, Layout, Share};
+use congruent_device::Sym;
 
 /// What a member tells each other one before parts of any length go, and before a message goes.
 const NOTE: usize = 32;
@@ -23,6 +24,12 @@ pub(super) fn wire_bytes(layout: &Layout, job: &Job, element: usize) -> u64 {
         Collective::SendRecv => job.bytes + ENTRY,
         Collective::Barrier if n <= 8 => 8 * (n - 1),
         Collective::Barrier => 8 * n.next_power_of_two().ilog2() as usize,
+        // What a member loads is combined, and what it stores is replicated, on the way.
+        collective if job.algorithm == Algorithm::Multimem => match collective {
+            Collective::AllReduce => 2 * Share::new(0, n).of(Sym::<u8>::from_raw(0, job.bytes as u64)).len(),
+            Collective::Broadcast => job.bytes,
+            _ => part,
+        },
         _ => (0..n).map(|member| by(layout, job, member)).max().unwrap_or(0),
     };
     moved as u64

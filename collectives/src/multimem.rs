@@ -1,0 +1,319 @@
+//! Through multicast addresses: links combine what members load and replicate what they store (NVLink SHARP, NCCL's NVLS).
+//!
+//! Each byte of a source travels once, to the switch, and each byte of a result once from it, whatever the team's size. A team
+//! has multicast where its machine has it ([`Team::multicast`]); [`Op::linked`](crate::Op::linked) says what links reduce.
+//!
+//! **The order of summation is the switch's**, and so is how it rounds: sums of floats may differ in their last bits from
+//! those of other algorithms, and from call to call. All members get the same bits. Integers are exact. Machines that emulate
+//! multicast combine in rank order, with one rounding at the end.
+//!
+//! Links work on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
+//! ends are loaded from and stored to each member, and all elements where destination and source lie differently within words.
+
+use congruent_device::refuse;
+use congruent_device::{Ctx, Group, LinkReduction, Multicast, Pod, Sym, Tag, Team, ends};
+
+use crate::call::Call;
+use crate::check;
+use crate::plan::View;
+use crate::reducer::{Keep, Reducer, Stage};
+use crate::share::Share;
+
+/// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`: member `c` reduces
+/// chunk `c` and stores it to all.
+///
+/// # Collective
+/// Over the team; `dst` may be `src`. Each member gives its source to the switch once and gets the result once.
+///
+/// # Ordering
+/// What a member stored to `src` before, in this block or before this kernel, is combined; on return this block's share of
+/// `dst` is complete, and `src` and `dst` may be overwritten (MM-9).
+///
+/// # Panics
+/// Where the team has no multicast or links do not reduce this; and where the lengths differ, the buffers overlap without
+/// being the same, or the plan is for another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn all_reduce<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    plan: &View,
+) {
+    check::same(dst, src);
+    let how = linked(team, op);
+    let call = Call::enter(group, ctx, team, plan, "all-reduce multimem", src.bytes());
+    if call.n == 1 {
+        call.keep(group, dst, src, op);
+    } else if !src.is_empty() {
+        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
+        let (to, from) = (chunk(dst), chunk(src));
+        let whole = Words::of(to, from, how.number().word());
+        call.meet(group);
+        {
+            let _step = call.step("reduce and give", (0, 1), call.own(), from.bytes());
+            if whole.count > 0 {
+                ctx.all_reduce_multicast(
+                    group,
+                    everywhere(team, whole.in_range(to)),
+                    everywhere(team, whole.in_range(from)),
+                    how,
+                );
+            }
+            whole.around(to, from, |to, from| {
+                let all = ends(call.n, |i| to.at(team.rank(i)).into());
+                op.fold(group, ctx, all, ends(call.n, |i| from.at(team.rank(i)).into()), Stage::RAW.finish(call.n));
+            });
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
+/// `n` times as long as `dst`.
+///
+/// # Collective
+/// Over the team; `dst` may be part `me` of `src`. Each member gives its source to the switch once and gets its part.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where the lengths do not fit or the buffers overlap otherwise, and as [`all_reduce`].
+#[inline(always)]
+#[track_caller]
+pub fn reduce_scatter<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    plan: &View,
+) {
+    check::part_of(src, dst, team.size(), team.me().index());
+    let how = linked(team, op);
+    let call = Call::enter(group, ctx, team, plan, "reduce-scatter multimem", src.bytes());
+    if call.n == 1 {
+        call.keep(group, dst, src, op);
+    } else if !dst.is_empty() {
+        let (to, from) = (call.mine(dst), call.mine(call.part(src, call.me)));
+        let whole = Words::of(to, from, how.number().word());
+        call.meet(group);
+        {
+            let _step = call.step("reduce", (0, 1), call.own(), from.bytes());
+            if whole.count > 0 {
+                ctx.reduce_multicast(group, whole.in_range(to), everywhere(team, whole.in_range(from)), how);
+            }
+            whole.around(to, from, |to, from| {
+                let all = ends(call.n, |i| from.at(team.rank(i)).into());
+                op.fold(group, ctx, [to.at(call.own())], all, Stage::RAW.finish(call.n));
+            });
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
+///
+/// # Collective
+/// Over the team; `src` may be part `me` of `dst`. Each member gives its source to the switch once.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where the team has no multicast, where the lengths do not fit or the buffers overlap otherwise, and where the plan is for
+/// another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn all_gather<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    plan: &View,
+) {
+    check::part_of(dst, src, team.size(), team.me().index());
+    must_have(team);
+    let call = Call::enter(group, ctx, team, plan, "all-gather multimem", dst.bytes());
+    if !src.is_empty() {
+        let (to, from) = (call.mine(call.part(dst, call.me)), call.mine(src));
+        call.meet(group);
+        {
+            let _step = call.step("give", (0, 1), call.own(), from.bytes());
+            give(&call, group, to.cast(), from.cast());
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Gives every member the `src` of member `root` in `dst`.
+///
+/// # Collective
+/// Over the team; `dst` may be `src`, and only the root's `src` is read. The root gives it to the switch once.
+///
+/// # Ordering
+/// As [`all_reduce`].
+///
+/// # Panics
+/// Where `root` is no member or the team has no multicast, and where the lengths differ, the buffers overlap without being the
+/// same, or the plan is for another team or fewer blocks.
+#[inline(always)]
+#[track_caller]
+pub fn broadcast<T: Pod, G: Tag>(
+    group: &impl Group,
+    ctx: &Ctx<'_>,
+    team: &Team<'_, G>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    root: usize,
+    plan: &View,
+) {
+    check::same(dst, src);
+    check::root(root, team.size());
+    must_have(team);
+    let call = Call::enter(group, ctx, team, plan, "broadcast multimem", src.bytes());
+    if !src.is_empty() {
+        call.meet(group);
+        if call.me == root {
+            let (to, from) = (call.mine(dst), call.mine(src));
+            let _step = call.step("give", (0, 1), call.own(), from.bytes());
+            give(&call, group, to.cast(), from.cast());
+        }
+        call.meet(group);
+    }
+    call.leave(group);
+}
+
+/// Stores this member's `src` in every member's `dst`.
+#[inline(always)]
+#[track_caller]
+fn give<G: Tag>(call: &Call<'_, G>, group: &impl Group, dst: Sym<u8>, src: Sym<u8>) {
+    let whole = Words::of(dst, src, 4);
+    if whole.count > 0 {
+        call.ctx.put_multicast(group, everywhere(call.team, whole.in_range(dst)), whole.in_range(src));
+    }
+    whole.around(dst, src, |dst, src| {
+        let all = ends(call.n, |i| dst.at(call.team.rank(i)).into());
+        Keep.fold(group, call.ctx, all, [src.at(call.own())], Stage::RAW);
+    });
+}
+
+/// What links do for an operator.
+#[inline(always)]
+#[track_caller]
+fn linked<T: Pod, G: Tag>(team: &Team<'_, G>, op: impl Reducer<T>) -> LinkReduction {
+    must_have(team);
+    match op.linked(team.size()) {
+        Some(how) => how,
+        None => refuse!("links do not reduce this; take another algorithm"),
+    }
+}
+
+#[inline(always)]
+#[track_caller]
+fn must_have<G: Tag>(team: &Team<'_, G>) {
+    if team.multicast(Sym::<u8>::empty()).is_none() {
+        refuse!("the team has no multicast; take another algorithm");
+    }
+}
+
+#[inline(always)]
+#[track_caller]
+fn everywhere<'c, T: Pod, G: Tag>(team: &Team<'c, G>, sym: Sym<T>) -> Multicast<'c, T, G> {
+    match team.multicast(sym) {
+        Some(multicast) => multicast,
+        None => refuse!("the team has no multicast; take another algorithm"),
+    }
+}
+
+/// Which elements of two ranges of one length are whole words for links in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Words {
+    start: usize,
+    count: usize,
+}
+
+impl Words {
+    #[inline(always)]
+    fn of<T: Pod>(dst: Sym<T>, src: Sym<T>, word: usize) -> Self {
+        let (to, from, bytes) = (dst.offset() as usize, src.offset() as usize, dst.bytes());
+        if !to.abs_diff(from).is_multiple_of(word) {
+            return Self { start: 0, count: 0 };
+        }
+        let head = (to.next_multiple_of(word) - to).min(bytes);
+        Self { start: head / size_of::<T>(), count: (bytes - head) / word * word / size_of::<T>() }
+    }
+
+    /// These elements.
+    #[inline(always)]
+    #[track_caller]
+    fn in_range<T: Pod>(self, range: Sym<T>) -> Sym<T> {
+        range.slice(self.start..self.start + self.count)
+    }
+
+    /// Calls `each` with the elements before and after, where there are any.
+    #[inline(always)]
+    #[track_caller]
+    fn around<T: Pod>(self, dst: Sym<T>, src: Sym<T>, each: impl Fn(Sym<T>, Sym<T>)) {
+        let (mut from, mut to) = (0, self.start);
+        // One call in a loop: on a GPU, what it calls is inlined.
+        for _ in 0..2 {
+            if from < to {
+                each(dst.slice(from..to), src.slice(from..to));
+            }
+            (from, to) = (self.start + self.count, dst.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<T: Pod>(to: u64, from: u64, len: u64, word: usize) -> (usize, usize) {
+        let Words { start, count } = Words::of(Sym::<T>::from_raw(to, len), Sym::<T>::from_raw(from, len), word);
+        (start, count)
+    }
+
+    #[test]
+    fn whole_words_are_found_between_the_ends() {
+        assert_eq!(of::<u8>(256, 512, 10, 4), (0, 8));
+        assert_eq!(of::<u8>(257, 513, 10, 4), (3, 4));
+        assert_eq!(of::<u8>(257, 513, 2, 4), (2, 0));
+        assert_eq!(of::<u8>(264, 512, 24, 8), (0, 24));
+        assert_eq!(of::<u16>(258, 514, 4, 4), (1, 2));
+        assert_eq!(of::<f32>(260, 516, 3, 4), (0, 3));
+    }
+
+    #[test]
+    fn ranges_that_lie_differently_have_none() {
+        assert_eq!(of::<u8>(257, 512, 64, 4), (0, 0));
+        assert_eq!(of::<u16>(256, 514, 64, 4), (0, 0));
+        assert_eq!(of::<u8>(256, 260, 64, 4), (0, 64));
+        assert_eq!(of::<u8>(256, 260, 64, 8), (0, 0));
+    }
+
+    #[test]
+    fn what_is_around_them_is_all_the_rest() {
+        let seen = |to: u64, from: u64, len: u64| {
+            let (dst, src) = (Sym::<u8>::from_raw(to, len), Sym::<u8>::from_raw(from, len));
+            let seen = core::cell::RefCell::new(std::vec::Vec::new());
+            Words::of(dst, src, 4)
+                .around(dst, src, |a, b| seen.borrow_mut().push((a.offset() - to, b.offset() - from, a.len())));
+            seen.into_inner()
+        };
+        assert_eq!(seen(257, 513, 10), [(0, 0, 3), (7, 7, 3)]);
+        assert_eq!(seen(256, 512, 8), []);
+        assert_eq!(seen(256, 512, 9), [(8, 8, 1)]);
+        assert_eq!(seen(257, 512, 9), [(0, 0, 9)]);
+    }
+}
