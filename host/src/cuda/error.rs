@@ -186,6 +186,18 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A stream whose owner captures it, or which a capture of this world is for already.
+    #[error("the stream is being captured, and can be neither waited for nor captured: do that after the capture")]
+    Captured,
+    /// A borrowed stream of another context.
+    #[error(
+        "the stream is not of the primary context of device {device}, which this PE computes on: give one that was made \
+         there (by the CUDA runtime, with cudaSetDevice({device})), and not the default stream of each thread"
+    )]
+    ForeignContext {
+        /// The PE's device.
+        device: u32,
+    },
     /// It failed on another PE.
     #[error("PE {pe}: {message}")]
     Peer {
