@@ -105,7 +105,9 @@ impl Graph {
                 Ok(())
             }
             (Recorded::Cuda(graph), Runner::Cuda(runner, _)) => Ok(runner.launch_graph(graph)?),
-            (Recorded::Cpu(_), Runner::Cuda(..)) | (Recorded::Cuda(_), Runner::Cpu(_)) => Err(LaunchError::ForeignStream),
+            (Recorded::Cpu(_), Runner::Cuda(..)) | (Recorded::Cuda(_), Runner::Cpu(_)) => {
+                Err(LaunchError::ForeignStream)
+            }
         }
     }
 }

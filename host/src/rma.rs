@@ -203,7 +203,12 @@ impl World {
     }
 
     /// Refuses streams and memory that are not of this world: ranges of bytes, each on a PE, or else on this one.
-    fn admit(&self, stream: &Stream, call: &'static str, ranges: &[((u64, u64), Option<Pe>)]) -> Result<(), LaunchError> {
+    fn admit(
+        &self,
+        stream: &Stream,
+        call: &'static str,
+        ranges: &[((u64, u64), Option<Pe>)],
+    ) -> Result<(), LaunchError> {
         let shared = self.shared();
         shared.check()?;
         if !stream.is_of(shared) {

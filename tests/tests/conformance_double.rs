@@ -35,4 +35,4 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }

@@ -178,6 +178,18 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
+    /// PTX of a version that came after the driver.
+    #[error(
+        "the PTX of {module} for {arch} is too new for the driver: {log}; install a newer driver, or build older PTX"
+    )]
+    PtxTooNew {
+        /// The crate, or the file.
+        module: &'static str,
+        /// What it is for.
+        arch: &'static str,
+        /// What the compiler said.
+        log: String,
+    },
     /// A file of `CONGRUENT_PTX`.
     #[error("CONGRUENT_PTX names {path}, which is no PTX: {reason}; give a file that congruent-build wrote")]
     PtxFile {
