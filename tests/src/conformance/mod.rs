@@ -40,5 +40,5 @@ pub use multicast::multicast;
 pub use ordering::ordering;
 pub use rma::rma;
 pub use signals::signals;
-pub use streams::streams;
+pub use streams::{streams, unanswered};
 pub use teams::{large_teams, teams};

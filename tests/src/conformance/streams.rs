@@ -1,8 +1,11 @@
 //! What the host puts on streams without a kernel, and graphs of it: in order with launches, again and again.
 
+use std::time::{Duration, Instant};
+
 use congruent::collectives::Op;
+use congruent::device::abi::FaultKind;
 use congruent::device::{Semaphore, Signal};
-use congruent::{Error, Grid, LaunchError, Stream, World};
+use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
 use congruent_test_kernels::streams::raise;
 
 use super::pattern::neighbours;
@@ -10,6 +13,9 @@ use super::pattern::neighbours;
 /// Elements: several pages, and no round number.
 const LEN: usize = 5003;
 const GRID: Grid = Grid::one(64);
+/// How long streams that wait in vain may take to end, less than the host is patient with kernels that do not.
+const PATIENCE: Duration = Duration::from_secs(4);
+
 /// How often a graph is launched; less often where many PEs share few cores.
 fn replays(world: &World) -> u64 {
     if world.npes() <= 2 { 1000 } else { 100 }
@@ -22,6 +28,31 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     graphs(world)?;
     copies_in_a_graph(world)?;
     refusals(world)
+}
+
+/// Streams wait for signals that nobody sends: that ends at the deadline, with the world. To be run with a short one.
+pub fn unanswered(world: &mut World) -> Result<(), Error> {
+    let (flag, words, stream) = (world.alloc::<Signal>(1)?, world.alloc::<u64>(10)?, world.stream()?);
+    let (next, _) = neighbours(world);
+    let (pe, peer) = (world.pe().raw(), next as u32);
+    world.launch(&stream, raise, GRID, (words.view(), 1))?;
+    world.wait_at_least(&stream, flag.view().from_rank(world.rank(peer)), 5)?;
+    // The second is never come to.
+    world.wait_at_least(&stream, flag.view(), 6)?;
+    let from = Instant::now();
+    match world.synchronize(&stream) {
+        Err(WorldFailure::Fault(fault)) => {
+            assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout, pe, Some(peer)), "{fault}");
+            assert_eq!((fault.expected, fault.seen), (5, 0), "{fault}");
+        }
+        Err(WorldFailure::Aborted { by, reason }) => assert!(by != pe && reason.contains("waited"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(from.elapsed() < PATIENCE, "it took {:?}", from.elapsed());
+    assert!(stream.is_idle(), "the stream goes on");
+    let refused = world.put(&stream, words.view().at(world.rank(pe)), words.view());
+    assert!(matches!(refused, Err(LaunchError::World(_))), "{refused:?}");
+    Ok(())
 }
 
 /// Each round a kernel raises what is put to the next PE, whose kernel raises it again once the signal is there; the previous PE
