@@ -54,3 +54,19 @@ impl CudaPe {
         Ok(self.register(Lane::borrowed(&self.device, stream)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, LaunchError, MachineKind, World};
+
+    #[test]
+    fn the_cpu_machine_has_no_stream_to_borrow() {
+        let program = |world: &mut World| {
+            // SAFETY: null is the default stream of any GPU.
+            let borrowed = unsafe { world.borrow_stream(std::ptr::null_mut()) };
+            assert!(matches!(borrowed.err(), Some(LaunchError::NoStreamToBorrow)));
+            Ok::<_, Error>(())
+        };
+        World::builder().machine(MachineKind::Cpu).width(1).heap(16 << 20).local(1, program).unwrap();
+    }
+}
