@@ -38,4 +38,20 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
+
+/// A wait of a stream ends, though the driver's has no deadline.
+#[test]
+fn unanswered() {
+    let driver = || [&DRIVER[..], &[("CONGRUENT_DEADLINE_MS", "200".into())]].concat();
+    cuda("unanswered", conformance::unanswered, &[1, 3], driver);
+}
+
+/// The newest image of our kernels that fits the GPU is too new for the driver: it gets an older one.
+#[test]
+fn older_images() {
+    for double in ["capability=10.0,version=12080", "capability=9.0,version=12000"] {
+        let driver = || [&DRIVER[..], &[("CONGRUENT_DOUBLE", double.into())]].concat();
+        cuda("older_images", conformance::streams, &[2], driver);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUlaunchConfig, CUmodule, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUmodule, CUstream};
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
@@ -72,10 +72,6 @@ calls! {
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
     memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
-    mem_host_alloc = cuMemHostAlloc since (2, 2) (memory: *mut *mut c_void, bytes: usize, flags: c_uint);
-    mem_host_get_device_pointer = cuMemHostGetDevicePointer_v2 since (3, 2)
-        (address: *mut CUdeviceptr, memory: *mut c_void, flags: c_uint);
-    mem_free_host = cuMemFreeHost since (2, 0) (memory: *mut c_void);
 
     mem_address_reserve = cuMemAddressReserve since (10, 2)
         (address: *mut CUdeviceptr, bytes: usize, alignment: usize, wish: CUdeviceptr, flags: c_ulonglong);
@@ -115,9 +111,8 @@ calls! {
     module_load_data_ex = cuModuleLoadDataEx since (2, 1)
         (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
          values: *mut *mut c_void);
-    launch_kernel_ex = cuLaunchKernelEx since (11, 8)
-        (config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void);
 
+    stream_get_ctx = cuStreamGetCtx since (9, 2) (stream: CUstream, context: *mut CUcontext);
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)
