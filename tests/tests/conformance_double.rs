@@ -16,7 +16,12 @@ use congruent_tests::repository;
 static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     let here = env::current_exe().unwrap().parent().unwrap().join("double");
     install(&here, &built().unwrap()).unwrap();
-    vec![("LD_LIBRARY_PATH", here.clone().into()), ("CONGRUENT_PTX", ptx(here).into())]
+    vec![
+        ("LD_LIBRARY_PATH", here.clone().into()),
+        ("CONGRUENT_PTX", ptx(here).into()),
+        // Eight PEs of a process have more streams than the eight hardware queues that a driver has unless it is told.
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "32".into()),
+    ]
 });
 
 /// PTX of the test kernels for the oldest architecture: what every GPU can run.

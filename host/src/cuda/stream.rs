@@ -21,6 +21,7 @@ pub(crate) struct CudaRunner {
 /// The driver's stream, and how far it is.
 pub(crate) struct Lane {
     stream: Arc<CudaStream>,
+    device: Arc<Device>,
     counts: Mutex<Counts>,
 }
 
@@ -37,7 +38,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 impl CudaRunner {
     pub(super) fn new(device: &Arc<Device>, modules: &Arc<Modules>) -> Result<Self, CudaError> {
         let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
-        let lane = Arc::new(Lane { stream, counts: Mutex::default() });
+        let lane = Arc::new(Lane { stream, device: Arc::clone(device), counts: Mutex::default() });
         Ok(Self { lane, device: Arc::clone(device), modules: Arc::clone(modules) })
     }
 
@@ -93,7 +94,7 @@ impl Lane {
     /// Whether everything launched so far is complete.
     pub(crate) fn poll(&self) -> Result<bool, CudaError> {
         let before = self.counts().submitted;
-        self.stream.context().bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        self.device.bind()?;
         // SAFETY: the stream is owned by this lane.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
             CUresult::CUDA_SUCCESS => {
