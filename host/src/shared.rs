@@ -9,11 +9,11 @@ use congruent_device::abi;
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
+use crate::GrowError;
 use crate::bootstrap::{Control, Notice};
 use crate::cpu::BlockEnd;
 use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
-use crate::GrowError;
 use crate::machine::Machine;
 
 /// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.

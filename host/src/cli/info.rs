@@ -163,9 +163,9 @@ impl Info {
         let (heap, free) = (size(self.heap_bytes), self.heap_free_bytes >> 10);
         let grows = self.heap_max_bytes > self.heap_bytes;
         let grows = if grows { format!(", grows up to {}", size(self.heap_max_bytes)) } else { String::new() };
-        let beyond = self.beyond_heap_bytes.map_or_else(String::new, |bytes| {
-            format!(", {}K of the GPU beyond it", bytes.div_ceil(1 << 10))
-        });
+        let beyond = self
+            .beyond_heap_bytes
+            .map_or_else(String::new, |bytes| format!(", {}K of the GPU beyond it", bytes.div_ceil(1 << 10)));
         format!(
             "congruent {version}, kernel ABI {abi_version}\n\
              job       PE {pe} of {pes}, launcher: {launcher}\n\

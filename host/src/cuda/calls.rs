@@ -72,10 +72,6 @@ calls! {
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
     memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
-    mem_host_alloc = cuMemHostAlloc since (2, 2) (memory: *mut *mut c_void, bytes: usize, flags: c_uint);
-    mem_host_get_device_pointer = cuMemHostGetDevicePointer_v2 since (3, 2)
-        (address: *mut CUdeviceptr, memory: *mut c_void, flags: c_uint);
-    mem_free_host = cuMemFreeHost since (2, 0) (memory: *mut c_void);
 
     mem_address_reserve = cuMemAddressReserve since (10, 2)
         (address: *mut CUdeviceptr, bytes: usize, alignment: usize, wish: CUdeviceptr, flags: c_ulonglong);

@@ -51,7 +51,9 @@ mod tests {
 
     #[test]
     fn queues_are_as_many_as_the_driver_takes_from_the_variable() {
-        for (said, are) in [(None, 8), (Some("32"), 32), (Some(" 1 "), 1), (Some("0"), 8), (Some("33"), 8), (Some("x"), 8)] {
+        for (said, are) in
+            [(None, 8), (Some("32"), 32), (Some(" 1 "), 1), (Some("0"), 8), (Some("33"), 8), (Some("x"), 8)]
+        {
             assert_eq!(connections(said), are, "{said:?}");
         }
     }

@@ -128,12 +128,7 @@ impl CudaHeap {
     /// [`commit`](Self::commit). Nothing where they are as large already.
     ///
     /// All PEs succeed, or all fail for the same cause and the heap is as it was.
-    pub(super) fn grow(
-        &self,
-        device: &Device,
-        control: &Control,
-        to_bytes: u64,
-    ) -> Result<Option<Growth>, CudaError> {
+    pub(super) fn grow(&self, device: &Device, control: &Control, to_bytes: u64) -> Result<Option<Growth>, CudaError> {
         let part_bytes = agreed_size(&gather(control, Ok(to_bytes.to_le_bytes().to_vec()))?)?;
         let part_bytes = part_bytes.checked_next_multiple_of(self.granularity).filter(|bytes| *bytes <= self.stride);
         let part_bytes = part_bytes.ok_or(CudaError::GrowthLimit { to_bytes, limit: self.stride })?;

@@ -209,11 +209,7 @@ impl Mapped {
     /// The chunk that it is of the part that begins at `part`, if it is of that part.
     pub(super) fn chunk(&self, part: std::ops::Range<u64>) -> Option<Chunk> {
         let inside = part.contains(&self.address);
-        inside.then(|| Chunk {
-            offset: self.address - part.start,
-            bytes: self.bytes,
-            handle: self.allocation.handle(),
-        })
+        inside.then(|| Chunk { offset: self.address - part.start, bytes: self.bytes, handle: self.allocation.handle() })
     }
 }
 

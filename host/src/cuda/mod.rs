@@ -240,11 +240,7 @@ impl CudaPe {
 }
 
 /// Collective: multicast windows, with the world's open as number 1; or why there are none.
-fn windows_of_world(
-    device: &Device,
-    control: &Control,
-    heap: &CudaHeap,
-) -> Result<Result<Windows, String>, CudaError> {
+fn windows_of_world(device: &Device, control: &Control, heap: &CudaHeap) -> Result<Result<Windows, String>, CudaError> {
     let all = [(0..control.npes()).collect()];
     let windows = Windows::reserve(device, control, heap).and_then(|windows| {
         // The heap's header goes with the world, as this window does.

@@ -62,9 +62,8 @@ pub(super) fn step(device: &Device, control: &Control, heap_max: u64) -> Result<
     if let Some((one, other)) = device.shared() {
         return Ok(Err(format!("PEs {one} and {other} have one device, and a multicast object has each device once")));
     }
-    let told = granularity(device, npes, heap_max).map_or_else(|why| [b"-", why.as_bytes()].concat(), |step| {
-        [b"+", &step.to_le_bytes()[..]].concat()
-    });
+    let told = granularity(device, npes, heap_max)
+        .map_or_else(|why| [b"-", why.as_bytes()].concat(), |step| [b"+", &step.to_le_bytes()[..]].concat());
     let mut most = 1;
     for (pe, told) in gather(control, Ok(told))?.iter().enumerate() {
         match told.split_first() {
@@ -97,9 +96,8 @@ impl Windows {
     pub(super) fn reserve(device: &Device, control: &Control, heap: &CudaHeap) -> Result<Self, CudaError> {
         let (bytes, stride) = (u64::from(WINDOWS).checked_mul(heap.stride()), heap.stride());
         let bytes = bytes.ok_or(CudaError::NoAddress { bytes: u64::MAX });
-        let range = bytes.and_then(|bytes| {
-            Range::anywhere(device.keeper(), bytes as usize, heap.granularity() as usize)
-        });
+        let range =
+            bytes.and_then(|bytes| Range::anywhere(device.keeper(), bytes as usize, heap.granularity() as usize));
         let range = agree(control, range)?;
         Ok(Self { taken: Mutex::new((0..WINDOWS).map(|_| None).collect()), range, stride })
     }
@@ -236,10 +234,5 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
 
 /// An object that holds so many bytes of each of so many devices.
 fn properties(bytes: usize, devices: u32) -> CUmulticastObjectProp {
-    CUmulticastObjectProp {
-        numDevices: devices,
-        size: bytes,
-        handleTypes: POSIX.0.into(),
-        flags: 0,
-    }
+    CUmulticastObjectProp { numDevices: devices, size: bytes, handleTypes: POSIX.0.into(), flags: 0 }
 }

@@ -79,7 +79,10 @@ fn exchange(control: &Control) {
 
         let (limit, size) = (heap.stride(), heap.part_bytes());
         grow(&heap, &device, control, 1).unwrap();
-        assert_eq!(grow(&heap, &device, control, limit + 1), Err(CudaError::GrowthLimit { to_bytes: limit + 1, limit }));
+        assert_eq!(
+            grow(&heap, &device, control, limit + 1),
+            Err(CudaError::GrowthLimit { to_bytes: limit + 1, limit })
+        );
         assert_eq!(heap.part_bytes(), size);
         control.all_gather(&[]).unwrap();
     }
