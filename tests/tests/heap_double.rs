@@ -3,15 +3,14 @@
 //! reach the members one by one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
+use std::{env, fs};
 
-use congruent::collectives::{Algorithm, Op, Protocol};
-use congruent::device::team_tag;
-use congruent::{AllocError, Builder, Error, LaunchError, MachineKind, SplitError, SymVec, World};
+use congruent::device::{Sym, abi, kernels, team_tag};
+use congruent::{AllocError, Builder, Error, Grid, LaunchError, MachineKind, SplitError, SymVec, World};
 use congruent_cuda_double::{built, install};
 use congruent_tests::conformance::cuda;
 
@@ -22,15 +21,23 @@ team_tag! {
     Members
 }
 
-/// Where PEs find the double.
+/// Where PEs find the double, and the PTX.
 static DOUBLE: LazyLock<PathBuf> = LazyLock::new(|| {
     let here = env::current_exe().unwrap().parent().unwrap().join("double-heap");
-    install(&here, &built().unwrap()).unwrap();
+    // A process that has it already was started by the one that installed it.
+    if env::var_os("CONGRUENT_DOUBLE").is_none() {
+        install(&here, &built().unwrap()).unwrap();
+        fs::write(here.join("heap.ptx"), stubs()).unwrap();
+    }
     here
 });
 
 fn driver(config: &str, others: &[(&'static str, &str)]) -> Vec<(&'static str, OsString)> {
-    let mut set = vec![("LD_LIBRARY_PATH", DOUBLE.clone().into()), ("CONGRUENT_DOUBLE", config.into())];
+    let mut set = vec![
+        ("LD_LIBRARY_PATH", DOUBLE.clone().into()),
+        ("CONGRUENT_DOUBLE", config.into()),
+        ("CONGRUENT_PTX", DOUBLE.join("heap.ptx").into()),
+    ];
     set.extend(others.iter().map(|(name, value)| (*name, OsString::from(value))));
     set
 }
@@ -60,19 +67,52 @@ fn on_cuda(heap_mib: usize) -> Builder {
     World::builder().machine(MachineKind::Cuda).heap((heap_mib * MIB) as u64)
 }
 
-/// All-reduces `words` and looks whether all PEs have the sum.
-fn sum(world: &mut World, words: &SymVec<u32>, way: Option<(Algorithm, Protocol)>) -> Result<(), Error> {
-    words.fill(world.pe().raw() + 1);
-    let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
-    if let Some((algorithm, protocol)) = way {
-        comm.force(algorithm, protocol);
+kernels! {
+    /// Puts to the next PE.
+    pub fn shift(block, ctx, to: Sym<u32>, from: Sym<u32>) {
+        let world = ctx.world();
+        ctx.put(block, to.at(world.next()), from);
+        ctx.barrier(block, &world);
     }
+
+    /// PE 0 stores to all at once.
+    pub fn give(block, ctx, to: Sym<u32>, from: Sym<u32>) {
+        let world = ctx.world();
+        if let (Some(all), 0) = (world.multicast(to), ctx.pe().raw()) {
+            ctx.put_multicast(block, all, from);
+        }
+        ctx.barrier(block, &world);
+    }
+}
+
+/// What the double reads of PTX: which entries there are, and how large their parameters.
+fn stubs() -> String {
+    let entry = |name: &str| {
+        let params = [size_of::<abi::Context>(), 16, 16].map(|bytes| format!(".param .align 8 .b8 p{bytes}[{bytes}]"));
+        format!(".visible .entry {name}(\n{}\n)\n{{\n\tret;\n}}\n", params.join(",\n"))
+    };
+    [".version 8.0\n.target sm_80\n.address_size 64\n\n", &entry("shift"), &entry("give")].concat()
+}
+
+/// The end of every PE's `words` reaches the next PE; through a window PE 0's reaches all.
+fn reach(world: &mut World, words: &SymVec<u32>) -> Result<(), Error> {
+    let (stream, me, npes) = (world.stream()?, world.pe().raw(), world.npes() as u32);
+    let from = world.alloc::<u32>(1000)?;
+    let to = words.slice(words.len() - from.len()..)?;
+    from.fill(100 + me);
     world.barrier()?;
-    comm.all_reduce(&stream, words.view(), words.view(), Op::Sum)?;
-    world.synchronize(&stream)?;
-    let npes = world.npes() as u32;
-    assert!(words.to_vec().iter().all(|&word| word == npes * (npes + 1) / 2));
+    let holds = |expected: u32| {
+        let mut got = [0; 1000];
+        words.read(words.len() - got.len(), &mut got).map(|()| assert_eq!(got, [expected; 1000]))
+    };
+    world.run(&stream, shift, Grid::one(32), (to, from.view()))?;
+    holds(100 + (me + npes - 1) % npes)?;
     world.barrier()?;
+    if world.team().window() != 0 {
+        world.run(&stream, give, Grid::one(32), (to, from.view()))?;
+        holds(100)?;
+        world.barrier()?;
+    }
     Ok(())
 }
 
@@ -87,10 +127,12 @@ fn grows(world: &mut World) -> Result<(), Error> {
     assert_eq!(world.heap_stats().free, free + (after - before.heap_bytes) - (32 << 20));
     assert!(large.to_vec().iter().all(|&word| word == 0));
     small.fill(pe);
-    sum(world, &large, None)?;
+    reach(world, &large)?;
     assert!(small.to_vec().iter().all(|&word| word == pe));
-    sum(world, &small, None)?;
+    reach(world, &small)?;
     // More than it may have: the world is as it was.
+    world.reclaim()?;
+    world.reclaim()?;
     let stats = world.heap_stats();
     let Err(AllocError::Heap(full)) = world.alloc::<u8>(100 * MIB) else { panic!("it grew beyond its limit") };
     assert!(full.to_string().contains("CONGRUENT_HEAP_MAX"), "{full}");
@@ -99,7 +141,7 @@ fn grows(world: &mut World) -> Result<(), Error> {
     world.reclaim()?;
     let reused = world.alloc::<u32>(8 * MIB)?;
     assert_eq!(world.memory().heap_bytes, after);
-    sum(world, &reused, None)
+    reach(world, &reused)
 }
 
 #[test]
@@ -131,7 +173,7 @@ fn a_heap_that_cannot_grow_is_an_error_on_all_pes_and_stays_as_it_was() {
         assert!(bytes > memory.heap_bytes && bytes <= memory.heap_max_bytes);
         assert_eq!((world.heap_stats(), world.memory()), (stats, memory));
         let words = world.alloc::<u32>(2 * MIB)?;
-        sum(world, &words, None)?;
+        reach(world, &words)?;
         Ok::<_, Error>(error.to_string())
     });
     let told = told.unwrap();
@@ -142,11 +184,9 @@ fn a_heap_that_cannot_grow_is_an_error_on_all_pes_and_stays_as_it_was() {
 fn windows(world: &mut World) -> Result<(), Error> {
     assert_eq!(world.team().window(), 1);
     let words = world.alloc::<u32>(1000)?;
-    sum(world, &words, Some((Algorithm::Multimem, Protocol::Simple)))?;
+    reach(world, &words)?;
     let half = world.split::<Members>(Some(world.pe().raw() % 2), 0)?.expect("every PE has a colour");
     assert_eq!(half.view().window(), if half.size() > 1 { 2 } else { 0 });
-    let comm = world.comm(world.team())?;
-    assert!(comm.circumstances(1 << 20, None).multicast);
     // The last PE in none: it has no window, and the number is taken all the same.
     let last = world.npes() as u32 - 1;
     let first = if world.pe().raw() == last { None } else { Some(0) };
@@ -155,7 +195,7 @@ fn windows(world: &mut World) -> Result<(), Error> {
     // What was added later is reached as well.
     let large = world.alloc::<u32>(10 * MIB)?;
     assert!(world.memory().heap_bytes > 32 << 20);
-    sum(world, &large, Some((Algorithm::Multimem, Protocol::Simple)))?;
+    reach(world, &large)?;
     drop((half, some, large));
     world.reclaim()?;
     world.reclaim()?;
@@ -181,8 +221,8 @@ fn teams_have_windows_where_each_pe_has_a_device() {
 /// What a world needs that has no window, or why there is no world.
 fn outcome(npes: usize) -> Result<u32, String> {
     let ended = on_cuda(4).local(npes, |world| {
-        let words = world.alloc::<u32>(100)?;
-        sum(world, &words, None)?;
+        let words = world.alloc::<u32>(1000)?;
+        reach(world, &words)?;
         Ok::<_, Error>(world.team().window())
     });
     ended.map(|windows| windows[0]).map_err(|error| error.to_string())
@@ -257,7 +297,7 @@ fn a_heap_grows_in_all_windows_or_not_at_all() {
         assert!(error.to_string().contains("cuMulticastBindMem"), "{error}");
         assert_eq!(world.memory(), memory);
         let words = world.alloc::<u32>(2 * MIB)?;
-        sum(world, &words, Some((Algorithm::Multimem, Protocol::Simple)))?;
+        reach(world, &words)?;
         assert_eq!(team.map(|team| team.view().window()), Some(2));
         Ok::<_, Error>(())
     });
@@ -275,7 +315,7 @@ fn a_world_gives_all_its_memory_back() {
         let ended = on_cuda(8).heap_max(20 << 20).local(2, |world| {
             let team = world.strided_team::<Members>(0, 1, 2)?;
             let words = world.alloc::<u32>(3 * MIB)?;
-            sum(world, &words, None)?;
+            reach(world, &words)?;
             Ok::<_, Error>(team.is_some())
         });
         assert_eq!(ended.map_err(|error| error.to_string()), Ok(vec![true; 2]), "round {round}");
