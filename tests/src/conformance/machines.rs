@@ -108,12 +108,17 @@ fn jobs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape
 ///
 /// # Panics
 /// Where a PE fails.
-pub fn cuda(test: &str, family: fn(&mut World) -> Result<(), Error>, many: &[usize], driver: &[(&str, OsString)]) {
+pub fn cuda(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    many: &[usize],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
     if is_child() {
         return run_here(family, World::builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let set = [&[("CONGRUENT_MACHINE", "cuda".into())], driver].concat();
+    let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for &npes in many {
         let job = format!("{npes} PEs as processes");
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
