@@ -41,3 +41,10 @@ macro_rules! families {
 }
 
 families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+
+/// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
+#[test]
+fn multicast() {
+    let devices = ("CONGRUENT_DOUBLE", "devices=8,multicast=1".into());
+    cuda("multicast", conformance::multicast, &[4, 8], || [&DRIVER[..], &[devices.clone()]].concat());
+}
