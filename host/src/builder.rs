@@ -36,7 +36,7 @@ pub(crate) struct Emulation {
 }
 
 /// The heap is mapped in pages of this size, so that large pages can serve it.
-const PAGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 2 << 20;
 
 impl Builder {
     /// How to find the other PEs. Without it, the environment tells ([`Bootstrap::from_env`]).
@@ -50,6 +50,13 @@ impl Builder {
     #[must_use]
     pub fn heap(self, bytes: u64) -> Self {
         self.set(Key::Heap, bytes)
+    }
+
+    /// Bytes that the heap of each PE may grow to, rounded up to 2 MiB: an allocation that finds no room makes all heaps larger,
+    /// and nothing moves. Without it heaps do not grow. The same on every PE.
+    #[must_use]
+    pub fn heap_max(self, bytes: u64) -> Self {
+        self.set(Key::HeapMax, bytes)
     }
 
     /// What runs kernels. The same on every PE.
@@ -144,11 +151,6 @@ impl Builder {
 pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) -> Result<World, BuildError> {
     let windows = windows(&tunables, emulation);
     compare(&control, &tunables, windows)?;
-    if windows == 0 && tunables.get(Key::NvlsEnable) == 1 {
-        // Every PE sees it, so this one leaves in order.
-        control.depart();
-        return Err(BuildError::NoMulticast);
-    }
     if !control.same_host() {
         return Err(BuildError::SeveralHosts);
     }
@@ -158,8 +160,16 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, emulation, heap_bytes)?;
+    let machine = match machine(&control, &tunables, emulation, heap_bytes)? {
+        Machine::Cpu(_) if windows == 0 && tunables.get(Key::NvlsEnable) == 1 => {
+            // Every PE sees it, so this one leaves in order.
+            control.depart();
+            return Err(BuildError::NoMulticast);
+        }
+        machine => machine,
+    };
     let (base, stride) = machine.heaps();
+    let (multicast, windows) = machine.windows(windows);
     let context = abi::Context {
         base,
         stride,
@@ -176,7 +186,7 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         npes,
         block_slots,
         version: abi::VERSION,
-        multicast: 0,
+        multicast,
         windows,
         reserved: 0,
     };
@@ -190,6 +200,8 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     }
     let rings = Rings::new(context.pe, npes);
     let shared = Shared::new(control, rings.context(context), machine);
+    // What heaps may still grow by is mapped, too, and the transport checks against all of it.
+    let context = abi::Context { heap_bytes: stride, ..context };
     // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
     let transport = unsafe { Local::new(context) };
     let weak = Arc::downgrade(&shared);
@@ -200,6 +212,11 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
     Ok(World::new(shared, Some(proxy), tunables, allocator))
+}
+
+/// What a heap may grow to, in bytes.
+pub(crate) fn heap_max(tunables: &Tunables) -> u64 {
+    tunables.get(Key::Heap).max(tunables.get(Key::HeapMax)).next_multiple_of(PAGE)
 }
 
 /// How many multicast windows the CPU machine has: one, where it emulates multicast.
@@ -232,10 +249,10 @@ fn machine(
         }
     };
     if on_gpu {
-        return Ok(Machine::Cuda(CudaPe::new(control, tunables, heap_bytes)?));
+        return Ok(Machine::Cuda(CudaPe::new(control, tunables, heap_bytes, heap_max(tunables))?));
     }
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
-    let memory = shared_memory::reserve(control, heap_bytes as usize)?;
+    let memory = shared_memory::reserve(control, heap_bytes as usize, heap_max(tunables) as usize)?;
     let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables)?);
     Ok(Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)))
 }
@@ -259,6 +276,7 @@ fn watch(control: &Control, tunables: &Tunables) -> Result<Option<Arc<Watch>>, B
 fn compare(control: &Control, tunables: &Tunables, windows: u32) -> Result<(), BuildError> {
     let shaping = [
         ("CONGRUENT_HEAP", tunables.get(Key::Heap)),
+        ("CONGRUENT_HEAP_MAX", heap_max(tunables)),
         ("CONGRUENT_CPU_WIDTH", tunables.get(Key::CpuWidth)),
         ("CONGRUENT_MAX_BLOCKS", tunables.get(Key::MaxBlocks)),
         ("CONGRUENT_NVLS_ENABLE", tunables.get(Key::NvlsEnable)),

@@ -148,12 +148,32 @@ pub enum AllocError {
     /// The heap has no room.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The heap has no room and could not grow, which it may by `CONGRUENT_HEAP_MAX`.
+    #[error("growing the heaps to {bytes} bytes: {error}")]
+    Grow {
+        /// What each PE's heap was to have.
+        bytes: u64,
+        /// Why it has not.
+        error: GrowError,
+    },
     /// The PEs could not talk to each other.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The world failed before.
     #[error(transparent)]
     World(#[from] WorldFailure),
+}
+
+/// Why heaps did not grow. All PEs hear of the same cause, and the heaps are as they were.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// On the CPU machine.
+    #[error(transparent)]
+    Memory(#[from] ReserveError),
+    /// On a GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 /// Why a launch was refused. Nothing ran.
@@ -354,6 +374,9 @@ pub enum SplitError {
     /// Its words on the heap.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// `CONGRUENT_NVLS_ENABLE` is 1, and it can have no multicast.
+    #[error("no multicast for the team, which CONGRUENT_NVLS_ENABLE=1 asks for: {0}; set it to 2 to do without")]
+    Multicast(CudaError),
     /// The PEs could not talk to each other.
     #[error(transparent)]
     Control(#[from] ControlError),

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use congruent_device::abi;
 
-use crate::LaunchError;
+use crate::bootstrap::Control;
 use crate::cpu::{CpuPe, CpuStream};
 use crate::cuda::{CudaError, CudaPe, CudaRunner};
 use crate::graph::CpuQueue;
 use crate::select::Parameters;
 use crate::shared::Shared;
 use crate::watch::Watch;
+use crate::{GrowError, LaunchError};
 
 /// Which machine a world is to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,38 @@ impl Machine {
         match self {
             Self::Cpu(pe) => (pe.memory().base().expose_provenance() as u64, pe.memory().stride() as u64),
             Self::Cuda(pe) => (pe.heap().base(), pe.heap().stride()),
+        }
+    }
+
+    /// Collective: every part has `to` bytes, where it had `from`. All PEs succeed, or all fail and nothing has changed.
+    pub(crate) fn grow(&self, control: &Control, from: u64, to: u64) -> Result<(), GrowError> {
+        match self {
+            Self::Cpu(pe) => pe.memory().grow(control, from as usize, to as usize)?,
+            Self::Cuda(pe) => pe.grow(control, to)?,
+        }
+        Ok(())
+    }
+
+    /// Bytes of this PE's device that were taken beyond its heap, where there is a device.
+    pub(crate) fn beyond(&self) -> Option<u64> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(pe) => Some(pe.heap().bytes_used()),
+        }
+    }
+
+    /// Where multicast windows begin, and how many there are; 0 without multicast. The CPU machine emulates as many as it is told.
+    pub(crate) fn windows(&self, emulated: u32) -> (u64, u32) {
+        match self {
+            Self::Cpu(_) => (0, emulated),
+            Self::Cuda(pe) => pe.windows(),
+        }
+    }
+
+    /// The object that begins at `offset` of the heap is gone on all PEs: so is the multicast window of a team whose words it was.
+    pub(crate) fn gone(&self, offset: u64) {
+        if let Self::Cuda(pe) = self {
+            pe.close_window(offset);
         }
     }
 

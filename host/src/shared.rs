@@ -9,6 +9,7 @@ use congruent_device::abi;
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
+use crate::GrowError;
 use crate::bootstrap::{Control, Notice};
 use crate::cpu::BlockEnd;
 use crate::cuda::{CudaError, Lane};
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     id: u64,
     control: Control,
     context: abi::Context,
+    /// Bytes of one PE's heap, which grows.
+    heap_bytes: AtomicU64,
     machine: Machine,
     failure: Mutex<Option<WorldFailure>>,
     failed_at: OnceLock<Instant>,
@@ -41,6 +44,7 @@ impl Shared {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             control,
             context,
+            heap_bytes: AtomicU64::new(context.heap_bytes),
             machine,
             failure: Mutex::new(None),
             failed_at: OnceLock::new(),
@@ -70,8 +74,18 @@ impl Shared {
         self.context.pe
     }
 
+    /// What kernels that are launched from now on are given.
     pub(crate) fn context(&self) -> abi::Context {
-        self.context
+        abi::Context { heap_bytes: self.heap_bytes.load(Ordering::Acquire), ..self.context }
+    }
+
+    /// Collective: every heap has `bytes` from here on, which is more than before. All PEs succeed, or all fail and the heaps are
+    /// as they were.
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        let had = self.heap_bytes.load(Ordering::Acquire);
+        self.machine.grow(&self.control, had, bytes)?;
+        self.heap_bytes.store(bytes, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn machine(&self) -> &Machine {

@@ -2,7 +2,8 @@
 //!
 //! PE `p`'s part is at `base + p * stride` everywhere. The memory has no name in any file system, so nothing is left
 //! behind however a PE ends; it is sealed, so nobody can shrink it under the others; and its pages are set aside
-//! before anyone touches them, so an access cannot find that there are none left.
+//! before anyone touches them, so an access cannot find that there are none left. After what a part has now come addresses
+//! for growth, without pages.
 
 mod available;
 pub(crate) mod hand_over;
@@ -30,19 +31,42 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// Memory that all PEs of the job have at the same address.
 pub(crate) struct Reservation {
-    mapping: Arc<Mapping>,
+    memory: Arc<Memory>,
     stride: usize,
+}
+
+/// What PEs of a process share.
+struct Memory {
+    mapping: Mapping,
+    fd: OwnedFd,
 }
 
 impl Reservation {
     /// Where PE 0's part begins.
     pub(crate) fn base(&self) -> *mut u8 {
-        self.mapping.base.cast()
+        self.memory.mapping.base.cast()
     }
 
-    /// From one PE's part to the next, in bytes.
+    /// From one PE's part to the next, in bytes: what a part can grow to.
     pub(crate) fn stride(&self) -> usize {
         self.stride
+    }
+
+    /// Collective: sets pages aside for what is between `from` and `to` bytes of every part, zeroed. Nothing moves. Both are
+    /// multiples of [`GRANULARITY`], and `to` is at most the stride.
+    ///
+    /// All PEs succeed, or all fail and the memory is as it was.
+    pub(crate) fn grow(&self, control: &Control, from: usize, to: usize) -> Result<(), ReserveError> {
+        let more = to.saturating_sub(from);
+        let enough = if control.pe() == 0 { afford(control, to, more * control.npes() as usize) } else { Ok(()) };
+        agree(control, enough)?;
+        let own = control.pe() as usize * self.stride + from;
+        let mine = set_aside(control, &self.memory.fd, own, more, to);
+        agree(control, mine).inspect_err(|_| {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // What stays set aside where this fails is given back with the rest, and zero all the same.
+            let _ = rustix::fs::fallocate(&self.memory.fd, hole, own as u64, more as u64);
+        })
     }
 }
 
@@ -104,38 +128,41 @@ pub enum ReserveError {
     Control(#[from] ControlError),
 }
 
-/// Collective: sets aside `heap_bytes` for every PE, a multiple of [`GRANULARITY`], zeroed.
+/// Collective: sets aside `heap_bytes` for every PE, zeroed, and addresses for growth up to `heap_max`; both are multiples of
+/// [`GRANULARITY`].
 ///
 /// All PEs succeed, or all fail: with the same error but for what happened in one of them only.
-pub(crate) fn reserve(control: &Control, heap_bytes: usize) -> Result<Reservation, ReserveError> {
-    let bytes = common_size(control, heap_bytes)?;
+pub(crate) fn reserve(control: &Control, heap_bytes: usize, heap_max: usize) -> Result<Reservation, ReserveError> {
+    common_size(control, heap_bytes)?;
+    let stride = heap_max.max(heap_bytes);
+    let bytes = common_size(control, stride)?;
     if !control.same_host() {
         return Err(ReserveError::Apart);
     }
-    let mapping = match control.commons() {
+    let memory = match control.commons() {
         Some(commons) => {
             let made = (control.pe() == 0).then(|| {
-                let fd = create(control, heap_bytes, bytes)?;
+                let fd = create(control, heap_bytes, stride)?;
                 let mapping = Mapping::anywhere(&fd, bytes).map_err(system(control, "mapping shared memory"))?;
-                commons.put(Some(Arc::new(mapping)));
+                commons.put(Some(Arc::new(Memory { mapping, fd })));
                 Ok(())
             });
             agree(control, made.unwrap_or(Ok(())))?;
-            let mapping = commons.take();
+            let memory = commons.take();
             agree(control, Ok(()))?;
             if control.pe() == 0 {
                 commons.put(None);
             }
-            mapping.ok_or(ReserveError::Apart)?
+            memory.ok_or(ReserveError::Apart)?
         }
         None => {
-            let fd = share(control, heap_bytes, bytes)?;
-            Arc::new(map_everywhere(control, &fd, bytes)?)
+            let fd = share(control, heap_bytes, stride)?;
+            Arc::new(Memory { mapping: map_everywhere(control, &fd, bytes)?, fd })
         }
     };
     // Without huge pages everything works as well, only slower.
-    let _ = mapping.advise(Advice::LinuxHugepage);
-    Ok(Reservation { mapping, stride: heap_bytes })
+    let _ = memory.mapping.advise(Advice::LinuxHugepage);
+    Ok(Reservation { memory, stride })
 }
 
 /// The size of all parts together, once all PEs ask for the same.
@@ -153,31 +180,53 @@ fn common_size(control: &Control, heap_bytes: usize) -> Result<usize, ReserveErr
     bytes.filter(|_| fits).ok_or(ReserveError::Size { heap_bytes, npes })
 }
 
-/// Makes the memory. Asks what is available first, because a container that takes more than it may is killed rather
-/// than refused.
-fn create(control: &Control, heap_bytes: usize, bytes: usize) -> Result<OwnedFd, ReserveError> {
-    let npes = control.npes();
-    let available = available::bytes().unwrap_or(u64::MAX);
-    if bytes as u64 > available {
-        return Err(ReserveError::OutOfMemory { heap_bytes, npes, available });
-    }
+/// Makes the memory: parts of `heap_bytes`, `stride` bytes apart.
+fn create(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd, ReserveError> {
+    let npes = control.npes() as usize;
+    afford(control, heap_bytes, heap_bytes * npes)?;
     let fd = rustix::fs::memfd_create("congruent-heap", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(system(control, "making shared memory"))?;
-    rustix::fs::ftruncate(&fd, bytes as u64).map_err(system(control, "sizing shared memory"))?;
-    match rustix::io::retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
-            return Err(ReserveError::OutOfMemory { heap_bytes, npes, available });
-        }
-        Err(error) => return Err(system(control, "setting pages aside")(error)),
+    rustix::fs::ftruncate(&fd, (stride * npes) as u64).map_err(system(control, "sizing shared memory"))?;
+    for pe in 0..npes {
+        set_aside(control, &fd, pe * stride, heap_bytes, heap_bytes)?;
     }
     rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system(control, "sealing shared memory"))?;
     Ok(fd)
 }
 
+/// Asks what is available before so many bytes are taken for heaps of `heap_bytes`, because a container that takes more than it
+/// may is killed rather than refused.
+fn afford(control: &Control, heap_bytes: usize, bytes: usize) -> Result<(), ReserveError> {
+    let available = available::bytes().unwrap_or(u64::MAX);
+    if bytes as u64 > available {
+        return Err(ReserveError::OutOfMemory { heap_bytes, npes: control.npes(), available });
+    }
+    Ok(())
+}
+
+/// Gives a range of the memory its pages, for heaps of `heap_bytes`.
+fn set_aside(
+    control: &Control,
+    fd: &OwnedFd,
+    offset: usize,
+    bytes: usize,
+    heap_bytes: usize,
+) -> Result<(), ReserveError> {
+    let pages = || rustix::fs::fallocate(fd, FallocateFlags::empty(), offset as u64, bytes as u64);
+    match rustix::io::retry_on_intr(pages) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
+            let available = available::bytes().unwrap_or(0);
+            Err(ReserveError::OutOfMemory { heap_bytes, npes: control.npes(), available })
+        }
+        Err(error) => Err(system(control, "setting pages aside")(error)),
+    }
+}
+
 /// PE 0 makes the memory and hands it to the others.
-fn share(control: &Control, heap_bytes: usize, bytes: usize) -> Result<OwnedFd, ReserveError> {
-    let made = (control.pe() == 0).then(|| create(control, heap_bytes, bytes)).transpose();
+fn share(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd, ReserveError> {
+    let bytes = stride * control.npes() as usize;
+    let made = (control.pe() == 0).then(|| create(control, heap_bytes, stride)).transpose();
     let made = agree(control, made)?;
     let handed = hand_over::exchange(control, made.as_ref().map(AsFd::as_fd))?;
     let fd = handed.and_then(|all| match (made, all.into_iter().next().flatten()) {

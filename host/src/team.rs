@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use congruent_device::{Pe, Tag, TeamView, abi};
 use congruent_heap::Members;
 
+use crate::machine::Machine;
 use crate::{AllocError, SplitError, SymVec, World};
 
 /// A team that this PE is a member of. Kernels are given its [`view`](Team::view).
@@ -71,11 +72,15 @@ impl World {
             .collect();
         let me = self.pe();
         // Every PE computes every team, so that all allocate alike.
-        let teams: Vec<Members> = (0..choices.len()).filter_map(|pe| Members::split(&choices, pe)).collect();
-        let any_listed = teams.iter().any(|team| matches!(team, Members::Listed(_)));
-        let largest = teams.iter().map(Members::size).max().unwrap_or(1);
+        let teams = (0..choices.len()).filter_map(|pe| {
+            let team = Members::split(&choices, pe)?;
+            // Each once: as its first member has it.
+            let first = team.pes().next()?;
+            (first.index() == pe).then_some(team)
+        });
+        let teams: Vec<Members> = teams.collect();
         let mine = Members::split(&choices, me.index());
-        self.form(mine, largest, any_listed)
+        self.form(mine, &teams)
     }
 
     /// The team of the PEs `start + i * stride`, for `i` below `size`. `None` for a PE that is not in it.
@@ -105,27 +110,35 @@ impl World {
     }
 
     fn form_one<G: Tag>(&mut self, members: Members) -> Result<Option<Team<G>>, SplitError> {
-        let (size, listed) = (members.size(), matches!(members, Members::Listed(_)));
-        let mine = members.rank_of(self.pe()).map(|_| members);
-        self.form(mine, size, listed)
+        let mine = members.rank_of(self.pe()).map(|_| members.clone());
+        self.form(mine, &[members])
     }
 
-    /// Allocates a team's words on every PE, members or not, so that the heaps stay alike.
-    fn form<G: Tag>(
-        &mut self,
-        mine: Option<Members>,
-        largest: u32,
-        listed: bool,
-    ) -> Result<Option<Team<G>>, SplitError> {
+    /// Allocates the teams' words on every PE, members or not, so that the heaps stay alike; and opens their multicast windows.
+    fn form<G: Tag>(&mut self, mine: Option<Members>, teams: &[Members]) -> Result<Option<Team<G>>, SplitError> {
+        let largest = teams.iter().map(Members::size).max().unwrap_or(1);
+        let listed = teams.iter().any(|team| matches!(team, Members::Listed(_)));
         let slots = self.shared().context().block_slots;
         let sync = self.alloc::<u64>(abi::SyncLayout::new(largest).words(slots) as usize)?;
         let list = if listed { Some(self.alloc::<u32>(largest as usize)?) } else { None };
+        let window = self.open_window(teams, sync.view().raw_offset())?;
         let Some(members) = mine else { return Ok(None) };
         if let (Some(list), Members::Listed(pes)) = (&list, &members) {
             // It is as long as the largest team, so this fits.
             list.write(0, pes).map_err(|_| AllocError::Zero)?;
         }
         let me = members.rank_of(self.pe()).unwrap_or(0);
-        Ok(Some(Team { members, me, list, sync, window: self.window(), tag: PhantomData }))
+        Ok(Some(Team { members, me, list, sync, window, tag: PhantomData }))
+    }
+
+    /// Collective: the multicast window of this PE's team among these, whose words begin at `sync`; 0 without multicast.
+    fn open_window(&mut self, teams: &[Members], sync: u64) -> Result<u32, SplitError> {
+        match self.shared().machine() {
+            Machine::Cpu(_) => Ok(self.window()),
+            Machine::Cuda(pe) => {
+                let teams: Vec<Vec<u32>> = teams.iter().map(|team| team.pes().map(Pe::raw).collect()).collect();
+                pe.open_window(self.shared().control(), &teams, sync).map_err(SplitError::Multicast)
+            }
+        }
     }
 }

@@ -8,7 +8,8 @@ use congruent_heap::Retired;
 use congruent_heap::{Allocator, HeapStats};
 use serde::{Deserialize, Serialize};
 
-use crate::builder::Builder;
+use crate::builder::{self, Builder};
+use crate::machine::Machine;
 use crate::proxy::Proxy;
 use crate::shared::Shared;
 use crate::watch::{Traffic, Watch};
@@ -37,6 +38,19 @@ pub struct World {
     /// Objects that all PEs have retired and zeroed by the next collective call, when their memory can be given out.
     freeing: Vec<u64>,
     sequence: u64,
+}
+
+/// What a world has of its PE's memory: on a GPU, of the GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Memory {
+    /// Bytes of the heap as it is now.
+    pub heap_bytes: u64,
+    /// Bytes that the heap may grow to.
+    pub heap_max_bytes: u64,
+    /// Bytes of the GPU that building the world took beyond the heap, this PE's share: what the driver keeps, and what rounding
+    /// adds. What other programs do at the same time blurs it. `None` on the CPU machine.
+    pub beyond_bytes: Option<u64>,
 }
 
 /// What PEs compare at a collective call.
@@ -86,7 +100,26 @@ impl World {
         self.shared.machine().watch().map(Watch::traffic)
     }
 
-    /// How full the heap is.
+    /// Whether teams have multicast, in a few words, and why not.
+    pub(crate) fn multicast(&self) -> String {
+        match (self.shared.context().windows, self.shared.machine()) {
+            (0, Machine::Cuda(pe)) => format!("none: {}", pe.lacks_multicast().unwrap_or("unknown")),
+            (0, Machine::Cpu(_)) => "none: the CPU machine has none".to_owned(),
+            (windows, _) => format!("windows for {windows} teams, the world's included"),
+        }
+    }
+
+    /// What the heap has of this PE's memory, and what the world took beyond it.
+    pub fn memory(&self) -> Memory {
+        let heap_bytes = self.shared.context().heap_bytes;
+        Memory {
+            heap_bytes,
+            heap_max_bytes: builder::heap_max(&self.tunables),
+            beyond_bytes: self.shared.machine().beyond(),
+        }
+    }
+
+    /// How full the heap is: as it is now, without what it may still grow by.
     pub fn heap_stats(&self) -> HeapStats {
         self.allocator.stats()
     }
@@ -122,15 +155,32 @@ impl World {
         let too_large = AllocError::TooLarge { len, size: size_of::<T>() };
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize).ok_or(too_large)?;
         let align = align_of::<T>() as u64;
-        let offset = match self.allocator.alloc(bytes as u64, align) {
-            Ok(offset) => offset,
-            Err(_) if !self.freeing.is_empty() => {
-                self.agree("room for the last allocation".into())?;
-                self.allocator.alloc(bytes as u64, align)?
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let offset = self.place(bytes as u64, align)?;
         Ok(SymVec::new(Sym::from_raw(offset, len as u64), Arc::clone(&self.shared)))
+    }
+
+    /// Finds room: on the heap as it is, or with what is being freed, or on a larger heap. Every PE's allocator is the same, so
+    /// every PE takes the same way.
+    fn place(&mut self, bytes: u64, align: u64) -> Result<u64, AllocError> {
+        if let Ok(offset) = self.allocator.alloc(bytes, align) {
+            return Ok(offset);
+        }
+        if !self.freeing.is_empty() {
+            self.agree("room for the last allocation".into())?;
+        }
+        let full = match self.allocator.alloc(bytes, align) {
+            Ok(offset) => return Ok(offset),
+            Err(full) => full,
+        };
+        let (has, most) = (self.shared.context().heap_bytes, builder::heap_max(&self.tunables));
+        let needs = self.allocator.shortage(bytes, align).and_then(|short| has.checked_add(short));
+        let Some(needs) = needs.filter(|&needs| has < needs && needs <= most) else { return Err(full.into()) };
+        // A growth is dear, whatever its size, so it is an eighth at least, or 1 GiB.
+        let grown = needs.max(has + (has / 8).min(1 << 30)).next_multiple_of(builder::PAGE).min(most);
+        self.shared.grow(grown).map_err(|error| AllocError::Grow { bytes: grown, error })?;
+        self.allocator.grow(grown - has);
+        tracing::info!(pe = self.shared.pe(), bytes = grown, "the heap has grown");
+        Ok(self.allocator.alloc(bytes, align)?)
     }
 
     /// Gives back the memory of objects that every PE has dropped, as every collective call does.
@@ -186,6 +236,7 @@ impl World {
             Ok(()) => AllocError::Control(error),
         })?;
         for offset in self.freeing.drain(..) {
+            self.shared.machine().gone(offset);
             // The offsets are the allocator's own and each was retired once, so this cannot be refused.
             let _freed = self.allocator.free(offset);
         }

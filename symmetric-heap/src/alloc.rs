@@ -50,7 +50,8 @@ pub enum AllocError {
     /// No free block can hold the request.
     #[error(
         "out of symmetric heap: asked for {bytes} bytes aligned to {align}, but of {capacity} bytes {free} are free and \
-         the largest free block has {largest_free}; raise CONGRUENT_HEAP, or drop symmetric objects and reclaim"
+         the largest free block has {largest_free}; raise CONGRUENT_HEAP or CONGRUENT_HEAP_MAX, or drop symmetric objects \
+         and reclaim"
     )]
     OutOfHeap {
         /// Bytes asked for.
@@ -154,6 +155,25 @@ impl Allocator {
         Ok(offset)
     }
 
+    /// Bytes that the heap must grow by for [`alloc`](Self::alloc) to find room for such an object at its end, 0 where there is
+    /// room there; `None` where no heap is large enough.
+    pub fn shortage(&self, bytes: u64, align: u64) -> Option<u64> {
+        let end = self.base + self.capacity;
+        let size = bytes.max(1).checked_next_multiple_of(GRANULE)?;
+        let start = self.blocks.free_tail(end).checked_next_multiple_of(align.max(1))?;
+        Some(start.checked_add(size)?.saturating_sub(end))
+    }
+
+    /// Adds `bytes` bytes at the end, rounded down to whole granules. Nothing moves.
+    pub fn grow(&mut self, bytes: u64) {
+        let end = self.base + self.capacity;
+        let bytes = bytes.min(u64::MAX - end) / GRANULE * GRANULE;
+        if bytes > 0 {
+            self.blocks.extend(end, bytes);
+            self.capacity += bytes;
+        }
+    }
+
     /// Gives back the object that [`alloc`](Self::alloc) placed at `offset`.
     pub fn free(&mut self, offset: u64) -> Result<(), FreeError> {
         let Some(block) = self.live.remove(&offset) else {
@@ -211,6 +231,30 @@ mod tests {
             heap.free(offset).unwrap();
             assert_eq!(heap.stats().largest_free, capacity);
         }
+    }
+
+    /// What a heap is short of is what it needs: a granule less is not enough.
+    #[test]
+    fn a_heap_grows_by_what_it_is_short_of() {
+        for (taken, bytes, align) in [(0, 5000, 1), (4096, 1, 128), (1000, 3 << 20, 2 << 20), (640, 128, 4096)] {
+            let mut heap = Allocator::new(128, 4096);
+            let objects: Vec<_> = (0..taken / GRANULE).map(|_| heap.alloc(GRANULE, 1).unwrap()).collect();
+            let short = heap.shortage(bytes, align).unwrap();
+            let mut almost = heap.clone();
+            if short > 0 {
+                almost.grow(short - GRANULE);
+                almost.alloc(bytes, align).unwrap_err();
+            }
+            heap.grow(short);
+            let free = heap.stats().free;
+            let offset = heap.alloc(bytes, align).unwrap();
+            assert!(offset.is_multiple_of(align) && !objects.contains(&offset));
+            assert_eq!(heap.stats().free, free - bytes.next_multiple_of(GRANULE));
+            objects.into_iter().chain([offset]).for_each(|offset| heap.free(offset).unwrap());
+            let capacity = 4096 + short;
+            assert_eq!(heap.stats(), HeapStats { live: 0, used: 0, free: capacity, largest_free: capacity });
+        }
+        assert_eq!(Allocator::new(128, 4096).shortage(u64::MAX, 1), None);
     }
 
     #[test]

@@ -16,7 +16,12 @@ use congruent_tests::repository;
 static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     let here = env::current_exe().unwrap().parent().unwrap().join("double");
     install(&here, &built().unwrap()).unwrap();
-    vec![("LD_LIBRARY_PATH", here.clone().into()), ("CONGRUENT_PTX", ptx(here).into())]
+    vec![
+        ("LD_LIBRARY_PATH", here.clone().into()),
+        ("CONGRUENT_PTX", ptx(here).into()),
+        // Eight PEs of a process have more streams than the eight hardware queues that a driver has unless it is told.
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "32".into()),
+    ]
 });
 
 /// How many PEs; PEs as threads and as processes, all on the double's one device.
@@ -54,4 +59,11 @@ fn older_images() {
         let driver = || [&DRIVER[..], &[("CONGRUENT_DOUBLE", double.into())]].concat();
         cuda("older_images", conformance::streams, &[2], driver);
     }
+}
+
+/// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
+#[test]
+fn multicast() {
+    let devices = ("CONGRUENT_DOUBLE", "devices=8,multicast=1".into());
+    cuda("multicast", conformance::multicast, &[4], || [&DRIVER[..], &[devices.clone()]].concat());
 }

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::output::{print, print_json};
 use crate::bootstrap::{Bootstrap, Launcher};
-use crate::tunables::{Key, REFUSED, Source, TABLE, TEXTS, TextTunable, Tunable};
+use crate::cuda::connections;
+use crate::tunables::{REFUSED, Source, TABLE, TEXTS, TextTunable, Tunable};
 use crate::{Tunables, World};
 
 /// Show the version, the job this is started in, the machine, and every setting
@@ -30,7 +31,7 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 8] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
     (
@@ -39,6 +40,10 @@ const OTHERS: [(&str, &str); 7] = [
     ),
     (SECRET, "the job's secret, the same on all PEs; set by `congruent run`"),
     ("CONGRUENT_BOOTSTRAP_DEADLINE", "seconds that a PE waits for the others, 1 to 86400; 60 unless set"),
+    (
+        connections::VARIABLE,
+        "hardware queues for the streams of a process on a GPU, 8 unless set; `congruent run` sets it to 32",
+    ),
     ("CONGRUENT_DEVICE_RUSTC", "the rustc that `congruent-build` compiles kernels with"),
     ("CONGRUENT_PTXAS", "the ptxas that `congruent-build` assembles with"),
 ];
@@ -59,7 +64,11 @@ struct Info {
     machine: String,
     cores: usize,
     heap_bytes: u64,
+    heap_max_bytes: u64,
     heap_free_bytes: u64,
+    /// What the world took of a GPU beyond the heap.
+    beyond_heap_bytes: Option<u64>,
+    multicast: String,
     #[serde(flatten)]
     variables: Variables,
 }
@@ -127,7 +136,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 impl Info {
     fn of(world: &World, launcher: Launcher) -> Self {
-        let heap = world.heap_stats();
+        let (heap, memory) = (world.heap_stats(), world.memory());
         Self {
             version: env!("CARGO_PKG_VERSION"),
             abi_version: abi::VERSION,
@@ -140,20 +149,29 @@ impl Info {
             pe: world.pe().index(),
             machine: world.machine(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            heap_bytes: world.tunables().get(Key::Heap),
+            heap_bytes: memory.heap_bytes,
+            heap_max_bytes: memory.heap_max_bytes,
             heap_free_bytes: heap.free,
+            beyond_heap_bytes: memory.beyond_bytes,
+            multicast: world.multicast(),
             variables: Variables::of(world.tunables()),
         }
     }
 
     fn text(&self) -> String {
-        let Self { version, abi_version, launcher, pes, pe, machine, cores, .. } = self;
+        let Self { version, abi_version, launcher, pes, pe, machine, cores, multicast, .. } = self;
         let (heap, free) = (size(self.heap_bytes), self.heap_free_bytes >> 10);
+        let grows = self.heap_max_bytes > self.heap_bytes;
+        let grows = if grows { format!(", grows up to {}", size(self.heap_max_bytes)) } else { String::new() };
+        let beyond = self
+            .beyond_heap_bytes
+            .map_or_else(String::new, |bytes| format!(", {}K of the GPU beyond it", bytes.div_ceil(1 << 10)));
         format!(
             "congruent {version}, kernel ABI {abi_version}\n\
              job       PE {pe} of {pes}, launcher: {launcher}\n\
              machine   {machine}, {cores} cores\n\
-             heap      {heap} on each PE, {free}K free\n\n{}",
+             heap      {heap} on each PE, {free}K free{grows}{beyond}\n\
+             multicast {multicast}\n\n{}",
             self.variables.text()
         )
     }

@@ -1,6 +1,7 @@
 //! `congruent run`: starts the PEs of a job on this host, and ends them together.
 
 use crate::bootstrap::{BootstrapError, MAX_PES, Token};
+use crate::cuda::connections;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
@@ -279,6 +280,10 @@ fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
         command.env_remove(name);
     }
     command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
+    if std::env::var_os(connections::VARIABLE).is_none() {
+        // Streams that share a hardware queue of a GPU would wait for each other; 8 queues, the default, are few.
+        command.env(connections::VARIABLE, connections::MOST.to_string());
+    }
     // A process outside the terminal's own group is stopped when it reads from it.
     if index > 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());

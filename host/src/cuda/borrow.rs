@@ -51,7 +51,7 @@ impl CudaPe {
         if context != self.device.context().cu_ctx() {
             return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
         }
-        Ok(self.register(Lane::borrowed(&self.device, stream)))
+        Ok(self.register(Arc::new(Lane::borrowed(&self.device, stream))))
     }
 }
 

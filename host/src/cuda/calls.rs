@@ -68,7 +68,7 @@ calls! {
     device_can_access_peer = cuDeviceCanAccessPeer since (4, 0) (can: *mut c_int, device: CUdevice, peer: CUdevice);
 
     ctx_set_current = cuCtxSetCurrent since (4, 0) (context: CUcontext);
-    ctx_synchronize = cuCtxSynchronize since (2, 0) ();
+    stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
     memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
@@ -92,10 +92,6 @@ calls! {
          flags: c_ulonglong);
     mem_import = cuMemImportFromShareableHandle since (10, 2)
         (handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: CUmemAllocationHandleType);
-    mem_retain_handle = cuMemRetainAllocationHandle since (11, 0)
-        (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
-    mem_get_address_range = cuMemGetAddressRange_v2 since (3, 2)
-        (base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
 
     multicast_create = cuMulticastCreate since (12, 1)
         (handle: *mut CUmemGenericAllocationHandle, properties: *const CUmulticastObjectProp);

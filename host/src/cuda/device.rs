@@ -182,6 +182,12 @@ impl Device {
         self.uuids.iter().filter(|uuid| **uuid == self.properties.uuid).count() as u32
     }
 
+    /// Two PEs of the job that compute on one device, the first that do.
+    pub(super) fn shared(&self) -> Option<(usize, usize)> {
+        let mut others = self.uuids.iter().enumerate();
+        others.find_map(|(other, uuid)| Some((self.uuids[..other].iter().position(|one| one == uuid)?, other)))
+    }
+
     /// The PEs that compute on other devices.
     pub(super) fn elsewhere(&self) -> impl Iterator<Item = (u32, &Uuid)> {
         (0..).zip(&self.uuids).filter(|(_, uuid)| **uuid != self.properties.uuid)

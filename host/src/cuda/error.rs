@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::{DriverError, sys};
 
+use super::connections::MOST as MOST_CONNECTIONS;
 use crate::bootstrap::ControlError;
 
 /// Why the CUDA machine cannot do something.
@@ -209,6 +210,30 @@ pub enum CudaError {
     ForeignContext {
         /// The PE's device.
         device: u32,
+    },
+    /// Multicast was asked for and cannot be had.
+    #[error("no multicast, which CONGRUENT_NVLS_ENABLE=1 asks for: {reason}; set it to 2 to do without")]
+    NoMulticast {
+        /// Why not.
+        reason: String,
+    },
+    /// All multicast windows are taken.
+    #[error("all {windows} multicast windows are taken: drop teams, and their windows are free once all PEs have")]
+    NoWindow {
+        /// How many there are, the world's included.
+        windows: u32,
+    },
+    /// More streams on one device than its hardware queues.
+    #[error(
+        "{streams} streams of this process on one device share {connections} hardware queues, and two in one queue can wait for \
+         each other for ever: set CUDA_DEVICE_MAX_CONNECTIONS={MOST_CONNECTIONS} before the program starts, make fewer streams, \
+         or make the PEs processes"
+    )]
+    TooManyStreams {
+        /// The streams, the one that was asked for included.
+        streams: usize,
+        /// The queues.
+        connections: usize,
     },
     /// It failed on another PE.
     #[error("PE {pe}: {message}")]

@@ -7,12 +7,13 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::agree::{agree, gather};
 use super::device::{Context, Device};
 use super::error::CudaError;
-use super::memory::{Allocation, Mapped, Range, granularity, taken};
+use super::memory::{Allocation, Chunk, Mapped, Range, granularity, taken};
 use crate::bootstrap::Control;
 use crate::shared_memory::hand_over;
 
@@ -31,8 +32,26 @@ pub(crate) struct CudaHeap {
     stride: u64,
     granularity: u64,
     /// What each part has now.
-    part_bytes: u64,
+    part_bytes: AtomicU64,
+    /// What was asked for, and what of the device was free before, in bytes.
+    asked: u64,
+    free_before: u64,
     beyond: u64,
+}
+
+/// Memory that is mapped after what the parts have, and is not theirs yet. Dropped, it is given back.
+pub(super) struct Growth {
+    /// This PE's own first.
+    parts: Vec<Mapped>,
+    part_bytes: u64,
+    chunk: Chunk,
+}
+
+impl Growth {
+    /// This PE's own.
+    pub(super) fn chunk(&self) -> &Chunk {
+        &self.chunk
+    }
 }
 
 /// What this process has mapped. The parts go before the addresses that they are at.
@@ -43,7 +62,7 @@ struct Mapping {
 
 impl CudaHeap {
     /// Collective: `heap_bytes` of this device's memory for every PE, zeroed, and addresses for growth up to `heap_max`;
-    /// both are rounded up to the devices' granularity.
+    /// both are rounded up to the devices' granularity, and that to `step`, a power of two.
     ///
     /// All PEs succeed, or all fail for the same cause.
     pub(crate) fn reserve(
@@ -51,10 +70,11 @@ impl CudaHeap {
         control: &Control,
         heap_bytes: u64,
         heap_max: u64,
+        step: u64,
     ) -> Result<Self, CudaError> {
         let context = device.keeper();
-        let before = agree(control, reachable(device, control))?;
-        let granularity = granularity(device).map(|bytes| bytes as u64);
+        let free_before = agree(control, reachable(device, control))?;
+        let granularity = granularity(device).map(|bytes| step.max(bytes as u64));
         let Sizes { granularity, part_bytes, stride, all } = common_sizes(control, granularity, heap_bytes, heap_max)?;
         let mapping = match control.commons() {
             Some(commons) => {
@@ -78,50 +98,70 @@ impl CudaHeap {
                 Arc::new(Mapping { parts: Mutex::default(), range })
             }
         };
-        let mut heap =
-            Self { mapping, pe: control.pe(), npes: control.npes(), stride, granularity, part_bytes: 0, beyond: 0 };
-        heap.extend(device, control, part_bytes)?;
+        let mut heap = Self {
+            mapping,
+            pe: control.pe(),
+            npes: control.npes(),
+            stride,
+            granularity,
+            part_bytes: AtomicU64::new(0),
+            asked: heap_bytes,
+            free_before,
+            beyond: 0,
+        };
+        heap.commit(heap.extend(device, control, part_bytes)?);
+        heap.measure(device, control)?;
+        Ok(heap)
+    }
+
+    /// Collective: looks what the device has lost since before the heap was reserved, for [`bytes_used`](Self::bytes_used).
+    pub(super) fn measure(&mut self, device: &Device, control: &Control) -> Result<(), CudaError> {
         let after = device.free_memory().map(|(free, _)| free);
         // Nobody goes on, and takes memory for something else, before all have looked.
         let after = agree(control, after)?;
         let sharing = u64::from(device.sharing().max(1));
-        heap.beyond = (before.saturating_sub(after) / sharing).saturating_sub(heap_bytes);
-        Ok(heap)
+        self.beyond = (self.free_before.saturating_sub(after) / sharing).saturating_sub(self.asked);
+        Ok(())
     }
 
-    /// Collective: every part has `to_bytes` afterwards, rounded up; what is new is zeroed, and nothing moves. A heap that
-    /// is as large already stays as it is.
+    /// Collective: maps what parts of `to_bytes`, rounded up, have more than now. What is new is zeroed; it is theirs once all PEs
+    /// [`commit`](Self::commit). Nothing where they are as large already.
     ///
     /// All PEs succeed, or all fail for the same cause and the heap is as it was.
-    pub(crate) fn grow(&mut self, device: &Device, control: &Control, to_bytes: u64) -> Result<(), CudaError> {
+    pub(super) fn grow(&self, device: &Device, control: &Control, to_bytes: u64) -> Result<Option<Growth>, CudaError> {
         let part_bytes = agreed_size(&gather(control, Ok(to_bytes.to_le_bytes().to_vec()))?)?;
         let part_bytes = part_bytes.checked_next_multiple_of(self.granularity).filter(|bytes| *bytes <= self.stride);
         let part_bytes = part_bytes.ok_or(CudaError::GrowthLimit { to_bytes, limit: self.stride })?;
-        if part_bytes <= self.part_bytes {
-            return Ok(());
-        }
-        self.extend(device, control, part_bytes)
+        let grows = part_bytes > self.part_bytes();
+        grows.then(|| self.extend(device, control, part_bytes)).transpose()
+    }
+
+    /// The parts have what they have grown by. No PE fails from here on.
+    pub(super) fn commit(&self, growth: Growth) {
+        self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner).extend(growth.parts);
+        self.part_bytes.store(growth.part_bytes, Ordering::Release);
     }
 
     /// Maps what is between the parts' size and `part_bytes`, on every PE.
-    fn extend(&mut self, device: &Device, control: &Control, part_bytes: u64) -> Result<(), CudaError> {
-        let context = device.keeper();
-        let bytes = (part_bytes - self.part_bytes) as usize;
+    fn extend(&self, device: &Device, control: &Control, part_bytes: u64) -> Result<Growth, CudaError> {
+        let (context, offset) = (device.keeper(), self.part_bytes());
+        let bytes = (part_bytes - offset) as usize;
         let range = &self.mapping.range;
-        let address = |pe: u32| range.base() + u64::from(pe) * self.stride + self.part_bytes;
+        let address = |pe: u32| range.base() + u64::from(pe) * self.stride + offset;
         let in_process = control.in_process();
         let devices = if in_process { devices(device, self.npes) } else { vec![device.ordinal()] };
         // What is new is zero before anyone else can see it.
         let mine = Allocation::create(device, bytes)
-            .and_then(|memory| Mapped::new(memory, range, address(self.pe), bytes, &devices))
-            .and_then(|mapped| mapped.zero().map(|()| mapped));
-        let mut parts = Vec::new();
-        if in_process {
-            parts.push(agree(control, mine)?);
-        } else {
-            let mine = mine.and_then(|mapped| Ok((mapped.export()?, mapped)));
-            let (fd, mapped) = agree(control, mine)?;
-            parts.push(mapped);
+            .and_then(|memory| Ok((memory.handle(), Mapped::new(memory, range, address(self.pe), bytes, &devices)?)))
+            .and_then(|(handle, mapped)| mapped.zero().map(|()| (Chunk { offset, bytes, handle }, mapped)));
+        // Where all PEs are threads, every one maps its own for all.
+        let mine = mine.and_then(|(chunk, mapped)| {
+            let fd = if in_process { None } else { Some(mapped.export()?) };
+            Ok((chunk, mapped, fd))
+        });
+        let (chunk, mapped, fd) = agree(control, mine)?;
+        let mut parts = vec![mapped];
+        if let Some(fd) = fd {
             let theirs = hand_over::exchange(control, Some(fd.as_fd()))?;
             let theirs = theirs.map_err(|error| CudaError::System {
                 doing: "handing device memory to the other PEs",
@@ -137,9 +177,7 @@ impl CudaHeap {
             };
             parts.extend(agree(control, theirs.and_then(all))?);
         }
-        self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner).extend(parts);
-        self.part_bytes = part_bytes;
-        Ok(())
+        Ok(Growth { parts, part_bytes, chunk })
     }
 
     /// Where PE 0's part begins, on every PE.
@@ -159,7 +197,7 @@ impl CudaHeap {
 
     /// What each part has now, in bytes.
     pub(crate) fn part_bytes(&self) -> u64 {
-        self.part_bytes
+        self.part_bytes.load(Ordering::Acquire)
     }
 
     /// The step in which parts grow, in bytes.
@@ -173,12 +211,11 @@ impl CudaHeap {
         self.beyond
     }
 
-    /// The chunks of this PE's own part, for multicast objects: offset in the part, bytes, and the driver's handle.
-    pub(crate) fn chunks(&self) -> Vec<(u64, usize, u64)> {
+    /// The chunks of this PE's own part, for multicast objects.
+    pub(super) fn chunks(&self) -> Vec<Chunk> {
         let own = self.own()..self.own() + self.stride;
         let parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let chunks = parts.iter().map(Mapped::chunk).filter(|(address, ..)| own.contains(address));
-        chunks.map(|(address, bytes, handle)| (address - own.start, bytes, handle)).collect()
+        parts.iter().filter_map(|part| part.chunk(own.clone())).collect()
     }
 }
 

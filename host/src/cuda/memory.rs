@@ -3,18 +3,19 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
 
 use super::device::{Context, Device};
 use super::error::CudaError;
 
 /// How memory travels between processes.
-const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+pub(super) const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 const NONE: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
 
 /// A range of addresses that the driver gives to nobody else in this process.
@@ -69,7 +70,17 @@ impl Drop for Range {
     }
 }
 
-/// Memory of a device, without an address.
+/// A chunk of one PE's part of the heap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    /// Where it begins in the part.
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+    /// The driver's handle of its memory.
+    pub(super) handle: CUmemGenericAllocationHandle,
+}
+
+/// Memory of a device, or a multicast object, without an address.
 pub(super) struct Allocation {
     context: Context,
     handle: CUmemGenericAllocationHandle,
@@ -90,6 +101,15 @@ impl Allocation {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// A multicast object, which has no memory of its own.
+    pub(super) fn multicast(context: &Context, properties: &CUmulticastObjectProp) -> Result<Self, CudaError> {
+        let driver = context.enter()?;
+        let mut handle = 0;
+        // SAFETY: the place for the handle is there, and the properties are as the driver's API lays them out.
+        unsafe { driver.multicast_create(&raw mut handle, properties) }?;
+        Ok(Self { context: context.clone(), handle })
     }
 
     /// A descriptor that stands for this memory in any process.
@@ -116,9 +136,14 @@ impl Allocation {
         Ok(Self { context: context.clone(), handle })
     }
 
-    /// The driver's handle, for multicast objects.
+    /// The driver's handle.
     pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {
         self.handle
+    }
+
+    /// What it was made in.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 }
 
@@ -133,18 +158,19 @@ impl Drop for Allocation {
 pub(super) struct Mapped {
     address: u64,
     bytes: usize,
-    allocation: Allocation,
+    allocation: Arc<Allocation>,
 }
 
 impl Mapped {
     /// Maps memory of `bytes` bytes at `address` in `range`, for the devices given to read and write.
     pub(super) fn new(
-        allocation: Allocation,
+        allocation: impl Into<Arc<Allocation>>,
         range: &Range,
         address: u64,
         bytes: usize,
         devices: &[c_int],
     ) -> Result<Self, CudaError> {
+        let allocation = allocation.into();
         let driver = allocation.context.enter()?;
         let inside = address >= range.base && address + bytes as u64 <= range.base + range.bytes as u64;
         if !inside {
@@ -170,17 +196,20 @@ impl Mapped {
         let driver = self.allocation.context.enter()?;
         // SAFETY: the range is this mapping's own, and nobody else knows it yet.
         unsafe { driver.memset_d8(self.address, 0, self.bytes) }?;
-        // SAFETY: this thread has a context. The call before may return before the device is done.
-        unsafe { driver.ctx_synchronize() }
+        // The call before may return before the device is done (CUDA Driver API, "API synchronization behavior"). To wait for the
+        // whole context would be to wait for other PEs' kernels, which may wait for this PE.
+        // SAFETY: the null stream of the context that this thread has.
+        unsafe { driver.stream_synchronize(ptr::null_mut()) }
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
         self.allocation.export()
     }
 
-    /// Where it begins, how long it is, and the driver's handle of the memory.
-    pub(super) fn chunk(&self) -> (u64, usize, CUmemGenericAllocationHandle) {
-        (self.address, self.bytes, self.allocation.handle())
+    /// The chunk that it is of the part that begins at `part`, if it is of that part.
+    pub(super) fn chunk(&self, part: std::ops::Range<u64>) -> Option<Chunk> {
+        let inside = part.contains(&self.address);
+        inside.then(|| Chunk { offset: self.address - part.start, bytes: self.bytes, handle: self.allocation.handle() })
     }
 }
 

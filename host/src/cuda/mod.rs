@@ -7,6 +7,7 @@
 mod agree;
 mod borrow;
 mod calls;
+pub(crate) mod connections;
 mod control;
 mod device;
 mod driver;
@@ -18,6 +19,7 @@ mod lane;
 mod memory;
 mod module;
 pub(crate) mod monitor;
+mod multicast;
 mod native;
 mod stream;
 #[cfg(test)]
@@ -42,15 +44,21 @@ pub(crate) use stream::CudaRunner;
 pub(crate) use waits::Word;
 
 use crate::bootstrap::Control;
-use crate::tunables::{TextKey, Tunables};
+use crate::tunables::{Key, TextKey, Tunables};
+use agree::agree;
 use control::ControlBlock;
 use module::Modules;
+use multicast::{WINDOWS, Windows};
 
 /// One PE's GPU, or its share of one.
 pub(crate) struct CudaPe {
     pe: u32,
     device: Arc<Device>,
     modules: Arc<Modules>,
+    /// They reach the heap, so they go before it. Without multicast, why there is none.
+    windows: ManuallyDrop<Result<Windows, String>>,
+    /// Whether it is an error to have none.
+    multicast_forced: bool,
     heap: ManuallyDrop<CudaHeap>,
     control: ManuallyDrop<ControlBlock>,
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
@@ -69,18 +77,40 @@ impl CudaPe {
     ///
     /// # Collective
     /// All PEs succeed, or all fail.
-    pub(crate) fn new(control: &Control, tunables: &Tunables, heap_bytes: u64) -> Result<Self, CudaError> {
-        let driver = Driver::get()?;
-        tunables.text(TextKey::Ptx).map_or(Ok(()), files::read)?;
+    pub(crate) fn new(
+        control: &Control,
+        tunables: &Tunables,
+        heap_bytes: u64,
+        heap_max: u64,
+    ) -> Result<Self, CudaError> {
+        let read = || tunables.text(TextKey::Ptx).map_or(Ok(()), files::read);
+        let driver = agree(control, Driver::get().and_then(|driver| read().map(|()| driver)))?;
         let ordinal = tunables.text(TextKey::Device).and_then(|ordinal| ordinal.parse().ok());
         let device = Device::choose(driver, control, ordinal)?;
         // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
         // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
         unsafe { device.context().disable_event_tracking() };
-        let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_bytes)?;
-        let block = ControlBlock::new(&device)?;
+        let wish = tunables.get(Key::NvlsEnable);
+        let step = match wish {
+            0 => Err("CONGRUENT_NVLS_ENABLE is 0".to_owned()),
+            _ => multicast::step(&device, control, heap_max)?,
+        };
+        let step = forced_or(wish == 1, step)?;
+        let mut heap = CudaHeap::reserve(&device, control, heap_bytes, heap_max, *step.as_ref().unwrap_or(&1))?;
+        let windows = match step {
+            Ok(_) => windows_of_world(&device, control, &heap),
+            Err(reason) => Ok(Err(reason)),
+        };
+        let windows = forced_or(wish == 1, windows?)?;
+        let block = agree(control, ControlBlock::new(&device))?;
+        heap.measure(&device, control)?;
+        let (bytes, beyond) = (heap.part_bytes(), heap.bytes_used());
+        let multicast = windows.as_ref().err().map_or("yes", String::as_str);
+        tracing::info!(pe = control.pe(), bytes, beyond, multicast, "heap on {}", device.properties.name);
         let device = Arc::new(device);
         Ok(Self {
+            windows: ManuallyDrop::new(windows),
+            multicast_forced: wish == 1,
             pe: control.pe(),
             modules: Arc::new(Modules::new(&device)),
             device,
@@ -101,6 +131,56 @@ impl CudaPe {
         &self.heap
     }
 
+    /// Collective: every part has `to_bytes` afterwards, and so have all multicast windows. All PEs succeed, or all fail for the
+    /// same cause and nothing has changed.
+    pub(crate) fn grow(&self, control: &Control, to_bytes: u64) -> Result<(), CudaError> {
+        let Some(growth) = self.heap.grow(&self.device, control, to_bytes)? else { return Ok(()) };
+        if let Ok(windows) = &*self.windows {
+            agree(control, windows.bind(growth.chunk())).inspect_err(|_| windows.unbind(growth.chunk()))?;
+        }
+        self.heap.commit(growth);
+        Ok(())
+    }
+
+    /// Where multicast windows begin, and how many there are; 0 without multicast.
+    pub(crate) fn windows(&self) -> (u64, u32) {
+        self.windows.as_ref().map_or((0, 0), |windows| (windows.base(), WINDOWS))
+    }
+
+    /// Why there is no multicast.
+    pub(crate) fn lacks_multicast(&self) -> Option<&str> {
+        self.windows.as_ref().err().map(String::as_str)
+    }
+
+    /// Collective over all PEs: the number of the multicast windows of these teams, which share no PE; 0 where this PE's team, or
+    /// the machine, has none. `of` is the heap offset of the teams' words, with which the windows go.
+    ///
+    /// # Errors
+    /// Where `CONGRUENT_NVLS_ENABLE` is 1; the PEs lost each other.
+    pub(crate) fn open_window(&self, control: &Control, teams: &[Vec<u32>], of: u64) -> Result<u32, CudaError> {
+        let Ok(windows) = &*self.windows else { return Ok(0) };
+        let teams: Vec<_> = teams.iter().filter(|team| team.len() > 1).cloned().collect();
+        if teams.is_empty() {
+            return Ok(0);
+        }
+        let mine = teams.iter().any(|team| team.contains(&control.pe()));
+        match windows.open(&self.device, control, &self.heap, &teams, of) {
+            Ok(number) => Ok(if mine { number } else { 0 }),
+            Err(error) if self.multicast_forced || matches!(error, CudaError::Control(_)) => Err(error),
+            Err(error) => {
+                tracing::warn!(pe = self.pe, "a team does without multicast: {error}");
+                Ok(0)
+            }
+        }
+    }
+
+    /// The words of teams at this heap offset are gone on all PEs, and so are their windows.
+    pub(crate) fn close_window(&self, of: u64) {
+        if let Ok(windows) = &*self.windows {
+            windows.close(of);
+        }
+    }
+
     /// Its control block: host memory that kernels reach at the same address.
     pub(crate) fn control(&self) -> *mut abi::Control {
         self.control.as_ptr()
@@ -108,11 +188,12 @@ impl CudaPe {
 
     /// A new stream.
     pub(crate) fn stream(&self) -> Result<CudaRunner, CudaError> {
-        Ok(self.register(Lane::new(&self.device)?))
+        let lane = connections::count(&self.device, || Lane::new(&self.device))?;
+        Ok(self.register(lane))
     }
 
     /// The world waits for the streams that it knows.
-    fn register(&self, lane: Lane) -> CudaRunner {
+    fn register(&self, lane: Arc<Lane>) -> CudaRunner {
         let runner = CudaRunner::new(lane, &self.device, &self.modules);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
@@ -170,6 +251,31 @@ impl CudaPe {
     }
 }
 
+/// Collective: multicast windows, with the world's open as number 1; or why there are none.
+fn windows_of_world(device: &Device, control: &Control, heap: &CudaHeap) -> Result<Result<Windows, String>, CudaError> {
+    let all = [(0..control.npes()).collect()];
+    let windows = Windows::reserve(device, control, heap).and_then(|windows| {
+        // The heap's header goes with the world, as this window does.
+        windows.open(device, control, heap, &all, 0).map(|_first| windows)
+    });
+    match windows {
+        Err(error @ CudaError::Control(_)) => Err(error),
+        Err(error) => {
+            tracing::warn!(pe = control.pe(), "the world does without multicast: {error}");
+            Ok(Err(error.to_string()))
+        }
+        Ok(windows) => Ok(Ok(windows)),
+    }
+}
+
+/// Passes on what was found out about multicast, unless there is none and it was asked for.
+fn forced_or<T>(forced: bool, found: Result<T, String>) -> Result<Result<T, String>, CudaError> {
+    match found {
+        Err(reason) if forced => Err(CudaError::NoMulticast { reason }),
+        found => Ok(found),
+    }
+}
+
 impl Drop for CudaPe {
     fn drop(&mut self) {
         if *self.abandoned.get_mut() {
@@ -178,6 +284,7 @@ impl Drop for CudaPe {
         // SAFETY: each is dropped here only, and not used after.
         unsafe {
             ManuallyDrop::drop(&mut self.control);
+            ManuallyDrop::drop(&mut self.windows);
             ManuallyDrop::drop(&mut self.heap);
         }
     }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use congruent_device::{Kernel, Module};
 use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{result, sys};
 
+use super::device::Context;
 use super::{CudaError, Device, Driver, files, native};
 
 /// A kernel, as a launch names it.
@@ -37,7 +38,7 @@ pub(super) struct Function {
 /// A module in a context.
 struct Loaded {
     raw: sys::CUmodule,
-    context: Arc<CudaContext>,
+    context: Context,
     functions: Mutex<HashMap<&'static str, (usize, u32)>>,
 }
 
@@ -183,7 +184,7 @@ impl Loaded {
                 _ => error,
             }
         })?;
-        Ok(Self { raw, context: Arc::clone(device.context()), functions: Mutex::default() })
+        Ok(Self { raw, context: device.keeper().clone(), functions: Mutex::default() })
     }
 
     /// The function and the most threads of its blocks.
@@ -207,7 +208,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if self.context.enter().is_ok() {
             // SAFETY: loaded in `load`; whoever had a function of it is gone.
             let _unloaded_or_gone_with_the_context = unsafe { result::module::unload(self.raw) };
         }

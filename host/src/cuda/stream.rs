@@ -20,8 +20,8 @@ pub(crate) struct CudaRunner {
 }
 
 impl CudaRunner {
-    pub(super) fn new(lane: Lane, device: &Arc<Device>, modules: &Arc<Modules>) -> Self {
-        Self { lane: Arc::new(lane), device: Arc::clone(device), modules: Arc::clone(modules) }
+    pub(super) fn new(lane: Arc<Lane>, device: &Arc<Device>, modules: &Arc<Modules>) -> Self {
+        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules) }
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {

@@ -32,8 +32,12 @@ fn read(address: u64) -> u64 {
 
 fn reserve(control: &Control, heap_bytes: u64, heap_max: u64) -> Result<(Device, CudaHeap), CudaError> {
     let device = Device::choose(Driver::get()?, control, None)?;
-    let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_max)?;
+    let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_max, 1)?;
     Ok((device, heap))
+}
+
+fn grow(heap: &CudaHeap, device: &Device, control: &Control, to_bytes: u64) -> Result<(), CudaError> {
+    heap.grow(device, control, to_bytes).map(|growth| growth.into_iter().for_each(|growth| heap.commit(growth)))
 }
 
 /// All see what each writes, at the same addresses, at the beginning and the end of what each part has.
@@ -56,7 +60,7 @@ fn see_each_other(control: &Control, heap: &CudaHeap, round: u64) {
 /// What one PE does, however it was started.
 fn exchange(control: &Control) {
     for round in 0..3 {
-        let (device, mut heap) = reserve(control, 3 * MIB, 64 * MIB).unwrap();
+        let (device, heap) = reserve(control, 3 * MIB, 64 * MIB).unwrap();
         assert!(device.sharing() >= 1 && device.sharing() <= control.npes());
         assert_eq!(heap.part_bytes(), (3 * MIB).next_multiple_of(heap.granularity()));
         assert_eq!(heap.stride(), (64 * MIB).next_multiple_of(heap.granularity()));
@@ -66,17 +70,20 @@ fn exchange(control: &Control) {
         see_each_other(control, &heap, round);
 
         let (base, before) = (heap.base(), heap.part_bytes());
-        heap.grow(&device, control, 9 * MIB).unwrap();
+        grow(&heap, &device, control, 9 * MIB).unwrap();
         assert_eq!((heap.base(), heap.part_bytes()), (base, (9 * MIB).next_multiple_of(heap.granularity())));
         assert_eq!(read(heap.own()), 100 * round + u64::from(control.pe()));
         assert!(heap.part_bytes() == before || read(heap.own() + before) == 0);
         control.all_gather(&[]).unwrap();
         see_each_other(control, &heap, round);
-        assert_eq!(heap.chunks().iter().map(|(_, bytes, _)| *bytes as u64).sum::<u64>(), heap.part_bytes());
+        assert_eq!(heap.chunks().iter().map(|chunk| chunk.bytes as u64).sum::<u64>(), heap.part_bytes());
 
         let (limit, size) = (heap.stride(), heap.part_bytes());
-        heap.grow(&device, control, 1).unwrap();
-        assert_eq!(heap.grow(&device, control, limit + 1), Err(CudaError::GrowthLimit { to_bytes: limit + 1, limit }));
+        grow(&heap, &device, control, 1).unwrap();
+        assert_eq!(
+            grow(&heap, &device, control, limit + 1),
+            Err(CudaError::GrowthLimit { to_bytes: limit + 1, limit })
+        );
         assert_eq!(heap.part_bytes(), size);
         control.all_gather(&[]).unwrap();
     }
@@ -166,9 +173,9 @@ fn more_than_the_device_has_is_refused_by_all() {
     let failed = each(2, |control| {
         let device = Device::choose(Driver::get().unwrap(), control, Some(0)).unwrap();
         let (_, total) = device.free_memory().unwrap();
-        let failed = CudaHeap::reserve(&device, control, 4 * total, 0).err();
+        let failed = CudaHeap::reserve(&device, control, 4 * total, 0, 1).err();
         // The device and the addresses are free again.
-        let small = CudaHeap::reserve(&device, control, MIB, 0).map(|heap| heap.part_bytes());
+        let small = CudaHeap::reserve(&device, control, MIB, 0, 1).map(|heap| heap.part_bytes());
         assert!(small.is_ok_and(|bytes| bytes >= MIB));
         control.depart();
         failed.map(|error| (error, total))

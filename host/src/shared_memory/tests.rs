@@ -20,7 +20,7 @@ fn read(reservation: &Reservation, pe: usize) -> u64 {
 /// What one PE does, however it was started: all see what each wrote, at the same address.
 fn exchange(control: &Control) {
     for round in 0..3 {
-        let reservation = reserve(control, HEAP).unwrap();
+        let reservation = reserve(control, HEAP, HEAP).unwrap();
         assert_eq!(reservation.stride(), HEAP);
         assert_eq!(read(&reservation, control.pe() as usize), 0);
         write(&reservation, control.pe() as usize, 100 * round + u64::from(control.pe()));
@@ -93,7 +93,7 @@ fn an_address_that_is_never_free_is_an_error_for_all() {
         let other = scope.spawn(|| crate::bootstrap::connect(&job(1)).unwrap());
         [crate::bootstrap::connect(&job(0)).unwrap(), other.join().unwrap()]
     });
-    for outcome in each(&controls, |control| reserve(control, HEAP)) {
+    for outcome in each(&controls, |control| reserve(control, HEAP, HEAP)) {
         assert_eq!(outcome.err(), Some(ReserveError::NoAddress { bytes: 2 * HEAP }));
     }
     each(&controls, Control::depart);
@@ -103,11 +103,11 @@ fn an_address_that_is_never_free_is_an_error_for_all() {
 fn sizes_that_make_no_sense_are_refused() {
     let controls = local(2).unwrap();
     for heap_bytes in [0, 1, GRANULARITY + 1, usize::MAX, usize::MAX / 2 + 1, 1 << 50] {
-        for outcome in each(&controls, |control| reserve(control, heap_bytes)) {
+        for outcome in each(&controls, |control| reserve(control, heap_bytes, 0)) {
             assert_eq!(outcome.err(), Some(ReserveError::Size { heap_bytes, npes: 2 }));
         }
     }
-    let differing = each(&controls, |control| reserve(control, GRANULARITY * (1 + control.pe() as usize)));
+    let differing = each(&controls, |control| reserve(control, GRANULARITY * (1 + control.pe() as usize), 0));
     for outcome in differing {
         let expected = ReserveError::Mismatch { pe: 1, theirs: 2 * GRANULARITY, first: GRANULARITY };
         assert_eq!(outcome.err(), Some(expected));
@@ -118,7 +118,7 @@ fn sizes_that_make_no_sense_are_refused() {
 #[test]
 fn more_than_there_is_is_refused() {
     let controls = local(2).unwrap();
-    let outcomes = each(&controls, |control| reserve(control, 1 << 40).err());
+    let outcomes = each(&controls, |control| reserve(control, 1 << 40, 0).err());
     let asked = ReserveError::OutOfMemory { heap_bytes: 1 << 40, npes: 2, available: 0 }.to_string();
     let asked = asked.split(':').next().unwrap();
     for outcome in outcomes {

@@ -32,6 +32,8 @@ pub enum Key {
     Check,
     /// `CONGRUENT_WATCH`.
     Watch,
+    /// `CONGRUENT_HEAP_MAX`.
+    HeapMax,
 }
 
 /// A tunable that is text, and is unset unless someone sets it.
@@ -100,7 +102,7 @@ pub struct Refused {
 }
 
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 11] = [
+pub const TABLE: [Tunable; 12] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -188,6 +190,14 @@ pub const TABLE: [Tunable; 11] = [
         default: 0,
         range: (0, 1),
         is_size: false,
+    },
+    Tunable {
+        key: Key::HeapMax,
+        name: "CONGRUENT_HEAP_MAX",
+        meaning: "bytes that the heap of each PE may grow to (K, M, G may follow); up to CONGRUENT_HEAP it does not grow",
+        default: 0,
+        range: (0, 1 << 44),
+        is_size: true,
     },
 ];
 

@@ -81,6 +81,26 @@ impl Blocks {
         self.link(block);
     }
 
+    /// Where the free block at the end starts; `end` where the last block is taken or there is none.
+    pub(super) fn free_tail(&self, end: u64) -> u64 {
+        self.last().filter(|&last| self[last].free).map_or(end, |last| self[last].offset)
+    }
+
+    /// Adds `size` free bytes at `offset`, where the last block ends.
+    pub(super) fn extend(&mut self, offset: u64, size: u64) {
+        let last = self.last().unwrap_or(NONE);
+        let more = self.insert(offset, size, last, NONE);
+        if last != NONE {
+            self[last].after = more;
+        }
+        self.give_back(more);
+    }
+
+    /// The block at the end. Entries without a block have no bytes.
+    fn last(&self) -> Option<u32> {
+        (0..).zip(&self.entries).find(|(_, block)| block.size > 0 && block.after == NONE).map(|(last, _)| last)
+    }
+
     /// Bytes of the largest free block, 0 if there is none.
     pub(super) fn largest_free(&self) -> u64 {
         let top = self.classes.last().map(|class| self.list(class));

@@ -80,6 +80,15 @@ fn labels_begin_every_line() {
     assert_eq!(lines.into_inner().unwrap(), b"[3] one\n[3] \xff two\n");
 }
 
+#[test]
+fn pes_have_as_many_hardware_queues_as_there_are_unless_the_user_says_otherwise() {
+    let args = Args { npes: 1, label: false, command: vec!["true".into()] };
+    let command = prepare(&args, 0).unwrap();
+    let set = command.get_envs().find(|(name, _)| *name == connections::VARIABLE).and_then(|(_, value)| value);
+    let kept = std::env::var_os(connections::VARIABLE).is_some();
+    assert_eq!(set, (!kept).then_some("32".as_ref()));
+}
+
 /// This binary again, as the launcher of a job whose PEs each write their process number and then sleep.
 fn launcher(test: &str) -> Option<(Child, Vec<Pid>)> {
     const ROLE: &str = "CONGRUENT_TEST_LAUNCHER";
