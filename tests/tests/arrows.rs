@@ -39,7 +39,7 @@ const ANYTHING: &[&str] = &["*"];
 /// Foreign crates that only some of ours may use: they load a vendor's library, or are unsafe by nature.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("cudarc", &["congruent", "congruent-cuda-double"]),
-    ("libloading", &["congruent", "congruent-cuda-double"]),
+    ("libloading", &["congruent", "congruent-cuda-double", "congruent-tests"]),
     ("ibverbs", &["congruent-transports"]),
     ("rustix", &["congruent", "congruent-transports", "congruent-benches", "congruent-cuda-double"]),
     ("memmap2", &["congruent", "congruent-transports"]),
@@ -55,7 +55,7 @@ const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transport
 /// Words that may appear in the code of some files only, given by how their paths start.
 const PLACES: &[(&str, &[&str])] = &[
     ("cudarc", &["host/src/cuda/", "tests/double/"]),
-    ("libloading", &["host/src/cuda/", "tests/double/"]),
+    ("libloading", &["host/src/cuda/", "tests/double/", "tests/tests/double_support/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
     (

@@ -1,7 +1,10 @@
 //! What goes wrong on the CUDA machine while kernels run, over the double of its driver: who is told what, and how soon; and that
 //! whatever happened, every PE ends.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-#![allow(clippy::disallowed_types, reason = "kernels of the double run in this process, and tell tests by host atomics")]
+#![allow(
+    clippy::disallowed_types,
+    reason = "kernels of the double run in this process, and tell tests by host atomics"
+)]
 
 mod double_support;
 mod processes;
@@ -70,7 +73,9 @@ type Told = BTreeMap<u32, (String, String)>;
 fn again(test: &str) -> Command {
     let entries = [entry::<wait>(), entry::<until_aborted>(), entry::<trap>(), entry::<sleep>()];
     let mut command = on_double(myself(test), "");
-    command.env("CONGRUENT_PTX", declare(test, &entries)).env("CONGRUENT_DEADLINE_MS", DEADLINE.as_millis().to_string());
+    command
+        .env("CONGRUENT_PTX", declare(test, &entries))
+        .env("CONGRUENT_DEADLINE_MS", DEADLINE.as_millis().to_string());
     command
 }
 
@@ -150,8 +155,7 @@ fn a_deadline_in_a_wait_is_a_fault_there_and_an_abort_elsewhere() {
     }
     let _alone = alone();
     for threads in [true, false] {
-        let (told, took) =
-            told("a_deadline_in_a_wait_is_a_fault_there_and_an_abort_elsewhere", threads);
+        let (told, took) = told("a_deadline_in_a_wait_is_a_fault_there_and_an_abort_elsewhere", threads);
         let (kind, text) = &told[&UNLUCKY];
         assert_eq!(kind, "Fault", "{text}");
         for part in ["PE 1, block 0, thread 0 waited 1", "to reach 7; it is 0", "PE 2 was to notify it"] {

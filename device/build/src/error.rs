@@ -96,7 +96,7 @@ pub enum BuildError {
     },
     /// Functions that keep locals in memory.
     #[error(
-        "these functions have stack frames, which are slow memory:\n{rows}\n\
+        "these functions keep more on the stack, which is slow memory, than registers that were spilled:\n{rows}\n\
          help: arrays that are indexed by variables and structures that are passed by reference cause them"
     )]
     StackFrames {

@@ -2,6 +2,7 @@
 //! a process: this test binary again, which runs one test and finds the double and its settings in the environment.
 #![allow(dead_code, reason = "each suite uses its own part")]
 
+use std::ffi::{CString, c_char};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent::device::{Kernel, abi};
-use congruent_cuda_double::{VARIABLE, built, install};
+use congruent_cuda_double::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
 pub(crate) static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -111,3 +112,17 @@ sizes!();
 sizes!(A);
 sizes!(A B);
 sizes!(A B C);
+
+/// How often each function of the double was called so far, in this process, which has loaded it as its driver.
+pub(crate) fn calls() -> Vec<(&'static str, u64)> {
+    // SAFETY: the library is the double, and is in the process already: nothing runs for this.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the double declares the function so (`tests/double/src/calls/own.rs`).
+    let calls = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> u64>("congruentDoubleCalls") }.unwrap();
+    let count = |name: &str| {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the name ends with a zero.
+        unsafe { calls(name.as_ptr()) }
+    };
+    names().map(|name| (name, count(name))).filter(|(_, calls)| *calls > 0).collect()
+}

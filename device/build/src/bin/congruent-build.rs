@@ -23,7 +23,7 @@ enum Task {
     Check(Selection),
     /// Run ptxas on PTX files; show registers, stack and spills.
     Assemble {
-        /// Write them to this file as a table; functions with a stack frame are an error.
+        /// Write them to this file as a table; functions with locals in memory are an error.
         #[arg(long)]
         table: Option<PathBuf>,
         /// Compare with the table instead of writing it; exit with 1 if it differs.
