@@ -26,7 +26,7 @@ const COUNT: usize = 1000;
 /// Longer than a case may take, on a machine that is busy with other things; most take a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Processes at once.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 6;
 
 /// What the driver may say of any call: resources, arguments, and a context that is lost.
 const CODES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"];
@@ -68,11 +68,31 @@ fn run() {
     }
 }
 
-/// Calls that may fail and leave the world as good: their purpose is to give back, or to ask what can be done without.
-const FORGIVEN: &[&str] = &[];
+/// Calls that may fail and leave the world as good: they give back what nobody uses any more.
+const FORGIVEN: [&str; 7] = [
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuMemAddressFree",
+    "cuMemFreeHost",
+    "cuMemRelease",
+    "cuMemUnmap",
+    "cuModuleUnload",
+    "cuStreamDestroy_v2",
+];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
-const TOLD: &[(&str, &[&str])] = &[];
+const TOLD: [(&str, &str); 7] = [
+    ("cuCtxGetCurrent", PRIMARY),
+    ("cuCtxSetCurrent", PRIMARY),
+    ("cuDeviceGet", PRIMARY),
+    ("cuDevicePrimaryCtxRetain", PRIMARY),
+    ("cuInit", PRIMARY),
+    (RESERVE, "no range of"),
+    ("cuMemCreate", "bytes of device memory were asked for"),
+];
+/// What cudarc does by several calls.
+const PRIMARY: &str = "making the primary context: CUDA_ERROR_";
+/// Processes that cannot have a place for their heaps try another one.
+const RESERVE: &str = "cuMemAddressReserve";
 
 /// This test binary again, with the scenario's kernels, to run one test.
 fn again(test: &str, settings: &str) -> Command {
@@ -126,9 +146,8 @@ fn made(end: &End) -> Vec<(String, u64)> {
 }
 
 fn tells_of(text: &str, call: &str) -> bool {
-    let told = TOLD.iter().find(|(name, _)| *name == call).map_or(&[][..], |(_, told)| told);
-    let name = call.trim_end_matches("_v2");
-    text.contains(name) || told.iter().any(|told| text.contains(told))
+    let told = TOLD.iter().find(|(name, _)| *name == call);
+    text.contains(call.trim_end_matches("_v2")) || told.is_some_and(|(_, told)| text.contains(told))
 }
 
 /// What is wrong with how a failed call was taken, if something is.
@@ -158,11 +177,11 @@ fn every_call_fails_once_on_threads() {
     assert!(made.len() > 30, "{made:?}");
     let mut cases = Vec::new();
     for (call, count) in &made {
-        for time in 1..=2.min(*count) {
-            for code in CODES {
-                let fail = format!("fail={call}:{time}:{code}");
-                cases.push((format!("{call} {fail}"), vec![again(TEST, &fail)]));
-            }
+        let first = CODES.map(|code| (1, code));
+        // What matters of the second use is that something is there already.
+        for (time, code) in first.into_iter().chain((*count > 1).then_some((2, CODES[1]))) {
+            let fail = format!("fail={call}:{time}:{code}");
+            cases.push((format!("{call} {fail}"), vec![again(TEST, &fail)]));
         }
     }
     let ended = all(cases);
@@ -199,7 +218,9 @@ fn every_call_fails_once_in_one_of_two_processes() {
         if matches!(other, Outcome::Right) != matches!(failing, Outcome::Right) {
             wrong.push(format!("{case}: PE 0 {other:?}, PE 1 {failing:?}"));
         }
-        wrong.extend(judge(case, call, failing));
+        if call != RESERVE || matches!(failing, Outcome::Refused(_)) {
+            wrong.extend(judge(case, call, failing));
+        }
     }
     assert!(wrong.is_empty(), "{} of {} cases: {wrong:#?}", wrong.len(), ended.len());
 }
@@ -277,6 +298,7 @@ fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
         });
         return say(&format!("MACHINES {machines:?}"));
     }
+    // What runs the kernels, by `World::machine`.
     for (settings, machine) in [("", "cuda, "), ("devices=0", "cpu, "), ("version=11080", "cpu, ")] {
         for kind in ["auto", ""] {
             let mut command = again(TEST, settings);
