@@ -10,7 +10,7 @@ use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
-use crate::cuda::{self, CudaPe};
+use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
@@ -158,7 +158,14 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, emulation, heap_bytes)?;
+    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| {
+        if let BuildError::Cuda(error) = error
+            && !matches!(error, CudaError::Control(_))
+        {
+            // Every PE was told, so this one leaves in order.
+            control.depart();
+        }
+    })?;
     let (base, stride) = machine.heaps();
     let context = abi::Context {
         base,

@@ -36,6 +36,7 @@ pub(crate) use stream::{CudaRunner, Lane};
 
 use crate::bootstrap::Control;
 use crate::tunables::{TextKey, Tunables};
+use agree::agree;
 use control::ControlBlock;
 use module::Modules;
 
@@ -63,15 +64,15 @@ impl CudaPe {
     /// # Collective
     /// All PEs succeed, or all fail.
     pub(crate) fn new(control: &Control, tunables: &Tunables, heap_bytes: u64) -> Result<Self, CudaError> {
-        let driver = Driver::get()?;
-        tunables.text(TextKey::Ptx).map_or(Ok(()), files::read)?;
+        let driver = agree(control, Driver::get())?;
+        agree(control, tunables.text(TextKey::Ptx).map_or(Ok(()), files::read))?;
         let ordinal = tunables.text(TextKey::Device).and_then(|ordinal| ordinal.parse().ok());
         let device = Device::choose(driver, control, ordinal)?;
         // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
         // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
         unsafe { device.context().disable_event_tracking() };
         let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_bytes)?;
-        let block = ControlBlock::new(&device)?;
+        let block = agree(control, ControlBlock::new(&device))?;
         let device = Arc::new(device);
         Ok(Self {
             pe: control.pe(),
