@@ -1,6 +1,6 @@
-//! Every call of the driver that a world makes fails, once as its first use and once as its second; every function of the driver
-//! is missing once; and drivers and devices that are not enough. Whatever it is: nothing panics, nobody waits for ever, and the
-//! error says what it was.
+//! Every call of the driver that a world makes fails, once as its first use and once as its second; every function of
+//! the driver is missing once; and drivers and devices that are not enough. Whatever it is: nothing panics, nobody
+//! waits for ever, and the error says what it was.
 //!
 //! The double does not tell which PE makes a call first, so that any PE may be the one that fails.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]

@@ -1,5 +1,5 @@
-//! Examples do on the CUDA machine what they do on the CPU, with PEs as threads and as processes; over the double of the driver,
-//! which is given their kernels' declarations.
+//! Examples do on the CUDA machine what they do on the CPU, with PEs as threads and as processes; over the double of
+//! the driver, which is given their kernels' declarations.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod double_support;

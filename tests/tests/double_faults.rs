@@ -1,5 +1,5 @@
-//! What goes wrong on the CUDA machine while kernels run, over the double of its driver: who is told what, and how soon; and that
-//! whatever happened, every PE ends.
+//! What goes wrong on the CUDA machine while kernels run, over the double of its driver: who is told what, and how
+//! soon; and that whatever happened, every PE ends.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 #![allow(
     clippy::disallowed_types,

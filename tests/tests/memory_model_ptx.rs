@@ -1,5 +1,5 @@
-//! The PTX that is shipped holds what the memory model says: each rule of `docs/memory-model.md` by the instructions that the
-//! page names, and the kernels where time matters most by a pattern of what must be there and what must not.
+//! The PTX that is shipped holds what the memory model says: each rule of `docs/memory-model.md` by the instructions
+//! that the page names, and the kernels where time matters most by a pattern of what must be there and what must not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,8 @@ const RELEASE_ADD: &str = "red.release.sys.global.add.u64";
 const SYNC: &str = "barrier.sync";
 const QUIET: &str = "fence.sc.sys";
 
-/// The kernels where time matters most. Puts do not fence, and a get does not at all; a signal is one release; a barrier stores
-/// and does not add; data goes by 16 bytes, and packets by two words.
+/// The kernels where time matters most. Puts do not fence, and a get does not at all; a signal is one release; a
+/// barrier stores and does not add; data goes by 16 bytes, and packets by two words.
 #[rustfmt::skip]
 const PATTERNS: [Pattern; 10] = [
     Pattern { kernel: "perf_put", reaches: &[LOAD_16, STORE_16], has: &[SYNC, QUIET], lacks: &[RELEASE, "red.", "fence.acq_rel"] },
@@ -43,8 +43,8 @@ const PATTERNS: [Pattern; 10] = [
     Pattern { kernel: "all_to_all_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence.acq_rel", "red."] },
 ];
 
-/// What no kernel may hold, nor any function: loads outside the model, scopes that do not reach other devices, accesses of
-/// global memory without an order, atomics without one, the old fence.
+/// What no kernel may hold, nor any function: loads outside the model, scopes that do not reach other devices, accesses
+/// of global memory without an order, atomics without one, the old fence.
 fn is_outside_the_model(instruction: &str) -> bool {
     let parts: BTreeSet<&str> = instruction.split('.').collect();
     let has = |part: &str| parts.contains(part);

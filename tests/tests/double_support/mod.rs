@@ -1,5 +1,6 @@
-//! The CUDA machine over the double of its driver. The double reads what it is to be when a process starts, so that each case is
-//! a process: this test binary again, which runs one test and finds the double and its settings in the environment.
+//! The CUDA machine over the double of its driver. The double reads what it is to be when a process starts, so that
+//! each case is a process: this test binary again, which runs one test and finds the double and its settings in the
+//! environment.
 #![allow(dead_code, reason = "each suite uses its own part")]
 
 use std::ffi::{CString, c_char};
@@ -44,7 +45,8 @@ pub(crate) struct End {
     pub(crate) took: Duration,
 }
 
-/// Lets processes run to their ends, all at once. One that goes on for longer than `within` is killed, and has not succeeded.
+/// Lets processes run to their ends, all at once. One that goes on for longer than `within` is killed, and has not
+/// succeeded.
 pub(crate) fn ends(commands: Vec<Command>, within: Duration) -> Vec<End> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let began = Instant::now();
