@@ -10,7 +10,7 @@ use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
-use crate::cuda::{self, CudaPe};
+use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
@@ -160,14 +160,19 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = match machine(&control, &tunables, emulation, heap_bytes)? {
-        Machine::Cpu(_) if windows == 0 && tunables.get(Key::NvlsEnable) == 1 => {
-            // Every PE sees it, so this one leaves in order.
+    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| {
+        if let BuildError::Cuda(error) = error
+            && !matches!(error, CudaError::Control(_))
+        {
+            // Every PE was told, so this one leaves in order.
             control.depart();
-            return Err(BuildError::NoMulticast);
         }
-        machine => machine,
-    };
+    })?;
+    if matches!(machine, Machine::Cpu(_)) && windows == 0 && tunables.get(Key::NvlsEnable) == 1 {
+        // Every PE sees it, as above.
+        control.depart();
+        return Err(BuildError::NoMulticast);
+    }
     let (base, stride) = machine.heaps();
     let (multicast, windows) = machine.windows(windows);
     let context = abi::Context {

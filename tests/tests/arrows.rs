@@ -28,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
+    ("congruent-cuda-double", &[]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),
 ];
@@ -37,9 +38,10 @@ const ANYTHING: &[&str] = &["*"];
 
 /// Foreign crates that only some of ours may use: they load a vendor's library, or are unsafe by nature.
 const FOREIGN: &[(&str, &[&str])] = &[
-    ("cudarc", &["congruent"]),
+    ("cudarc", &["congruent", "congruent-cuda-double"]),
+    ("libloading", &["congruent", "congruent-cuda-double", "congruent-tests"]),
     ("ibverbs", &["congruent-transports"]),
-    ("rustix", &["congruent", "congruent-transports", "congruent-benches"]),
+    ("rustix", &["congruent", "congruent-transports", "congruent-benches", "congruent-cuda-double"]),
     ("memmap2", &["congruent", "congruent-transports"]),
     ("libc", &["congruent", "congruent-transports"]),
     ("corosensei", &["congruent"]),
@@ -48,11 +50,12 @@ const FOREIGN: &[(&str, &[&str])] = &[
 ];
 
 /// Where memory is mapped.
-const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transports/src/"];
+const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transports/src/", "tests/double/"];
 
 /// Words that may appear in the code of some files only, given by how their paths start.
 const PLACES: &[(&str, &[&str])] = &[
-    ("cudarc", &["host/src/cuda/"]),
+    ("cudarc", &["host/src/cuda/", "tests/double/"]),
+    ("libloading", &["host/src/cuda/", "tests/double/", "tests/tests/double_support/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
     (

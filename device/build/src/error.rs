@@ -94,6 +94,15 @@ pub enum BuildError {
         /// What the assembler said.
         message: String,
     },
+    /// Functions that keep locals in memory.
+    #[error(
+        "these functions keep more on the stack, which is slow memory, than registers that were spilled:\n{rows}\n\
+         help: arrays that are indexed by variables and structures that are passed by reference cause them"
+    )]
+    StackFrames {
+        /// Their rows of the table of usage.
+        rows: String,
+    },
     /// A file could not be read or written.
     #[error("`{}`: {source}", path.display())]
     Io {

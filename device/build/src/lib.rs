@@ -21,6 +21,7 @@ mod ptxas;
 mod symbols;
 mod target;
 mod toolchain;
+mod usage;
 
 pub use builder::{Builder, PtxFile};
 pub use check::{Check, Verdict};
@@ -28,3 +29,4 @@ pub use error::BuildError;
 pub use ptxas::{Assembly, FunctionUsage, Ptxas};
 pub use target::{DEFAULT_TARGETS, Target};
 pub use toolchain::{CoreLibrary, DeviceRustc};
+pub use usage::{UsageTable, UsageVerdict};

@@ -23,7 +23,11 @@ pub(super) fn gather(control: &Control, mine: Result<Vec<u8>, CudaError>) -> Res
         Ok(bytes) => [&[WELL], &bytes[..]].concat(),
         Err(error) => [&[FAILED], error.to_string().as_bytes()].concat(),
     };
-    let mut all = control.all_gather(&told)?;
+    let mut all = match control.all_gather(&told) {
+        Ok(all) => all,
+        // Others that have heard of this PE's failure may be gone before their answers are here.
+        Err(lost) => return Err(mine.err().unwrap_or(lost.into())),
+    };
     for (pe, told) in (0..).zip(&mut all) {
         match told.split_first() {
             Some((&WELL, _)) => drop(told.drain(..1)),

@@ -1,10 +1,11 @@
 //! The command `congruent-build`: compile, check and assemble device code from a shell.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use congruent_build::{BuildError, Builder, DeviceRustc, Ptxas, Target};
+use congruent_build::{Assembly, BuildError, Builder, DeviceRustc, Ptxas, Target, UsageTable, UsageVerdict};
 
 /// Compiles kernels written in Rust to PTX.
 #[derive(Parser)]
@@ -22,6 +23,12 @@ enum Task {
     Check(Selection),
     /// Run ptxas on PTX files; show registers, stack and spills.
     Assemble {
+        /// Write them to this file as a table; functions with locals in memory are an error.
+        #[arg(long)]
+        table: Option<PathBuf>,
+        /// Compare with the table instead of writing it; exit with 1 if it differs.
+        #[arg(long, requires = "table")]
+        check: bool,
         /// PTX files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -72,7 +79,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Task::Build(selection) => build(&selection.builder()),
         Task::Check(selection) => check(&selection.builder()),
-        Task::Assemble { files } => Ptxas::find().and_then(|ptxas| assemble(&ptxas, &files)),
+        Task::Assemble { table, check, files } => assemble(&files, table.as_deref(), check),
         Task::Doctor => Ok(doctor()),
     };
     match done {
@@ -100,19 +107,42 @@ fn check(builder: &Builder) -> Result<bool, BuildError> {
     Ok(checks.iter().all(|check| check.verdict.is_ok()))
 }
 
-fn assemble(ptxas: &Ptxas, files: &[PathBuf]) -> Result<bool, BuildError> {
+fn assemble(files: &[PathBuf], table: Option<&Path>, check: bool) -> Result<bool, BuildError> {
+    let ptxas = Ptxas::find()?;
+    let mut assemblies = Vec::new();
     for file in files {
         let assembly = ptxas.assemble(file)?;
         println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
-        for function in &assembly.functions {
-            let registers = function.registers.map_or_else(|| "function".to_owned(), |n| format!("{n} registers"));
-            println!(
-                "  {}: {registers}, {} B stack, {} B spill stores, {} B spill loads, {} B shared",
-                function.name, function.stack, function.spill_stores, function.spill_loads, function.shared
-            );
+        if table.is_none() {
+            show(&assembly);
         }
+        assemblies.push(assembly);
     }
-    Ok(true)
+    let Some(path) = table else { return Ok(true) };
+    let usage = UsageTable::new(&ptxas.version, assemblies)?;
+    let io = |source| BuildError::Io { path: path.to_path_buf(), source };
+    if !check {
+        fs::write(path, usage.to_string()).map_err(io)?;
+        println!("{}", path.display());
+        return Ok(true);
+    }
+    let verdict = match fs::read_to_string(path) {
+        Ok(text) => usage.compare(&text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => UsageVerdict::Missing,
+        Err(error) => return Err(io(error)),
+    };
+    println!("{}: {verdict}", path.display());
+    Ok(verdict.is_ok())
+}
+
+fn show(assembly: &Assembly) {
+    for function in &assembly.functions {
+        let registers = function.registers.map_or_else(|| "function".to_owned(), |n| format!("{n} registers"));
+        println!(
+            "  {}: {registers}, {} B stack, {} B spill stores, {} B spill loads, {} B shared",
+            function.name, function.stack, function.spill_stores, function.spill_loads, function.shared
+        );
+    }
 }
 
 fn doctor() -> bool {

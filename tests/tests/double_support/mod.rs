@@ -1,0 +1,130 @@
+//! The CUDA machine over the double of its driver. The double reads what it is to be when a process starts, so that
+//! each case is a process: this test binary again, which runs one test and finds the double and its settings in the
+//! environment.
+#![allow(dead_code, reason = "each suite uses its own part")]
+
+use std::ffi::{CString, c_char};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use congruent::device::{Kernel, abi};
+use congruent_cuda_double::{VARIABLE, built, install, names};
+
+/// A folder of this test binary's own.
+pub(crate) static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let program = std::env::current_exe().unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(program.file_name().unwrap());
+    fs::create_dir_all(&folder).unwrap();
+    folder
+});
+
+/// Where the double is installed, whole.
+static DOUBLE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = FOLDER.join("double");
+    install(&folder, &built().unwrap()).unwrap();
+    folder
+});
+
+/// Lets a program run on the CUDA machine, over a double of these settings.
+pub(crate) fn on_double(mut command: Command, settings: &str) -> Command {
+    command.env("CONGRUENT_MACHINE", "cuda").env("LD_LIBRARY_PATH", &*DOUBLE).env(VARIABLE, settings);
+    command
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) succeeded: bool,
+    /// What it wrote to either output.
+    pub(crate) said: String,
+    pub(crate) took: Duration,
+}
+
+/// Lets processes run to their ends, all at once. One that goes on for longer than `within` is killed, and has not
+/// succeeded.
+pub(crate) fn ends(commands: Vec<Command>, within: Duration) -> Vec<End> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let began = Instant::now();
+    let start = |mut command: Command| {
+        let file = FOLDER.join(format!("output-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let output = File::create(&file).unwrap();
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+        (command.spawn().unwrap(), file)
+    };
+    let running: Vec<_> = commands.into_iter().map(start).collect();
+    let finish = |(mut child, file): (std::process::Child, PathBuf)| {
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break Some(status),
+                None if began.elapsed() > within => {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    break None;
+                }
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let said = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
+        fs::remove_file(&file).unwrap();
+        End { succeeded: status.is_some_and(|status| status.success()), said, took: began.elapsed() }
+    };
+    running.into_iter().map(finish).collect()
+}
+
+/// PTX that declares kernels and nothing more: the double runs their native bodies. For kernels of a test.
+pub(crate) fn declare(name: &str, entries: &[String]) -> PathBuf {
+    let path = FOLDER.join(name).with_extension("ptx");
+    let text = format!(".version 8.0\n.target sm_80\n.address_size 64\n{}", entries.concat());
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// The declaration of a kernel.
+pub(crate) fn entry<K: Kernel>() -> String
+where
+    K::Args: Sizes,
+{
+    let mut sizes = vec![size_of::<abi::Context>()];
+    sizes.extend(K::Args::sizes());
+    let param = |(at, bytes): (usize, usize)| format!(".param .align 8 .b8 param_{at}[{bytes}]");
+    let params: Vec<_> = sizes.into_iter().enumerate().map(param).collect();
+    format!(".visible .entry {}({})\n{{ ret; }}\n", K::NAME, params.join(", "))
+}
+
+/// How many bytes each argument of a kernel has.
+pub(crate) trait Sizes {
+    fn sizes() -> Vec<usize>;
+}
+
+macro_rules! sizes {
+    ($($argument:ident)*) => {
+        impl<$($argument),*> Sizes for ($($argument,)*) {
+            fn sizes() -> Vec<usize> {
+                vec![$(size_of::<$argument>()),*]
+            }
+        }
+    };
+}
+sizes!();
+sizes!(A);
+sizes!(A B);
+sizes!(A B C);
+
+/// How often each function of the double was called so far, in this process, which has loaded it as its driver.
+pub(crate) fn calls() -> Vec<(&'static str, u64)> {
+    // SAFETY: the library is the double, and is in the process already: nothing runs for this.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the double declares the function so (`tests/double/src/calls/own.rs`).
+    let calls = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> u64>("congruentDoubleCalls") }.unwrap();
+    let count = |name: &str| {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the name ends with a zero.
+        unsafe { calls(name.as_ptr()) }
+    };
+    names().map(|name| (name, count(name))).filter(|(_, calls)| *calls > 0).collect()
+}
