@@ -1,0 +1,160 @@
+//! The conformance suite on the CUDA machine, over the driver that this machine has. Where it has no GPU, each test says
+//! so and passes.
+//!
+//! `CONGRUENT_PTX` names the PTX of the test kernels, which is compiled here if it is unset; `CONGRUENT_TEST_PES=1,2` has
+//! families run with these numbers of PEs alone. All PEs take the GPUs that there are in turns.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::env;
+use std::ffi::OsString;
+use std::process::exit;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use congruent::device::Semaphore;
+use congruent::device::abi::FaultKind;
+use congruent::{BuildError, CudaError, Error, Grid, MachineKind, World, WorldFailure};
+use congruent_build::{Builder, Target};
+use congruent_test_kernels::By;
+use congruent_test_kernels::collectives::delay;
+use congruent_test_kernels::signals::posts;
+use congruent_tests::conformance::{self, CONFORMS, cuda_processes, cuda_threads, is_child};
+use congruent_tests::{repository, skip};
+
+type Family = fn(&mut World) -> Result<(), Error>;
+
+/// Why no test can run here, if none can. A GPU that is there and does not work is a failure, not a reason.
+static MISSING: LazyLock<Option<String>> = LazyLock::new(|| {
+    let world = World::builder().machine(MachineKind::Cuda).heap(2 << 20);
+    match world.local(1, |_| Ok::<_, Error>(())) {
+        Ok(_) => None,
+        Err(Error::Build(BuildError::Cuda(error @ (CudaError::NoLibrary { .. } | CudaError::NoDevice)))) => {
+            Some(error.to_string())
+        }
+        Err(error) => panic!("{error}"),
+    }
+});
+
+/// Where children find the PTX of the test kernels.
+static PTX: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
+    if env::var_os("CONGRUENT_PTX").is_some() {
+        return Vec::new();
+    }
+    let out = env::current_exe().unwrap().parent().unwrap().join("gpu-ptx");
+    let oldest = Target::defaults().into_iter().take(1);
+    let built = Builder::new(repository().join("tests/kernels")).targets(oldest).out_dir(out).build().unwrap();
+    built.into_iter().map(|file| ("CONGRUENT_PTX", file.path.into())).collect()
+});
+
+/// With how many PEs.
+fn numbers() -> Vec<usize> {
+    let list = env::var("CONGRUENT_TEST_PES").unwrap_or_else(|_| "1,2,4,8".to_owned());
+    list.split(',').map(|number| number.trim().parse().unwrap()).collect()
+}
+
+/// Runs a family in children.
+type Run = fn(&str, Family, &[usize], &[(&str, OsString)]);
+
+/// Runs a family in children with these variables, or says why not.
+fn with(set: &[(&str, OsString)], test: &str, family: Family, many: &[usize], run: Run) {
+    if is_child() {
+        return run(test, family, many, &[]);
+    }
+    match &*MISSING {
+        Some(why) => skip(test, why),
+        None => run(test, family, many, &[&PTX[..], set].concat()),
+    }
+}
+
+macro_rules! families {
+    ($how:ident, $run:ident: $($family:ident)*) => {
+        mod $how {
+            use super::*;
+            $(
+                #[test]
+                fn $family() {
+                    with(&[], concat!(stringify!($how), "::", stringify!($family)), conformance::$family, &numbers(), $run);
+                }
+            )*
+
+            #[test]
+            fn mixed() {
+                with(&[], concat!(stringify!($how), "::mixed"), a_thousand, &numbers(), $run);
+            }
+        }
+    };
+}
+
+families! { threads, cuda_threads: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+families! { processes, cuda_processes: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+
+/// A thousand collectives, and the host waits once.
+fn a_thousand(world: &mut World) -> Result<(), Error> {
+    conformance::mixed(world, 80, 1000)
+}
+
+/// Longer than anything that a job that works takes to end.
+const LATE: Duration = Duration::from_secs(20);
+
+/// The last PE waits in a barrier that nobody else comes to, until its deadline; the others wait until they hear of it.
+fn deadline(world: &mut World) -> Result<(), Error> {
+    let (stream, turn, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(3)?);
+    let waits = world.npes() - 1;
+    // The kernel is loaded, on every PE, before time counts.
+    world.run(&stream, posts, Grid::one(32), (turn.view(), told.view(), 1, By::Block))?;
+    world.barrier()?;
+    let launched = Instant::now();
+    if world.pe().index() == waits {
+        world.launch(&stream, posts, Grid::one(32), (turn.view(), told.view(), 1, By::Block))?;
+        let ended = world.synchronize(&stream).unwrap_err();
+        assert!(matches!(&ended, WorldFailure::Fault(fault) if fault.kind == FaultKind::Timeout), "{ended:?}");
+    } else {
+        world.launch(&stream, delay, Grid::one(32), (turn.view(), 2 * LATE.as_micros() as u64))?;
+        let ended = world.synchronize(&stream).unwrap_err();
+        assert!(matches!(&ended, WorldFailure::Aborted { by, .. } if *by as usize == waits), "{ended:?}");
+    }
+    assert!(launched.elapsed() < LATE, "ended after {:?}", launched.elapsed());
+    Ok(())
+}
+
+/// The last PE ends without a word, while the others wait for it in a kernel.
+fn dead(world: &mut World) -> Result<(), Error> {
+    let (stream, turn, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(3)?);
+    world.run(&stream, posts, Grid::one(32), (turn.view(), told.view(), 1, By::Block))?;
+    world.barrier()?;
+    let last = world.npes() - 1;
+    if world.pe().index() == last {
+        println!("{CONFORMS}");
+        exit(0);
+    }
+    let launched = Instant::now();
+    world.launch(&stream, posts, Grid::one(32), (turn.view(), told.view(), 1, By::Block))?;
+    let ended = world.synchronize(&stream).unwrap_err();
+    assert!(matches!(&ended, WorldFailure::PeerFailed { pe, .. } if *pe as usize == last), "{ended:?}");
+    assert!(launched.elapsed() < LATE, "ended after {:?}", launched.elapsed());
+    Ok(())
+}
+
+mod faults {
+    use super::*;
+
+    /// How long a wait may take, where one is to fail.
+    fn soon() -> [(&'static str, OsString); 1] {
+        [("CONGRUENT_DEADLINE_MS", "500".into())]
+    }
+
+    #[test]
+    fn deadline_of_threads() {
+        with(&soon(), "faults::deadline_of_threads", deadline, &[2, 4], cuda_threads);
+    }
+
+    #[test]
+    fn deadline_of_processes() {
+        with(&soon(), "faults::deadline_of_processes", deadline, &[2, 4], cuda_processes);
+    }
+
+    #[test]
+    fn dead_process() {
+        with(&[], "faults::dead_process", dead, &[2, 4], cuda_processes);
+    }
+}
