@@ -14,7 +14,12 @@ ratios() {
         }
         # What copies read and write together, at sizes that no cache holds.
         $2 == "device" && $8 >= 268435456 && $11 > copied { copied = $11 }
-        $2 == "congruent" { best("o " $3 " " $4 " " $8, $9); best("o " $3 " " $8, $9) }
+        # By the way it goes, and by the threads of a block.
+        $2 == "congruent" {
+            best("o " $3 " " $4 " " $8, $9)
+            best("o " $3 " of " $7 " " $8, $9)
+            best("o " $3 " " $8, $9)
+        }
         $2 == "nccl" || $2 == "nvshmem" { best("t " $3 " " $4 " " $5 " " $8, $9) }
         END {
             mib = 1048576
@@ -33,13 +38,13 @@ ratios() {
                 tell("all-reduce one-shot LL, " bytes " B, beside NCCL AGxLL_R in a graph", ours,
                     least["t all_reduce AllReduce_AGxLL_R, graph " pes " " bytes], "")
             }
-            tell("barrier, in-kernel, beside NCCL LSA barrier", least["o barrier in-kernel 0"],
+            tell("barrier, in-kernel, beside NCCL LSA barrier", least["o barrier of 512 0"],
                 least["t lsa_barrier in-kernel " pes " 0"], "1.0")
             theirs = least["t barrier_latency MPS " pes " 0"]
-            tell("barrier, in-kernel, beside NVSHMEM", least["o barrier in-kernel 0"], theirs, "")
+            tell("barrier, in-kernel, beside NVSHMEM", least["o barrier of 512 0"], theirs, "")
             for (bytes = 8; bytes <= 65536; bytes *= 8) {
                 theirs = least["t put_signal_ping_pong_latency MPS 2 " bytes]
-                tell("put_signal ping-pong, " bytes " B, beside NVSHMEM", least["o ping-pong in-kernel " bytes], theirs,
+                tell("put_signal ping-pong, " bytes " B, beside NVSHMEM", least["o ping-pong " bytes], theirs,
                     "")
             }
             tell("all-reduce, 8 B, host, graph replay, beside NCCL", 0,
