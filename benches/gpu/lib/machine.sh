@@ -45,7 +45,9 @@ environment() {
         list+=${list:+,}$plain
     done
     export CONGRUENT_PTX=$list CONGRUENT_MACHINE=cuda
-    export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_CACHE_PATH=$OUT/cache CUDA_CACHE_MAXSIZE=4294967296
+    # Kernels of PEs in one process wait for each other: each stream has its own queue, and no function is loaded late.
+    export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
+    export CUDA_CACHE_PATH=$OUT/cache CUDA_CACHE_MAXSIZE=4294967296
     [[ -z $DOUBLE ]] || export LD_LIBRARY_PATH=$KIT/double${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 

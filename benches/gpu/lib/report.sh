@@ -10,7 +10,7 @@ ratios() {
         function time(us) { return us > 0 ? sprintf("%.3f us", us) : "not measured" }
         function tell(what, ours, theirs, asked) {
             printf "%s\t%s\t%s\t%s\t%s\n", what, time(ours), time(theirs),
-                ours > 0 && theirs > 0 ? sprintf("%.3f", theirs / ours) : "", asked
+                (ours > 0 && theirs > 0 ? sprintf("%.3f", theirs / ours) : ""), asked
         }
         # What copies read and write together, at sizes that no cache holds.
         $2 == "device" && $8 >= 268435456 && $11 > copied { copied = $11 }
@@ -101,7 +101,7 @@ report_json() {
                     value = number ? ($i == "" ? "null" : $i + 0) : text($i)
                     line = line (i > 1 ? "," : "") text(name) ":" value
                 }
-                printf "%s    {%s}", NR > 1 ? ",\n" : "", line
+                printf "%s    {%s}", (NR > 1 ? ",\n" : ""), line
             }
             END { if (NR) print "" }'
     }
