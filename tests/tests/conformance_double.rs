@@ -30,7 +30,7 @@ macro_rules! families {
     ($($family:ident)*) => {$(
         #[test]
         fn $family() {
-            cuda(stringify!($family), conformance::$family, &[1, 2, 3, 4, 8], &DRIVER);
+            cuda(stringify!($family), conformance::$family, &[1, 2, 3, 4, 8], || DRIVER.clone());
         }
     )*};
 }

@@ -21,8 +21,6 @@ use congruent_test_kernels::signals::posts;
 use congruent_tests::conformance::{self, CONFORMS, cuda_processes, cuda_threads, is_child};
 use congruent_tests::{repository, skip};
 
-type Family = fn(&mut World) -> Result<(), Error>;
-
 /// Why no test can run here, if none can. A GPU that is there and does not work is a failure, not a reason.
 static MISSING: LazyLock<Option<String>> = LazyLock::new(|| {
     let world = World::builder().machine(MachineKind::Cuda).heap(2 << 20);
@@ -36,7 +34,7 @@ static MISSING: LazyLock<Option<String>> = LazyLock::new(|| {
 });
 
 /// Where children find the PTX of the test kernels.
-static PTX: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
+static PTX: LazyLock<Vec<(&'static str, OsString)>> = LazyLock::new(|| {
     if env::var_os("CONGRUENT_PTX").is_some() {
         return Vec::new();
     }
@@ -52,18 +50,10 @@ fn numbers() -> Vec<usize> {
     list.split(',').map(|number| number.trim().parse().unwrap()).collect()
 }
 
-/// Runs a family in children.
-type Run = fn(&str, Family, &[usize], &[(&str, OsString)]);
-
-/// Runs a family in children with these variables, or says why not.
-fn with(set: &[(&str, OsString)], test: &str, family: Family, many: &[usize], run: Run) {
-    if is_child() {
-        return run(test, family, many, &[]);
-    }
-    match &*MISSING {
-        Some(why) => skip(test, why),
-        None => run(test, family, many, &[&PTX[..], set].concat()),
-    }
+/// Whether a test can run here; says why, if it cannot.
+fn can_run(test: &str) -> bool {
+    let missing = if is_child() { &None } else { &*MISSING };
+    missing.as_ref().map(|why| skip(test, why)).is_none()
 }
 
 macro_rules! families {
@@ -73,13 +63,19 @@ macro_rules! families {
             $(
                 #[test]
                 fn $family() {
-                    with(&[], concat!(stringify!($how), "::", stringify!($family)), conformance::$family, &numbers(), $run);
+                    let test = concat!(stringify!($how), "::", stringify!($family));
+                    if can_run(test) {
+                        $run(test, conformance::$family, &numbers(), || PTX.clone());
+                    }
                 }
             )*
 
             #[test]
             fn mixed() {
-                with(&[], concat!(stringify!($how), "::mixed"), a_thousand, &numbers(), $run);
+                let test = concat!(stringify!($how), "::mixed");
+                if can_run(test) {
+                    $run(test, a_thousand, &numbers(), || PTX.clone());
+                }
             }
         }
     };
@@ -142,23 +138,29 @@ fn dead(world: &mut World) -> Result<(), Error> {
 mod faults {
     use super::*;
 
-    /// How long a wait may take, where one is to fail.
-    fn soon() -> [(&'static str, OsString); 1] {
-        [("CONGRUENT_DEADLINE_MS", "500".into())]
+    /// With a deadline that is soon over.
+    fn hasty() -> Vec<(&'static str, OsString)> {
+        [&PTX[..], &[("CONGRUENT_DEADLINE_MS", "500".into())]].concat()
     }
 
     #[test]
     fn deadline_of_threads() {
-        with(&soon(), "faults::deadline_of_threads", deadline, &[2, 4], cuda_threads);
+        if can_run("faults::deadline_of_threads") {
+            cuda_threads("faults::deadline_of_threads", deadline, &[2, 4], hasty);
+        }
     }
 
     #[test]
     fn deadline_of_processes() {
-        with(&soon(), "faults::deadline_of_processes", deadline, &[2, 4], cuda_processes);
+        if can_run("faults::deadline_of_processes") {
+            cuda_processes("faults::deadline_of_processes", deadline, &[2, 4], hasty);
+        }
     }
 
     #[test]
     fn dead_process() {
-        with(&[], "faults::dead_process", dead, &[2, 4], cuda_processes);
+        if can_run("faults::dead_process") {
+            cuda_processes("faults::dead_process", dead, &[2, 4], || PTX.clone());
+        }
     }
 }

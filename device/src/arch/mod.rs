@@ -104,6 +104,7 @@ impl Ends for [End] {
 pub(crate) trait Replicas {
     /// Its multicast address.
     #[cfg(target_arch = "nvptx64")]
+    #[cfg_attr(not(target_feature = "sm_90"), expect(dead_code, reason = "older GPUs have no multicast"))]
     fn address(&self) -> *mut u8;
     /// How many members.
     #[cfg(not(target_arch = "nvptx64"))]

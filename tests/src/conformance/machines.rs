@@ -108,11 +108,18 @@ fn jobs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape
 ///
 /// # Panics
 /// Where a PE fails.
-pub fn cuda(test: &str, family: fn(&mut World) -> Result<(), Error>, many: &[usize], driver: &[(&str, OsString)]) {
-    cuda_processes(test, family, many, driver);
-    if !is_child() {
-        cuda_threads(test, family, many, driver);
+pub fn cuda(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    many: &[usize],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
+    if is_child() {
+        return run_here(family, World::builder());
     }
+    let set = driver();
+    cuda_processes(test, family, many, || set.clone());
+    cuda_threads(test, family, many, || set);
 }
 
 /// The same with PEs as processes only.
@@ -123,13 +130,13 @@ pub fn cuda_processes(
     test: &str,
     family: fn(&mut World) -> Result<(), Error>,
     many: &[usize],
-    driver: &[(&str, OsString)],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
 ) {
     if is_child() {
         return run_here(family, World::builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let set = [&[("CONGRUENT_MACHINE", "cuda".into())], driver].concat();
+    let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for &npes in many {
         let job = format!("{npes} PEs as processes");
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
@@ -144,13 +151,13 @@ pub fn cuda_threads(
     test: &str,
     family: fn(&mut World) -> Result<(), Error>,
     many: &[usize],
-    driver: &[(&str, OsString)],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
 ) {
     if is_child() {
         return run_here(family, World::builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let set = [&[("CONGRUENT_MACHINE", "cuda".into())], driver].concat();
+    let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for &npes in many {
         let job = format!("{npes} PEs as threads");
         let set = [&set[..], &[(THREADS, npes.to_string().into())]].concat();
