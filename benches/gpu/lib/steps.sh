@@ -46,10 +46,11 @@ step() {
     return 1
 }
 
-# The line of a log that tells most.
+# The line of a log that tells most: what the last test to panic said, or else the first error.
 reason() {
     local line
-    line=$(grep -hE -m 1 'panicked|[Ee]rror|FAILED|failed' "$1.err" "$1" | head -n 1)
+    line=$(cat "$1" "$1.err" | grep -A 1 'panicked at ' | grep -vE 'panicked at |^--$' | tail -n 1)
+    [[ -n $line ]] || line=$(cat "$1.err" "$1" | grep -E '[Ee]rror|FAILED|failed' | head -n 1)
     echo "${line:-$(tail -n 1 "$1.err")}"
 }
 
