@@ -20,7 +20,7 @@ pub(super) const REGISTER: &str = "congruentDoubleBody";
 pub(super) const TRAP: &str = "congruentDoubleTrap";
 
 /// Blocks run as on the CPU machine at width 1, and share the cores of this host.
-static MACHINE: LazyLock<CpuMachine> = LazyLock::new(|| CpuMachine::new(NonZeroU32::MIN, u32::MAX, 1, None));
+static MACHINE: LazyLock<CpuMachine> = LazyLock::new(|| CpuMachine::new(NonZeroU32::MIN, 1, 0, None));
 
 /// The body of `K` as the double calls it.
 pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, block: u32, blocks: u32, threads: u32) {
