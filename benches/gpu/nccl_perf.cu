@@ -2,12 +2,13 @@
  *
  *   nccl_perf RANKS CTAS SMALLEST_BYTES LARGEST_BYTES
  *
- * The algorithm is whatever the environment pins: NCCL_SYM_KERNEL=AllReduce_AGxLL_R, or NCCL_ALGO and NCCL_PROTO. Each size is
- * measured as launches one after the other, and as a graph of 20 that is replayed. With NCCL's device API (2.28), its barrier
- * and its LL all-to-all are measured within a kernel too: `lsa_barrier`, and `ll_all_reduce`, which is what AGxLL_R does.
+ * The algorithm is whatever the environment pins: NCCL_SYM_KERNEL=AllReduce_AGxLL_R, or NCCL_ALGO and NCCL_PROTO. Each
+ * size is measured as launches one after the other, and as a graph of 20 that is replayed. With NCCL's device API (2.28)
+ * and NCCL_PERF_IN_KERNEL set, its barrier and its LL all-to-all are measured within a kernel too: `lsa_barrier`, and
+ * `ll_all_reduce`, which is what AGxLL_R does.
  *
- * NCCL takes several ranks on a GPU from 2.30 on (NCCL_MULTI_RANK_GPU_ENABLE=1); older ones refuse, and this ends with 77. All
- * ranks' CTAs must run at once, so RANKS * CTAS must not exceed the GPU's SMs. */
+ * NCCL takes several ranks on a GPU from 2.30 on (NCCL_MULTI_RANK_GPU_ENABLE=1); older ones refuse, and this ends with 77.
+ * All ranks' CTAs must run at once, so RANKS * CTAS must not exceed the GPU's SMs. */
 #include "peer.h"
 
 #include <chrono>
@@ -187,7 +188,8 @@ static void in_kernels(const Rank &me) {
     if (me.rank == 0) emit("nccl", "lsa_barrier", "in-kernel", ranks, 1, THREADS, 0, barrier, 0);
     for (int count = 1; count <= LONGEST; count *= 2) {
         const size_t bytes = count * sizeof(float2);
-        ll_all_reduces<<<1, THREADS, 0, me.stream>>>(comm, handle, (float2 *)me.dst, (const float2 *)me.src, count, took);
+        ll_all_reduces<<<1, THREADS, 0, me.stream>>>(comm, handle, (float2 *)me.dst, (const float2 *)me.src, count,
+                                                     took);
         const double us = in_kernel(me, took, cudaGetLastError());
         const double factor = 2.0 * (ranks - 1) / ranks;
         if (me.rank == 0) emit("nccl", "ll_all_reduce", "in-kernel", ranks, 1, THREADS, bytes, us, factor);
@@ -237,7 +239,7 @@ int main(int argc, char **argv) {
     ctas = argument(argc, argv, 2, 1);
     smallest = argument(argc, argv, 3, 8);
     largest = argument(argc, argv, 4, 64l << 20);
-    /* Kernels of different ranks wait for each other: each stream has a queue of its own, and none is loaded in between. */
+    /* Kernels of different ranks wait for each other: each stream has its own queue, and none is loaded late. */
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -1,8 +1,8 @@
 /* What the peers on a GPU share: how they end when something fails, the clock of the device, and the form of a sample.
  *
- * A sample is one line, {"peer":"nccl","work":"all_reduce","how":"AllReduce_AGxLL_R, graph","pes":8,"ctas":1,"threads":512,
- * "bytes":8192,"us":6.20,"algbw":1.32,"busbw":2.31}: microseconds of one operation, gigabytes (1e9) a second as nccl-tests
- * counts them. All PEs are on one GPU, so these are figures of its caches and its memory, never of a link. */
+ * A sample is one line, {"peer":"nccl","work":"all_reduce","how":"AllReduce_AGxLL_R, graph","pes":8,"ctas":1,
+ * "threads":512,"bytes":8192,"us":6.20,"algbw":1.32,"busbw":2.31}: microseconds of one operation, gigabytes (1e9) a second
+ * as nccl-tests counts them; 0 threads are those that the library chose. All PEs are on one GPU, so these are figures of its caches and its memory, never of a link. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -25,8 +25,8 @@
 enum { CANNOT = 77 };
 
 /* A sample; `factor` makes of the algorithm's bandwidth the bus bandwidth. */
-static inline void emit(const char *peer, const char *work, const char *how, int pes, int ctas, int threads, size_t bytes,
-                        double us, double factor) {
+static inline void emit(const char *peer, const char *work, const char *how, int pes, int ctas, int threads,
+                        size_t bytes, double us, double factor) {
     const double algbw = bytes / us / 1e3;
     printf("{\"peer\":\"%s\",\"work\":\"%s\",\"how\":\"%s\",\"pes\":%d,\"ctas\":%d,\"threads\":%d,\"bytes\":%zu,"
            "\"us\":%.3f,\"algbw\":%.3f,\"busbw\":%.3f}\n",
