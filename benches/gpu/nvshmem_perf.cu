@@ -3,8 +3,8 @@
  *   nvshmem_perf PES
  *
  * put_signal_ping_pong_latency: a message to and fro with its signal, by a block of one warp up to 512 bytes and of 512
- * threads above; the time is half a round trip, as `congruent perf ping-pong` counts it (NVSHMEM's own perftest prints the
- * whole). barrier_latency: the barrier of all PEs, by a block. put_bw: puts of a block, with one quiet at the end.
+ * threads above; the time is half a round trip, as `congruent perf ping-pong` counts it (NVSHMEM's own perftest prints
+ * the whole). barrier_latency: the barrier of all PEs, by a block. put_bw: puts of a block, with one quiet at the end.
  *
  * PEs that share a GPU run at once under MPS only; without it they take turns, and each hop costs a time slice. */
 #include "peer.h"

@@ -1,8 +1,9 @@
 /* What the peers on a GPU share: how they end when something fails, the clock of the device, and the form of a sample.
  *
  * A sample is one line, {"peer":"nccl","work":"all_reduce","how":"AllReduce_AGxLL_R, graph","pes":8,"ctas":1,
- * "threads":512,"bytes":8192,"us":6.20,"algbw":1.32,"busbw":2.31}: microseconds of one operation, gigabytes (1e9) a second
- * as nccl-tests counts them; 0 threads are those that the library chose. All PEs are on one GPU, so these are figures of its caches and its memory, never of a link. */
+ * "threads":512,"bytes":8192,"us":6.20,"algbw":1.32,"busbw":2.31}: microseconds of one operation, gigabytes (1e9) a
+ * second as nccl-tests counts them; 0 threads are those that the library chose. All PEs are on one GPU, so these are
+ * figures of its caches and its memory, never of a link. */
 #ifndef PEER_H
 #define PEER_H
 
