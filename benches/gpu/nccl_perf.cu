@@ -4,8 +4,8 @@
  *
  * The algorithm is whatever the environment pins: NCCL_SYM_KERNEL=AllReduce_AGxLL_R, or NCCL_ALGO and NCCL_PROTO. Each
  * size is measured as launches one after the other, and as a graph of 20 that is replayed. With NCCL's device API
- * (2.28) and NCCL_PERF_IN_KERNEL set, its barrier and its LL all-to-all are measured within a kernel too: `lsa_barrier`, and
- * `ll_all_reduce`, which is what AGxLL_R does.
+ * (2.28) and NCCL_PERF_IN_KERNEL set, its barrier and its LL all-to-all are measured within a kernel too: `lsa_barrier`,
+ * and `ll_all_reduce`, which is what AGxLL_R does.
  *
  * NCCL takes several ranks on a GPU from 2.30 on (NCCL_MULTI_RANK_GPU_ENABLE=1); older ones refuse: this ends with 77.
  * All ranks' CTAs must run at once, so RANKS * CTAS must not exceed the GPU's SMs. */
