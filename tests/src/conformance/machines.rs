@@ -72,7 +72,7 @@ fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder:
 }
 
 /// What a PE says when it has run its family to the end, so that a test that the child did not find is no success.
-const CONFORMS: &str = "this PE conforms";
+pub const CONFORMS: &str = "this PE conforms";
 
 /// Runs a family with PEs as processes, in each of these shapes. Each is this test binary again, which runs the test named
 /// `test` and nothing else; there this function finds its place in the environment and runs the family.
@@ -117,11 +117,48 @@ pub fn cuda(
     if is_child() {
         return run_here(family, World::builder());
     }
+    let set = driver();
+    cuda_processes(test, family, many, || set.clone());
+    cuda_threads(test, family, many, || set);
+}
+
+/// The same with PEs as processes only.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn cuda_processes(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    many: &[usize],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
+    if is_child() {
+        return run_here(family, World::builder());
+    }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for &npes in many {
         let job = format!("{npes} PEs as processes");
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
+    }
+}
+
+/// The same with PEs as threads only.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn cuda_threads(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    many: &[usize],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
+    if is_child() {
+        return run_here(family, World::builder());
+    }
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
+    for &npes in many {
         let job = format!("{npes} PEs as threads");
         let set = [&set[..], &[(THREADS, npes.to_string().into())]].concat();
         let child = start(test, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
@@ -133,7 +170,7 @@ pub fn cuda(
 const THREADS: &str = "CONGRUENT_TEST_THREADS";
 
 /// Whether this is a process that a test has started.
-fn is_child() -> bool {
+pub fn is_child() -> bool {
     env::var_os("CONGRUENT_PE").is_some() || env::var_os(THREADS).is_some()
 }
 

@@ -34,7 +34,10 @@ pub use direct::direct;
 pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
-pub use machines::{Shape, cuda, processes, processes_with_multicast, proxied, threads, threads_with_multicast};
+pub use machines::{
+    CONFORMS, Shape, cuda, cuda_processes, cuda_threads, is_child, processes, processes_with_multicast, proxied,
+    threads, threads_with_multicast,
+};
 pub use mixed::mixed;
 pub use multicast::multicast;
 pub use ordering::ordering;

@@ -1,0 +1,123 @@
+# shellcheck shell=bash disable=SC2154 # read by run, which sets what is not set here
+# The parts of a run, but for the peers.
+
+part_doctor() {
+    step doctor 60 "$KIT/bin/congruent" doctor
+    step topo 60 "$KIT/bin/congruent" topo
+    # The driver compiles PTX when it first sees it and keeps what comes of it; nothing else is to wait for that.
+    suite "compile test kernels" 400 threads::rma CONGRUENT_TEST_PES=1
+    step "compile fixed kernels" 300 "$KIT/bin/congruent" perf barrier -p 1 -n 1
+}
+
+FAMILIES=(rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols)
+
+part_conformance() {
+    local family pes
+    for pes in 1 2 4 8; do
+        for family in "${FAMILIES[@]}"; do
+            suite "threads $pes $family" "$STEP_LIMIT" "threads::$family" CONGRUENT_TEST_PES=$pes
+        done
+    done
+    [[ -n $DOUBLE ]] || for family in rma signals; do
+        suite "processes 2 $family, time slices" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=2
+    done
+    begin_mps
+    for pes in 1 2 4 8; do
+        for family in "${FAMILIES[@]}"; do
+            suite "processes $pes $family" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=$pes "${SHARED[@]}"
+        done
+    done
+    end_mps
+}
+
+part_faults() {
+    suite "deadline of threads" "$STEP_LIMIT" faults::deadline_of_threads
+    begin_mps
+    suite "deadline of processes" "$STEP_LIMIT" faults::deadline_of_processes "${SHARED[@]}"
+    suite "dead process" "$STEP_LIMIT" faults::dead_process "${SHARED[@]}"
+    end_mps
+}
+
+part_mixed() {
+    local pes
+    for pes in 2 4 8; do
+        suite "mixed threads $pes" 240 threads::mixed CONGRUENT_TEST_PES=$pes
+    done
+    begin_mps
+    for pes in 2 4 8; do
+        suite "mixed processes $pes" 240 processes::mixed CONGRUENT_TEST_PES=$pes "${SHARED[@]}"
+    done
+    end_mps
+}
+
+part_sanitizer() {
+    local checker family sanitizer
+    if [[ -n $DOUBLE ]]; then
+        cannot sanitizer "the double runs native code"
+        return
+    fi
+    if ! sanitizer=$(tool compute-sanitizer); then
+        cannot sanitizer "no compute-sanitizer in PATH or CUDA_HOME: install a CUDA toolkit"
+        return
+    fi
+    for checker in memcheck racecheck; do
+        for family in rma signals bulk groups; do
+            step "$checker $family" 200 env CONGRUENT_TEST_PES=2 CONGRUENT_DEADLINE_MS=150000 \
+                "$sanitizer" --tool "$checker" --target-processes all --error-exitcode 9 \
+                "$KIT/bin/conformance_gpu" --exact "threads::$family" --test-threads 1
+        done
+    done
+}
+
+part_graphs() {
+    cannot graphs "this version of congruent replays no graphs"
+}
+
+# Measures one operation of ours; all PEs are threads. Name, then what `congruent perf` takes.
+ours() {
+    local name=$1
+    shift
+    step "$name" "$STEP_LIMIT" "$KIT/bin/congruent" perf "$@" --json || return 0
+    ours_figures "$name" <"$OUT/logs/${name//[^A-Za-z0-9_.-]/_}.log" >>"$FIGURES"
+}
+
+# The out-of-place halves of the document of `congruent perf`.
+ours_figures() {
+    awk -v name="$1" '
+        function value(line) { sub(/^[^:]*: */, "", line); gsub(/[",]/, "", line); return line }
+        /^  "operation"/ { work = value($0) }
+        /^  "pes"/ { pes = value($0) }
+        /^  "blocks"/ { blocks = value($0) }
+        /^  "threads"/ { threads = value($0) }
+        /^      "size"/ { size = value($0); way = "" }
+        /^      "algorithm"/ { way = value($0) }
+        /^      "protocol"/ { way = way " " value($0) }
+        /^      "out_of_place"/ { mine = 1 }
+        /^      "in_place"/ { mine = 0 }
+        /"time_us"/ && mine { us = value($0) }
+        /"algbw"/ && mine { algbw = value($0) }
+        /"busbw"/ && mine {
+            printf "%s\tcongruent\t%s\t%s\t%s\t%s\t%s\t%s\t%.3f\t%.3f\t%.3f\n",
+                name, work, way == "" ? "in-kernel" : way, pes, blocks, threads, size, us, algbw, value($0)
+        }'
+}
+
+part_perf() {
+    if [[ -n $DOUBLE ]]; then
+        # That the commands work is worth knowing; what a CPU takes is not.
+        step "perf barrier" "$STEP_LIMIT" "$KIT/bin/congruent" perf barrier -p 2 -n 2 --json
+        step "perf all-reduce" "$STEP_LIMIT" "$KIT/bin/congruent" perf all-reduce -p 2 -n 1 -b 1K -e 1K --json
+        return
+    fi
+    ours barrier barrier -p "$PES" --threads 512
+    ours "barrier 1 warp" barrier -p "$PES" --threads 32
+    ours ping-pong ping-pong -p 2 -b 8 -e 64K -f 8 --threads 32
+    ours "ping-pong of blocks" ping-pong -p 2 -b 8 -e 64K -f 8 --threads 512
+    ours "one-shot LL" all-reduce -p "$PES" -b 8 -e 16K --algo one-shot --proto ll --threads 512
+    ours "direct" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo direct --proto simple --blocks 16 --threads 512
+    ours "ring" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo ring --proto simple --blocks 16 --threads 512
+    ours "ring LL" all-reduce -p "$PES" -b 8 -e 64K -f 8 --algo ring --proto ll --threads 512
+    ours "chosen" all-reduce -p "$PES" -b 8 -e 64M -f 8 --blocks 16 --threads 512
+    ours put put -p "$PES" -b 1M -e 64M -f 4 --threads 1024
+    ours get get -p "$PES" -b 1M -e 64M -f 4 --threads 1024
+}
