@@ -328,6 +328,31 @@ pub enum LaunchError {
         /// How many it runs on.
         fits: u32,
     },
+    /// A call that a graph cannot have.
+    #[error("{call} cannot be captured: {why}")]
+    InCapture {
+        /// The call.
+        call: &'static str,
+        /// Why not, and what to do instead.
+        why: &'static str,
+    },
+    /// A graph on another stream.
+    #[error("a graph is launched on the stream that it was captured on; capture one for each stream")]
+    GraphStream,
+    /// A signal that adds, on a stream.
+    #[error("a stream can set a signal, and not add to one or post: give Signal's `set`, or notify in a kernel")]
+    NotifyAdds,
+    /// A signal for another PE than the data.
+    #[error("the data goes to PE {data} and the signal to PE {signal}; give both one PE, or a put and a notify")]
+    SignalElsewhere {
+        /// Where the data goes.
+        data: u32,
+        /// Who is signalled.
+        signal: u32,
+    },
+    /// A stream of CUDA's for a world that runs on the CPU.
+    #[error("this world runs on the CPU, which has no streams to borrow: make one with World::stream")]
+    NoStreamToBorrow,
     /// A stream that is not of this world.
     #[error("the stream belongs to another world; make one with World::stream")]
     ForeignStream,

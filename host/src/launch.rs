@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use congruent_device::{Kernel, KernelArgs};
 
-use crate::cpu::{Body, Launch, Site};
+use crate::cpu::{Body, Site};
 use crate::cuda::Entry;
+use crate::graph::Work;
 use crate::machine::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
@@ -72,6 +73,15 @@ impl Stream {
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
+
+    pub(crate) fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    /// Refuses in a capture what cannot be in one.
+    pub(crate) fn not_captured(&self, call: &'static str, why: &'static str) -> Result<(), LaunchError> {
+        if self.runner.is_recording() { Err(LaunchError::InCapture { call, why }) } else { Ok(()) }
+    }
 }
 
 impl Target<'_> {
@@ -94,13 +104,10 @@ impl Target<'_> {
             return Err(LaunchError::ForeignArgument { kernel: K::NAME });
         }
         match &stream.runner {
-            Runner::Cpu(runner) => {
+            Runner::Cpu(queue) => {
                 let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
-                // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
-                let running = shared.running();
-                let ended = Arc::new(move |block, end| running.shared().block_ended(K::NAME, block, end));
                 let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
-                runner.submit(Launch { site, body, ended });
+                queue.put(shared, Work { name: K::NAME, site, body });
             }
             Runner::Cuda(runner, _) => {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
@@ -118,10 +125,18 @@ impl World {
     /// # Errors
     /// Where the machine can make no more.
     pub fn stream(&self) -> Result<Stream, LaunchError> {
+        let shared = self.shared();
+        self.stream_on(|name| shared.machine().stream(shared, name))
+    }
+
+    /// A stream over what `make` gives, which is told the stream's name.
+    pub(crate) fn stream_on(
+        &self,
+        make: impl FnOnce(&str) -> Result<Runner, LaunchError>,
+    ) -> Result<Stream, LaunchError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("pe{} stream {id}", self.shared().pe());
-        let runner = self.shared().machine().stream(self.shared(), &name)?;
+        let runner = make(&format!("pe{} stream {id}", self.shared().pe()))?;
         Ok(Stream { runner, world: self.shared().id(), id })
     }
 
@@ -133,7 +148,7 @@ impl World {
         Target { shared: self.shared(), stream, grid }.launch(kernel, args)
     }
 
-    /// Waits until everything launched on the stream is complete.
+    /// Waits until everything launched on the stream is complete. In a capture, that is what was launched before it.
     ///
     /// # Errors
     /// The first failure of the world: a fault of this PE, a panic in a kernel, a peer that died or gave up.
@@ -147,6 +162,7 @@ impl World {
     /// # Errors
     /// As [`launch`](World::launch) and [`synchronize`](World::synchronize).
     pub fn run<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+        stream.not_captured("run", "what it launches runs later, so nothing can wait for it; launch it")?;
         self.launch(stream, kernel, grid, args)?;
         Ok(self.synchronize(stream)?)
     }

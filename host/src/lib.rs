@@ -36,7 +36,9 @@
 //! | write kernels | [`device`]: [`Ctx`](device::Ctx) has every operation, [`kernels!`](device::kernels) declares them |
 //! | use collectives in kernels | [`collectives`], [`World::plan`] |
 //! | use collectives without a kernel | [`Comm`] |
-//! | launch | [`World::launch`], [`World::run`], [`World::synchronize`] |
+//! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`] |
+//! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
+//! | use another library's streams | [`World::borrow_stream`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
 //!
@@ -59,11 +61,13 @@ mod cpu;
 mod cuda;
 mod error;
 mod fault;
+mod graph;
 mod launch;
 mod local;
 mod machine;
 mod plan;
 mod proxy;
+mod rma;
 pub mod select;
 mod shared;
 mod shared_memory;
@@ -86,6 +90,7 @@ pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
 pub use cuda::{CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CommError, Error, GrowError, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
+pub use graph::Graph;
 pub use launch::{Grid, Stream};
 pub use local::{local, run};
 pub use machine::MachineKind;

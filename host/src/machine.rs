@@ -8,6 +8,7 @@ use congruent_device::abi;
 use crate::bootstrap::Control;
 use crate::cpu::{CpuPe, CpuStream};
 use crate::cuda::{CudaError, CudaPe, CudaRunner};
+use crate::graph::CpuQueue;
 use crate::select::Parameters;
 use crate::shared::Shared;
 use crate::watch::Watch;
@@ -49,7 +50,7 @@ pub(crate) enum Machine {
 
 /// One PE's queue of launches.
 pub(crate) enum Runner {
-    Cpu(CpuStream),
+    Cpu(CpuQueue),
     /// It holds its world's memory, so that launches that outlive the world run on mapped memory.
     Cuda(CudaRunner, Arc<Shared>),
 }
@@ -130,7 +131,7 @@ impl Machine {
     /// A new stream, of the world that has this machine.
     pub(crate) fn stream(&self, shared: &Arc<Shared>, name: &str) -> Result<Runner, LaunchError> {
         Ok(match self {
-            Self::Cpu(pe) => Runner::Cpu(CpuStream::new(pe.blocks().clone(), name)?),
+            Self::Cpu(pe) => Runner::Cpu(CpuQueue::new(CpuStream::new(pe.blocks().clone(), name)?)),
             Self::Cuda(pe) => Runner::Cuda(pe.stream()?, Arc::clone(shared)),
         })
     }
@@ -175,15 +176,23 @@ impl Runner {
     /// Whether everything launched so far is complete.
     pub(crate) fn is_idle(&self) -> bool {
         match self {
-            Self::Cpu(stream) => stream.is_idle(),
+            Self::Cpu(queue) => queue.stream.is_idle(),
             Self::Cuda(runner, _) => runner.lane().is_idle(),
+        }
+    }
+
+    /// Whether what it is given now is kept for a graph.
+    pub(crate) fn is_recording(&self) -> bool {
+        match self {
+            Self::Cpu(queue) => queue.is_recording(),
+            Self::Cuda(runner, _) => runner.lane().is_recording(),
         }
     }
 
     /// How many launches it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
         match self {
-            Self::Cpu(stream) => stream.submitted(),
+            Self::Cpu(queue) => queue.stream.submitted(),
             Self::Cuda(runner, _) => runner.lane().submitted(),
         }
     }
@@ -191,7 +200,7 @@ impl Runner {
     /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
     pub(crate) fn wait_for(&self, count: u64) {
         match self {
-            Self::Cpu(stream) => stream.wait_for(count),
+            Self::Cpu(queue) => queue.stream.wait_for(count),
             Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
         }
     }

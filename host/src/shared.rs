@@ -164,6 +164,26 @@ impl Shared {
         }
     }
 
+    /// Looks after what streams of a GPU wait for: a wait that has passed its deadline is a fault, and once the world has failed
+    /// they all end.
+    pub(crate) fn look_after_waits(&self) {
+        let Machine::Cuda(pe) = &self.machine else { return };
+        for lane in pe.lanes() {
+            let failed = match lane.overdue(self.context.deadline_ns) {
+                Ok(overdue) => {
+                    if let Some(fault) = overdue.as_ref().and_then(Fault::from_record) {
+                        self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+                    }
+                    self.failed_at.get().map_or(Ok(()), |_| lane.release())
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = failed {
+                self.machine_failed(&error);
+            }
+        }
+    }
+
     /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Once the world has failed
     /// it waits for a while only: a kernel that waits for nothing does not hear of it.
     pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {

@@ -24,6 +24,9 @@ static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     ]
 });
 
+/// How many PEs; PEs as threads and as processes, all on the double's one device.
+const MANY: [usize; 3] = [1, 2, 5];
+
 /// PTX of the test kernels for the oldest architecture: what every GPU can run.
 fn ptx(here: PathBuf) -> PathBuf {
     let oldest = Target::defaults().into_iter().take(1);
@@ -35,12 +38,28 @@ macro_rules! families {
     ($($family:ident)*) => {$(
         #[test]
         fn $family() {
-            cuda(stringify!($family), conformance::$family, &[1, 2, 3, 4, 8], || DRIVER.clone());
+            cuda(stringify!($family), conformance::$family, &MANY, || DRIVER.clone());
         }
     )*};
 }
 
-families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
+
+/// A wait of a stream ends, though the driver's has no deadline.
+#[test]
+fn unanswered() {
+    let driver = || [&DRIVER[..], &[("CONGRUENT_DEADLINE_MS", "200".into())]].concat();
+    cuda("unanswered", conformance::unanswered, &[1, 3], driver);
+}
+
+/// The newest image of our kernels that fits the GPU is too new for the driver: it gets an older one.
+#[test]
+fn older_images() {
+    for double in ["capability=10.0,version=12080", "capability=9.0,version=12000"] {
+        let driver = || [&DRIVER[..], &[("CONGRUENT_DOUBLE", double.into())]].concat();
+        cuda("older_images", conformance::streams, &[2], driver);
+    }
+}
 
 /// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
 #[test]

@@ -122,6 +122,8 @@ impl Comm {
         sends: &[[u64; 3]],
         receives: &[[u64; 3]],
     ) -> Result<(), LaunchError> {
+        stream
+            .not_captured("a send or receive", "its list on the heap is used again; give all_to_all_v, or a kernel")?;
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
         let view = self.view(stream, Protocol::Simple)?;
         let mut lanes = self.lanes();

@@ -8,8 +8,7 @@ use std::env;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::Uuid;
-use super::stream::Lane;
-use super::{CudaError, Device};
+use super::{CudaError, Device, Lane};
 
 /// The variable that says how many queues there are.
 pub(crate) const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";

@@ -179,6 +179,18 @@ pub enum CudaError {
         /// What the compiler said.
         log: String,
     },
+    /// PTX of a version that came after the driver.
+    #[error(
+        "the PTX of {module} for {arch} is too new for the driver: {log}; install a newer driver, or build older PTX"
+    )]
+    PtxTooNew {
+        /// The crate, or the file.
+        module: &'static str,
+        /// What it is for.
+        arch: &'static str,
+        /// What the compiler said.
+        log: String,
+    },
     /// A file of `CONGRUENT_PTX`.
     #[error("CONGRUENT_PTX names {path}, which is no PTX: {reason}; give a file that congruent-build wrote")]
     PtxFile {
@@ -210,6 +222,18 @@ pub enum CudaError {
         streams: usize,
         /// The queues.
         connections: usize,
+    },
+    /// A stream whose owner captures it, or which a capture of this world is for already.
+    #[error("the stream is being captured, and can be neither waited for nor captured: do that after the capture")]
+    Captured,
+    /// A borrowed stream of another context.
+    #[error(
+        "the stream is not of the primary context of device {device}, which this PE computes on: give one that was made \
+         there (by the CUDA runtime, with cudaSetDevice({device})), and not the default stream of each thread"
+    )]
+    ForeignContext {
+        /// The PE's device.
+        device: u32,
     },
     /// It failed on another PE.
     #[error("PE {pe}: {message}")]

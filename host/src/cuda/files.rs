@@ -25,15 +25,18 @@ pub(super) fn read(list: &str) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// The file with a kernel, of those with the newest architecture that the device can run.
-pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Option<&'static Module> {
+/// The files with a kernel that the device can run, those for the newest architecture first.
+pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Vec<&'static Module> {
     let entry = format!(".entry {kernel}(");
     let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = files.iter().filter_map(|file| {
-        let (arch, text) = super::module::image(file, compute).ok()?;
+        let images = super::module::images(file, compute).ok()?;
+        let (arch, text) = images.first()?;
         text.contains(&entry).then_some((super::module::number(arch), *file))
     });
-    fits.max_by_key(|(number, _)| *number).map(|(_, file)| file)
+    let mut fits: Vec<_> = fits.collect();
+    fits.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    fits.into_iter().map(|(_, file)| file).collect()
 }
 
 /// The architecture that PTX is for: `sm_90`.
@@ -47,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_file_that_the_gpu_can_run_is_taken() {
+    fn files_that_the_gpu_can_run_are_taken_the_newest_first() {
         let folder = std::env::temp_dir().join(format!("congruent-ptx-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let list: Vec<String> = ["sm_80", "sm_90"]
@@ -59,9 +62,11 @@ mod tests {
             })
             .into();
         read(&list.join(",")).unwrap();
-        assert_eq!(with("only_here", (8, 6)).unwrap().images[0].0, "sm_80");
-        assert_eq!(with("only_here", (9, 0)).unwrap().images[0].0, "sm_90");
-        assert!(with("only", (9, 0)).is_none() && with("only_here", (7, 5)).is_none());
+        let archs =
+            |kernel, compute| -> Vec<_> { with(kernel, compute).into_iter().map(|file| file.images[0].0).collect() };
+        assert_eq!(archs("only_here", (8, 6)), ["sm_80"]);
+        assert_eq!(archs("only_here", (9, 0)), ["sm_90", "sm_80"]);
+        assert!(archs("only", (9, 0)).is_empty() && archs("only_here", (7, 5)).is_empty());
         std::fs::write(folder.join("text"), "no PTX").unwrap();
         let refused = read(&folder.join("text").display().to_string()).unwrap_err();
         assert!(refused.to_string().contains("no line `.target"), "{refused}");

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_types, reason = "a flag between host threads")]
 
 mod agree;
+mod borrow;
 mod calls;
 pub(crate) mod connections;
 mod control;
@@ -12,7 +13,9 @@ mod device;
 mod driver;
 mod error;
 mod files;
+mod graph;
 mod heap;
+mod lane;
 mod memory;
 mod module;
 pub(crate) mod monitor;
@@ -21,6 +24,7 @@ mod native;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +36,12 @@ use cudarc::driver::result;
 pub(crate) use device::{Device, Properties};
 pub(crate) use driver::Driver;
 pub use error::{CudaError, CudaVersion};
+pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
+pub(crate) use lane::Lane;
 pub(crate) use module::Entry;
-pub(crate) use stream::{CudaRunner, Lane};
+pub(crate) use stream::CudaRunner;
+pub(crate) use waits::Word;
 
 use crate::bootstrap::Control;
 use crate::tunables::{Key, TextKey, Tunables};
@@ -181,12 +188,17 @@ impl CudaPe {
 
     /// A new stream.
     pub(crate) fn stream(&self) -> Result<CudaRunner, CudaError> {
-        let make = || CudaRunner::new(&self.device, &self.modules);
-        let runner = connections::count(&self.device, make, CudaRunner::lane)?;
+        let make = || Ok(self.register(Lane::new(&self.device)?));
+        connections::count(&self.device, make, CudaRunner::lane)
+    }
+
+    /// The world waits for the streams that it knows.
+    fn register(&self, lane: Lane) -> CudaRunner {
+        let runner = CudaRunner::new(lane, &self.device, &self.modules);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(runner.lane()));
-        Ok(runner)
+        runner
     }
 
     /// Whether no launch of any stream is in flight.

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use congruent_device::{Kernel, Module};
-use cudarc::driver::sys::{CUfunction_attribute, CUjit_option};
+use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
 use cudarc::driver::{result, sys};
 
 use super::device::Context;
@@ -21,8 +21,11 @@ pub(crate) struct Entry {
 /// The modules that a PE has used: they stay loaded for as long as it is there.
 pub(super) struct Modules {
     device: Arc<Device>,
-    used: Mutex<HashMap<usize, Arc<Loaded>>>,
+    used: Mutex<HashMap<usize, Found>>,
 }
+
+/// A module in this PE's context, or that the driver is too old for it.
+type Found = Result<Arc<Loaded>, CudaError>;
 
 /// A kernel in a context.
 pub(super) struct Function {
@@ -61,13 +64,7 @@ impl Modules {
 
     /// The kernel in this PE's context; its module is loaded if it was not yet.
     pub(super) fn function(&self, entry: &Entry) -> Result<Function, CudaError> {
-        let device = &*self.device;
-        let module = entry.module.or_else(|| files::with(entry.name, device.properties.compute));
-        let module = module.ok_or(CudaError::NoPtx { kernel: entry.name })?;
-        let loaded = match lock(&self.used).entry(std::ptr::from_ref(module) as usize) {
-            hash_map::Entry::Occupied(used) => Arc::clone(used.get()),
-            hash_map::Entry::Vacant(place) => Arc::clone(place.insert(Loaded::find(device, module)?)),
-        };
+        let loaded = self.module(entry)?;
         let mut functions = lock(&loaded.functions);
         let (raw, most_threads) = match functions.get(entry.name) {
             Some(&known) => known,
@@ -79,6 +76,27 @@ impl Modules {
         };
         drop(functions);
         Ok(Function { raw: raw as sys::CUfunction, most_threads, _module: loaded })
+    }
+
+    /// The module that has the kernel; of several, the newest that the driver can compile.
+    fn module(&self, entry: &Entry) -> Found {
+        let mut failed = CudaError::NoPtx { kernel: entry.name };
+        let files = entry.module.is_none().then(|| files::with(entry.name, self.device.properties.compute));
+        for module in entry.module.into_iter().chain(files.into_iter().flatten()) {
+            let found = match lock(&self.used).entry(std::ptr::from_ref(module) as usize) {
+                hash_map::Entry::Occupied(used) => used.get().clone(),
+                hash_map::Entry::Vacant(place) => match Loaded::find(&self.device, module) {
+                    // It is asked for at every launch, and a driver does not get newer.
+                    found @ (Ok(_) | Err(CudaError::PtxTooNew { .. })) => place.insert(found).clone(),
+                    error => error,
+                },
+            };
+            match found {
+                Err(error @ CudaError::PtxTooNew { .. }) => failed = error,
+                found => return found,
+            }
+        }
+        Err(failed)
     }
 }
 
@@ -118,8 +136,27 @@ impl Loaded {
         Ok(loaded)
     }
 
+    /// The newest image that the GPU can run and the driver can compile: PTX may be of a version that came after the driver.
     fn load(device: &Device, module: &'static Module) -> Result<Self, CudaError> {
-        let (arch, text) = image(module, device.properties.compute)?;
+        let mut newest = None;
+        for (arch, text) in images(module, device.properties.compute)? {
+            match Self::load_image(device, module, arch, text) {
+                Err(error @ CudaError::PtxTooNew { .. }) => {
+                    tracing::debug!("{error}; an older image is tried");
+                    newest.get_or_insert(error);
+                }
+                loaded => return loaded,
+            }
+        }
+        Err(newest.unwrap_or_else(|| no_image(module, device.properties.compute)))
+    }
+
+    fn load_image(
+        device: &Device,
+        module: &'static Module,
+        arch: &'static str,
+        text: &'static str,
+    ) -> Result<Self, CudaError> {
         let ptx = CString::new(text).map_err(|_| CudaError::BadPtx {
             module: module.name,
             arch,
@@ -140,6 +177,9 @@ impl Loaded {
         loaded.map_err(|error| {
             let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
             match said {
+                _ if error.is(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => {
+                    CudaError::PtxTooNew { module: module.name, arch, log: said.unwrap_or_default() }
+                }
                 Ok(log) if !log.is_empty() => CudaError::BadPtx { module: module.name, arch, log },
                 _ => error,
             }
@@ -175,15 +215,24 @@ impl Drop for Loaded {
     }
 }
 
-/// The newest image that the GPU can run.
-pub(super) fn image(module: &'static Module, compute: (u32, u32)) -> Result<(&'static str, &'static str), CudaError> {
+/// The images that the GPU can run, the newest first; at least one.
+pub(super) fn images(
+    module: &'static Module,
+    compute: (u32, u32),
+) -> Result<Vec<(&'static str, &'static str)>, CudaError> {
     let device = compute.0 * 10 + compute.1;
     let fits = module.images.iter().filter(|(arch, _)| number(arch).is_some_and(|needs| needs <= device));
-    fits.max_by_key(|(arch, _)| number(arch)).copied().ok_or_else(|| CudaError::NoImage {
+    let mut fits: Vec<_> = fits.copied().collect();
+    fits.sort_by_key(|(arch, _)| std::cmp::Reverse(number(arch)));
+    if fits.is_empty() { Err(no_image(module, compute)) } else { Ok(fits) }
+}
+
+fn no_image(module: &'static Module, compute: (u32, u32)) -> CudaError {
+    CudaError::NoImage {
         module: module.name,
         has: module.images.iter().map(|(arch, _)| *arch).collect::<Vec<_>>().join(", "),
-        device: format!("sm_{device}"),
-    })
+        device: format!("sm_{}", compute.0 * 10 + compute.1),
+    }
 }
 
 /// The number of an architecture: 90 for `sm_90`.
@@ -199,15 +248,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    static THREE: Module = Module { name: "three", images: &[("sm_80", "a"), ("sm_90", "b"), ("sm_100", "c")] };
+    static THREE: Module = Module { name: "three", images: &[("sm_80", "a"), ("sm_100", "c"), ("sm_90", "b")] };
 
     #[test]
-    fn a_gpu_gets_the_newest_image_that_it_can_run() {
-        for (compute, arch) in
-            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 3), "sm_100"), ((12, 0), "sm_100")]
-        {
-            assert_eq!(image(&THREE, compute).unwrap().0, arch);
+    fn a_gpu_gets_the_images_that_it_can_run_the_newest_first() {
+        for (compute, archs) in [
+            ((8, 0), &["sm_80"][..]),
+            ((8, 9), &["sm_80"]),
+            ((9, 0), &["sm_90", "sm_80"]),
+            ((10, 3), &["sm_100", "sm_90", "sm_80"]),
+            ((12, 0), &["sm_100", "sm_90", "sm_80"]),
+        ] {
+            let found: Vec<_> = images(&THREE, compute).unwrap().into_iter().map(|(arch, _)| arch).collect();
+            assert_eq!(found, archs);
         }
-        assert!(matches!(image(&THREE, (7, 5)), Err(CudaError::NoImage { .. })));
+        assert!(matches!(images(&THREE, (7, 5)), Err(CudaError::NoImage { .. })));
     }
 }

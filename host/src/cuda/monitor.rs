@@ -1,5 +1,5 @@
-//! Looks at what kernels leave for the host while nobody waits for them, so that other PEs hear of a fault within about a
-//! millisecond.
+//! Looks at what kernels leave for the host while nobody waits for them, and after words that streams wait for, so that other PEs
+//! hear of a fault within about a millisecond.
 
 use std::io;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     let looks = move || {
         while let Some(shared) = weak.upgrade() {
             shared.look_for_fault();
+            shared.look_after_waits();
             drop(shared);
             thread::sleep(PERIOD);
         }

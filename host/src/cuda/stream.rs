@@ -1,13 +1,14 @@
-//! A stream of the CUDA machine.
+//! A stream of the CUDA machine: what it can be given.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaStream, DriverError, result, sys};
+use cudarc::driver::result;
+use cudarc::driver::sys::CUstreamWriteValue_flags;
 
+use super::lane::Lane;
 use super::module::{Entry, Modules};
+use super::waits::Word;
 use super::{CudaError, Device};
 use crate::{Grid, LaunchError};
 
@@ -18,28 +19,9 @@ pub(crate) struct CudaRunner {
     modules: Arc<Modules>,
 }
 
-/// The driver's stream, and how far it is.
-pub(crate) struct Lane {
-    stream: Arc<CudaStream>,
-    device: Arc<Device>,
-    counts: Mutex<Counts>,
-}
-
-#[derive(Default)]
-struct Counts {
-    submitted: u64,
-    completed: u64,
-}
-
-/// How long a stream is polled without a pause, and how long the pauses are then.
-const EAGER: Duration = Duration::from_micros(200);
-const PAUSE: Duration = Duration::from_micros(50);
-
 impl CudaRunner {
-    pub(super) fn new(device: &Arc<Device>, modules: &Arc<Modules>) -> Result<Self, CudaError> {
-        let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
-        let lane = Arc::new(Lane { stream, device: Arc::clone(device), counts: Mutex::default() });
-        Ok(Self { lane, device: Arc::clone(device), modules: Arc::clone(modules) })
+    pub(super) fn new(lane: Lane, device: &Arc<Device>, modules: &Arc<Modules>) -> Self {
+        Self { lane: Arc::new(lane), device: Arc::clone(device), modules: Arc::clone(modules) }
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
@@ -58,71 +40,37 @@ impl CudaRunner {
             return Err(LaunchError::NotCoresident { asked: grid.blocks, fits });
         }
         let shape = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
-        let stream = self.lane.stream.cu_stream();
         // A cooperative launch makes sure that its own blocks run at once. Where PEs share a GPU that is not enough, and what
         // `most_blocks` counts is: blocks of all of them.
         // SAFETY: the function is of a module that is loaded, `places` has one entry for each parameter of it (the kernel's own
         // argument types), and what they point to is copied before the call returns. What the kernel does with memory is
         // argued where it does it; the heap stays mapped until the stream is idle.
-        let launched = unsafe {
+        let mut put = |stream| unsafe {
             match self.device.sharing() {
                 1 => result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places),
                 _ => result::launch_kernel(function.raw(), shape.0, shape.1, 0, stream, places),
             }
         };
-        launched.map_err(CudaError::of("cuLaunchKernel"))?;
-        self.lane.counts().submitted += 1;
-        Ok(())
-    }
-}
-
-impl Lane {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(self.lane.put(|stream| put(stream).map_err(CudaError::of("cuLaunchKernel")))?)
     }
 
-    /// How many launches it was given so far.
-    pub(crate) fn submitted(&self) -> u64 {
-        self.counts().submitted
+    /// Puts a copy between heaps at the end of the stream. Both ranges are on heaps that this PE reaches.
+    pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: the ranges are on heaps, as the caller checked, and those stay mapped until the stream is idle.
+        let put = |stream| unsafe { result::memcpy_dtod_async(dst, src, bytes, stream) };
+        self.lane.put(|stream| put(stream).map_err(CudaError::of("cuMemcpyDtoDAsync")))
     }
 
-    /// Whether everything launched so far is complete. A stream that has failed is.
-    pub(crate) fn is_idle(&self) -> bool {
-        !matches!(self.poll(), Ok(false))
+    /// Puts a store of a signal word of some heap at the end of the stream. Whoever sees it sees what the stream did before: the
+    /// driver fences before such a write, unless told not to (CUDA Driver API, cuStreamWriteValue64).
+    pub(crate) fn store(&self, address: u64, value: u64) -> Result<(), CudaError> {
+        let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        // SAFETY: the word is on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is idle.
+        self.lane.put(|stream| unsafe { self.device.driver().stream_write_value_64(stream, address, value, flags) })
     }
 
-    /// Whether everything launched so far is complete.
-    pub(crate) fn poll(&self) -> Result<bool, CudaError> {
-        let before = self.counts().submitted;
-        self.device.bind()?;
-        // SAFETY: the stream is owned by this lane.
-        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
-            CUresult::CUDA_SUCCESS => {
-                let mut counts = self.counts();
-                counts.completed = counts.completed.max(before);
-                Ok(true)
-            }
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            error => Err(CudaError::of("cuStreamQuery")(DriverError(error))),
-        }
-    }
-
-    /// Waits until its first `count` launches are complete, for as long as `patient` says. False when it lost patience.
-    pub(crate) fn wait_for(&self, count: u64, patient: impl Fn() -> bool) -> Result<bool, CudaError> {
-        let began = Instant::now();
-        while self.counts().completed < count {
-            if self.poll()? {
-                break;
-            }
-            if !patient() {
-                return Ok(false);
-            }
-            if began.elapsed() > EAGER {
-                std::thread::sleep(PAUSE);
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-        Ok(true)
+    /// Makes the stream wait until a signal word of this PE's heap is at least a value.
+    pub(crate) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
+        self.lane.wait_at_least(word)
     }
 }

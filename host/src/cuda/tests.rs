@@ -2,6 +2,7 @@
 //! runs these.
 
 mod faults;
+mod streams;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};

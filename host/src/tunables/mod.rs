@@ -60,7 +60,7 @@ const OTHERS: [&str; 5] =
     ["CONGRUENT_PE", "CONGRUENT_NPES", "CONGRUENT_RENDEZVOUS", "CONGRUENT_JOB_TOKEN", "CONGRUENT_BOOTSTRAP_DEADLINE"];
 
 /// Prefixes of variables that other tools of this project read.
-const TOOLS: [&str; 4] = ["CONGRUENT_DEVICE_RUSTC", "CONGRUENT_PTXAS", "CONGRUENT_TEST_", "CONGRUENT_DOUBLE"];
+const TOOLS: [&str; 4] = ["CONGRUENT_DEVICE_RUSTC", "CONGRUENT_DOUBLE", "CONGRUENT_PTXAS", "CONGRUENT_TEST_"];
 
 /// Why a `CONGRUENT_*` variable was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -14,6 +14,7 @@ pub mod multicast;
 pub mod ordering;
 pub mod rma;
 pub mod signals;
+pub mod streams;
 pub mod teams;
 mod tell;
 

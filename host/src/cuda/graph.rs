@@ -1,0 +1,123 @@
+//! Graphs: what a stream was given between two points, to be launched as one thing any number of times.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
+use cudarc::driver::{CudaStream, result};
+
+use super::lane::Lane;
+use super::{CudaError, CudaRunner, Device};
+use crate::LaunchError;
+
+/// A graph that can be launched.
+pub(crate) struct CudaGraph {
+    /// Calls about one graph are made one at a time: the driver does not lock it (CUDA Driver API, "Graph object thread safety").
+    executable: Mutex<usize>,
+    device: Arc<Device>,
+}
+
+/// A capture under way. Dropping it ends it.
+struct Capture<'l> {
+    lane: &'l Lane,
+    recorder: Arc<CudaStream>,
+    /// Whether the driver still captures.
+    open: bool,
+    /// Whether the lane gives to this one.
+    records: bool,
+}
+
+impl CudaRunner {
+    /// What `record` gives the stream, as a graph. If it fails, the capture is over and the stream as it was.
+    pub(crate) fn capture(&self, record: impl FnOnce() -> Result<(), LaunchError>) -> Result<CudaGraph, LaunchError> {
+        let capture = Capture::begin(self.lane())?;
+        record()?;
+        let graph = capture.end()?;
+        let device = &self.lane().device;
+        // SAFETY: the graph is the capture's, and goes right after: what was made of it does not need it.
+        let executable = unsafe {
+            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            destroy(graph);
+            made.map_err(CudaError::of("cuGraphInstantiate"))?
+        };
+        Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), device: Arc::clone(device) })
+    }
+
+    /// Puts all that a graph has at the end of the stream.
+    pub(crate) fn launch_graph(&self, graph: &CudaGraph) -> Result<(), CudaError> {
+        let executable = graph.executable.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the graph was instantiated, and lives as long as `graph`; the lock keeps other threads away. What its kernels
+        // and copies touch was checked when they were captured; the world's memory and modules live as long as the graph.
+        self.lane().put(|stream| unsafe {
+            result::graph::launch(handle(*executable), stream).map_err(CudaError::of("cuGraphLaunch"))
+        })
+    }
+}
+
+impl<'l> Capture<'l> {
+    /// Everything that the lane is given goes to a stream that captures, until the capture ends.
+    ///
+    /// Nobody else knows that stream, so nothing can wait for it behind its back, and the mode may be the one that forbids this
+    /// thread nothing: the first launch of a kernel loads its module, which the other modes refuse.
+    fn begin(lane: &'l Lane) -> Result<Self, CudaError> {
+        lane.device.bind()?;
+        let recorder = lane.device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream was just made.
+        let begun = unsafe { result::stream::begin_capture(recorder.cu_stream(), mode) };
+        begun.map_err(CudaError::of("cuStreamBeginCapture"))?;
+        let records = lane.record_to(&recorder);
+        let capture = Self { lane, recorder, open: true, records };
+        if capture.records { Ok(capture) } else { Err(CudaError::Captured) }
+    }
+
+    /// What was captured.
+    fn end(mut self) -> Result<CUgraph, CudaError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<CUgraph, CudaError> {
+        self.open = false;
+        self.lane.device.bind()?;
+        // SAFETY: the stream is this capture's own, and captures.
+        unsafe { result::stream::end_capture(self.recorder.cu_stream()) }.map_err(CudaError::of("cuStreamEndCapture"))
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if self.records {
+            self.lane.record_no_more();
+        }
+        // What went wrong before is told, and this goes with the stream.
+        if self.open
+            && let Ok(graph) = self.stop()
+        {
+            // SAFETY: the graph is this capture's, and nothing was made of it.
+            unsafe { destroy(graph) };
+        }
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        let executable = *self.executable.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.device.bind().is_ok() {
+            // SAFETY: instantiated by `capture`, destroyed here only. Launches that are under way go on (CUDA Driver API,
+            // cuGraphExecDestroy).
+            let _destroyed_or_gone_with_the_context = unsafe { result::graph::exec_destroy(handle(executable)) };
+        }
+    }
+}
+
+fn handle(executable: usize) -> CUgraphExec {
+    std::ptr::with_exposed_provenance_mut(executable)
+}
+
+/// # Safety
+/// The graph is not used any more.
+unsafe fn destroy(graph: CUgraph) {
+    if !graph.is_null() {
+        // SAFETY: the caller's promise. What cannot be destroyed is gone with its context.
+        let _destroyed = unsafe { result::graph::destroy(graph) };
+    }
+}

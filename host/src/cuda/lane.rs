@@ -1,0 +1,166 @@
+//! A stream of the driver, and how far it is.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
+use cudarc::driver::{CudaStream, DriverError, result, sys};
+
+use super::waits::Waits;
+use super::{CudaError, Device};
+
+/// The driver's stream, and how far it is.
+///
+/// While it records, what it is given goes to a stream that captures and that nobody else knows; the stream itself never
+/// captures, so it can be asked and waited for at any time.
+pub(crate) struct Lane {
+    queue: Queue,
+    pub(super) device: Arc<Device>,
+    counts: Mutex<Counts>,
+    pub(super) waits: Waits,
+}
+
+enum Queue {
+    Own(Arc<CudaStream>),
+    /// The handle of a stream that somebody else made, and who borrowed it keeps alive.
+    Borrowed(usize),
+}
+
+#[derive(Default)]
+struct Counts {
+    submitted: u64,
+    completed: u64,
+    /// Takes what is submitted, while the lane records.
+    recorder: Option<Arc<CudaStream>>,
+}
+
+/// How long a stream is polled without a pause, and how long the pauses are then.
+const EAGER: Duration = Duration::from_micros(200);
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Lane {
+    /// A stream of our own.
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        Ok(Self::on(device, Queue::Own(stream)))
+    }
+
+    /// A stream of somebody else's, which the caller knows to be of the device's context, and to live as long as this.
+    pub(super) fn borrowed(device: &Arc<Device>, stream: CUstream) -> Self {
+        Self::on(device, Queue::Borrowed(stream.expose_provenance()))
+    }
+
+    fn on(device: &Arc<Device>, queue: Queue) -> Self {
+        Self { queue, device: Arc::clone(device), counts: Mutex::default(), waits: Waits::default() }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn raw(&self) -> CUstream {
+        match &self.queue {
+            Queue::Own(stream) => stream.cu_stream(),
+            Queue::Borrowed(stream) => std::ptr::with_exposed_provenance_mut(*stream),
+        }
+    }
+
+    /// Gives the stream, or who records for it, one more thing to do.
+    pub(super) fn put(&self, put: impl FnOnce(CUstream) -> Result<(), CudaError>) -> Result<(), CudaError> {
+        self.device.bind()?;
+        let recorder = self.counts().recorder.clone();
+        put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.cu_stream()))?;
+        // What is recorded is not done now, and counts when its graph is launched.
+        if recorder.is_none() && !self.captures_for_others() {
+            self.counts().submitted += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether what it is given now is recorded, by a capture of ours or of the stream's owner.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.counts().recorder.is_some() || self.captures_for_others()
+    }
+
+    /// What is submitted from here on goes to this stream. False where another one records already.
+    pub(super) fn record_to(&self, recorder: &Arc<CudaStream>) -> bool {
+        let mut counts = self.counts();
+        let first = counts.recorder.is_none();
+        counts.recorder.get_or_insert_with(|| Arc::clone(recorder));
+        first
+    }
+
+    /// Ends what [`record_to`](Self::record_to) began.
+    pub(super) fn record_no_more(&self) {
+        self.counts().recorder = None;
+    }
+
+    /// Whether its owner captures it. Then it must be left alone: a question about a stream that captures ends the capture (CUDA
+    /// Driver API, cuStreamBeginCapture).
+    fn captures_for_others(&self) -> bool {
+        let Queue::Borrowed(_) = self.queue else { return false };
+        // SAFETY: the stream lives, as who borrowed it promised. The legacy stream beside one that captures gives an error, and
+        // is to be left alone as well.
+        let status = unsafe { result::stream::is_capturing(self.raw()) };
+        !matches!(status, Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE))
+    }
+
+    /// How many launches it was given so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.counts().submitted
+    }
+
+    /// Whether everything launched so far is complete. A stream that has failed is; one that its owner captures is not asked, and
+    /// is if it was known to be before.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self.poll() {
+            Ok(idle) => idle,
+            Err(CudaError::Captured) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// Whether everything launched so far is complete.
+    fn poll(&self) -> Result<bool, CudaError> {
+        let before = {
+            let counts = self.counts();
+            if counts.completed >= counts.submitted {
+                return Ok(true);
+            }
+            counts.submitted
+        };
+        self.device.bind()?;
+        if self.captures_for_others() {
+            return Err(CudaError::Captured);
+        }
+        // SAFETY: the stream is owned by this lane, or lives as who borrowed it promised, and it does not capture.
+        match unsafe { sys::cuStreamQuery(self.raw()) } {
+            CUresult::CUDA_SUCCESS => {
+                let mut counts = self.counts();
+                counts.completed = counts.completed.max(before);
+                Ok(true)
+            }
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            error => Err(CudaError::of("cuStreamQuery")(DriverError(error))),
+        }
+    }
+
+    /// Waits until its first `count` launches are complete, for as long as `patient` says. False when it lost patience.
+    pub(crate) fn wait_for(&self, count: u64, patient: impl Fn() -> bool) -> Result<bool, CudaError> {
+        let began = Instant::now();
+        while self.counts().completed < count {
+            if self.poll()? {
+                break;
+            }
+            if !patient() {
+                return Ok(false);
+            }
+            if began.elapsed() > EAGER {
+                std::thread::sleep(PAUSE);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,242 @@
+//! Puts, gets and signals that the host puts on a stream, without a kernel.
+//!
+//! On a GPU they take no multiprocessor: its copy engines move the bytes, and the stream itself writes and awaits signals.
+
+use std::sync::Arc;
+
+use congruent_device::{Awaited, Block, Ctx, KernelArg, Notify, Pe, Place, Pod, Rank, Signal, Sym, Tag, abi};
+use congruent_heap::NotifyOp;
+
+use crate::cpu::Site;
+use crate::cuda::Word;
+use crate::graph::Work;
+use crate::machine::Runner;
+use crate::{LaunchError, Stream, World};
+
+/// Threads of the one block that does it on the CPU machine.
+const THREADS: u32 = 32;
+
+/// Why a signal cannot be captured.
+const SAME_AGAIN: &str = "launched again it would set or await the same value; signal in a kernel, with a semaphore";
+
+impl World {
+    /// A PE of the world's team, to name its copy of an object by: `object.view().at(world.rank(1))`. Calls refuse a place on a PE
+    /// that there is not.
+    pub fn rank(&self, pe: u32) -> Rank {
+        self.team().rank_with(pe as usize, |_| pe)
+    }
+
+    /// Copies this PE's `src` to `place`.
+    ///
+    /// ```
+    /// # congruent::local(4, |world| {
+    /// use congruent::device::Signal;
+    /// let (mine, theirs) = (world.alloc::<u64>(1000)?, world.alloc::<u64>(1000)?);
+    /// let (arrived, stream) = (world.alloc::<Signal>(1)?, world.stream()?);
+    /// let (pe, npes) = (world.pe().raw(), world.npes() as u32);
+    /// mine.fill(pe.into());
+    /// let (next, prev) = (world.rank((pe + 1) % npes), world.rank((pe + npes - 1) % npes));
+    /// world.put_signal(&stream, theirs.view().at(next), mine.view(), arrived.view().at(next).set(1))?;
+    /// world.wait_at_least(&stream, arrived.view().from_rank(prev), 1)?;
+    /// world.synchronize(&stream)?;
+    /// assert_eq!(theirs.to_vec(), [u64::from(prev.pe().raw()); 1000]);
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # One-sided
+    /// Returns at once; the peer takes no part. Whoever synchronizes the stream may overwrite `src`.
+    ///
+    /// # Ordering
+    /// After everything that the stream was given before, and before what it is given later: a kernel launched next on the stream
+    /// runs when the data has arrived. A peer sees it by a signal sent after it.
+    ///
+    /// # Errors
+    /// The lengths differ; a place or an object is not of this world; and see [`LaunchError`]. Nothing is copied then.
+    pub fn put<T: Pod + Send + Sync, G: Tag + Send + Sync>(
+        &self,
+        stream: &Stream,
+        place: Place<T, G>,
+        src: Sym<T>,
+    ) -> Result<(), LaunchError> {
+        self.admit(stream, "put", &[(place.sym().bytes_at(), Some(place.pe())), (src.bytes_at(), None)])?;
+        same_length(place.len(), src.len())?;
+        let (to, from) = (self.address(place.pe(), place.sym().offset()), self.address(self.pe(), src.offset()));
+        self.copy(stream, "put", (to, from, src.bytes()), move |block, ctx| {
+            ctx.put(block, place, src);
+            ctx.quiet(block);
+        })
+    }
+
+    /// Copies `place` to this PE's `dst`.
+    ///
+    /// # One-sided
+    /// Returns at once; the peer takes no part.
+    ///
+    /// # Ordering
+    /// After everything that the stream was given before, and before what it is given later: a kernel launched next on the stream
+    /// finds the data in `dst`.
+    ///
+    /// # Errors
+    /// As [`put`](World::put).
+    pub fn get<T: Pod + Send + Sync, G: Tag + Send + Sync>(
+        &self,
+        stream: &Stream,
+        dst: Sym<T>,
+        place: Place<T, G>,
+    ) -> Result<(), LaunchError> {
+        self.admit(stream, "get", &[(dst.bytes_at(), None), (place.sym().bytes_at(), Some(place.pe()))])?;
+        same_length(dst.len(), place.len())?;
+        let (to, from) = (self.address(self.pe(), dst.offset()), self.address(place.pe(), place.sym().offset()));
+        self.copy(stream, "get", (to, from, dst.bytes()), move |block, ctx| ctx.get(block, dst, place))
+    }
+
+    /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data.
+    ///
+    /// # One-sided
+    /// As [`put`](World::put).
+    ///
+    /// # Ordering
+    /// As [`put`](World::put) and [`notify`](World::notify).
+    ///
+    /// # Errors
+    /// As [`put`](World::put) and [`notify`](World::notify); the signal is for another PE than the data.
+    pub fn put_signal<T: Pod + Send + Sync, G: Tag + Send + Sync>(
+        &self,
+        stream: &Stream,
+        place: Place<T, G>,
+        src: Sym<T>,
+        notify: Notify,
+    ) -> Result<(), LaunchError> {
+        if place.pe() != notify.pe() {
+            return Err(LaunchError::SignalElsewhere { data: place.pe().raw(), signal: notify.pe().raw() });
+        }
+        self.admit_notify(stream, "put_signal", notify)?;
+        self.put(stream, place, src)?;
+        self.notify(stream, notify)
+    }
+
+    /// Sends a prepared signal, when the stream comes to it: one that sets ([`Signal`]'s `set`).
+    ///
+    /// # One-sided
+    /// Returns at once; the peer sees it in time.
+    ///
+    /// # Ordering
+    /// Release (MM-2): a PE that sees this signal also sees everything that the stream did before, its kernels, puts and gets.
+    ///
+    /// # Errors
+    /// The signal adds or posts, which streams of a GPU cannot do; the word is not of this world; in a capture; and see
+    /// [`LaunchError`].
+    pub fn notify(&self, stream: &Stream, notify: Notify) -> Result<(), LaunchError> {
+        self.admit_notify(stream, "notify", notify)?;
+        match stream.runner() {
+            Runner::Cpu(_) => self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify)),
+            Runner::Cuda(runner, _) => Ok(runner.store(self.address(notify.pe(), notify.offset()), notify.value())?),
+        }
+    }
+
+    /// Makes the stream wait until a signal is at least `value`: what it is given later runs after that. The host does not wait.
+    ///
+    /// # Ordering
+    /// Acquire (MM-3): kernels launched later on the stream see what the notifying PE did before it sent the signal.
+    ///
+    /// # Errors
+    /// The signal is empty or not of this world; in a capture; and see [`LaunchError`]. A wait that passes its deadline is a fault, as
+    /// in a kernel: [`synchronize`](World::synchronize) tells it, with the PE that `from_rank` named.
+    pub fn wait_at_least(
+        &self,
+        stream: &Stream,
+        signal: impl Into<Awaited<Signal>>,
+        value: u64,
+    ) -> Result<(), LaunchError> {
+        let awaited = signal.into();
+        let word = awaited.word().get(..1).ok_or(LaunchError::ForeignArgument { kernel: "wait_at_least" })?;
+        self.admit(stream, "wait_at_least", &[(word.bytes_at(), None)])?;
+        stream.not_captured("wait_at_least", SAME_AGAIN)?;
+        match stream.runner() {
+            Runner::Cpu(_) => self.put_block(stream, "wait_at_least", move |block, ctx| {
+                ctx.wait_at_least(block, awaited, value);
+            }),
+            Runner::Cuda(runner, _) => {
+                let (pe, offset) = (self.pe(), word.offset());
+                let (address, peer) = (self.address(pe, offset), awaited.from().map(Pe::raw));
+                Ok(runner.wait_at_least(Word { address, offset, pe: pe.raw(), peer, value })?)
+            }
+        }
+    }
+
+    /// A copy between addresses on a GPU, a block that does it on the CPU machine.
+    fn copy(
+        &self,
+        stream: &Stream,
+        name: &'static str,
+        (to, from, bytes): (u64, u64, usize),
+        body: impl Fn(&Block<'_>, &Ctx<'_>) + Send + Sync + 'static,
+    ) -> Result<(), LaunchError> {
+        match stream.runner() {
+            _ if bytes == 0 => Ok(()),
+            Runner::Cpu(_) => self.put_block(stream, name, body),
+            Runner::Cuda(runner, _) => Ok(runner.copy(to, from, bytes)?),
+        }
+    }
+
+    /// One block of the CPU machine.
+    fn put_block(
+        &self,
+        stream: &Stream,
+        name: &'static str,
+        body: impl Fn(&Block<'_>, &Ctx<'_>) + Send + Sync + 'static,
+    ) -> Result<(), LaunchError> {
+        let Runner::Cpu(queue) = stream.runner() else { return Err(LaunchError::ForeignStream) };
+        let site = Site { context: self.shared().context(), block: 0, blocks: 1, threads: THREADS };
+        queue.put(self.shared(), Work { name, site, body: Arc::new(body) });
+        Ok(())
+    }
+
+    fn admit_notify(&self, stream: &Stream, call: &'static str, notify: Notify) -> Result<(), LaunchError> {
+        self.admit(stream, call, &[((notify.offset(), 8), Some(notify.pe()))])?;
+        if notify.op() == NotifyOp::Add {
+            return Err(LaunchError::NotifyAdds);
+        }
+        stream.not_captured(call, SAME_AGAIN)
+    }
+
+    /// Refuses streams and memory that are not of this world: ranges of bytes, each on a PE, or else on this one.
+    fn admit(
+        &self,
+        stream: &Stream,
+        call: &'static str,
+        ranges: &[((u64, u64), Option<Pe>)],
+    ) -> Result<(), LaunchError> {
+        let shared = self.shared();
+        shared.check()?;
+        if !stream.is_of(shared) {
+            return Err(LaunchError::ForeignStream);
+        }
+        let abi::Context { heap_bytes, npes, .. } = shared.context();
+        let fits = |&((offset, bytes), pe): &((u64, u64), Option<Pe>)| {
+            Sym::<u8>::from_raw(offset, bytes).fits(heap_bytes) && pe.is_none_or(|pe| pe.raw() < npes)
+        };
+        if ranges.iter().all(fits) { Ok(()) } else { Err(LaunchError::ForeignArgument { kernel: call }) }
+    }
+
+    fn address(&self, pe: Pe, offset: u64) -> u64 {
+        self.shared().context().address(pe, offset)
+    }
+}
+
+fn same_length(dst: usize, src: usize) -> Result<(), LaunchError> {
+    if dst == src { Ok(()) } else { Err(LaunchError::Lengths { dst, src }) }
+}
+
+/// Where an object lies, in bytes: offset and length.
+trait BytesAt {
+    fn bytes_at(self) -> (u64, u64);
+}
+
+impl<T: congruent_device::Element> BytesAt for Sym<T> {
+    fn bytes_at(self) -> (u64, u64) {
+        (self.offset(), self.bytes() as u64)
+    }
+}
