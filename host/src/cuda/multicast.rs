@@ -1,8 +1,8 @@
 //! Multicast windows: addresses that name an offset of the heap on every member of a team at once.
 //!
 //! A window is a multicast object with the members' devices in it, each with its part of the heap bound to it, mapped at
-//! the context's `multicast`. An object has a device once, so members with a device in
-//! common have no window. A number is taken in all PEs or in none; teams that share no PE and are made together share a number.
+//! the context's `multicast`. An object has a device once, so members with a device in common have no window. A number is taken
+//! in all PEs or in none; teams that share no PE and are made together share a number.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
