@@ -65,5 +65,5 @@ fn older_images() {
 #[test]
 fn multicast() {
     let devices = ("CONGRUENT_DOUBLE", "devices=8,multicast=1".into());
-    cuda("multicast", conformance::multicast, &[4], || [&DRIVER[..], &[devices.clone()]].concat());
+    cuda("multicast", conformance::multicast, &[4], || DRIVER.iter().cloned().chain([devices]).collect());
 }

@@ -2,6 +2,7 @@
 //! each case is a process: this test binary again, which runs one test and finds the double and its settings in the
 //! environment.
 #![allow(dead_code, reason = "each suite uses its own part")]
+#![allow(clippy::disallowed_types, reason = "numbers folders")]
 
 use std::ffi::{CString, c_char};
 use std::fs::{self, File};
