@@ -87,8 +87,8 @@ macro_rules! families {
     };
 }
 
-families! { threads, cuda_threads: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
-families! { processes, cuda_processes: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols }
+families! { threads, cuda_threads: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
+families! { processes, cuda_processes: rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
 
 /// A thousand collectives, and the host waits once.
 fn a_thousand(world: &mut World) -> Result<(), Error> {

@@ -70,7 +70,15 @@ part_sanitizer() {
 }
 
 part_graphs() {
-    cannot graphs "this version of congruent replays no graphs"
+    local pes
+    for pes in 1 2 4 8; do
+        suite "graphs threads $pes" 120 threads::streams CONGRUENT_TEST_PES=$pes
+    done
+    begin_mps
+    for pes in 2 4 8; do
+        suite "graphs processes $pes" 120 processes::streams CONGRUENT_TEST_PES=$pes "${SHARED[@]}"
+    done
+    end_mps
 }
 
 # Measures one operation of ours; all PEs are threads. Name, then what `congruent perf` takes.

@@ -169,6 +169,21 @@ pub enum CudaError {
         /// What the GPU is.
         device: String,
     },
+    /// PTX that was made of other sources than this program.
+    #[error(
+        "the PTX of {module} was built from another version of congruent: kernel {kernel} takes a context of {has} bytes there, \
+         and the host gives {needs}; build it again with congruent-build"
+    )]
+    OtherPtx {
+        /// The crate, or the file.
+        module: &'static str,
+        /// The kernel.
+        kernel: &'static str,
+        /// Bytes that the PTX declares.
+        has: usize,
+        /// Bytes that it would have to be.
+        needs: usize,
+    },
     /// PTX that the driver's compiler refuses.
     #[error("the driver refuses the PTX of {module} for {arch}: {log}; rebuild it, or install a newer driver")]
     BadPtx {
