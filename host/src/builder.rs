@@ -10,7 +10,7 @@ use congruent_transports::Local;
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
-use crate::cuda::{self, CudaPe};
+use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
@@ -160,7 +160,13 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = match machine(&control, &tunables, emulation, heap_bytes)? {
+    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| {
+        // All PEs have agreed that it fails, so this one leaves in order: what the others report is the cause.
+        if matches!(error, BuildError::Cuda(error) if !matches!(error, CudaError::Control(_))) {
+            control.depart();
+        }
+    })?;
+    let machine = match machine {
         Machine::Cpu(_) if windows == 0 && tunables.get(Key::NvlsEnable) == 1 => {
             // Every PE sees it, so this one leaves in order.
             control.depart();
