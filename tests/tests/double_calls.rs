@@ -57,7 +57,8 @@ fn scenario(world: &mut World) -> Result<(), Error> {
     let mut found = vec![0.0; COUNT];
     sums.read(0, &mut found)?;
     assert_eq!((found[0], found[1], found[COUNT - 1]), (4.0, 2.0, 2.0));
-    Ok(())
+    // No PE leaves before all have read, or one whose reading fails would find nobody to tell.
+    Ok(world.barrier()?)
 }
 
 /// Runs the scenario as the environment says, as one PE or all, and tells what came of it and which calls it made.
