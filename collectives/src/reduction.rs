@@ -72,22 +72,22 @@ struct Chosen {
 
 impl FoldChoice for Chosen {
     #[inline(always)]
-    fn run(self, job: impl FoldJob) -> bool {
+    fn run<J: FoldJob>(self, job: J) -> J::Output {
         match self.reduction.datatype {
-            Datatype::I8 => self.integers::<i8>(job),
-            Datatype::U8 => self.integers::<u8>(job),
-            Datatype::I16 => self.integers::<i16>(job),
-            Datatype::U16 => self.integers::<u16>(job),
-            Datatype::I32 => self.integers::<i32>(job),
-            Datatype::U32 => self.integers::<u32>(job),
-            Datatype::I64 => self.integers::<i64>(job),
-            Datatype::U64 => self.integers::<u64>(job),
-            Datatype::F16 => self.floats::<f16>(job),
-            Datatype::Bf16 => self.floats::<bf16>(job),
-            Datatype::F32 => self.floats::<f32>(job),
-            Datatype::F64 => self.floats::<f64>(job),
-            Datatype::F8E4M3 => self.floats::<Fp8E4M3>(job),
-            Datatype::F8E5M2 => self.floats::<Fp8E5M2>(job),
+            Datatype::I8 => self.integers::<i8, J>(job),
+            Datatype::U8 => self.integers::<u8, J>(job),
+            Datatype::I16 => self.integers::<i16, J>(job),
+            Datatype::U16 => self.integers::<u16, J>(job),
+            Datatype::I32 => self.integers::<i32, J>(job),
+            Datatype::U32 => self.integers::<u32, J>(job),
+            Datatype::I64 => self.integers::<i64, J>(job),
+            Datatype::U64 => self.integers::<u64, J>(job),
+            Datatype::F16 => self.floats::<f16, J>(job),
+            Datatype::Bf16 => self.floats::<bf16, J>(job),
+            Datatype::F32 => self.floats::<f32, J>(job),
+            Datatype::F64 => self.floats::<f64, J>(job),
+            Datatype::F8E4M3 => self.floats::<Fp8E4M3, J>(job),
+            Datatype::F8E5M2 => self.floats::<Fp8E5M2, J>(job),
         }
     }
 
@@ -125,40 +125,40 @@ const ANY: bool = cfg!(target_arch = "nvptx64");
 
 impl Chosen {
     #[inline(always)]
-    fn integers<T: Integer>(self, job: impl FoldJob) -> bool {
+    fn integers<T: Integer, J: FoldJob>(self, job: J) -> J::Output {
         match self.reduction.op {
             op if ANY => self.with(job, AnyOfIntegers { op, scalar: self.scalar::<T>() }),
-            Op::And => self.with::<T>(job, BitAnd),
-            Op::Or => self.with::<T>(job, BitOr),
-            Op::Xor => self.with::<T>(job, BitXor),
-            _ => self.numbers::<T>(job),
+            Op::And => self.with::<T, J>(job, BitAnd),
+            Op::Or => self.with::<T, J>(job, BitOr),
+            Op::Xor => self.with::<T, J>(job, BitXor),
+            _ => self.numbers::<T, J>(job),
         }
     }
 
     #[inline(always)]
-    fn floats<T: Number>(self, job: impl FoldJob) -> bool {
+    fn floats<T: Number, J: FoldJob>(self, job: J) -> J::Output {
         match self.reduction.op {
-            op @ (Op::Min | Op::Max) if ANY => self.with::<T>(job, AnyExtreme { op }),
+            op @ (Op::Min | Op::Max) if ANY => self.with::<T, J>(job, AnyExtreme { op }),
             op if ANY => self.with(job, AnyOfFloats { op, scalar: self.scalar::<T>() }),
-            _ => self.numbers::<T>(job),
+            _ => self.numbers::<T, J>(job),
         }
     }
 
     #[inline(always)]
-    fn numbers<T: Number>(self, job: impl FoldJob) -> bool {
+    fn numbers<T: Number, J: FoldJob>(self, job: J) -> J::Output {
         match self.reduction.op {
-            Op::Prod => self.with::<T>(job, Prod),
-            Op::Min => self.with::<T>(job, Min),
-            Op::Max => self.with::<T>(job, Max),
-            Op::Avg => self.with::<T>(job, Avg),
-            Op::PreMulSum => self.with::<T>(job, PreMulSum(self.scalar::<T>())),
+            Op::Prod => self.with::<T, J>(job, Prod),
+            Op::Min => self.with::<T, J>(job, Min),
+            Op::Max => self.with::<T, J>(job, Max),
+            Op::Avg => self.with::<T, J>(job, Avg),
+            Op::PreMulSum => self.with::<T, J>(job, PreMulSum(self.scalar::<T>())),
             // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
-            Op::Sum | Op::And | Op::Or | Op::Xor => self.with::<T>(job, Sum),
+            Op::Sum | Op::And | Op::Or | Op::Xor => self.with::<T, J>(job, Sum),
         }
     }
 
     #[inline(always)]
-    fn with<T: Number>(self, job: impl FoldJob, op: impl ReduceOp<T>) -> bool {
+    fn with<T: Number, J: FoldJob>(self, job: J, op: impl ReduceOp<T>) -> J::Output {
         job.run(&Staged { op, stage: self.stage })
     }
 

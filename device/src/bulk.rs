@@ -15,6 +15,9 @@ use crate::{Ctx, End, Ends, Group, arch, ends};
 
 /// How values of `T` become one: taken up one after the other, in the order of the sources, and given as a `T` at the end.
 pub trait Fold<T> {
+    /// Whether the sum is the first value as it is, bit for bit, whatever its type.
+    #[doc(hidden)]
+    const ONLY_MOVES: bool = false;
     /// What the sum so far is held in.
     type Acc: Copy;
     /// The sum of the first value.
@@ -30,20 +33,22 @@ pub trait FoldChoice: Copy {
     /// Whether it is of one or a few types only, so that on a GPU a group that is less than a block may fold inline.
     const IS_SMALL: bool = false;
     /// Calls [`FoldJob::run`] once and gives its result.
-    fn run(self, job: impl FoldJob) -> bool;
+    fn run<J: FoldJob>(self, job: J) -> J::Output;
     /// All that it is, in three words: on a GPU the job runs in a function of its own, which takes words only.
     fn encode(self) -> [u64; 3];
     /// What [`encode`](FoldChoice::encode) was called on.
     fn decode(words: [u64; 3]) -> Self;
 }
 
-/// A fold that is only short of its type.
+/// What is to be done with a fold, once its type is known.
 pub trait FoldJob: Sealed {
+    /// What comes of it.
+    type Output;
     /// Runs it on elements of `T`.
     ///
     /// # Panics
     /// Where an end is not aligned for `T` or ends within an element.
-    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> bool;
+    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> Self::Output;
 }
 
 /// Moves bytes as they are.
@@ -53,8 +58,8 @@ struct Moving;
 impl FoldChoice for Moving {
     const IS_SMALL: bool = true;
     #[inline(always)]
-    fn run(self, job: impl FoldJob) -> bool {
-        job.run(&Combining(|value: u8, _| value))
+    fn run<J: FoldJob>(self, job: J) -> J::Output {
+        job.run::<u8, _>(&First)
     }
     #[inline(always)]
     fn encode(self) -> [u64; 3] {
@@ -63,6 +68,26 @@ impl FoldChoice for Moving {
     #[inline(always)]
     fn decode(_words: [u64; 3]) -> Self {
         Self
+    }
+}
+
+/// The first value.
+struct First;
+
+impl<T: Copy> Fold<T> for First {
+    const ONLY_MOVES: bool = true;
+    type Acc = T;
+    #[inline(always)]
+    fn first(&self, value: T) -> T {
+        value
+    }
+    #[inline(always)]
+    fn next(&self, sum: T, _value: T) -> T {
+        sum
+    }
+    #[inline(always)]
+    fn last(&self, sum: T) -> T {
+        sum
     }
 }
 

@@ -96,7 +96,16 @@ impl<T: Pod, G> Packed<T, G> {
 /// How many 8-byte words `bytes` bytes take in packets (`line` 0), or in lines of `line` bytes.
 #[inline(always)]
 pub const fn packed_words(bytes: usize, line: u32) -> usize {
-    if line == 0 { bytes.div_ceil(4) } else { bytes.div_ceil(line as usize - 8) * (line as usize / 8) }
+    // By constants, because a GPU divides 64-bit numbers in a function.
+    let lines = match line {
+        0 => return bytes.div_ceil(4),
+        16 => bytes.div_ceil(8),
+        32 => bytes.div_ceil(24),
+        64 => bytes.div_ceil(56),
+        128 => bytes.div_ceil(120),
+        _ => refuse!("lines have 16, 32, 64 or 128 bytes"),
+    };
+    lines * (line as usize / 8)
 }
 
 /// `count` ends, computed one by one.

@@ -45,6 +45,7 @@ impl Patience<'_> {
 }
 
 /// Why a poll ended without what it waited for.
+#[derive(Clone, Copy)]
 pub(crate) enum Stop {
     /// Its budget is spent.
     Expired { seen: u64, waited_ns: u64 },

@@ -16,13 +16,15 @@
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
-use congruent_heap::refuse;
-
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) use cpu::*;
 
+/// What GPUs do in registers is the same here, and tested here.
+#[cfg(all(test, not(target_arch = "nvptx64")))]
+#[path = "nvptx/granules.rs"]
+mod granules;
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]
@@ -112,15 +114,4 @@ pub(crate) trait Replicas {
     /// Its address on member `i`.
     #[cfg(not(target_arch = "nvptx64"))]
     fn replica(&self, i: usize) -> *mut u8;
-}
-
-/// How many elements of `T` ends of `bytes` bytes have.
-#[inline(always)]
-pub(crate) fn elements_of<T>(dst: &(impl Ends + ?Sized), src: &(impl Ends + ?Sized), bytes: usize) -> usize {
-    let aligned = |end: End| end.form != Form::Plain || (end.start as usize).is_multiple_of(align_of::<T>());
-    let all_aligned = (0..dst.count()).all(|i| aligned(dst.end(i))) && (0..src.count()).all(|i| aligned(src.end(i)));
-    if !bytes.is_multiple_of(size_of::<T>()) || !all_aligned {
-        refuse!("bytes that are folded as a type are aligned for it and end with an element");
-    }
-    bytes / size_of::<T>()
 }

@@ -3,10 +3,10 @@
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 
-use congruent_heap::Pod;
+use congruent_heap::{Pod, refuse};
 
 use super::{load, load_acquire, store, store_release};
-use crate::arch::{End, Ends, Form, Share, elements_of};
+use crate::arch::{End, Ends, Form, Share};
 use crate::bulk::{Fold, FoldChoice, FoldJob};
 use crate::group::{Group, share};
 use crate::poll::Patience;
@@ -297,12 +297,24 @@ struct Job<'j> {
 
 impl Sealed for Job<'_> {}
 impl FoldJob for Job<'_> {
+    type Output = bool;
     #[inline(always)]
     fn run<T: Pod, F: Fold<T>>(self, by: &F) -> bool {
         let count = elements_of::<T>(self.dst, self.src, self.bytes);
         // SAFETY: `fold_chosen` was given mapped ends of these bytes, which are whole elements, aligned.
         unsafe { fold_listed(self.share, self.dst, self.src, count, by, self.patience) }
     }
+}
+
+/// How many elements of `T` ends of `bytes` bytes have.
+#[inline(always)]
+fn elements_of<T>(dst: &[End], src: &[End], bytes: usize) -> usize {
+    let aligned = |end: &End| end.form != Form::Plain || (end.start as usize).is_multiple_of(align_of::<T>());
+    let all_aligned = dst.iter().chain(src).all(aligned);
+    if !bytes.is_multiple_of(size_of::<T>()) || !all_aligned {
+        refuse!("bytes that are folded as a type are aligned for it and end with an element");
+    }
+    bytes / size_of::<T>()
 }
 
 /// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.

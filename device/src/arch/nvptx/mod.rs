@@ -25,10 +25,12 @@ macro_rules! on_global {
 
 mod bulk;
 mod fold;
+mod granules;
 #[cfg(target_feature = "sm_90")]
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
 mod no_multimem;
+mod words;
 
 pub(crate) use bulk::{copy, fill};
 pub(crate) use fold::{fold, fold_chosen};
