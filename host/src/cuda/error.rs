@@ -306,6 +306,7 @@ fn advice(code: u32) -> &'static str {
             "the device's context is lost: end this process, and look for the kernel at fault"
         }
         217 | 708 => "choose devices that `nvidia-smi topo -p2p r` shows as OK",
+        800 => "fabric handles need a channel in /dev/nvidia-caps-imex-channels that this user may open",
         801 => "`congruent doctor` tells what the device supports",
         802 | 803 | 804 | 999 => {
             "restart the machine, or its NVIDIA services, so that driver and library are of one version"

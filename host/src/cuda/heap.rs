@@ -2,11 +2,10 @@
 //!
 //! PE `p`'s part is at `base + p * stride` everywhere, on every device that this process's PEs use. A part begins with
 //! the memory that it has now; the addresses after it are kept for growth, up to the stride, so that nothing ever moves.
-//! Parts of other processes come as file descriptors. Where all PEs are threads, they share one mapping, because a
+//! Parts of other processes come as file descriptors or fabric handles. Where all PEs are threads, they share one mapping, because a
 //! process can map an address once only.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,8 +13,8 @@ use super::agree::{agree, gather};
 use super::device::{Context, Device};
 use super::error::CudaError;
 use super::memory::{Allocation, Chunk, Mapped, Range, granularity, taken};
+use super::travel::{Parcel, Travel};
 use crate::bootstrap::Control;
-use crate::shared_memory::hand_over;
 
 /// How many addresses the PEs try before they give up.
 const ATTEMPTS: u32 = 16;
@@ -156,24 +155,21 @@ impl CudaHeap {
             .and_then(|(handle, mapped)| mapped.zero().map(|()| (Chunk { offset, bytes, handle }, mapped)));
         // Where all PEs are threads, every one maps its own for all.
         let mine = mine.and_then(|(chunk, mapped)| {
-            let fd = if in_process { None } else { Some(mapped.export()?) };
-            Ok((chunk, mapped, fd))
+            let parcel = if in_process { None } else { Some(mapped.export(device.travel())?) };
+            Ok((chunk, mapped, parcel))
         });
-        let (chunk, mapped, fd) = agree(control, mine)?;
+        let (chunk, mapped, parcel) = agree(control, mine)?;
         let mut parts = vec![mapped];
-        if let Some(fd) = fd {
-            let theirs = hand_over::exchange(control, Some(fd.as_fd()))?;
-            let theirs = theirs.map_err(|error| CudaError::System {
-                doing: "handing device memory to the other PEs",
-                reason: error.to_string(),
-            });
-            let map = |(pe, fd): (u32, OwnedFd)| {
-                let memory = Allocation::import(context, &fd)?;
+        if let Some(parcel) = parcel {
+            let what = "handing device memory to the other PEs";
+            let theirs = device.travel().exchange(control, Some(&parcel), what)?;
+            let map = |(pe, mut parcel): (u32, Parcel)| {
+                let memory = Allocation::import(context, &mut parcel)?;
                 Mapped::new(memory, range, address(pe), bytes, &devices)
             };
-            let all = |fds: Vec<Option<OwnedFd>>| {
-                let fds = (0..).zip(fds).filter_map(|(pe, fd)| Some((pe, fd?)));
-                fds.map(map).collect::<Result<Vec<_>, _>>()
+            let all = |parcels: Vec<Option<Parcel>>| {
+                let parcels = (0..).zip(parcels).filter_map(|(pe, parcel)| Some((pe, parcel?)));
+                parcels.map(map).collect::<Result<Vec<_>, _>>()
             };
             parts.extend(agree(control, theirs.and_then(all))?);
         }
@@ -224,8 +220,9 @@ fn reachable(device: &Device, control: &Control) -> Result<u64, CudaError> {
     if !control.same_host() {
         return Err(CudaError::Apart);
     }
-    if !control.in_process() && !device.properties.posix_handles {
-        let what = "handing memory to another process as a file descriptor";
+    if !control.in_process() && device.travel() == Travel::Nowhere {
+        let what =
+            "handing memory to another process, as a file descriptor or a fabric handle, by all PEs' devices alike,";
         return Err(CudaError::Unsupported { what, device: device.properties.name.clone() });
     }
     for (pe, _) in device.elsewhere() {

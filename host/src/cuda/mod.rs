@@ -24,6 +24,7 @@ mod native;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod travel;
 mod waits;
 
 use std::mem::ManuallyDrop;
