@@ -87,6 +87,12 @@ calls! {
     mem_unmap = cuMemUnmap since (10, 2) (address: CUdeviceptr, bytes: usize);
     mem_set_access = cuMemSetAccess since (10, 2)
         (address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    mem_get_address_range = cuMemGetAddressRange_v2 since (3, 2)
+        (start: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
+    mem_retain_allocation_handle = cuMemRetainAllocationHandle since (11, 0)
+        (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
+    mem_get_allocation_properties = cuMemGetAllocationPropertiesFromHandle since (10, 2)
+        (properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
     mem_export = cuMemExportToShareableHandle since (10, 2)
         (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType,
          flags: c_ulonglong);

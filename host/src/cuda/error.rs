@@ -140,6 +140,17 @@ pub enum CudaError {
         /// The most that it can have.
         limit: u64,
     },
+    /// Memory of somebody else's that cannot be part of the heap.
+    #[error(
+        "the memory at {address:#x} cannot be adopted: {reason}; give a whole mapping of cuMemMap, of one cuMemCreate on this PE's \
+         device"
+    )]
+    Foreign {
+        /// Where it is.
+        address: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The PEs are not all on this host, or not of one user.
     #[error("the PEs are on several hosts, or of several users, and cannot share device memory: start all on one host")]
     Apart,

@@ -109,6 +109,41 @@ impl Allocation {
         Ok(Self { context: context.clone(), handle })
     }
 
+    /// The memory of somebody else that is mapped at `address`, and how much of it is mapped there.
+    pub(super) fn mapped_at(device: &Device, address: u64) -> Result<(Self, usize), CudaError> {
+        let context = device.keeper();
+        let driver = context.enter()?;
+        let foreign = |reason: String| CudaError::Foreign { address, reason };
+        let (mut handle, mut start, mut bytes) = (0, 0, 0);
+        // SAFETY: the place for the handle is there, and the driver refuses addresses at which it has mapped nothing.
+        let found = unsafe {
+            driver.mem_retain_allocation_handle(&raw mut handle, ptr::with_exposed_provenance_mut(address as usize))
+        };
+        found.map_err(|error| foreign(format!("the driver has no allocation of its own there ({error})")))?;
+        let allocation = Self { context: context.clone(), handle };
+        // SAFETY: the places for both numbers are there.
+        unsafe { driver.mem_get_address_range(&raw mut start, &raw mut bytes, address) }?;
+        if start != address {
+            return Err(foreign(format!(
+                "it is {} bytes behind the start of its mapping",
+                address.wrapping_sub(start)
+            )));
+        }
+        let mut properties = properties(device);
+        // SAFETY: the place for the properties is there, and the handle is the one that was just given.
+        unsafe { driver.mem_get_allocation_properties(&raw mut properties, handle) }?;
+        let (here, place) = (device.ordinal(), properties.location);
+        if place.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE || place.id != here {
+            return Err(foreign(format!("it is of device {}, and this PE computes on device {here}", place.id)));
+        }
+        let (needs, has) = (device.travel().kind().0, properties.requestedHandleTypes.0);
+        if needs & !has != 0 {
+            let made = "cuMemCreate was called without the requestedHandleTypes that take it to other processes";
+            return Err(foreign(format!("{made} ({needs} is needed, {has} was given)")));
+        }
+        Ok((allocation, bytes))
+    }
+
     /// What stands for this memory in any process.
     pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {
         let driver = self.context.enter()?;
