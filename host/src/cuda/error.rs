@@ -182,18 +182,20 @@ pub enum CudaError {
     },
     /// PTX that was made of other sources than this program.
     #[error(
-        "the PTX of {module} was built from another version of congruent: kernel {kernel} takes a context of {has} bytes there, \
-         and the host gives {needs}; build it again with congruent-build"
+        "the PTX of {module} was built from other sources than this program: kernel {kernel} takes parameters of {} bytes there, \
+         and the host gives {}; build it again with congruent-build",
+        list(has),
+        list(needs)
     )]
     OtherPtx {
         /// The crate, or the file.
         module: &'static str,
         /// The kernel.
         kernel: &'static str,
-        /// Bytes that the PTX declares.
-        has: usize,
-        /// Bytes that it would have to be.
-        needs: usize,
+        /// Bytes of each parameter that the PTX declares, the context first.
+        has: Vec<usize>,
+        /// Bytes that they would have to be.
+        needs: Vec<usize>,
     },
     /// PTX that the driver's compiler refuses.
     #[error("the driver refuses the PTX of {module} for {arch}: {log}; rebuild it, or install a newer driver")]
@@ -303,6 +305,10 @@ impl CudaError {
     pub(super) fn is(&self, expected: sys::CUresult) -> bool {
         matches!(self, Self::Call { code, .. } if *code == expected as u32)
     }
+}
+
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What to do about a failed call, by the driver's number for the failure.

@@ -22,6 +22,7 @@ mod module;
 pub(crate) mod monitor;
 mod multicast;
 mod native;
+mod parameters;
 mod stream;
 #[cfg(test)]
 mod tests;
