@@ -44,6 +44,7 @@ const OTHERS: [(&str, &str); 8] = [
         connections::VARIABLE,
         "hardware queues for the streams of a process on a GPU, 8 unless set; `congruent run` sets it to 32",
     ),
+    ("CUDA_MODULE_LOADING", "when the CUDA driver loads kernels; `congruent run` sets it to EAGER, at once"),
     ("CONGRUENT_DEVICE_RUSTC", "the rustc that `congruent-build` compiles kernels with"),
     ("CONGRUENT_PTXAS", "the ptxas that `congruent-build` assembles with"),
 ];

@@ -203,6 +203,13 @@ impl Loaded {
         // SAFETY: the module is loaded, and the name ends with a null.
         let raw = unsafe { result::module::get_function(self.raw, name) };
         let raw = raw.map_err(CudaError::of("cuModuleGetFunction"))?;
+        // Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide, "Lazy
+        // Loading"). For older drivers, `congruent run` says CUDA_MODULE_LOADING=EAGER.
+        // SAFETY: a function of a module that is loaded.
+        match unsafe { Driver::get()?.func_load(raw) } {
+            Ok(()) | Err(CudaError::MissingSymbol { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
         // SAFETY: a function of a module that is loaded.
         let most = unsafe { result::function::get_function_attribute(raw, attribute) };
