@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 9] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
     (
