@@ -119,6 +119,9 @@ impl Context {
     ///
     /// cudarc's own way to do this returns errors of earlier calls, which would be taken for this call's.
     pub(super) fn enter(&self) -> Result<&'static Driver, CudaError> {
+        // Nor is the next call of cudarc's to return them: they are of its streams and events that could not be destroyed, and
+        // those are gone either way.
+        let _of_what_is_gone = self.primary.check_err();
         // SAFETY: the context is alive, because `primary` keeps it.
         unsafe { self.driver.ctx_set_current(self.primary.cu_ctx()) }?;
         Ok(self.driver)

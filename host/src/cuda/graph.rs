@@ -37,7 +37,7 @@ impl CudaRunner {
         let executable = unsafe {
             let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             destroy(graph);
-            made.map_err(CudaError::of("cuGraphInstantiate"))?
+            made.map_err(CudaError::of("cuGraphInstantiateWithFlags"))?
         };
         Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), device: Arc::clone(device) })
     }

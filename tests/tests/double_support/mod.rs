@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent::device::{Kernel, abi};
+use congruent::{LaunchError, Stream, World};
 use congruent_cuda_double::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
@@ -128,4 +129,10 @@ pub(crate) fn calls() -> Vec<(&'static str, u64)> {
         unsafe { calls(name.as_ptr()) }
     };
     names().map(|name| (name, count(name))).filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// The default stream of a PE's device, as another library of the process would have it.
+pub(crate) fn borrow_default(world: &World) -> Result<Stream, LaunchError> {
+    // SAFETY: the default stream lives as long as its context, and nobody captures it.
+    unsafe { world.borrow_stream(std::ptr::null_mut()) }
 }
