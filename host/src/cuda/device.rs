@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::agree::gather;
 use super::driver::Driver;
@@ -220,6 +220,12 @@ impl Device {
     /// Makes the context the calling thread's, as calls about memory and launches need it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         self.context.enter().map(|_| ())
+    }
+
+    /// A new stream of the context.
+    pub(super) fn new_stream(&self) -> Result<Arc<CudaStream>, CudaError> {
+        self.bind()?;
+        self.context.primary.new_stream().map_err(CudaError::of("cuStreamCreate"))
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.

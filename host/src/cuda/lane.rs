@@ -41,8 +41,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 impl Lane {
     /// A stream of our own.
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
-        let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
-        Ok(Self::on(device, Queue::Own(stream)))
+        Ok(Self::on(device, Queue::Own(device.new_stream()?)))
     }
 
     /// A stream of somebody else's, which the caller knows to be of the device's context, and to live as long as this.

@@ -38,6 +38,8 @@ pub(crate) const GRAPHS: Scenario = Scenario { settings: "", environment: ROOM, 
 /// Each PE has a device, because the default stream is one for all PEs of a process on a device.
 pub(crate) const STREAMS: Scenario = Scenario { settings: "devices=2", environment: &GROWS, program: streams };
 pub(crate) const GROWTH: Scenario = Scenario { settings: "", environment: &GROWS, program: growth };
+pub(crate) const CHECKED: Scenario =
+    Scenario { settings: "", environment: &[ROOM[0], ("CONGRUENT_CHECK", "1")], program: checked };
 pub(crate) const MULTICAST: Scenario = Scenario {
     settings: "devices=2,multicast=1",
     environment: &[GROWS[0], GROWS[1], ("CONGRUENT_NVLS_ENABLE", "1")],
@@ -235,4 +237,36 @@ fn multicast(world: &mut World) -> Result<(), Error> {
     world.reclaim()?;
     world.reclaim()?;
     Ok(world.barrier()?)
+}
+
+/// Graphs whose collectives are compared: one that is the same on all PEs, and then one that is not.
+fn checked(world: &mut World) -> Result<(), Error> {
+    let (numbers, sums) = (world.alloc::<u64>(COUNT)?, world.alloc::<u64>(COUNT)?);
+    let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let pe = world.pe().raw();
+    numbers.write(0, &[1; COUNT])?;
+    let all_reduce = |count: usize| {
+        let (sums, numbers) = (sums.view().slice(..count), numbers.view().slice(..count));
+        world.capture(&stream, |stream| comm.all_reduce(stream, sums, numbers, Op::Sum))
+    };
+    let same = all_reduce(COUNT)?;
+    for _ in 0..5 {
+        same.launch(&stream)?;
+        comm.all_reduce(&stream, sums.view(), sums.view(), Op::Max)?;
+        same.launch(&stream)?;
+    }
+    world.synchronize(&stream)?;
+    let mut found = vec![0; COUNT];
+    sums.read(0, &mut found)?;
+    assert_eq!(found, [u64::from(NPES); COUNT]);
+    say(&format!("PE {pe} REPLAYED"));
+    let other = all_reduce(COUNT - pe as usize)?;
+    sums.write(0, &[7; COUNT])?;
+    world.barrier()?;
+    other.launch(&stream)?;
+    let ended = world.synchronize(&stream);
+    assert!(ended.is_err(), "nobody compared");
+    sums.read(0, &mut found)?;
+    assert_eq!(found, [7; COUNT], "data has moved");
+    Ok(ended?)
 }
