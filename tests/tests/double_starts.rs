@@ -219,7 +219,7 @@ fn a_grid_that_does_not_fit_is_not_launched() {
     assert!(outcome("one multiprocessor", &end).is_right(), "{end:?}");
 }
 
-/// A graph in checked mode compares at every launch, and one that differs is told to all before any data moves.
+/// A graph in checked mode compares at every launch, and one that differs is told to all.
 #[test]
 fn a_graph_in_checked_mode_is_compared_at_every_launch() {
     const TEST: &str = "a_graph_in_checked_mode_is_compared_at_every_launch";
