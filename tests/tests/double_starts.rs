@@ -12,7 +12,7 @@ use std::process::Command;
 
 use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
 use double_cases::scenarios::{self, EVERYTHING, NPES, everything, meet};
-use double_cases::{PATIENCE, again, job, outcome};
+use double_cases::{Outcome, PATIENCE, again, job, outcome};
 use double_support::{FOLDER, ends};
 use processes::{Port, is_pe, say};
 
@@ -86,7 +86,7 @@ fn what_one_process_lacks_is_told_to_all() {
             take(&mut pes[poor as usize]);
             for (pe, end) in (0..).zip(ends(pes, PATIENCE)) {
                 let case = format!("PE {poor} has {lack}, PE {pe}");
-                let double_cases::Outcome::Refused(why) = outcome(&case, &end) else { panic!("{case}: {end:?}") };
+                let Outcome::Refused(why) = outcome(&case, &end) else { panic!("{case}: {end:?}") };
                 let expected = if pe == poor { format!("KIND {kind}") } else { format!("KIND Peer {poor}") };
                 assert!(end.said.lines().any(|line| line == expected), "{case}: {end:?}");
                 assert!(parts.iter().all(|part| why.contains(part)), "{case}: {why}");
@@ -134,7 +134,7 @@ fn drivers_and_devices_that_are_not_enough_are_refused() {
     cases.push(("little memory", again(TEST, EVERYTHING, "memory=40M"), "OutOfMemory", &more));
     for (lack, command, kind, parts) in cases {
         let end = ends(vec![command], PATIENCE).remove(0);
-        let double_cases::Outcome::Refused(why) = outcome(lack, &end) else { panic!("{lack}: {end:?}") };
+        let Outcome::Refused(why) = outcome(lack, &end) else { panic!("{lack}: {end:?}") };
         // On threads the first error is told, which may be what a PE has heard of another.
         let told = [format!("KIND {kind}"), "KIND Peer 0".to_owned(), "KIND Peer 1".to_owned()];
         assert!(end.said.lines().any(|line| told.iter().any(|told| line == told)), "{lack}: {end:?}");
@@ -164,7 +164,7 @@ fn devices_that_do_not_reach_each_other_are_refused_with_what_to_do() {
     }
     let mut kinds = Vec::new();
     for end in [apart].into_iter().chain(ends(pes, PATIENCE)) {
-        let double_cases::Outcome::Refused(why) = outcome("apart", &end) else { panic!("{end:?}") };
+        let Outcome::Refused(why) = outcome("apart", &end) else { panic!("{end:?}") };
         assert!(PARTS.iter().all(|part| why.contains(part)), "{why}");
         kinds.extend(end.said.lines().find_map(|line| line.strip_prefix("KIND ")).map(str::to_owned));
     }
@@ -227,7 +227,7 @@ fn a_graph_in_checked_mode_is_compared_at_every_launch() {
         return scenarios::run(scenarios::CHECKED);
     }
     let end = ends(vec![again(TEST, scenarios::CHECKED, "")], PATIENCE).remove(0);
-    let double_cases::Outcome::Refused(why) = outcome(TEST, &end) else { panic!("{end:?}") };
+    let Outcome::Refused(why) = outcome(TEST, &end) else { panic!("{end:?}") };
     assert!(why.contains("all-reduce with count 999 where PE") || why.contains("count 1000 where PE"), "{why}");
     for line in ["PE 0 REPLAYED", "PE 1 REPLAYED", "PE 0 FAILED", "PE 1 FAILED"] {
         assert!(end.said.lines().any(|said| said == line), "{line}: {end:?}");
