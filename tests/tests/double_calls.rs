@@ -13,7 +13,7 @@ use std::fs;
 
 use congruent_cuda_double::{built, install, names, without_symbol};
 use congruent_tests::repository;
-use double_cases::scenarios::{self, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario};
+use double_cases::scenarios::{self, ADOPTION, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario};
 use double_cases::{Case, Made, Outcome, PATIENCE, Uses, again, all, job, made_by_process, made_by_threads, outcome};
 use double_support::{End, FOLDER, ends};
 use processes::{Port, is_pe};
@@ -132,6 +132,11 @@ fn every_call_of_growth_fails_once() {
 #[test]
 fn every_call_of_multicast_fails_once() {
     each_fails_on_threads("every_call_of_multicast_fails_once", MULTICAST, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_adoption_fails_once() {
+    each_fails_on_threads("every_call_of_adoption_fails_once", ADOPTION, Some(EVERYTHING));
 }
 
 /// The test of a scenario whose PEs are processes. Each call that `chosen` takes fails, at the use that it gives.
@@ -260,6 +265,15 @@ fn functions_that_streams_need_are_missing_once() {
 }
 
 #[test]
+fn functions_that_adoption_needs_are_missing_once() {
+    each_is_missing_where_it_is_used(
+        "functions_that_adoption_needs_are_missing_once",
+        ADOPTION,
+        &["cuMemGetAddressRange_v2", "cuMemRetainAllocationHandle", "cuMemGetAllocationPropertiesFromHandle"],
+    );
+}
+
+#[test]
 fn functions_that_multicast_needs_are_missing_once() {
     each_is_missing_where_it_is_used(
         "functions_that_multicast_needs_are_missing_once",
@@ -303,11 +317,12 @@ impl Tables {
 /// No call is used that does not fail in one of the tests above, or be looked for in vain.
 #[test]
 fn every_call_that_is_used_fails_in_some_scenario() {
-    const THREADS: [(&str, Scenario); 5] = [
+    const THREADS: [(&str, Scenario); 6] = [
         ("every_call_fails_once_on_threads", EVERYTHING),
         ("every_call_of_graphs_fails_once", GRAPHS),
         ("every_call_of_streams_fails_once", STREAMS),
         ("every_call_of_growth_fails_once", GROWTH),
+        ("every_call_of_adoption_fails_once", ADOPTION),
         ("every_call_of_multicast_fails_once", MULTICAST),
     ];
     let mut made: Made = made_by_process("every_call_fails_once_in_one_of_two_processes", EVERYTHING);

@@ -1,8 +1,8 @@
 //! What the double pretends to be: the environment variable `CONGRUENT_DOUBLE`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,handles=posix,reach=1,
-//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of
-//! it; it may be given several times.
+//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
+//! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
 
 use std::env;
 use std::sync::LazyLock;

@@ -9,7 +9,7 @@ use congruent::collectives::Op;
 use congruent::device::{Group, Signal, Sym, kernels, team_tag};
 use congruent::{Error, Grid, LaunchError, SymVec, World};
 
-use crate::double_support::{borrow_default, calls, declare, entry};
+use crate::double_support::{adopt, borrow_default, calls, declare, entry, foreign_memory};
 use crate::processes::say;
 
 /// A program of two PEs, and the machine that it needs.
@@ -19,7 +19,9 @@ pub(crate) struct Scenario {
     pub(crate) settings: &'static str,
     /// Of congruent.
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    pub(crate) program: fn(&mut World) -> Result<(), Error>,
+    /// Whether another library has memory before there is a world.
+    foreign: bool,
+    program: fn(&mut World) -> Result<(), Error>,
 }
 
 pub(crate) const NPES: u32 = 2;
@@ -33,18 +35,25 @@ const LATE: Duration = Duration::from_millis(20);
 const ROOM: &[(&str, &str)] = &[("CONGRUENT_HEAP", "32M")];
 const GROWS: [(&str, &str); 2] = [("CONGRUENT_HEAP", "8M"), ("CONGRUENT_HEAP_MAX", "24M")];
 
-pub(crate) const EVERYTHING: Scenario = Scenario { settings: "", environment: ROOM, program: everything };
-pub(crate) const GRAPHS: Scenario = Scenario { settings: "", environment: ROOM, program: graphs };
+pub(crate) const EVERYTHING: Scenario =
+    Scenario { settings: "", environment: ROOM, foreign: false, program: everything };
+pub(crate) const GRAPHS: Scenario = Scenario { program: graphs, ..EVERYTHING };
 /// Each PE has a device, because the default stream is one for all PEs of a process on a device.
-pub(crate) const STREAMS: Scenario = Scenario { settings: "devices=2", environment: &GROWS, program: streams };
-pub(crate) const GROWTH: Scenario = Scenario { settings: "", environment: &GROWS, program: growth };
-pub(crate) const CHECKED: Scenario =
-    Scenario { settings: "", environment: &[ROOM[0], ("CONGRUENT_CHECK", "1")], program: checked };
+pub(crate) const STREAMS: Scenario =
+    Scenario { settings: "devices=2", environment: &GROWS, program: streams, ..EVERYTHING };
+pub(crate) const GROWTH: Scenario = Scenario { environment: &GROWS, program: growth, ..EVERYTHING };
+pub(crate) const ADOPTION: Scenario = Scenario { foreign: true, program: adoption, ..GROWTH };
 pub(crate) const MULTICAST: Scenario = Scenario {
     settings: "devices=2,multicast=1",
     environment: &[GROWS[0], GROWS[1], ("CONGRUENT_NVLS_ENABLE", "1")],
     program: multicast,
+    ..EVERYTHING
 };
+pub(crate) const CHECKED: Scenario =
+    Scenario { environment: &[ROOM[0], ("CONGRUENT_CHECK", "1")], program: checked, ..EVERYTHING };
+
+/// Memory of another library's, a piece for each PE. Their numbers are addresses.
+static FOREIGN: LazyLock<Vec<usize>> = LazyLock::new(|| foreign_memory(NPES));
 
 kernels! {
     /// Of blocks that all have to run at once.
@@ -83,6 +92,9 @@ pub(crate) static PTX: LazyLock<PathBuf> =
 pub(crate) fn run(scenario: Scenario) {
     // A process counts its own calls, whatever PE it is.
     let seated = env::var_os("CONGRUENT_PE").is_some();
+    if scenario.foreign {
+        LazyLock::force(&FOREIGN);
+    }
     let program = |world: &mut World| {
         world.barrier()?;
         if world.pe().raw() == 0 || seated {
@@ -217,6 +229,22 @@ fn growth(world: &mut World) -> Result<(), Error> {
     let mut last = [1.0];
     again.read(again.len() - 1, &mut last)?;
     assert_eq!(last, [0.0]);
+    Ok(world.barrier()?)
+}
+
+/// Memory of another library's on the heap.
+fn adoption(world: &mut World) -> Result<(), Error> {
+    let pe = world.pe().raw();
+    let (mine, other) = (world.alloc::<u64>(COUNT)?, world.rank(1 - pe));
+    let theirs = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
+    let stream = world.stream()?;
+    mine.write(0, &[u64::from(pe) + 7; COUNT])?;
+    world.put(&stream, theirs.view().at(other), mine.view())?;
+    world.synchronize(&stream)?;
+    world.barrier()?;
+    let mut found = vec![0; COUNT];
+    theirs.read(0, &mut found)?;
+    assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
     Ok(world.barrier()?)
 }
 
