@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::agree::gather;
 use super::driver::Driver;
@@ -119,6 +119,9 @@ impl Context {
     ///
     /// cudarc's own way to do this returns errors of earlier calls, which would be taken for this call's.
     pub(super) fn enter(&self) -> Result<&'static Driver, CudaError> {
+        // Nor is the next call of cudarc's to return them: they are of its streams and events that could not be destroyed, and
+        // those are gone either way.
+        let _of_what_is_gone = self.primary.check_err();
         // SAFETY: the context is alive, because `primary` keeps it.
         unsafe { self.driver.ctx_set_current(self.primary.cu_ctx()) }?;
         Ok(self.driver)
@@ -217,6 +220,12 @@ impl Device {
     /// Makes the context the calling thread's, as calls about memory and launches need it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         self.context.enter().map(|_| ())
+    }
+
+    /// A new stream of the context.
+    pub(super) fn new_stream(&self) -> Result<Arc<CudaStream>, CudaError> {
+        self.bind()?;
+        self.context.primary.new_stream().map_err(CudaError::of("cuStreamCreate"))
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.

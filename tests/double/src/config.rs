@@ -1,8 +1,8 @@
 //! What the double pretends to be: the environment variable `CONGRUENT_DOUBLE`.
 //!
-//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,handles=posix,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`.
-//! What it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of
-//! it; it may be given several times.
+//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,handles=posix,reach=1,
+//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
+//! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
 
 use std::env;
 use std::sync::LazyLock;
@@ -33,6 +33,8 @@ pub(crate) struct Config {
     /// How memory can be exported: the driver's kinds of handles, of which there may be several. `handles=none`, `posix`, `fabric` or
     /// `both`.
     pub(crate) handles: u32,
+    /// Whether devices reach each other's memory.
+    pub(crate) reach: bool,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -58,6 +60,7 @@ impl Default for Config {
             version: 12080,
             multicast: false,
             handles: POSIX,
+            reach: true,
             faults: Vec::new(),
         }
     }
@@ -85,9 +88,10 @@ fn parse(text: &str) -> Result<Config, String> {
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
             "handles" => config.handles = handles(value)?,
+            "reach" => config.reach = number(key, value, 0..=1)? == 1,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, handles, fail";
+                let known = "devices, sms, memory, capability, version, multicast, handles, reach, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,handles=both,\
+        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,handles=both,reach=0,\
                     fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
@@ -171,6 +175,7 @@ mod tests {
             version: 11040,
             multicast: true,
             handles: POSIX | FABRIC,
+            reach: false,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
