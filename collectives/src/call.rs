@@ -12,6 +12,8 @@ const MEET: usize = 3;
 
 /// Stands in a channel's turn while a call uses it.
 const BUSY: u64 = u64::MAX;
+/// Instead of a turn, where the launch is ending.
+const ENDING: u64 = BUSY - 1;
 
 /// Where in a channel's head the turn and the counts of exchanges and of meetings are.
 const TURN: usize = 0;
@@ -53,8 +55,19 @@ impl<'c, G: Tag> Call<'c, G> {
         let (channel, blocks) = plan.channel_of(ctx.block_index(), ctx.blocks());
         let me = team.me();
         let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(name) });
-        let turn = if group.leader() { ctx.swap(plan.head(channel).elem(TURN).at(me), BUSY) } else { 0 };
+        let take = || match plan.heeds == 1 && ctx.aborted() {
+            true => ENDING,
+            false => ctx.swap(plan.head(channel).elem(TURN).at(me), BUSY),
+        };
+        let turn = match if group.leader() { take() } else { 0 } {
+            // A call that was given up has not given its channel back.
+            BUSY if ctx.aborted() => ENDING,
+            turn => turn,
+        };
         let turn = group.broadcast(turn);
+        if turn == ENDING {
+            ctx.end();
+        }
         if turn == BUSY {
             refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
         }

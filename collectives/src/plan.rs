@@ -173,6 +173,7 @@ impl Shape for Layout {
             protocol: Protocol::Simple as u32,
             first: 0,
             alone: 0,
+            heeds: 0,
         }
     }
 }
@@ -204,6 +205,8 @@ pub struct View {
     /// The slot of block 0, or of the one block that calls.
     first: u32,
     alone: u32,
+    /// Whether a call ends before it touches anything where the launch is ending already.
+    pub(crate) heeds: u32,
 }
 
 impl KernelArg for View {
@@ -227,6 +230,14 @@ impl View {
     #[inline(always)]
     pub const fn alone(self, slot: usize) -> Self {
         Self { first: slot as u32, alone: 1, ..self }
+    }
+
+    /// The same plan, for a launch that does nothing if one before it on its stream has failed. It asks the host's memory, which
+    /// from a GPU takes about as long as a message.
+    #[must_use]
+    #[inline(always)]
+    pub const fn heeding(self) -> Self {
+        Self { heeds: 1, ..self }
     }
 
     /// The same plan, for a launch whose blocks use the slots from `first` on: launches that run at the same time use

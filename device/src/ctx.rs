@@ -112,6 +112,12 @@ impl<'m> Ctx<'m> {
         poll::aborted(self.abi.control)
     }
 
+    /// Ends the kernel of this thread, as a wait does where [`aborted`](Ctx::aborted) holds. The threads of a group end together.
+    #[inline(always)]
+    pub fn end(&self) -> ! {
+        self.lane.exit()
+    }
+
     #[inline(always)]
     #[track_caller]
     fn element<T: Pod>(&self, sym: Sym<T>, i: usize) -> *mut T {

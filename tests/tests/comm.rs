@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 use std::process::Command;
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use congruent::collectives::exchange::Parts;
@@ -299,8 +300,16 @@ fn told(right: Calls, wrong: Calls) -> Vec<(String, Option<FaultKind>)> {
         comm.all_reduce(&stream, floats.view(), floats.view(), Op::Sum)?;
         comm.broadcast(&stream, longs.view(), longs.view(), 1)?;
         world.synchronize(&stream)?;
+        let mine = me as u8 + 1;
+        floats.fill(mine.into());
+        ints.fill(mine.into());
+        longs.fill(mine.into());
+        world.barrier()?;
         let call = if me == 2 { wrong } else { right };
         let ended = call(&mut comm, &stream, &buffers).and_then(|()| Ok(world.synchronize(&stream)?));
+        // Nothing has moved.
+        assert_eq!(floats.to_vec(), [f32::from(mine); 120]);
+        assert_eq!((ints.to_vec(), longs.to_vec()), (vec![mine.into(); 120], vec![mine.into(); 120]));
         Ok(match ended.unwrap_err() {
             LaunchError::World(WorldFailure::Fault(fault)) => (fault.to_string(), Some(fault.kind)),
             other => (other.to_string(), None),
@@ -379,6 +388,31 @@ fn members_that_call_different_things_are_all_told_what_differs() {
     ];
     for (right, wrong, words) in cases {
         assert_told(&told(right, wrong), words);
+    }
+}
+
+/// Calls that a stream has behind one that is given up find its channel taken, and end as it does.
+#[test]
+fn calls_behind_one_that_is_given_up_end_like_it() {
+    for (width, proxied) in MACHINES {
+        let (told, queued) = (Mutex::new(String::new()), Barrier::new(2));
+        let given_up = builder().width(width).proxied(proxied).local(2, |world| {
+            let (comm, stream, floats) = (world.comm(world.team())?, world.stream()?, world.alloc::<f32>(120)?);
+            if comm.rank() == 0 {
+                queued.wait();
+                floats.read(120, &mut [0.0])?;
+            }
+            for _ in 0..3 {
+                comm.all_reduce(&stream, floats.view(), floats.view(), Op::Sum)?;
+            }
+            queued.wait();
+            let ended = world.synchronize(&stream).unwrap_err();
+            *told.lock().unwrap() = ended.to_string();
+            Ok::<_, Error>(world.barrier()?)
+        });
+        assert!(given_up.is_err());
+        let told = told.into_inner().unwrap();
+        assert!(told.contains("gave up") && !told.contains("panicked"), "{told}");
     }
 }
 

@@ -83,9 +83,10 @@ impl Comm {
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
         let (team, target) = (self.team, self.target(stream));
-        let view = self.view(stream, call.protocol)?;
+        let mut view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
         if self.options.check == Some(true) {
+            view = view.heeding();
             let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
             let reduction = call.reduction.map(|(op, reduction)| (op, reduction.datatype()));
             let members = self.size();
@@ -93,7 +94,7 @@ impl Comm {
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
             let one = Target { grid: Grid::new(1, self.grid().threads), ..self.target(stream) };
             let words = description.words();
-            let simple = self.view(stream, Protocol::Simple)?;
+            let simple = self.view(stream, Protocol::Simple)?.heeding();
             one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, simple))?;
         }
         let Call { dst, src, root, .. } = *call;
