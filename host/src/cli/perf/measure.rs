@@ -78,7 +78,8 @@ struct Timed<'a> {
     case: &'a dyn Case,
     row: Row,
     stream: &'a Stream,
-    /// [`CALLS`] rounds, where rounds are launches.
+    /// [`CALLS`] rounds, where rounds are launches. It goes after an exchange, when no PE is within a kernel: a driver may wait for
+    /// the GPU then.
     graph: Option<Graph>,
 }
 
@@ -93,7 +94,7 @@ impl<'a> Timed<'a> {
 
     /// As many rounds, or the next number that can be run.
     fn whole(&self, rounds: u64) -> u64 {
-        if self.graph.is_some() { rounds.next_multiple_of(CALLS) } else { rounds }
+        if self.graph.is_some() { rounds.div_ceil(CALLS).saturating_mul(CALLS) } else { rounds }
     }
 
     fn launch(&self, world: &World, rounds: u64) -> Result<(), Failure> {
