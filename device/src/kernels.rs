@@ -27,17 +27,22 @@ pub struct Module {
 
 /// The arguments of a kernel: a tuple of [`KernelArg`]s.
 pub trait KernelArgs: Copy + Send + Sync + 'static {
+    /// How many bytes each of them has, in their order.
+    #[cfg(not(target_arch = "nvptx64"))]
+    const SIZES: &'static [usize];
+
     /// Whether every symmetric object in them lies inside a heap of this size.
     fn fit(&self, heap_bytes: u64) -> bool;
 
-    /// Where each of them is, in their order: what a driver is given.
+    /// Where each of them is, in their order: what a driver is given. Those without bytes are no parameters of a kernel.
     #[cfg(not(target_arch = "nvptx64"))]
     fn places(&self, visit: impl FnMut(*const core::ffi::c_void));
 
     /// The arguments at such places.
     ///
     /// # Safety
-    /// `place` gives, call by call, readable memory that holds a value of each argument's type in turn, aligned for it.
+    /// `place` gives, call by call, readable memory that holds a value of each argument's type in turn, aligned for it; of types
+    /// without bytes it is not asked.
     #[cfg(not(target_arch = "nvptx64"))]
     unsafe fn at_places(place: impl FnMut() -> *const core::ffi::c_void) -> Self;
 }
@@ -45,6 +50,9 @@ pub trait KernelArgs: Copy + Send + Sync + 'static {
 macro_rules! tuples {
     ($($name:ident)*) => {
         impl<$($name: KernelArg),*> KernelArgs for ($($name,)*) {
+            #[cfg(not(target_arch = "nvptx64"))]
+            const SIZES: &'static [usize] = &[$(size_of::<$name>()),*];
+
             #[allow(non_snake_case, unused_variables, reason = "one macro for every length")]
             fn fit(&self, heap_bytes: u64) -> bool {
                 let ($($name,)*) = self;
@@ -55,14 +63,21 @@ macro_rules! tuples {
             #[allow(non_snake_case, unused_variables, unused_mut, reason = "one macro for every length")]
             fn places(&self, mut visit: impl FnMut(*const core::ffi::c_void)) {
                 let ($($name,)*) = self;
-                $(visit(core::ptr::from_ref($name).cast());)*
+                $(if size_of::<$name>() > 0 {
+                    visit(core::ptr::from_ref($name).cast());
+                })*
             }
 
             #[cfg(not(target_arch = "nvptx64"))]
             #[allow(unused_variables, unused_mut, unused_unsafe, clippy::unused_unit, reason = "one macro for every length")]
             unsafe fn at_places(mut place: impl FnMut() -> *const core::ffi::c_void) -> Self {
-                // SAFETY: the caller's contract; tuple fields are evaluated in their order.
-                unsafe { ($(place().cast::<$name>().read(),)*) }
+                // SAFETY: the caller's contract; tuple fields are evaluated in their order. What has no bytes is nowhere.
+                unsafe {
+                    ($(match size_of::<$name>() {
+                        0 => core::ptr::dangling::<$name>().read(),
+                        _ => place().cast::<$name>().read(),
+                    },)*)
+                }
             }
         }
     };

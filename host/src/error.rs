@@ -6,7 +6,7 @@ use congruent_heap::TeamError;
 
 use crate::WorldFailure;
 use crate::bootstrap::{BootstrapError, ControlError};
-use crate::cuda::CudaError;
+use crate::cuda::{AdoptError, CudaError};
 use crate::select::{Refusal, SelectError};
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
@@ -25,6 +25,9 @@ pub enum Error {
     /// Allocating.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// Adopting memory.
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
     /// Launching.
     #[error(transparent)]
     Launch(#[from] LaunchError),

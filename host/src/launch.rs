@@ -80,7 +80,7 @@ impl Stream {
 
     /// Refuses in a capture what cannot be in one.
     pub(crate) fn not_captured(&self, call: &'static str, why: &'static str) -> Result<(), LaunchError> {
-        if self.runner.is_recording() { Err(LaunchError::InCapture { call, why }) } else { Ok(()) }
+        if self.runner.is_recording()? { Err(LaunchError::InCapture { call, why }) } else { Ok(()) }
     }
 }
 

@@ -38,7 +38,7 @@
 //! | use collectives without a kernel | [`Comm`] |
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
-//! | use another library's streams | [`World::borrow_stream`] |
+//! | use another library's streams and memory | [`World::borrow_stream`], [`World::adopt`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
 //!
@@ -87,7 +87,7 @@ pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
-pub use cuda::{CudaError, CudaVersion};
+pub use cuda::{AdoptError, CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CommError, Error, GrowError, LaunchError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use graph::Graph;

@@ -182,9 +182,9 @@ impl Runner {
     }
 
     /// Whether what it is given now is kept for a graph.
-    pub(crate) fn is_recording(&self) -> bool {
+    pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
         match self {
-            Self::Cpu(queue) => queue.is_recording(),
+            Self::Cpu(queue) => Ok(queue.is_recording()),
             Self::Cuda(runner, _) => runner.lane().is_recording(),
         }
     }

@@ -84,8 +84,13 @@ impl Shared {
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), GrowError> {
         let had = self.heap_bytes.load(Ordering::Acquire);
         self.machine.grow(&self.control, had, bytes)?;
-        self.heap_bytes.store(bytes, Ordering::Release);
+        self.has_grown(bytes);
         Ok(())
+    }
+
+    /// Every heap has `bytes` from here on.
+    pub(crate) fn has_grown(&self, bytes: u64) {
+        self.heap_bytes.store(bytes, Ordering::Release);
     }
 
     pub(crate) fn machine(&self) -> &Machine {

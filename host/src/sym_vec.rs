@@ -9,7 +9,8 @@ use congruent_device::{Element, KernelArg, Pod, Sym};
 use crate::AccessError;
 use crate::shared::Shared;
 
-/// A symmetric object: the same number of elements at the same offset on every PE. Made by [`World::alloc`].
+/// A symmetric object: the same number of elements at the same offset on every PE. Made by [`World::alloc`],
+/// or of memory of somebody else's by [`World::adopt`](crate::World::adopt).
 ///
 /// Kernels are given its [`view`](SymVec::view). Dropping it never communicates: the object is retired, and its memory is
 /// given out again once every PE has retired it and a collective call has told them so.
@@ -18,11 +19,18 @@ use crate::shared::Shared;
 pub struct SymVec<T> {
     sym: Sym<T>,
     shared: Arc<Shared>,
+    /// Whether its room is given out again.
+    retires: bool,
 }
 
 impl<T: Element> SymVec<T> {
     pub(crate) fn new(sym: Sym<T>, shared: Arc<Shared>) -> Self {
-        Self { sym, shared }
+        Self { sym, shared, retires: true }
+    }
+
+    /// One whose room is never given out again.
+    pub(crate) fn kept(sym: Sym<T>, shared: Arc<Shared>) -> Self {
+        Self { sym, shared, retires: false }
     }
 
     /// The object as a kernel argument: `Copy`, the same bits on every PE.
@@ -120,7 +128,9 @@ pub(crate) fn read_own<T: Pod>(shared: &Shared, sym: Sym<T>) -> Vec<T> {
 
 impl<T> Drop for SymVec<T> {
     fn drop(&mut self) {
-        self.shared.retired().retire(self.sym.raw_offset());
+        if self.retires {
+            self.shared.retired().retire(self.sym.raw_offset());
+        }
     }
 }
 

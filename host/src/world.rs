@@ -183,6 +183,15 @@ impl World {
         Ok(self.allocator.alloc(bytes, align)?)
     }
 
+    /// The parts end at `to` since memory was adopted at `from`: gives its offset. What they had before that the allocator did
+    /// not know of, through rounding, is free.
+    pub(crate) fn grown_by_adoption(&mut self, from: u64, to: u64) -> Option<u64> {
+        let had = self.shared.context().heap_bytes;
+        self.allocator.grow(from.checked_sub(had)?);
+        self.shared.has_grown(to);
+        self.allocator.grow_taken(to - from)
+    }
+
     /// Gives back the memory of objects that every PE has dropped, as every collective call does.
     ///
     /// # Collective
@@ -225,7 +234,7 @@ impl World {
 
     /// Compares this collective call with the other PEs', and moves retired objects one step towards reuse: agreed on at
     /// one call, when each PE zeroes its copy; given out again from the next call on, by when every PE has.
-    fn agree(&mut self, what: String) -> Result<(), AllocError> {
+    pub(crate) fn agree(&mut self, what: String) -> Result<(), AllocError> {
         self.shared.check()?;
         self.sequence += 1;
         let retired = if self.shared.is_idle() { self.shared.retired().encode() } else { Retired::new().encode() };

@@ -174,6 +174,21 @@ impl Allocator {
         }
     }
 
+    /// Adds `bytes` bytes at the end, rounded down to whole granules, as one object that is taken already; gives its offset,
+    /// or `None` where that is no granule, or more than offsets there are.
+    pub fn grow_taken(&mut self, bytes: u64) -> Option<u64> {
+        let end = self.base + self.capacity;
+        let bytes = bytes / GRANULE * GRANULE;
+        if bytes == 0 || end.checked_add(bytes).is_none() {
+            return None;
+        }
+        let block = self.blocks.extend_taken(end, bytes);
+        self.capacity += bytes;
+        self.used += bytes;
+        self.live.insert(end, block);
+        Some(end)
+    }
+
     /// Gives back the object that [`alloc`](Self::alloc) placed at `offset`.
     pub fn free(&mut self, offset: u64) -> Result<(), FreeError> {
         let Some(block) = self.live.remove(&offset) else {
@@ -255,6 +270,21 @@ mod tests {
             assert_eq!(heap.stats(), HeapStats { live: 0, used: 0, free: capacity, largest_free: capacity });
         }
         assert_eq!(Allocator::new(128, 4096).shortage(u64::MAX, 1), None);
+    }
+
+    #[test]
+    fn what_is_added_as_taken_is_an_object_at_the_end() {
+        let mut heap = Allocator::new(128, 4096);
+        assert_eq!((heap.grow_taken(GRANULE - 1), heap.grow_taken(u64::MAX)), (None, None));
+        let added = heap.grow_taken(1000).unwrap();
+        assert_eq!((added, heap.size_of(added)), (128 + 4096, Some(896)));
+        assert_eq!(heap.stats(), HeapStats { live: 1, used: 896, free: 4096, largest_free: 4096 });
+        heap.alloc(4096, 1).unwrap();
+        heap.alloc(1, 1).unwrap_err();
+        heap.grow(256);
+        assert_eq!(heap.alloc(256, 1), Ok(added + 896));
+        heap.free(added).unwrap();
+        assert_eq!(heap.alloc(896, 1), Ok(added));
     }
 
     #[test]

@@ -67,3 +67,11 @@ fn multicast() {
     let devices = ("CONGRUENT_DOUBLE", "devices=8,multicast=1".into());
     cuda("multicast", conformance::multicast, &[4], || DRIVER.iter().cloned().chain([devices]).collect());
 }
+
+/// Memory and multicast objects go to the other processes as handles of a fabric.
+#[test]
+fn fabric() {
+    let settings =
+        [("CONGRUENT_DOUBLE", "devices=8,multicast=1,handles=fabric".into()), ("CONGRUENT_NVLS_ENABLE", "1".into())];
+    cuda("fabric", conformance::rma, &[3], || DRIVER.iter().cloned().chain(settings).collect());
+}

@@ -1,341 +1,359 @@
-//! Every call of the driver that a world makes fails, once as its first use and once as its second; every function of
-//! the driver is missing once; and drivers and devices that are not enough. Whatever it is: nothing panics, nobody
-//! waits for ever, and the error says what it was.
+//! Every call of the driver that worlds make fails, and every function of the driver is missing once. Whatever it is: nothing
+//! panics, nobody waits for ever, every PE is told, and the error says what it was.
 //!
-//! The double does not tell which PE makes a call first, so that any PE may be the one that fails.
+//! The double does not tell which PE makes a call first, so that on threads any PE may be the one that fails.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod double_cases;
 mod double_support;
 mod processes;
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
-use std::time::Duration;
 
-use congruent::collectives::Op;
-use congruent::device::{Sym, kernels};
-use congruent::{Error, Grid, LaunchError, World};
-use congruent_cuda_double::{built, install, without_symbol};
-use double_support::{End, FOLDER, calls, declare, ends, entry, on_double};
-use processes::{Port, is_pe, myself, say, seat};
-
-const NPES: u32 = 2;
-const HEAP: u64 = 32 << 20;
-/// How many numbers each PE gives.
-const COUNT: usize = 1000;
-/// Longer than a case may take, on a machine that is busy with other things; most take a tenth of a second.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Processes at once.
-const AT_ONCE: usize = 6;
+use congruent_cuda_double::{built, install, names, without_symbol};
+use congruent_tests::repository;
+use double_cases::scenarios::{self, ADOPTION, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario};
+use double_cases::{Case, Made, Outcome, PATIENCE, Uses, again, all, job, made_by_process, made_by_threads, outcome};
+use double_support::{End, FOLDER, ends};
+use processes::{Port, is_pe};
 
 /// What the driver may say of any call: resources, arguments, and a context that is lost.
 const CODES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"];
 
-kernels! {
-    /// Of blocks that all have to run at once.
-    pub fn meet(block, ctx) {
-        ctx.barrier(block, &ctx.world());
-    }
-
-    /// Fills a PE's numbers.
-    pub fn fill(block, ctx, numbers: Sym<f32>) {
-        for i in congruent::device::Group::strided(block, numbers.len()) {
-            ctx.store(numbers, i, 1.0);
-        }
-    }
-}
-
-/// Everything once: memory, a kernel of the program's own, a collective, and back.
-fn scenario(world: &mut World) -> Result<(), Error> {
-    let (numbers, sums) = (world.alloc::<f32>(COUNT)?, world.alloc::<f32>(COUNT)?);
-    let (comm, stream) = (world.comm(world.team())?, world.stream()?);
-    world.run(&stream, fill, Grid::one(32), (numbers.view(),))?;
-    numbers.write(0, &[2.0])?;
-    world.barrier()?;
-    comm.all_reduce(&stream, sums.view(), numbers.view(), Op::Sum)?;
-    world.synchronize(&stream)?;
-    let mut found = vec![0.0; COUNT];
-    sums.read(0, &mut found)?;
-    assert_eq!((found[0], found[1], found[COUNT - 1]), (4.0, 2.0, 2.0));
-    // No PE leaves before all have read, or one whose reading fails would find nobody to tell.
-    Ok(world.barrier()?)
-}
-
-/// Runs the scenario as the environment says, as one PE or all, and tells what came of it and which calls it made.
-fn run() {
-    match World::builder().heap(HEAP).run(NPES as usize, scenario) {
-        Ok(_) => say("RIGHT"),
-        Err(error) => say(&format!("REFUSED {}", error.to_string().replace('\n', " "))),
-    }
-}
-
 /// Calls that may fail and leave the world as good: they give back what nobody uses any more.
-const FORGIVEN: [&str; 7] = [
+const FORGIVEN: [&str; 11] = [
     "cuDevicePrimaryCtxRelease_v2",
+    "cuEventDestroy_v2",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
     "cuMemAddressFree",
     "cuMemFreeHost",
     "cuMemRelease",
     "cuMemUnmap",
     "cuModuleUnload",
+    "cuMulticastUnbind",
     "cuStreamDestroy_v2",
 ];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
-const TOLD: [(&str, &str); 7] = [
-    ("cuCtxGetCurrent", PRIMARY),
-    ("cuCtxSetCurrent", PRIMARY),
-    ("cuDeviceGet", PRIMARY),
-    ("cuDevicePrimaryCtxRetain", PRIMARY),
-    ("cuInit", PRIMARY),
-    (RESERVE, "no range of"),
-    ("cuMemCreate", "bytes of device memory were asked for"),
+const TOLD: [(&str, &[&str]); 7] = [
+    ("cuCtxGetCurrent", &[PRIMARY, "cuStreamCreate: CUDA_ERROR_", "cuEventCreate: CUDA_ERROR_"]),
+    ("cuCtxSetCurrent", &[PRIMARY]),
+    ("cuDeviceGet", &[PRIMARY]),
+    ("cuDevicePrimaryCtxRetain", &[PRIMARY]),
+    ("cuInit", &[PRIMARY]),
+    (RESERVE, &["no range of"]),
+    ("cuMemCreate", &["bytes of device memory were asked for"]),
 ];
 /// What cudarc does by several calls.
 const PRIMARY: &str = "making the primary context: CUDA_ERROR_";
 /// Processes that cannot have a place for their heaps try another one.
 const RESERVE: &str = "cuMemAddressReserve";
 
-/// This test binary again, with the scenario's kernels, to run one test.
-fn again(test: &str, settings: &str) -> Command {
-    let mut command = on_double(myself(test), settings);
-    command.env("CONGRUENT_PTX", ptx()).env("CONGRUENT_DEADLINE_MS", "5000");
-    command
-}
+/// Functions that are looked up when the driver is loaded, though no scenario calls them: they put failures into words.
+const WORDS: [&str; 2] = ["cuGetErrorName", "cuGetErrorString"];
 
-fn ptx() -> std::path::PathBuf {
-    let path = FOLDER.join("scenario.ptx");
-    if path.exists() { path } else { declare("scenario", &[entry::<meet>(), entry::<fill>()]) }
-}
-
-/// What a process of the scenario made of it.
-#[derive(Debug)]
-enum Outcome {
-    Right,
-    Refused(String),
-}
-
-fn outcome(case: &str, end: &End) -> Outcome {
-    assert!(end.succeeded, "{case}: {end:?}");
-    assert!(!end.said.contains("panicked at"), "{case}: {end:?}");
-    let refused = end.said.lines().find_map(|line| line.strip_prefix("REFUSED "));
-    match refused {
-        Some(why) => Outcome::Refused(why.to_owned()),
-        None if end.said.lines().any(|line| line == "RIGHT") => Outcome::Right,
-        None => panic!("{case}: {end:?}"),
-    }
-}
-
-/// How the processes of some cases end, a few cases at a time.
-fn all(cases: Vec<(String, Vec<Command>)>) -> Vec<(String, Vec<End>)> {
-    let mut done = Vec::new();
-    let mut cases = cases.into_iter().peekable();
-    while cases.peek().is_some() {
-        let some: Vec<_> = cases.by_ref().take(AT_ONCE).collect();
-        let sizes: Vec<_> = some.iter().map(|(case, commands)| (case.clone(), commands.len())).collect();
-        let mut ended = ends(some.into_iter().flat_map(|(_, commands)| commands).collect(), PATIENCE).into_iter();
-        done.extend(sizes.into_iter().map(|(case, many)| (case, ended.by_ref().take(many).collect())));
-    }
-    done
-}
-
-/// The calls that the scenario makes, and how often.
-fn made(end: &End) -> Vec<(String, u64)> {
-    assert!(matches!(outcome("nothing fails", end), Outcome::Right), "{end:?}");
-    let lines = end.said.lines().filter_map(|line| line.strip_prefix("CALLS "));
-    let made = lines.filter_map(|line| line.split_once(' '));
-    made.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect()
-}
+/// Functions that worlds do without where a driver is too old for them: kernels are loaded at their first launch then.
+const SPARED: [&str; 1] = ["cuFuncLoad"];
 
 fn tells_of(text: &str, call: &str) -> bool {
-    let told = TOLD.iter().find(|(name, _)| *name == call);
-    text.contains(call.trim_end_matches("_v2")) || told.is_some_and(|(_, told)| text.contains(told))
+    let told = TOLD.iter().find(|(name, _)| *name == call).map_or(&[][..], |(_, told)| told);
+    text.contains(call.trim_end_matches("_v2")) || told.iter().any(|told| text.contains(told))
 }
 
 /// What is wrong with how a failed call was taken, if something is.
-fn judge(case: &str, call: &str, outcome: Outcome) -> Option<String> {
+fn judge(case: &str, call: &str, outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Right if FORGIVEN.contains(&call) => None,
         Outcome::Right => Some(format!("{case}: nobody noticed")),
-        Outcome::Refused(why) if tells_of(&why, call) => None,
+        Outcome::Refused(why) if tells_of(why, call) => None,
         Outcome::Refused(why) => Some(format!("{case}: the error does not tell of it: {why}")),
     }
 }
 
-fn run_and_count() {
-    run();
-    for (name, count) in calls() {
-        say(&format!("CALLS {name} {count}"));
+/// What is wrong with what the PEs were told that had a world: one of them was let down, and another was not.
+fn disagree(case: &str, ends: &[End]) -> Option<String> {
+    let lines = |word: &str| {
+        let told = |pe: u32| ends.iter().any(|end| end.said.lines().any(|line| line == format!("PE {pe} {word}")));
+        (0..NPES).filter(|pe| told(*pe)).collect::<Vec<_>>()
+    };
+    let (well, failed) = (lines("WELL"), lines("FAILED"));
+    let differ = !failed.is_empty() && failed.len() < NPES as usize;
+    differ.then(|| format!("{case}: PEs {failed:?} failed, and {well:?} did not"))
+}
+
+/// Which uses of a call are to fail: the first and the second, by which something is there already, and the first once there is a
+/// world. A call that another scenario has failed like that fails once, in what this one does.
+fn failures(call: &str, uses: Uses, known: bool) -> Vec<String> {
+    let fail = |(time, code): (u64, &str)| format!("fail={call}:{time}:{code}");
+    let in_world = (uses.all > uses.before && (known || uses.before > 1)).then_some((uses.before + 1, CODES[1]));
+    let first = CODES.map(|code| (1, code)).into_iter().chain((uses.all > 1).then_some((2, CODES[1])));
+    first.filter(|_| !known).chain(in_world).map(fail).collect()
+}
+
+/// The test of a scenario whose PEs are threads. What `known` makes fails in a test of its own.
+fn each_fails_on_threads(test: &str, scenario: Scenario, known: Option<Scenario>) {
+    if is_pe() {
+        return scenarios::run(scenario);
     }
+    let known = known.map(|known| made_by_threads("every_call_fails_once_on_threads", known)).unwrap_or_default();
+    let case = |(call, &uses): (&String, &Uses)| {
+        let fails = failures(call, uses, known.contains_key(call));
+        fails.into_iter().map(|fail| (format!("{call} {fail}"), vec![again(test, scenario, &fail)])).collect::<Vec<_>>()
+    };
+    let cases: Vec<Case> = made_by_threads(test, scenario).iter().flat_map(case).collect();
+    let ended = all(cases);
+    let judged = ended.iter().flat_map(|(case, ends)| {
+        let call = case.split(' ').next().unwrap();
+        [judge(case, call, &outcome(case, &ends[0])), disagree(case, ends)]
+    });
+    let wrong: Vec<_> = judged.flatten().collect();
+    assert!(wrong.is_empty() && ended.len() > 10, "{} of {} cases: {wrong:#?}", wrong.len(), ended.len());
 }
 
 #[test]
 fn every_call_fails_once_on_threads() {
-    const TEST: &str = "every_call_fails_once_on_threads";
-    if is_pe() {
-        return run_and_count();
-    }
-    let made = made(&ends(vec![again(TEST, "")], PATIENCE)[0]);
-    assert!(made.len() > 30, "{made:?}");
-    let mut cases = Vec::new();
-    for (call, count) in &made {
-        let first = CODES.map(|code| (1, code));
-        // What matters of the second use is that something is there already.
-        for (time, code) in first.into_iter().chain((*count > 1).then_some((2, CODES[1]))) {
-            let fail = format!("fail={call}:{time}:{code}");
-            cases.push((format!("{call} {fail}"), vec![again(TEST, &fail)]));
-        }
-    }
-    let ended = all(cases);
-    let judged = ended.iter().filter_map(|(case, ends)| {
-        let call = case.split(' ').next().unwrap();
-        judge(case, call, outcome(case, &ends[0]))
-    });
-    let wrong: Vec<_> = judged.collect();
-    assert!(wrong.is_empty(), "{} of {} cases: {wrong:#?}", wrong.len(), ended.len());
+    each_fails_on_threads("every_call_fails_once_on_threads", EVERYTHING, None);
 }
 
 #[test]
-fn every_call_fails_once_in_one_of_two_processes() {
-    const TEST: &str = "every_call_fails_once_in_one_of_two_processes";
+fn every_call_of_graphs_fails_once() {
+    each_fails_on_threads("every_call_of_graphs_fails_once", GRAPHS, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_streams_fails_once() {
+    each_fails_on_threads("every_call_of_streams_fails_once", STREAMS, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_growth_fails_once() {
+    each_fails_on_threads("every_call_of_growth_fails_once", GROWTH, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_multicast_fails_once() {
+    each_fails_on_threads("every_call_of_multicast_fails_once", MULTICAST, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_adoption_fails_once() {
+    each_fails_on_threads("every_call_of_adoption_fails_once", ADOPTION, Some(EVERYTHING));
+}
+
+/// The test of a scenario whose PEs are processes. Each call that `chosen` takes fails, at the use that it gives.
+fn each_fails_in_a_process(test: &str, scenario: Scenario, chosen: impl Fn(&str, Uses) -> Option<u64>) {
     if is_pe() {
-        return run_and_count();
+        return scenarios::run(scenario);
     }
-    let job = |settings: &str, port: &Port| {
-        (0..NPES).map(|pe| seat(again(TEST, if pe == 1 { settings } else { "" }), port, pe, NPES)).collect::<Vec<_>>()
-    };
-    let port = Port::reserve();
-    let made = made(&ends(job("", &port), PATIENCE)[1]);
-    assert!(made.iter().any(|(name, _)| name == "cuMemImportFromShareableHandle"), "{made:?}");
-    let ports: Vec<Port> = made.iter().map(|_| Port::reserve()).collect();
-    let cases = made.iter().zip(&ports).map(|((call, _), port)| {
-        let fail = format!("fail={call}:1:CUDA_ERROR_INVALID_VALUE");
-        (format!("{call} {fail}"), job(&fail, port))
+    let made = made_by_process(test, scenario);
+    let times: Vec<_> = made.iter().filter_map(|(call, &uses)| Some((call, chosen(call, uses)?))).collect();
+    assert!(times.iter().any(|(name, _)| *name == "cuMemImportFromShareableHandle"), "{made:?}");
+    let ports: Vec<Port> = times.iter().map(|_| Port::reserve()).collect();
+    let cases = times.iter().zip(&ports).map(|((call, time), port)| {
+        let fail = format!("fail={call}:{time}:CUDA_ERROR_INVALID_VALUE");
+        (format!("{call} {fail}"), job(test, scenario, &fail, port))
     });
     let ended = all(cases.collect());
     let mut wrong = Vec::new();
     for (case, ends) in &ended {
         let call = case.split(' ').next().unwrap();
         let (other, failing) = (outcome(case, &ends[0]), outcome(case, &ends[1]));
-        if matches!(other, Outcome::Right) != matches!(failing, Outcome::Right) {
+        if other.is_right() != failing.is_right() {
             wrong.push(format!("{case}: PE 0 {other:?}, PE 1 {failing:?}"));
         }
-        if call != RESERVE || matches!(failing, Outcome::Refused(_)) {
-            wrong.extend(judge(case, call, failing));
+        if call != RESERVE || !failing.is_right() {
+            wrong.extend(judge(case, call, &failing));
         }
+        wrong.extend(disagree(case, ends));
     }
     assert!(wrong.is_empty(), "{} of {} cases: {wrong:#?}", wrong.len(), ended.len());
 }
 
 #[test]
+fn every_call_fails_once_in_one_of_two_processes() {
+    each_fails_in_a_process("every_call_fails_once_in_one_of_two_processes", EVERYTHING, |_, _| Some(1));
+}
+
+/// What differs between processes when heaps grow: memory that is handed over.
+#[test]
+fn every_call_about_memory_fails_once_while_the_heap_of_one_of_two_processes_grows() {
+    each_fails_in_a_process(
+        "every_call_about_memory_fails_once_while_the_heap_of_one_of_two_processes_grows",
+        GROWTH,
+        |call, uses| (call.starts_with("cuMem") && uses.all > uses.before).then_some(uses.before + 1),
+    );
+}
+
+/// And of multicast: objects are handed over, too.
+#[test]
+fn every_call_about_memory_fails_once_in_one_of_two_processes_with_multicast() {
+    each_fails_in_a_process(
+        "every_call_about_memory_fails_once_in_one_of_two_processes_with_multicast",
+        MULTICAST,
+        |call, uses| {
+            let handed = call.starts_with("cuMulticast") || call.contains("ShareableHandle");
+            handed.then_some(if uses.before > 1 { uses.before } else { 1 })
+        },
+    );
+}
+
+/// The processes of a scenario in which a function of the driver is missing.
+fn without(test: &str, scenario: Scenario, name: &str) -> Case {
+    let library = built().unwrap();
+    let (folder, less) = (FOLDER.join(format!("{test}-{name}")), FOLDER.join(format!("{test}-{name}.so")));
+    without_symbol(&library, name, &less).unwrap();
+    install(&folder, &less).unwrap();
+    fs::remove_file(less).unwrap();
+    let mut command = again(test, scenario, "");
+    command.env("LD_LIBRARY_PATH", folder);
+    (name.to_owned(), vec![command])
+}
+
+/// What is wrong with how worlds do without each of these functions.
+fn each_is_missing(test: &str, scenario: Scenario, names: &[&str], right: impl Fn(&str, &End) -> bool) {
+    let cases = names.iter().map(|name| without(test, scenario, name));
+    let ended = all(cases.collect());
+    for name in names {
+        fs::remove_dir_all(FOLDER.join(format!("{test}-{name}"))).unwrap();
+    }
+    let wrong: Vec<_> = ended.iter().filter(|(name, ends)| !right(name, &ends[0])).collect();
+    assert!(wrong.is_empty(), "{} of {} cases: {wrong:#?}", wrong.len(), ended.len());
+}
+
+fn lacks(name: &str, end: &End) -> bool {
+    matches!(outcome(name, end), Outcome::Refused(why) if why.contains(&format!("the CUDA driver has no {name}, ")))
+}
+
+/// A function that is missing is an error where it is used, and nowhere before; those that cudarc calls are looked for first.
+#[test]
 fn every_function_is_missing_once() {
     const TEST: &str = "every_function_is_missing_once";
     if is_pe() {
-        return run_and_count();
+        return scenarios::run(EVERYTHING);
     }
-    let made = made(&ends(vec![again(TEST, "")], PATIENCE)[0]);
-    let library = built().unwrap();
-    let mut wrong = Vec::new();
-    let mut names = congruent_cuda_double::names().peekable();
-    while names.peek().is_some() {
-        let some: Vec<_> = names.by_ref().take(AT_ONCE).collect();
-        let start = |name: &&str| {
-            let folder = FOLDER.join(format!("without-{name}"));
-            let less = FOLDER.join(format!("without-{name}.so"));
-            without_symbol(&library, name, &less).unwrap();
-            install(&folder, &less).unwrap();
-            fs::remove_file(less).unwrap();
-            let mut command = again(TEST, "");
-            command.env("LD_LIBRARY_PATH", folder);
-            command
+    let (made, tables) = (made_by_threads(TEST, EVERYTHING), Tables::read());
+    each_is_missing(TEST, EVERYTHING, &names().collect::<Vec<_>>(), |name, end| {
+        let spared = FORGIVEN.contains(&name) || SPARED.contains(&name);
+        let needed = tables.looked_for.contains(name) || made.contains_key(name) && !spared;
+        if needed { lacks(name, end) } else { outcome(name, end).is_right() }
+    });
+}
+
+/// The test of functions that a world need not have: what uses them is refused, when it does.
+fn each_is_missing_where_it_is_used(test: &str, scenario: Scenario, expected: &[&str]) {
+    if is_pe() {
+        return scenarios::run(scenario);
+    }
+    let (known, tables) = (made_by_threads("every_call_fails_once_on_threads", EVERYTHING), Tables::read());
+    let made = made_by_threads(test, scenario);
+    let own: Vec<_> = names()
+        .filter(|name| made.contains_key(*name) && !known.contains_key(*name) && tables.optional.contains(*name))
+        .collect();
+    assert_eq!(own, expected);
+    each_is_missing(test, scenario, &own, |name, end| {
+        let in_world = end.said.contains("BEFORE ");
+        FORGIVEN.contains(&name) && outcome(name, end).is_right()
+            || lacks(name, end) && in_world == (made[name].before == 0)
+    });
+}
+
+#[test]
+fn functions_that_streams_need_are_missing_once() {
+    each_is_missing_where_it_is_used(
+        "functions_that_streams_need_are_missing_once",
+        STREAMS,
+        &["cuDeviceCanAccessPeer", "cuStreamGetCtx", "cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"],
+    );
+}
+
+#[test]
+fn functions_that_adoption_needs_are_missing_once() {
+    each_is_missing_where_it_is_used(
+        "functions_that_adoption_needs_are_missing_once",
+        ADOPTION,
+        &["cuMemGetAddressRange_v2", "cuMemRetainAllocationHandle", "cuMemGetAllocationPropertiesFromHandle"],
+    );
+}
+
+#[test]
+fn functions_that_multicast_needs_are_missing_once() {
+    each_is_missing_where_it_is_used(
+        "functions_that_multicast_needs_are_missing_once",
+        MULTICAST,
+        &[
+            "cuDeviceCanAccessPeer",
+            "cuMemExportToShareableHandle",
+            "cuMemImportFromShareableHandle",
+            "cuMulticastCreate",
+            "cuMulticastAddDevice",
+            "cuMulticastBindMem",
+            "cuMulticastUnbind",
+            "cuMulticastGetGranularity",
+        ],
+    );
+}
+
+/// The functions of the driver that congruent calls, as its sources have them.
+struct Tables {
+    /// Looked for when the driver is loaded (`host/src/cuda/driver.rs`).
+    looked_for: BTreeSet<String>,
+    /// An error where they are used (`host/src/cuda/calls.rs`).
+    optional: BTreeSet<String>,
+}
+
+impl Tables {
+    fn read() -> Self {
+        let source = |file: &str| fs::read_to_string(repository().join("host/src/cuda").join(file)).unwrap();
+        let names = |text: &str, before: &str, after: char| -> BTreeSet<String> {
+            let rows = text.lines().filter_map(|line| line.trim().split_once(before)?.1.split_once(after));
+            rows.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("cu")).collect()
         };
-        let ended = ends(some.iter().map(start).collect(), PATIENCE);
-        for (name, end) in some.iter().zip(&ended) {
-            fs::remove_dir_all(FOLDER.join(format!("without-{name}"))).unwrap();
-            let needed = made.iter().any(|(call, _)| call == name);
-            match outcome(name, end) {
-                Outcome::Refused(why) if why.contains(&format!("the CUDA driver has no {name}, ")) => {}
-                Outcome::Right if !needed || FORGIVEN.contains(name) => {}
-                other => wrong.push(format!("without {name}: {other:?}")),
-            }
-        }
+        let looked_for = names(&source("driver.rs"), "since(\"", '"');
+        let optional = names(&source("calls.rs"), " = ", ' ');
+        assert!(looked_for.contains("cuInit") && optional.contains("cuMulticastUnbind"), "the tables have moved");
+        let optional = optional.difference(&looked_for).cloned().collect();
+        Self { looked_for, optional }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A world that cannot be made is refused with the reason, and what to do.
+/// No call is used that does not fail in one of the tests above, or be looked for in vain.
 #[test]
-fn drivers_and_devices_that_are_not_enough_are_refused() {
-    const TEST: &str = "drivers_and_devices_that_are_not_enough_are_refused";
-    if is_pe() {
-        return run();
-    }
-    let broken = FOLDER.join("broken");
-    fs::create_dir_all(&broken).unwrap();
-    fs::write(broken.join("libcuda.so.1"), "no library").unwrap();
-    let mut no_library = again(TEST, "");
-    no_library.env("LD_LIBRARY_PATH", broken);
-    let cases: [(&str, Command, &[&str]); 4] = [
-        ("an old driver", again(TEST, "version=11080"), &["for CUDA 11.8, and CUDA 12.0 is needed"]),
-        ("no device", again(TEST, "devices=0"), &["finds no GPU", "CUDA_VISIBLE_DEVICES"]),
-        ("little memory", again(TEST, "memory=40M"), &["of device memory were asked for", "CONGRUENT_HEAP"]),
-        ("no library", no_library, &["libcuda.so.1", "install NVIDIA's driver 525 or newer", "run on the CPU"]),
+fn every_call_that_is_used_fails_in_some_scenario() {
+    const THREADS: [(&str, Scenario); 6] = [
+        ("every_call_fails_once_on_threads", EVERYTHING),
+        ("every_call_of_graphs_fails_once", GRAPHS),
+        ("every_call_of_streams_fails_once", STREAMS),
+        ("every_call_of_growth_fails_once", GROWTH),
+        ("every_call_of_adoption_fails_once", ADOPTION),
+        ("every_call_of_multicast_fails_once", MULTICAST),
     ];
-    let (parts, cases): (Vec<_>, Vec<_>) =
-        cases.into_iter().map(|(case, command, parts)| (parts, (case.to_owned(), vec![command]))).unzip();
-    for ((case, ended), parts) in all(cases).iter().zip(parts) {
-        let Outcome::Refused(why) = outcome(case, &ended[0]) else { panic!("{case}: {ended:?}") };
-        assert!(parts.iter().all(|part| why.contains(part)), "{case}: {why}");
+    let mut made: Made = made_by_process("every_call_fails_once_in_one_of_two_processes", EVERYTHING);
+    for (test, scenario) in THREADS {
+        made.extend(made_by_threads(test, scenario));
     }
+    let made: BTreeSet<_> = made.into_keys().collect();
+    let Tables { looked_for, optional } = Tables::read();
+    let version = "cuDriverGetVersion".to_owned();
+    let used: BTreeSet<_> = looked_for.union(&optional).chain([&version]).cloned().collect();
+    let never: Vec<_> = used.difference(&made).filter(|name| !WORDS.contains(&name.as_str())).collect();
+    assert!(never.is_empty(), "no scenario makes these calls: {never:?}");
+    // cudarc panics where one that it calls is missing.
+    let unknown: Vec<_> = made.difference(&used).collect();
+    assert!(unknown.is_empty(), "nobody looks for these calls before they are made: {unknown:?}");
 }
 
-/// With nothing said of the machine, PEs run on the GPU where there is one that can be used, else on the CPU.
+/// A driver that cannot put a failure into words is told of all the same.
 #[test]
-fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
-    const TEST: &str = "auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu";
+fn a_failure_without_words_names_the_call_and_the_code() {
+    const TEST: &str = "a_failure_without_words_names_the_call_and_the_code";
     if is_pe() {
-        let machines = World::builder().heap(HEAP).local(2, |world| {
-            scenario(world)?;
-            Ok::<_, Error>(world.machine())
-        });
-        return say(&format!("MACHINES {machines:?}"));
+        return scenarios::run(EVERYTHING);
     }
-    // What runs the kernels, by `World::machine`.
-    for (settings, machine) in [("", "cuda, "), ("devices=0", "cpu, "), ("version=11080", "cpu, ")] {
-        for kind in ["auto", ""] {
-            let mut command = again(TEST, settings);
-            match kind {
-                "" => command.env_remove("CONGRUENT_MACHINE"),
-                kind => command.env("CONGRUENT_MACHINE", kind),
-            };
-            let end = ends(vec![command], PATIENCE).remove(0);
-            let said = end.said.lines().find_map(|line| line.strip_prefix("MACHINES ")).map(str::to_owned);
-            let expected = format!("[\"{machine}");
-            assert!(end.succeeded && said.is_some_and(|said| said.contains(&expected)), "{settings}: {end:?}");
-        }
-    }
-}
-
-/// Blocks that wait for each other have to fit, those of all PEs on a device together.
-#[test]
-fn a_grid_that_does_not_fit_is_not_launched() {
-    const TEST: &str = "a_grid_that_does_not_fit_is_not_launched";
-    if is_pe() {
-        let refused = World::builder().heap(HEAP).local(2, |world| {
-            let stream = world.stream()?;
-            // Two blocks of 128 threads with all registers fit on the one multiprocessor: one of each PE.
-            let refused = world.launch(&stream, meet, Grid::new(2, 128), ());
-            assert!(matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1 })), "{refused:?}");
-            // And no block of more than 256 threads on any.
-            let refused = world.launch(&stream, meet, Grid::one(512), ()).unwrap_err();
-            assert!(matches!(refused, LaunchError::TooManyThreads { asked: 512, fits: 256, .. }), "{refused:?}");
-            let said = refused.to_string();
-            assert!(said.contains("256 or fewer") && said.contains("more blocks"), "{said}");
-            world.run(&stream, meet, Grid::one(128), ())?;
-            Ok::<_, Error>(())
-        });
-        refused.unwrap();
-        return say("RIGHT");
-    }
-    let end = ends(vec![again(TEST, "sms=1")], PATIENCE).remove(0);
-    assert!(matches!(outcome("one multiprocessor", &end), Outcome::Right), "{end:?}");
+    let words = WORDS.map(|name| format!("fail={name}:*:CUDA_ERROR_INVALID_VALUE")).join(",");
+    let fail = format!("{words},fail=cuMemMap:1:CUDA_ERROR_INVALID_VALUE");
+    let end = ends(vec![again(TEST, EVERYTHING, &fail)], PATIENCE).remove(0);
+    let Outcome::Refused(why) = outcome(TEST, &end) else { panic!("{end:?}") };
+    assert!(why.contains("cuMemMap: an error without a name (1), which this driver does not explain"), "{why}");
 }

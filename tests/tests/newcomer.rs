@@ -1,74 +1,20 @@
 //! The first hour of somebody new: a kernels crate and a program beside a copy of the repository, as README.md says.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod user_crates;
+
 use std::ffi::OsStr;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::{env, fs};
+use std::fs;
 
 use congruent_build::{DeviceRustc, Ptxas};
 use congruent_tests::{repository, skip};
+use user_crates::{Folder, cargo, run, target};
 
 const FILES: [&str; 4] =
     ["my-kernels/Cargo.toml", "my-kernels/src/lib.rs", "my-program/Cargo.toml", "my-program/src/main.rs"];
 
-/// The newcomer's folder: `my-kernels`, `my-program`, and the repository as `congruent`. Outside the repository, at the same
-/// place in every run of a test, so that cargo knows again what it has built there.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (repository(), test).hash(&mut hasher);
-        let folder = Self(env::temp_dir().join(format!("congruent-newcomer-{:016x}", hasher.finish())));
-        folder.clear();
-        for file in FILES {
-            let copy = folder.0.join(file);
-            fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            fs::copy(repository().join("tests/newcomer").join(file), copy).unwrap();
-        }
-        for package in ["my-kernels", "my-program"] {
-            // Known versions, which are on this machine already.
-            fs::copy(repository().join("Cargo.lock"), folder.0.join(package).join("Cargo.lock")).unwrap();
-        }
-        std::os::unix::fs::symlink(repository(), folder.0.join("congruent")).unwrap();
-        folder
-    }
-
-    fn clear(&self) {
-        // The link itself is removed, not what it leads to. Where there is nothing to remove, that is well.
-        let _ = fs::remove_file(self.0.join("congruent"));
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-/// Where these tests were built, and most of what a newcomer's crates need too.
-fn target() -> PathBuf {
-    let myself = env::current_exe().unwrap();
-    myself.ancestors().nth(3).unwrap().to_path_buf()
-}
-
-/// Runs cargo without the network, and with it only if that fails.
-fn cargo(folder: &Path, arguments: &[&OsStr]) -> Output {
-    let run = |offline: &str| {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(arguments).current_dir(folder).env("CARGO_NET_OFFLINE", offline);
-        // The workspace's own setting, with which the dependencies have been built already.
-        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
-        command.output().unwrap()
-    };
-    let offline = run("true");
-    let done = if offline.status.success() { offline } else { run("false") };
-    assert!(done.status.success(), "cargo {arguments:?}:\n{}", String::from_utf8_lossy(&done.stderr));
-    done
+fn folder(test: &str) -> Folder {
+    Folder::new(test, "tests/newcomer", &FILES, &["my-kernels", "my-program"])
 }
 
 #[test]
@@ -90,14 +36,8 @@ fn the_readme_shows_these_kernels() {
 
 #[test]
 fn the_program_runs_on_two_pes() {
-    let folder = Folder::new("program");
-    let target = target();
-    let run = ["run", "--quiet", "--target-dir"].map(OsStr::new);
-    let done = cargo(&folder.0.join("my-program"), &[&run[..], &[target.as_os_str()]].concat());
-    let said = String::from_utf8_lossy(&done.stdout);
-    let mut lines: Vec<&str> = said.lines().collect();
-    lines.sort_unstable();
-    assert_eq!(lines, ["PE 0 has 2", "PE 1 has 4"]);
+    let folder = folder("program");
+    assert_eq!(run(&folder.join("my-program")), ["PE 0 has 2", "PE 1 has 4"]);
 }
 
 #[test]
@@ -106,8 +46,8 @@ fn the_kernels_compile_to_ptx() {
     if let Err(error) = DeviceRustc::find() {
         return skip(TEST, &error.to_string());
     }
-    let folder = Folder::new("ptx");
-    let kernels = folder.0.join("my-kernels");
+    let folder = folder("ptx");
+    let kernels = folder.join("my-kernels");
     // As `congruent-build build`, for one generation only, and with intermediate files where they stay.
     let tool = ["run", "--quiet", "--package", "congruent-build", "--target-dir"].map(OsStr::new);
     let build = ["--", "build", "--target", "sm_90:ptx84", "--manifest-path"].map(OsStr::new);
@@ -118,7 +58,7 @@ fn the_kernels_compile_to_ptx() {
     let ptx = kernels.join("ptx/my_kernels.sm_90.ptx");
     let text = fs::read_to_string(&ptx).unwrap();
     assert!(text.contains(".visible .entry double("), "the kernel is an entry of the module");
-    assert!(!text.contains(&*folder.0.to_string_lossy()), "the text names no folder of this machine");
+    assert!(!text.contains(&*folder.path().to_string_lossy()), "the text names no folder of this machine");
     let report = congruent_verify::lint_file(&ptx).unwrap();
     assert!(report.is_clean(), "{}", report.render(false));
     match Ptxas::find() {

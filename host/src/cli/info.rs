@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 9] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
     (
@@ -44,6 +44,7 @@ const OTHERS: [(&str, &str); 8] = [
         connections::VARIABLE,
         "hardware queues for the streams of a process on a GPU, 8 unless set; `congruent run` sets it to 32",
     ),
+    ("CUDA_MODULE_LOADING", "when the CUDA driver loads kernels; `congruent run` sets it to EAGER, at once"),
     ("CONGRUENT_DEVICE_RUSTC", "the rustc that `congruent-build` compiles kernels with"),
     ("CONGRUENT_PTXAS", "the ptxas that `congruent-build` assembles with"),
 ];

@@ -270,6 +270,12 @@ fn pid(child: &Child) -> Result<Pid, RunError> {
     pid.ok_or_else(|| system("watching a PE")(io::Error::from(io::ErrorKind::InvalidData)))
 }
 
+/// What the CUDA driver is told unless the user tells it something else. Streams that share a hardware queue would wait for each
+/// other, and 8 queues, the default, are few. Kernels that are loaded at their first launch may have to wait for those of other
+/// PEs.
+const DRIVER_VARIABLES: [(&str, &str); 2] = [(connections::VARIABLE, "32"), ("CUDA_MODULE_LOADING", "EAGER")];
+const _: () = assert!(connections::MOST == 32);
+
 /// The command of one PE: with the job's place in its environment, in a process group of its own, and bound to die with
 /// this thread.
 fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
@@ -280,9 +286,10 @@ fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
         command.env_remove(name);
     }
     command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
-    if std::env::var_os(connections::VARIABLE).is_none() {
-        // Streams that share a hardware queue of a GPU would wait for each other; 8 queues, the default, are few.
-        command.env(connections::VARIABLE, connections::MOST.to_string());
+    for (variable, value) in DRIVER_VARIABLES {
+        if std::env::var_os(variable).is_none() {
+            command.env(variable, value);
+        }
     }
     // A process outside the terminal's own group is stopped when it reads from it.
     if index > 0 || io::stdin().is_terminal() {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUmodule, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, CUstream};
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
@@ -87,6 +87,12 @@ calls! {
     mem_unmap = cuMemUnmap since (10, 2) (address: CUdeviceptr, bytes: usize);
     mem_set_access = cuMemSetAccess since (10, 2)
         (address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    mem_get_address_range = cuMemGetAddressRange_v2 since (3, 2)
+        (start: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
+    mem_retain_allocation_handle = cuMemRetainAllocationHandle since (11, 0)
+        (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
+    mem_get_allocation_properties = cuMemGetAllocationPropertiesFromHandle since (10, 2)
+        (properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
     mem_export = cuMemExportToShareableHandle since (10, 2)
         (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType,
          flags: c_ulonglong);
@@ -107,6 +113,7 @@ calls! {
     module_load_data_ex = cuModuleLoadDataEx since (2, 1)
         (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
          values: *mut *mut c_void);
+    func_load = cuFuncLoad since (12, 4) (function: CUfunction);
 
     stream_get_ctx = cuStreamGetCtx since (9, 2) (stream: CUstream, context: *mut CUcontext);
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)

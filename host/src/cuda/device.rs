@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::agree::gather;
 use super::driver::Driver;
 use super::error::CudaError;
+use super::travel::Travel;
 use crate::bootstrap::Control;
 
 /// What tells one device from all others, also between processes that number them differently.
@@ -118,6 +119,9 @@ impl Context {
     ///
     /// cudarc's own way to do this returns errors of earlier calls, which would be taken for this call's.
     pub(super) fn enter(&self) -> Result<&'static Driver, CudaError> {
+        // Nor is the next call of cudarc's to return them: they are of its streams and events that could not be destroyed, and
+        // those are gone either way.
+        let _of_what_is_gone = self.primary.check_err();
         // SAFETY: the context is alive, because `primary` keeps it.
         unsafe { self.driver.ctx_set_current(self.primary.cu_ctx()) }?;
         Ok(self.driver)
@@ -132,6 +136,8 @@ pub(crate) struct Device {
     uuids: Vec<Uuid>,
     /// The devices that this process sees.
     visible: Vec<Uuid>,
+    /// How memory gets to PEs of other processes.
+    travel: Travel,
 }
 
 impl Device {
@@ -142,10 +148,12 @@ impl Device {
     pub(crate) fn choose(driver: &'static Driver, control: &Control, asked: Option<u32>) -> Result<Self, CudaError> {
         // All PEs are on one host, so a PE's index is its index there.
         let chosen = if control.same_host() { Self::open(driver, asked, control.pe()) } else { Err(CudaError::Apart) };
-        let uuids =
-            gather(control, chosen.as_ref().map_err(Clone::clone).map(|chosen| chosen.properties.uuid.to_vec()))?;
+        let told = |chosen: &Self| [&chosen.properties.uuid[..], &[Travel::ways(&chosen.properties)]].concat();
+        let told = gather(control, chosen.as_ref().map(told).map_err(Clone::clone))?;
         let mut chosen = chosen?;
-        chosen.uuids = uuids.into_iter().map(|uuid| uuid.try_into().unwrap_or_default()).collect();
+        chosen.travel = Travel::common(told.iter().map(|told| told.last().copied().unwrap_or(0)));
+        let uuid = |told: Vec<u8>| told.first_chunk().copied().unwrap_or_default();
+        chosen.uuids = told.into_iter().map(uuid).collect();
         Ok(chosen)
     }
 
@@ -159,7 +167,12 @@ impl Device {
         }
         let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
         let context = Context { driver, primary };
-        Ok(Self { properties, context, uuids: Vec::new(), visible })
+        Ok(Self { properties, context, uuids: Vec::new(), visible, travel: Travel::default() })
+    }
+
+    /// How memory of the job's devices gets to PEs of other processes.
+    pub(super) fn travel(&self) -> Travel {
+        self.travel
     }
 
     /// The driver that the device was found by.
@@ -207,6 +220,12 @@ impl Device {
     /// Makes the context the calling thread's, as calls about memory and launches need it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         self.context.enter().map(|_| ())
+    }
+
+    /// A new stream of the context.
+    pub(super) fn new_stream(&self) -> Result<Arc<CudaStream>, CudaError> {
+        self.bind()?;
+        self.context.primary.new_stream().map_err(CudaError::of("cuStreamCreate"))
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.

@@ -140,6 +140,17 @@ pub enum CudaError {
         /// The most that it can have.
         limit: u64,
     },
+    /// Memory of somebody else's that cannot be part of the heap.
+    #[error(
+        "the memory at {address:#x} cannot be adopted: {reason}; give a whole mapping of cuMemMap, of one cuMemCreate on this PE's \
+         device"
+    )]
+    Foreign {
+        /// Where it is.
+        address: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The PEs are not all on this host, or not of one user.
     #[error("the PEs are on several hosts, or of several users, and cannot share device memory: start all on one host")]
     Apart,
@@ -153,7 +164,8 @@ pub enum CudaError {
     },
     /// A kernel without PTX.
     #[error(
-        "kernel {kernel} has no PTX, which GPUs run: name its crate's module (`kernels! {{ in crate::PTX; ... }}`), or give the          file that congruent-build wrote in CONGRUENT_PTX"
+        "kernel {kernel} has no PTX, which GPUs run: name its crate's module (`kernels! {{ in crate::PTX; ... }}`), or give the \
+         file that congruent-build wrote in CONGRUENT_PTX"
     )]
     NoPtx {
         /// The kernel.
@@ -171,18 +183,20 @@ pub enum CudaError {
     },
     /// PTX that was made of other sources than this program.
     #[error(
-        "the PTX of {module} was built from another version of congruent: kernel {kernel} takes a context of {has} bytes there, \
-         and the host gives {needs}; build it again with congruent-build"
+        "the PTX of {module} was built from other sources than this program: kernel {kernel} takes parameters of {} bytes there, \
+         and the host gives {}; build it again with congruent-build",
+        list(has),
+        list(needs)
     )]
     OtherPtx {
         /// The crate, or the file.
         module: &'static str,
         /// The kernel.
         kernel: &'static str,
-        /// Bytes that the PTX declares.
-        has: usize,
-        /// Bytes that it would have to be.
-        needs: usize,
+        /// Bytes of each parameter that the PTX declares, the context first.
+        has: Vec<usize>,
+        /// Bytes that they would have to be.
+        needs: Vec<usize>,
     },
     /// PTX that the driver's compiler refuses.
     #[error("the driver refuses the PTX of {module} for {arch}: {log}; rebuild it, or install a newer driver")]
@@ -294,6 +308,10 @@ impl CudaError {
     }
 }
 
+fn list(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// What to do about a failed call, by the driver's number for the failure.
 fn advice(code: u32) -> &'static str {
     match code {
@@ -306,6 +324,7 @@ fn advice(code: u32) -> &'static str {
             "the device's context is lost: end this process, and look for the kernel at fault"
         }
         217 | 708 => "choose devices that `nvidia-smi topo -p2p r` shows as OK",
+        800 => "fabric handles need a channel in /dev/nvidia-caps-imex-channels that this user may open",
         801 => "`congruent doctor` tells what the device supports",
         802 | 803 | 804 | 999 => {
             "restart the machine, or its NVIDIA services, so that driver and library are of one version"

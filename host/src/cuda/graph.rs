@@ -37,7 +37,7 @@ impl CudaRunner {
         let executable = unsafe {
             let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             destroy(graph);
-            made.map_err(CudaError::of("cuGraphInstantiate"))?
+            made.map_err(CudaError::of("cuGraphInstantiateWithFlags"))?
         };
         Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), device: Arc::clone(device) })
     }
@@ -59,8 +59,7 @@ impl<'l> Capture<'l> {
     /// Nobody else knows that stream, so nothing can wait for it behind its back, and the mode may be the one that forbids this
     /// thread nothing: the first launch of a kernel loads its module, which the other modes refuse.
     fn begin(lane: &'l Lane) -> Result<Self, CudaError> {
-        lane.device.bind()?;
-        let recorder = lane.device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        let recorder = lane.device.new_stream()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream was just made.
         let begun = unsafe { result::stream::begin_capture(recorder.cu_stream(), mode) };

@@ -2,11 +2,10 @@
 //!
 //! PE `p`'s part is at `base + p * stride` everywhere, on every device that this process's PEs use. A part begins with
 //! the memory that it has now; the addresses after it are kept for growth, up to the stride, so that nothing ever moves.
-//! Parts of other processes come as file descriptors. Where all PEs are threads, they share one mapping, because a
+//! Parts of other processes come as file descriptors or fabric handles. Where all PEs are threads, they share one mapping, because a
 //! process can map an address once only.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,8 +13,8 @@ use super::agree::{agree, gather};
 use super::device::{Context, Device};
 use super::error::CudaError;
 use super::memory::{Allocation, Chunk, Mapped, Range, granularity, taken};
+use super::travel::{Parcel, Travel};
 use crate::bootstrap::Control;
-use crate::shared_memory::hand_over;
 
 /// How many addresses the PEs try before they give up.
 const ATTEMPTS: u32 = 16;
@@ -136,44 +135,82 @@ impl CudaHeap {
         grows.then(|| self.extend(device, control, part_bytes)).transpose()
     }
 
+    /// Collective: maps memory of somebody else's, `needs` bytes at least, behind what the parts have. It is theirs once all PEs
+    /// [`commit`](Self::commit), and keeps what is in it.
+    ///
+    /// All PEs succeed, or all fail for the same cause and the heap is as it was.
+    pub(super) fn adopt(
+        &self,
+        device: &Device,
+        control: &Control,
+        address: u64,
+        needs: u64,
+    ) -> Result<Growth, CudaError> {
+        let found = Allocation::mapped_at(device, address).and_then(|(memory, bytes)| {
+            let short = format!("{bytes} bytes are mapped there, and {needs} are needed");
+            let odd = format!("its {bytes} bytes are no multiple of {}, as parts of heaps are", self.granularity);
+            match bytes as u64 {
+                bytes if bytes < needs => Err(CudaError::Foreign { address, reason: short }),
+                bytes if !bytes.is_multiple_of(self.granularity) => Err(CudaError::Foreign { address, reason: odd }),
+                bytes => Ok((memory, bytes)),
+            }
+        });
+        let (memory, bytes) = agree(control, found)?;
+        let bytes = agreed_size(&gather(control, Ok(bytes.to_le_bytes().to_vec()))?)?;
+        let to_bytes = self.part_bytes().saturating_add(bytes);
+        if to_bytes > self.stride {
+            return Err(CudaError::GrowthLimit { to_bytes, limit: self.stride });
+        }
+        self.map(device, control, to_bytes, Ok(memory), |_| Ok(()))
+    }
+
     /// The parts have what they have grown by. No PE fails from here on.
     pub(super) fn commit(&self, growth: Growth) {
         self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner).extend(growth.parts);
         self.part_bytes.store(growth.part_bytes, Ordering::Release);
     }
 
-    /// Maps what is between the parts' size and `part_bytes`, on every PE.
+    /// Maps new memory between the parts' size and `part_bytes`, on every PE, zeroed before anyone else can see it.
     fn extend(&self, device: &Device, control: &Control, part_bytes: u64) -> Result<Growth, CudaError> {
+        let memory = Allocation::create(device, (part_bytes - self.part_bytes()) as usize);
+        self.map(device, control, part_bytes, memory, Mapped::zero)
+    }
+
+    /// Maps every PE's memory between the parts' size and `part_bytes`, on every PE; each prepares its own first.
+    fn map(
+        &self,
+        device: &Device,
+        control: &Control,
+        part_bytes: u64,
+        memory: Result<Allocation, CudaError>,
+        prepare: impl FnOnce(&Mapped) -> Result<(), CudaError>,
+    ) -> Result<Growth, CudaError> {
         let (context, offset) = (device.keeper(), self.part_bytes());
         let bytes = (part_bytes - offset) as usize;
         let range = &self.mapping.range;
         let address = |pe: u32| range.base() + u64::from(pe) * self.stride + offset;
         let in_process = control.in_process();
         let devices = if in_process { devices(device, self.npes) } else { vec![device.ordinal()] };
-        // What is new is zero before anyone else can see it.
-        let mine = Allocation::create(device, bytes)
+        let mine = memory
             .and_then(|memory| Ok((memory.handle(), Mapped::new(memory, range, address(self.pe), bytes, &devices)?)))
-            .and_then(|(handle, mapped)| mapped.zero().map(|()| (Chunk { offset, bytes, handle }, mapped)));
+            .and_then(|(handle, mapped)| prepare(&mapped).map(|()| (Chunk { offset, bytes, handle }, mapped)));
         // Where all PEs are threads, every one maps its own for all.
         let mine = mine.and_then(|(chunk, mapped)| {
-            let fd = if in_process { None } else { Some(mapped.export()?) };
-            Ok((chunk, mapped, fd))
+            let parcel = if in_process { None } else { Some(mapped.export(device.travel())?) };
+            Ok((chunk, mapped, parcel))
         });
-        let (chunk, mapped, fd) = agree(control, mine)?;
+        let (chunk, mapped, parcel) = agree(control, mine)?;
         let mut parts = vec![mapped];
-        if let Some(fd) = fd {
-            let theirs = hand_over::exchange(control, Some(fd.as_fd()))?;
-            let theirs = theirs.map_err(|error| CudaError::System {
-                doing: "handing device memory to the other PEs",
-                reason: error.to_string(),
-            });
-            let map = |(pe, fd): (u32, OwnedFd)| {
-                let memory = Allocation::import(context, &fd)?;
+        if let Some(parcel) = parcel {
+            let what = "handing device memory to the other PEs";
+            let theirs = device.travel().exchange(control, Some(&parcel), what)?;
+            let map = |(pe, mut parcel): (u32, Parcel)| {
+                let memory = Allocation::import(context, &mut parcel)?;
                 Mapped::new(memory, range, address(pe), bytes, &devices)
             };
-            let all = |fds: Vec<Option<OwnedFd>>| {
-                let fds = (0..).zip(fds).filter_map(|(pe, fd)| Some((pe, fd?)));
-                fds.map(map).collect::<Result<Vec<_>, _>>()
+            let all = |parcels: Vec<Option<Parcel>>| {
+                let parcels = (0..).zip(parcels).filter_map(|(pe, parcel)| Some((pe, parcel?)));
+                parcels.map(map).collect::<Result<Vec<_>, _>>()
             };
             parts.extend(agree(control, theirs.and_then(all))?);
         }
@@ -224,8 +261,9 @@ fn reachable(device: &Device, control: &Control) -> Result<u64, CudaError> {
     if !control.same_host() {
         return Err(CudaError::Apart);
     }
-    if !control.in_process() && !device.properties.posix_handles {
-        let what = "handing memory to another process as a file descriptor";
+    if !control.in_process() && device.travel() == Travel::Nowhere {
+        let what =
+            "handing memory to another process, as a file descriptor or a fabric handle, by all PEs' devices alike,";
         return Err(CudaError::Unsupported { what, device: device.properties.name.clone() });
     }
     for (pe, _) in device.elsewhere() {

@@ -41,8 +41,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 impl Lane {
     /// A stream of our own.
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
-        let stream = device.context().new_stream().map_err(CudaError::of("cuStreamCreate"))?;
-        Ok(Self::on(device, Queue::Own(stream)))
+        Ok(Self::on(device, Queue::Own(device.new_stream()?)))
     }
 
     /// A stream of somebody else's, which the caller knows to be of the device's context, and to live as long as this.
@@ -69,17 +68,16 @@ impl Lane {
     pub(super) fn put(&self, put: impl FnOnce(CUstream) -> Result<(), CudaError>) -> Result<(), CudaError> {
         self.device.bind()?;
         let recorder = self.counts().recorder.clone();
-        put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.cu_stream()))?;
         // What is recorded is not done now, and counts when its graph is launched.
-        if recorder.is_none() && !self.captures_for_others() {
-            self.counts().submitted += 1;
-        }
+        let recorded = recorder.is_some() || self.captures_for_others()?;
+        put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.cu_stream()))?;
+        self.counts().submitted += u64::from(!recorded);
         Ok(())
     }
 
     /// Whether what it is given now is recorded, by a capture of ours or of the stream's owner.
-    pub(crate) fn is_recording(&self) -> bool {
-        self.counts().recorder.is_some() || self.captures_for_others()
+    pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
+        Ok(self.counts().recorder.is_some() || self.captures_for_others()?)
     }
 
     /// What is submitted from here on goes to this stream. False where another one records already.
@@ -97,12 +95,16 @@ impl Lane {
 
     /// Whether its owner captures it. Then it must be left alone: a question about a stream that captures ends the capture (CUDA
     /// Driver API, cuStreamBeginCapture).
-    fn captures_for_others(&self) -> bool {
-        let Queue::Borrowed(_) = self.queue else { return false };
-        // SAFETY: the stream lives, as who borrowed it promised. The legacy stream beside one that captures gives an error, and
-        // is to be left alone as well.
-        let status = unsafe { result::stream::is_capturing(self.raw()) };
-        !matches!(status, Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE))
+    fn captures_for_others(&self) -> Result<bool, CudaError> {
+        let Queue::Borrowed(_) = self.queue else { return Ok(false) };
+        self.device.bind()?;
+        // SAFETY: the stream lives, as who borrowed it promised, and its context is this thread's.
+        match unsafe { result::stream::is_capturing(self.raw()) } {
+            Ok(status) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+            // The legacy stream beside one that captures, which is to be left alone as well.
+            Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => Ok(true),
+            Err(error) => Err(CudaError::of("cuStreamIsCapturing")(error)),
+        }
     }
 
     /// How many launches it was given so far.
@@ -130,7 +132,7 @@ impl Lane {
             counts.submitted
         };
         self.device.bind()?;
-        if self.captures_for_others() {
+        if self.captures_for_others()? {
             return Err(CudaError::Captured);
         }
         // SAFETY: the stream is owned by this lane, or lives as who borrowed it promised, and it does not capture.

@@ -6,17 +6,14 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmulticastObjectProp, CUresult,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
 
 use super::device::{Context, Device};
 use super::error::CudaError;
-
-/// How memory travels between processes.
-pub(super) const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-const NONE: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+use super::travel::{FABRIC, Parcel, Travel};
 
 /// A range of addresses that the driver gives to nobody else in this process.
 pub(super) struct Range {
@@ -112,27 +109,71 @@ impl Allocation {
         Ok(Self { context: context.clone(), handle })
     }
 
-    /// A descriptor that stands for this memory in any process.
-    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
+    /// The memory of somebody else that is mapped at `address`, and how much of it is mapped there.
+    pub(super) fn mapped_at(device: &Device, address: u64) -> Result<(Self, usize), CudaError> {
+        let context = device.keeper();
+        let driver = context.enter()?;
+        let foreign = |reason: String| CudaError::Foreign { address, reason };
+        let (mut handle, mut start, mut bytes) = (0, 0, 0);
+        // SAFETY: the place for the handle is there, and the driver refuses addresses at which it has mapped nothing.
+        let found = unsafe {
+            driver.mem_retain_allocation_handle(&raw mut handle, ptr::with_exposed_provenance_mut(address as usize))
+        };
+        found.map_err(|error| foreign(format!("the driver has no allocation of its own there ({error})")))?;
+        let allocation = Self { context: context.clone(), handle };
+        // SAFETY: the places for both numbers are there.
+        unsafe { driver.mem_get_address_range(&raw mut start, &raw mut bytes, address) }?;
+        if start != address {
+            return Err(foreign(format!(
+                "it is {} bytes behind the start of its mapping",
+                address.wrapping_sub(start)
+            )));
+        }
+        let mut properties = properties(device);
+        // SAFETY: the place for the properties is there, and the handle is the one that was just given.
+        unsafe { driver.mem_get_allocation_properties(&raw mut properties, handle) }?;
+        let (here, place) = (device.ordinal(), properties.location);
+        if place.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE || place.id != here {
+            return Err(foreign(format!("it is of device {}, and this PE computes on device {here}", place.id)));
+        }
+        let (needs, has) = (device.travel().kind().0, properties.requestedHandleTypes.0);
+        if needs & !has != 0 {
+            let made = "cuMemCreate was called without the requestedHandleTypes that take it to other processes";
+            return Err(foreign(format!("{made} ({needs} is needed, {has} was given)")));
+        }
+        Ok((allocation, bytes))
+    }
+
+    /// What stands for this memory in any process.
+    pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {
         let driver = self.context.enter()?;
+        if travel == Travel::Fabric {
+            let mut handle = [0; FABRIC];
+            // SAFETY: a handle of this kind is written as so many bytes (CUDA Driver API, virtual memory management).
+            unsafe { driver.mem_export(handle.as_mut_ptr().cast(), self.handle, travel.kind(), 0) }?;
+            return Ok(Parcel::Fabric(handle));
+        }
         let mut fd: c_int = -1;
-        // SAFETY: a handle of this kind is written as an `int` (CUDA driver API, virtual memory management).
-        unsafe { driver.mem_export((&raw mut fd).cast(), self.handle, POSIX, 0) }?;
+        // SAFETY: a handle of the other kind is written as an `int` (same place); of none, the driver refuses.
+        unsafe { driver.mem_export((&raw mut fd).cast(), self.handle, travel.kind(), 0) }?;
         // SAFETY: the descriptor is new, and whoever exports it closes it (same place).
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // Programs that this process starts have no use for it. It is closed soon in any case.
         let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
-        Ok(fd)
+        Ok(Parcel::File(fd))
     }
 
-    /// The memory that a descriptor of another process stands for.
-    pub(super) fn import(context: &Context, fd: &OwnedFd) -> Result<Self, CudaError> {
+    /// The memory that came from another process.
+    pub(super) fn import(context: &Context, parcel: &mut Parcel) -> Result<Self, CudaError> {
         let driver = context.enter()?;
         let mut handle = 0;
-        let shareable = ptr::without_provenance_mut(fd.as_raw_fd() as usize);
-        // SAFETY: for a handle of this kind the pointer is the descriptor's number (same place), which stays open for the
-        // call; the driver refuses a descriptor that is not its own.
-        unsafe { driver.mem_import(&raw mut handle, shareable, POSIX) }?;
+        let (shareable, travel) = match parcel {
+            // The pointer is the descriptor's number (CUDA Driver API, `cuMemImportFromShareableHandle`).
+            Parcel::File(fd) => (ptr::without_provenance_mut(fd.as_raw_fd() as usize), Travel::Files),
+            Parcel::Fabric(handle) => (handle.as_mut_ptr().cast(), Travel::Fabric),
+        };
+        // SAFETY: it stays what it is for the call; the driver refuses what is not its own.
+        unsafe { driver.mem_import(&raw mut handle, shareable, travel.kind()) }?;
         Ok(Self { context: context.clone(), handle })
     }
 
@@ -202,8 +243,8 @@ impl Mapped {
         unsafe { driver.stream_synchronize(ptr::null_mut()) }
     }
 
-    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
-        self.allocation.export()
+    pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {
+        self.allocation.export(travel)
     }
 
     /// The chunk that it is of the part that begins at `part`, if it is of that part.
@@ -235,7 +276,7 @@ pub(super) fn granularity(device: &Device) -> Result<usize, CudaError> {
 fn properties(device: &Device) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: if device.properties.posix_handles { POSIX } else { NONE },
+        requestedHandleTypes: device.travel().kind(),
         location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.ordinal() },
         win32HandleMetaData: ptr::null_mut(),
         allocFlags: AllocationFlags {

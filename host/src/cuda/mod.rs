@@ -4,6 +4,7 @@
 
 #![allow(clippy::disallowed_types, reason = "a flag between host threads")]
 
+mod adopt;
 mod agree;
 mod borrow;
 mod calls;
@@ -21,9 +22,11 @@ mod module;
 pub(crate) mod monitor;
 mod multicast;
 mod native;
+mod parameters;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod travel;
 mod waits;
 
 use std::mem::ManuallyDrop;
@@ -33,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use congruent_device::abi;
 use cudarc::driver::result;
 
+pub use adopt::AdoptError;
 pub(crate) use device::{Device, Properties};
 pub(crate) use driver::Driver;
 pub use error::{CudaError, CudaVersion};
@@ -47,6 +51,7 @@ use crate::bootstrap::Control;
 use crate::tunables::{Key, TextKey, Tunables};
 use agree::agree;
 use control::ControlBlock;
+use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
 
@@ -134,7 +139,14 @@ impl CudaPe {
     /// Collective: every part has `to_bytes` afterwards, and so have all multicast windows. All PEs succeed, or all fail for the
     /// same cause and nothing has changed.
     pub(crate) fn grow(&self, control: &Control, to_bytes: u64) -> Result<(), CudaError> {
-        let Some(growth) = self.heap.grow(&self.device, control, to_bytes)? else { return Ok(()) };
+        match self.heap.grow(&self.device, control, to_bytes)? {
+            Some(growth) => self.take(control, growth),
+            None => Ok(()),
+        }
+    }
+
+    /// Collective: what every part has grown by is bound to all windows, and theirs.
+    fn take(&self, control: &Control, growth: Growth) -> Result<(), CudaError> {
         if let Ok(windows) = &*self.windows {
             agree(control, windows.bind(growth.chunk())).inspect_err(|_| windows.unbind(growth.chunk()))?;
         }

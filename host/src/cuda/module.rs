@@ -4,18 +4,20 @@ use std::collections::{HashMap, hash_map};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use congruent_device::{Kernel, Module, abi};
+use congruent_device::{Kernel, KernelArgs, Module};
 use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
 use cudarc::driver::{result, sys};
 
 use super::device::Context;
-use super::{CudaError, Device, Driver, files, native};
+use super::{CudaError, Device, Driver, files, native, parameters};
 
 /// A kernel, as a launch names it.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     module: Option<&'static Module>,
     body: native::Body,
+    /// Bytes of each argument after the context.
+    arguments: &'static [usize],
 }
 
 /// The modules that a PE has used: they stay loaded for as long as it is there.
@@ -55,7 +57,7 @@ const LOG: usize = 8192;
 
 impl Entry {
     pub(crate) const fn of<K: Kernel>() -> Self {
-        Self { name: K::NAME, module: K::MODULE, body: native::body::<K> }
+        Self { name: K::NAME, module: K::MODULE, body: native::body::<K>, arguments: K::Args::SIZES }
     }
 }
 
@@ -191,10 +193,7 @@ impl Loaded {
 
     /// The function and the most threads of its blocks.
     fn function(&self, entry: &Entry) -> Result<(usize, u32), CudaError> {
-        let needs = size_of::<abi::Context>();
-        if let Some(has) = context_bytes(self.text, entry.name).filter(|has| *has != needs) {
-            return Err(CudaError::OtherPtx { module: self.name, kernel: entry.name, has, needs });
-        }
+        parameters::check(self.name, self.text, entry.name, entry.arguments)?;
         let name = CString::new(entry.name).unwrap_or_default();
         // SAFETY: the driver double's function is of this type.
         if let Some(register) = unsafe { Driver::get()?.optional::<native::Register>(native::REGISTER) } {
@@ -204,6 +203,13 @@ impl Loaded {
         // SAFETY: the module is loaded, and the name ends with a null.
         let raw = unsafe { result::module::get_function(self.raw, name) };
         let raw = raw.map_err(CudaError::of("cuModuleGetFunction"))?;
+        // Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide, "Lazy
+        // Loading"). For older drivers, `congruent run` says CUDA_MODULE_LOADING=EAGER.
+        // SAFETY: a function of a module that is loaded.
+        match unsafe { Driver::get()?.func_load(raw) } {
+            Ok(()) | Err(CudaError::MissingSymbol { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
         // SAFETY: a function of a module that is loaded.
         let most = unsafe { result::function::get_function_attribute(raw, attribute) };
@@ -241,14 +247,6 @@ fn no_image(module: &'static Module, compute: (u32, u32)) -> CudaError {
     }
 }
 
-/// Bytes of a kernel's first parameter, its context, as PTX declares it.
-fn context_bytes(text: &str, kernel: &str) -> Option<usize> {
-    let (_, parameters) = text.split_once(&format!(".entry {kernel}("))?;
-    let (first, _) = parameters.split_once(']')?;
-    let (_, bytes) = first.split_once("_param_0[")?;
-    bytes.parse().ok()
-}
-
 /// The number of an architecture: 90 for `sm_90`.
 pub(super) fn number(arch: &str) -> Option<u32> {
     arch.strip_prefix("sm_")?.parse().ok()
@@ -263,16 +261,6 @@ mod tests {
     use super::*;
 
     static THREE: Module = Module { name: "three", images: &[("sm_80", "a"), ("sm_100", "c"), ("sm_90", "b")] };
-
-    #[test]
-    fn the_context_of_our_own_kernels_is_as_the_host_has_it() {
-        for (_, text) in congruent_kernels::PTX.images {
-            assert_eq!(context_bytes(text, "all_reduce_ring"), Some(size_of::<abi::Context>()));
-        }
-        assert_eq!(context_bytes(".entry one(\n .param .align 8 .b8 one_param_0[80],\n", "one"), Some(80));
-        assert_eq!(context_bytes(".entry one(\n .param .u64 one_param_0\n)", "one"), None);
-        assert_eq!(context_bytes(".entry two(", "one"), None);
-    }
 
     #[test]
     fn a_gpu_gets_the_images_that_it_can_run_the_newest_first() {

@@ -4,7 +4,6 @@
 //! the context's `multicast`. An object has a device once, so members with a device in common have no window. A number is taken
 //! in all PEs or in none; teams that share no PE and are made together share a number.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
@@ -13,9 +12,9 @@ use super::agree::{agree, gather};
 use super::device::Device;
 use super::error::CudaError;
 use super::heap::CudaHeap;
-use super::memory::{Allocation, Chunk, Mapped, POSIX, Range};
+use super::memory::{Allocation, Chunk, Mapped, Range};
+use super::travel::{Parcel, Travel};
 use crate::bootstrap::Control;
-use crate::shared_memory::hand_over;
 
 /// How many windows there are, the world's included. Switches hold a few dozen multicast objects for all jobs that they serve.
 pub(crate) const WINDOWS: u32 = 16;
@@ -80,11 +79,11 @@ fn granularity(device: &Device, npes: u32, heap_max: u64) -> Result<u64, String>
     if !device.properties.multicast {
         return Err(format!("{name} has no multicast"));
     }
-    if !device.properties.posix_handles {
-        return Err(format!("{name} cannot hand multicast objects over as file descriptors"));
+    if device.travel() == Travel::Nowhere {
+        return Err(format!("{name} and the other PEs' devices have no way in common to hand multicast objects over"));
     }
     let driver = device.keeper().enter().map_err(|error| error.to_string())?;
-    let (mut bytes, properties) = (0, properties(heap_max as usize, npes));
+    let (mut bytes, properties) = (0, properties(device, heap_max as usize, npes));
     let kind = CUmulticastGranularity_flags::CU_MULTICAST_GRANULARITY_MINIMUM;
     // SAFETY: the place for the number is there, and the properties are as the driver's API lays them out.
     let asked = unsafe { driver.multicast_get_granularity(&raw mut bytes, &raw const properties, kind) };
@@ -202,23 +201,20 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
     let (pe, context) = (control.pe(), device.keeper());
     let leader = team.first().copied();
     let made = if leader == Some(pe) {
-        let object = Allocation::multicast(context, &properties(bytes as usize, team.len() as u32));
-        object.and_then(|object| Ok(Some((object.export()?, object))))
+        let object = Allocation::multicast(context, &properties(device, bytes as usize, team.len() as u32));
+        object.and_then(|object| Ok(Some((object.export(device.travel())?, object))))
     } else {
         Ok(None)
     };
     let made = agree(control, made)?;
-    let handed = hand_over::exchange(control, made.as_ref().map(|(fd, _)| fd.as_fd()))?;
-    let handed = handed.map_err(|error| CudaError::System {
-        doing: "handing a multicast object to the other PEs",
-        reason: error.to_string(),
-    });
-    let take = |fds: Vec<Option<OwnedFd>>| match (made, leader) {
+    let what = "handing a multicast object to the other PEs";
+    let handed = device.travel().exchange(control, made.as_ref().map(|(parcel, _)| parcel), what)?;
+    let take = |parcels: Vec<Option<Parcel>>| match (made, leader) {
         (Some((_, object)), _) => Ok(Some(object)),
         (None, None) => Ok(None),
         (None, Some(leader)) => {
-            let fd = fds.into_iter().nth(leader as usize).flatten().ok_or(CudaError::Apart)?;
-            Allocation::import(context, &fd).map(Some)
+            let mut parcel = parcels.into_iter().nth(leader as usize).flatten().ok_or(CudaError::Apart)?;
+            Allocation::import(context, &mut parcel).map(Some)
         }
     };
     let joined = handed.and_then(take).and_then(|object| {
@@ -233,6 +229,7 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
 }
 
 /// An object that holds so many bytes of each of so many devices.
-fn properties(bytes: usize, devices: u32) -> CUmulticastObjectProp {
-    CUmulticastObjectProp { numDevices: devices, size: bytes, handleTypes: POSIX.0.into(), flags: 0 }
+fn properties(device: &Device, bytes: usize, devices: u32) -> CUmulticastObjectProp {
+    let handles = device.travel().kind();
+    CUmulticastObjectProp { numDevices: devices, size: bytes, handleTypes: handles.0.into(), flags: 0 }
 }

@@ -45,13 +45,15 @@ impl CudaRunner {
         // SAFETY: the function is of a module that is loaded, `places` has one entry for each parameter of it (the kernel's own
         // argument types), and what they point to is copied before the call returns. What the kernel does with memory is
         // argued where it does it; the heap stays mapped until the stream is idle.
-        let mut put = |stream| unsafe {
+        let put = |stream| unsafe {
             match self.device.sharing() {
-                1 => result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places),
-                _ => result::launch_kernel(function.raw(), shape.0, shape.1, 0, stream, places),
+                1 => result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
+                    .map_err(CudaError::of("cuLaunchCooperativeKernel")),
+                _ => result::launch_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
+                    .map_err(CudaError::of("cuLaunchKernel")),
             }
         };
-        Ok(self.lane.put(|stream| put(stream).map_err(CudaError::of("cuLaunchKernel")))?)
+        Ok(self.lane.put(put)?)
     }
 
     /// Puts a copy between heaps at the end of the stream. Both ranges are on heaps that this PE reaches.

@@ -1,6 +1,7 @@
 //! The heap on a driver: a GPU's, or the double in `tests/double` by `LD_LIBRARY_PATH`. `cargo test -- --ignored cuda::`
 //! runs these.
 
+mod adopt;
 mod faults;
 mod streams;
 

@@ -88,12 +88,18 @@ impl Blocks {
 
     /// Adds `size` free bytes at `offset`, where the last block ends.
     pub(super) fn extend(&mut self, offset: u64, size: u64) {
+        let more = self.extend_taken(offset, size);
+        self.give_back(more);
+    }
+
+    /// Adds a taken block of `size` bytes at `offset`, where the last one ends.
+    pub(super) fn extend_taken(&mut self, offset: u64, size: u64) -> u32 {
         let last = self.last().unwrap_or(NONE);
         let more = self.insert(offset, size, last, NONE);
         if last != NONE {
             self[last].after = more;
         }
-        self.give_back(more);
+        more
     }
 
     /// The block at the end. Entries without a block have no bytes.

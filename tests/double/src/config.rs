@@ -1,14 +1,15 @@
 //! What the double pretends to be: the environment variable `CONGRUENT_DOUBLE`.
 //!
-//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`.
-//! What it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of
-//! it; it may be given several times.
+//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,handles=posix,reach=1,
+//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
+//! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
 
 use std::env;
 use std::sync::LazyLock;
 
 use cudarc::driver::sys::CUresult;
 
+use crate::vmm::physical::{FABRIC, POSIX};
 use crate::{calls, errors};
 
 /// The variable's name.
@@ -29,6 +30,11 @@ pub(crate) struct Config {
     pub(crate) version: u32,
     /// Whether devices have multicast objects.
     pub(crate) multicast: bool,
+    /// How memory can be exported: the driver's kinds of handles, of which there may be several. `handles=none`, `posix`, `fabric` or
+    /// `both`.
+    pub(crate) handles: u32,
+    /// Whether devices reach each other's memory.
+    pub(crate) reach: bool,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -53,6 +59,8 @@ impl Default for Config {
             capability: (9, 0),
             version: 12080,
             multicast: false,
+            handles: POSIX,
+            reach: true,
             faults: Vec::new(),
         }
     }
@@ -79,9 +87,11 @@ fn parse(text: &str) -> Result<Config, String> {
             "capability" => config.capability = capability(value)?,
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
+            "handles" => config.handles = handles(value)?,
+            "reach" => config.reach = number(key, value, 0..=1)? == 1,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, fail";
+                let known = "devices, sms, memory, capability, version, multicast, handles, reach, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -103,6 +113,16 @@ fn bytes(value: &str) -> Result<u64, String> {
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     number.ok_or_else(|| format!("memory={value}: give bytes, or a number with K, M or G behind it"))
+}
+
+fn handles(value: &str) -> Result<u32, String> {
+    match value {
+        "none" => Ok(0),
+        "posix" => Ok(POSIX),
+        "fabric" => Ok(FABRIC),
+        "both" => Ok(POSIX | FABRIC),
+        _ => Err(format!("handles={value}: give none, posix, fabric or both")),
+    }
 }
 
 fn capability(value: &str) -> Result<(u32, u32), String> {
@@ -144,7 +164,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,\
+        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,handles=both,reach=0,\
                     fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
@@ -154,6 +174,8 @@ mod tests {
             capability: (8, 6),
             version: 11040,
             multicast: true,
+            handles: POSIX | FABRIC,
+            reach: false,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
@@ -171,6 +193,7 @@ mod tests {
             ("memory=lots", "memory=lots"),
             ("memory=99999999999G", "memory="),
             ("capability=9", "like 9.0"),
+            ("handles=win32", "none, posix, fabric or both"),
             ("fail=cuMemCreate", "give it like"),
             ("fail=cuMemAlloc:1:CUDA_ERROR_UNKNOWN", "exports no such function"),
             ("fail=cuMemCreate:0:CUDA_ERROR_UNKNOWN", "from 1"),

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::errors::Outcome;
 use crate::monitor::lock;
+use crate::vmm::physical::{FABRIC, POSIX};
 
 /// Threads that a multiprocessor holds.
 pub(crate) const THREADS_PER_SM: u32 = 2048;
@@ -33,6 +34,8 @@ pub(crate) struct Device {
     pub(crate) memory: u64,
     pub(crate) capability: (u32, u32),
     pub(crate) multicast: bool,
+    /// The kinds of handles that memory can be exported as.
+    handles: u32,
     pub(crate) context: Arc<Context>,
     used: Mutex<u64>,
 }
@@ -45,6 +48,7 @@ impl Device {
             memory: config.memory,
             capability: config.capability,
             multicast: config.multicast,
+            handles: config.handles,
             context: Context::new(ordinal),
             used: Mutex::new(0),
         }
@@ -116,6 +120,8 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self.capability.0),
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self.capability.1),
             (A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, u32::from(self.multicast)),
+            (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, u32::from(self.handles & POSIX != 0)),
+            (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, u32::from(self.handles & FABRIC != 0)),
         ];
         let supported = [
             A::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
@@ -125,7 +131,6 @@ impl Device {
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS,
             A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
-            A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED,

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent::device::{Kernel, abi};
+use congruent::device::{Element, Kernel, abi};
+use congruent::{AdoptError, LaunchError, Stream, SymVec, World};
 use congruent_cuda_double::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
@@ -128,4 +129,48 @@ pub(crate) fn calls() -> Vec<(&'static str, u64)> {
         unsafe { calls(name.as_ptr()) }
     };
     names().map(|name| (name, count(name))).filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// Device memory as another library would have it: so many pieces of 2 MiB on the first device, each mapped by itself, until the
+/// process ends. Their addresses.
+pub(crate) fn foreign_memory(pieces: u32) -> Vec<usize> {
+    const BYTES: usize = 2 << 20;
+    /// `CUmemAllocationProp`: pinned memory of device 0, for descriptors.
+    const PROPERTIES: [u64; 4] = [1 | 1 << 32, 1, 0, 0];
+    /// `CUmemAccessDesc`: device 0 reads and writes.
+    const ACCESS: [u32; 3] = [1, 0, 3];
+    // SAFETY: the library is the double, whose threads start by themselves.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the five have these types (CUDA Driver API), and are given places, sizes and handles that they ask for.
+    unsafe {
+        let init = library.get::<unsafe extern "C" fn(u32) -> u32>("cuInit").unwrap();
+        let reserve =
+            library.get::<unsafe extern "C" fn(*mut u64, usize, usize, u64, u64) -> u32>("cuMemAddressReserve");
+        let create = library.get::<unsafe extern "C" fn(*mut u64, usize, *const u64, u64) -> u32>("cuMemCreate");
+        let map = library.get::<unsafe extern "C" fn(u64, usize, usize, u64, u64) -> u32>("cuMemMap");
+        let allow = library.get::<unsafe extern "C" fn(u64, usize, *const u32, usize) -> u32>("cuMemSetAccess");
+        let (reserve, create, map, allow) = (reserve.unwrap(), create.unwrap(), map.unwrap(), allow.unwrap());
+        assert_eq!(init(0), 0);
+        let piece = |_| {
+            let (mut address, mut handle) = (0, 0);
+            assert_eq!(reserve(&raw mut address, BYTES, 0, 0, 0), 0);
+            assert_eq!(create(&raw mut handle, BYTES, PROPERTIES.as_ptr(), 0), 0);
+            assert_eq!(map(address, BYTES, 0, handle, 0), 0);
+            assert_eq!(allow(address, BYTES, ACCESS.as_ptr(), 1), 0);
+            address as usize
+        };
+        (0..pieces).map(piece).collect()
+    }
+}
+
+/// Adopts memory of [`foreign_memory`].
+pub(crate) fn adopt<T: Element>(world: &mut World, address: usize, len: usize) -> Result<SymVec<T>, AdoptError> {
+    // SAFETY: the memory stays mapped, and nobody else accesses it.
+    unsafe { world.adopt(std::ptr::with_exposed_provenance_mut(address), len) }
+}
+
+/// The default stream of a PE's device, as another library of the process would have it.
+pub(crate) fn borrow_default(world: &World) -> Result<Stream, LaunchError> {
+    // SAFETY: the default stream lives as long as its context, and nobody captures it.
+    unsafe { world.borrow_stream(std::ptr::null_mut()) }
 }

@@ -81,12 +81,14 @@ fn labels_begin_every_line() {
 }
 
 #[test]
-fn pes_have_as_many_hardware_queues_as_there_are_unless_the_user_says_otherwise() {
+fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
     let args = Args { npes: 1, label: false, command: vec!["true".into()] };
     let command = prepare(&args, 0).unwrap();
-    let set = command.get_envs().find(|(name, _)| *name == connections::VARIABLE).and_then(|(_, value)| value);
-    let kept = std::env::var_os(connections::VARIABLE).is_some();
-    assert_eq!(set, (!kept).then_some("32".as_ref()));
+    for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")] {
+        let set = command.get_envs().find(|(name, _)| *name == variable).and_then(|(_, value)| value);
+        let kept = std::env::var_os(variable).is_some();
+        assert_eq!(set, (!kept).then_some(value.as_ref()));
+    }
 }
 
 /// This binary again, as the launcher of a job whose PEs each write their process number and then sleep.

@@ -75,10 +75,10 @@ entry_points! {
         value.set(driver::get()?.device(device)?.attribute(attribute)?)
     }
 
-    /// Whether a device reaches another's memory: all do.
+    /// Whether a device reaches another's memory: all do, or none.
     Driver fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
         let driver = driver::get()?;
         let (device, peer) = (driver.device(device)?, driver.device(peer)?);
-        can.set(c_int::from(device.ordinal != peer.ordinal))
+        can.set(c_int::from(driver.config.reach && device.ordinal != peer.ordinal))
     }
 }

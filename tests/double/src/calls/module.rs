@@ -108,6 +108,11 @@ entry_points! {
         given.set(core::ptr::without_provenance_mut(function as usize))
     }
 
+    /// Loads a function: nothing, as modules are loaded whole.
+    Context fn cuFuncLoad(function: CUfunction) {
+        module::function(function.address()).map(drop)
+    }
+
     /// A variable of a module by its name.
     Context fn cuModuleGetGlobal_v2(at: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char) {
         let (address, size) = module::find(module.address())?.variable(&name.text()?)?;

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUmulticastObjectProp, CUresult};
 
 use crate::entry::entry_points;
 use crate::errors::Outcome;
-use crate::vmm::physical::{self, Properties};
+use crate::vmm::physical::{self, FabricHandle, Properties};
 use crate::vmm::{self, AccessOf, GRANULARITY, multicast};
 use crate::{driver, memory};
 
@@ -93,7 +93,7 @@ entry_points! {
         given.set(GRANULARITY as usize)
     }
 
-    /// A descriptor of physical memory for another process.
+    /// What stands for physical memory in another process.
     Driver fn cuMemExportToShareableHandle(
         given: *mut c_void,
         handle: CUmemGenericAllocationHandle,
@@ -104,17 +104,24 @@ entry_points! {
         if given.is_null() {
             return Err(INVALID);
         }
+        if kind == physical::FABRIC {
+            return given.cast::<FabricHandle>().set(physical::export_to_fabric(handle)?);
+        }
         given.cast::<c_int>().set(physical::export(handle, kind)?)
     }
 
-    /// A handle from a descriptor, which is given in the pointer itself.
+    /// A handle from a descriptor, which is given in the pointer itself, or from a handle of the fabric.
     Driver fn cuMemImportFromShareableHandle(
         given: *mut CUmemGenericAllocationHandle,
-        descriptor: *mut c_void,
+        shareable: *mut c_void,
         kind: c_uint,
     ) {
         given.set(0)?;
-        given.set(physical::import(descriptor.address(), kind)?)
+        given.set(match kind {
+            physical::POSIX => physical::import(shareable.address())?,
+            physical::FABRIC => physical::import_from_fabric(shareable.cast::<FabricHandle>().get()?)?,
+            _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        })
     }
 
     /// A handle of what is mapped at an address.

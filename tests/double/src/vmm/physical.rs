@@ -10,14 +10,22 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::multicast::Multicast;
 use super::{GRANULARITY, Location};
+use crate::config;
 use crate::device::Charge;
 use crate::entry::Plain;
 use crate::errors::Outcome;
 use crate::handles::Table;
 use crate::monitor::lock;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the one way to another process.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, one way to another process.
 pub(crate) const POSIX: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_FABRIC`, the other one.
+pub(crate) const FABRIC: u32 = 8;
+/// `CUmemFabricHandle`: here a process and a descriptor that it keeps open.
+pub(crate) type FabricHandle = [u32; 16];
+
+// SAFETY: integers.
+unsafe impl Plain for FabricHandle {}
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: u32 = 1;
 
@@ -76,9 +84,10 @@ impl Properties {
 }
 
 /// # Errors
-/// `CUDA_ERROR_NOT_SUPPORTED` for other ways of export than a descriptor
+/// `CUDA_ERROR_NOT_SUPPORTED` for ways of export that the devices do not have
 pub(crate) fn check_handle_types(types: u32) -> Outcome {
-    if types & !POSIX == 0 { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) }
+    let known = config::get().map_or(0, |config| config.handles);
+    if types & !known == 0 { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) }
 }
 
 /// New memory, zeroed.
@@ -163,25 +172,45 @@ pub(crate) fn retain(memory: &Arc<Physical>) -> u64 {
 /// `CUDA_ERROR_INVALID_VALUE` if it was not made for that, `CUDA_ERROR_OPERATING_SYSTEM`
 pub(crate) fn export(handle: u64, kind: u32) -> Outcome<i32> {
     let memory = find(handle)?;
-    if kind != POSIX || memory.handle_types & POSIX == 0 {
+    if !matches!(kind, POSIX | FABRIC) || memory.handle_types & kind == 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     let copy = memory.file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
     Ok(copy.into_raw_fd())
 }
 
+/// As [`export`], as a handle of the fabric. It stays good until this process ends.
+///
+/// # Errors
+/// As [`export`]
+pub(crate) fn export_to_fabric(handle: u64) -> Outcome<FabricHandle> {
+    let kept_open = export(handle, FABRIC)?;
+    let mut fabric = [0; 16];
+    fabric[0] = std::process::id();
+    fabric[1] = kept_open.unsigned_abs();
+    Ok(fabric)
+}
+
 /// A handle to memory that was exported, here or in another process. The descriptor stays the caller's.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no descriptor of ours, `CUDA_ERROR_NOT_SUPPORTED` for other kinds
-pub(crate) fn import(descriptor: u64, kind: u32) -> Outcome<u64> {
-    if kind != POSIX {
-        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-    }
-    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+/// `CUDA_ERROR_INVALID_VALUE` for what is no descriptor of ours
+pub(crate) fn import(descriptor: u64) -> Outcome<u64> {
     // Opened anew rather than duplicated: the number comes from outside and may belong to nothing.
-    let path = format!("/proc/self/fd/{descriptor}");
-    let name = fs::read_link(&path).map_err(|_| invalid)?;
+    open(&format!("/proc/self/fd/{descriptor}"))
+}
+
+/// As [`import`], of a handle of the fabric.
+///
+/// # Errors
+/// As [`import`]
+pub(crate) fn import_from_fabric(handle: FabricHandle) -> Outcome<u64> {
+    open(&format!("/proc/{}/fd/{}", handle[0], handle[1]))
+}
+
+fn open(path: &str) -> Outcome<u64> {
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let name = fs::read_link(path).map_err(|_| invalid)?;
     let name = name.to_str().ok_or(invalid)?.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
     let mut parts = name.split('/');
     let mut part = || parts.next().ok_or(invalid);
@@ -190,7 +219,7 @@ pub(crate) fn import(descriptor: u64, kind: u32) -> Outcome<u64> {
     }
     let (kind, number) = (part()?, part()?.parse::<i32>().map_err(|_| invalid)?);
     let handle_types = part()?.parse().map_err(|_| invalid)?;
-    let file = File::options().read(true).write(true).open(&path).map_err(|_| invalid)?;
+    let file = File::options().read(true).write(true).open(path).map_err(|_| invalid)?;
     let bytes = file.metadata().map_err(|_| invalid)?.len();
     let (device, multicast) = match kind {
         "memory" => (number, None),

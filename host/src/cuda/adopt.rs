@@ -1,0 +1,89 @@
+//! Memory of somebody else's that becomes a symmetric object.
+
+use std::any::type_name;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use congruent_device::{Element, Sym};
+
+use super::{CudaError, CudaPe};
+use crate::bootstrap::Control;
+use crate::machine::Machine;
+use crate::{AllocError, SymVec, World};
+
+/// Why memory was not adopted. All PEs hear of the same cause, and the heaps are as they were.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// The call is not alike on all PEs, or the world has failed.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// There is no device whose memory it could be.
+    #[error("the CPU machine adopts no memory: allocate on the heap and copy, or run on a GPU")]
+    NotOnGpu,
+    /// The driver or the memory is not as it must be.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+impl World {
+    /// Makes device memory of somebody else's a symmetric object of `len` elements, without a copy: another library's memory,
+    /// which kernels of all PEs then reach. Each PE gives its own, of the same size, from `cuMemCreate` and mapped by one
+    /// `cuMemMap`; what is in it stays. `cuMemAlloc`'s memory, and so `cudaMalloc`'s, is refused, as it cannot be mapped twice.
+    ///
+    /// The memory stays part of the heap until the world is dropped, also after its owner has given it back; dropping the object
+    /// does not make its room free. It takes addresses that the heap could have grown by: see `CONGRUENT_HEAP_MAX`.
+    ///
+    /// # Collective
+    /// Every PE gives memory for the same type and length.
+    ///
+    /// # Errors
+    /// On the CPU machine; where on any PE the memory is not of its device, not a whole mapping, not exportable to PEs of other
+    /// processes (`requestedHandleTypes`), not of a size in steps of the heap's granularity, or of another size than on PE 0; where
+    /// no addresses are left.
+    ///
+    /// # Safety
+    /// `memory` is the address of device memory that no one accesses otherwise while a kernel or a call of this world does, and
+    /// that is mapped when this is called. Its bytes are valid as elements of `T`.
+    pub unsafe fn adopt<T: Element>(&mut self, memory: *mut c_void, len: usize) -> Result<SymVec<T>, AdoptError> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::TooLarge { len, size: size_of::<T>() })? as u64;
+        self.agree(format!("adopting {len} elements of {} ({} bytes each)", type_name::<T>(), size_of::<T>()))?;
+        if bytes == 0 {
+            return Err(AllocError::Zero.into());
+        }
+        let Machine::Cuda(pe) = self.shared().machine() else { return Err(AdoptError::NotOnGpu) };
+        let (from, to) = pe.adopt(self.shared().control(), memory.expose_provenance() as u64, bytes)?;
+        let offset = self.grown_by_adoption(from, to).ok_or(AllocError::TooLarge { len, size: size_of::<T>() })?;
+        tracing::info!(pe = self.shared().pe(), bytes = to - from, "memory was adopted");
+        Ok(SymVec::kept(Sym::from_raw(offset, len as u64), Arc::clone(self.shared())))
+    }
+}
+
+impl CudaPe {
+    /// Collective: every part has the memory at `address` at its end, from the first offset given to the second.
+    fn adopt(&self, control: &Control, address: u64, needs: u64) -> Result<(u64, u64), CudaError> {
+        let from = self.heap.part_bytes();
+        let growth = self.heap.adopt(&self.device, control, address, needs)?;
+        self.take(control, growth)?;
+        Ok((from, self.heap.part_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, MachineKind};
+
+    #[test]
+    fn the_cpu_machine_adopts_no_memory() {
+        let program = |world: &mut World| {
+            let before = world.heap_stats();
+            // SAFETY: the address is not used on this machine.
+            let refused = unsafe { world.adopt::<u64>(std::ptr::null_mut(), 8) };
+            assert!(matches!(refused, Err(AdoptError::NotOnGpu)), "{refused:?}");
+            assert_eq!(world.heap_stats(), before);
+            Ok::<_, Error>(())
+        };
+        World::builder().machine(MachineKind::Cpu).width(1).heap(16 << 20).local(2, program).unwrap();
+    }
+}

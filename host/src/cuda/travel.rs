@@ -1,0 +1,100 @@
+//! How device memory gets to other processes: as file descriptors, or as handles of an NVLink fabric.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use cudarc::driver::sys::CUmemAllocationHandleType as Kind;
+
+use super::device::Properties;
+use super::error::CudaError;
+use crate::bootstrap::{Control, ControlError};
+use crate::shared_memory::hand_over;
+
+/// The way that all PEs of a job use.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Travel {
+    /// It does not.
+    #[default]
+    Nowhere,
+    /// As descriptors, which sockets pass on within a host.
+    Files,
+    /// As numbers that the fabric knows.
+    Fabric,
+}
+
+/// Memory on its way.
+pub(super) enum Parcel {
+    File(OwnedFd),
+    Fabric([u8; FABRIC]),
+}
+
+/// Bytes of a fabric handle (CUDA Driver API, `CUmemFabricHandle`).
+pub(super) const FABRIC: usize = 64;
+
+impl Travel {
+    /// What one device can, to tell the other PEs.
+    pub(super) fn ways(device: &Properties) -> u8 {
+        u8::from(device.posix_handles) | u8::from(device.fabric_handles) << 1
+    }
+
+    /// What all devices can; descriptors where there is a choice, because they need no service of the fabric's.
+    pub(super) fn common(ways: impl IntoIterator<Item = u8>) -> Self {
+        match ways.into_iter().fold(u8::MAX, |common, ways| common & ways) {
+            common if common & 1 != 0 => Self::Files,
+            common if common & 2 != 0 => Self::Fabric,
+            _ => Self::Nowhere,
+        }
+    }
+
+    /// As the driver names it.
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Nowhere => Kind::CU_MEM_HANDLE_TYPE_NONE,
+            Self::Files => Kind::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            Self::Fabric => Kind::CU_MEM_HANDLE_TYPE_FABRIC,
+        }
+    }
+
+    /// Collective: every PE gives memory or nothing, and gets that of all the others, in PE order, with nothing in its own place.
+    ///
+    /// The inner result is this PE's own; the others learn of a failure here only when they are told.
+    pub(super) fn exchange(
+        self,
+        control: &Control,
+        goods: Option<&Parcel>,
+        what: &'static str,
+    ) -> Result<Result<Vec<Option<Parcel>>, CudaError>, ControlError> {
+        if self == Self::Fabric {
+            let mine = goods.and_then(Parcel::fabric).map_or(&[][..], |handle| handle);
+            let mut all = control.all_gather(mine)?;
+            all[control.pe() as usize].clear();
+            return Ok(Ok(all.into_iter().map(|bytes| bytes.try_into().ok().map(Parcel::Fabric)).collect()));
+        }
+        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd))?;
+        let handed = handed.map(|fds| fds.into_iter().map(|fd| fd.map(Parcel::File)).collect());
+        Ok(handed.map_err(|error| CudaError::System { doing: what, reason: error.to_string() }))
+    }
+}
+
+impl Parcel {
+    fn file(&self) -> Option<&OwnedFd> {
+        if let Self::File(fd) = self { Some(fd) } else { None }
+    }
+
+    fn fabric(&self) -> Option<&[u8; FABRIC]> {
+        if let Self::Fabric(handle) = self { Some(handle) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_can_is_chosen_and_descriptors_first() {
+        assert_eq!(Travel::common([1, 3, 1]), Travel::Files);
+        assert_eq!(Travel::common([3, 3]), Travel::Files);
+        assert_eq!(Travel::common([2, 3]), Travel::Fabric);
+        assert_eq!(Travel::common([1, 2]), Travel::Nowhere);
+        assert_eq!(Travel::common([0]), Travel::Nowhere);
+    }
+}

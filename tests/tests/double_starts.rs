@@ -1,0 +1,240 @@
+//! Worlds on the CUDA machine that cannot be made, by all PEs or by one of them, over the double of its driver: every PE is told why,
+//! and what to do.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod double_cases;
+mod double_support;
+mod processes;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
+use double_cases::scenarios::{self, EVERYTHING, NPES, everything, meet};
+use double_cases::{Outcome, PATIENCE, again, job, outcome};
+use double_support::{FOLDER, ends};
+use processes::{Port, is_pe, say};
+
+/// Where the driver's library is found, and is none.
+fn broken() -> PathBuf {
+    let folder = FOLDER.join("broken");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("libcuda.so.1"), "no library").unwrap();
+    folder
+}
+
+/// What is wrong with a PE, and what all are told: the error's kind there, and parts of its text.
+type Lack = (&'static str, fn(&mut Command), &'static str, &'static [&'static str]);
+
+const LACKS: [Lack; 4] = [
+    (
+        "no library",
+        |pe| _ = pe.env("LD_LIBRARY_PATH", broken()),
+        "NoLibrary",
+        &["libcuda.so.1", "install NVIDIA's driver 525 or newer", "run on the CPU"],
+    ),
+    (
+        "no PTX",
+        |pe| _ = pe.env("CONGRUENT_PTX", "/no/such/file.ptx"),
+        "PtxFile",
+        &["CONGRUENT_PTX names /no/such/file.ptx", "give a file that congruent-build wrote"],
+    ),
+    (
+        "an old driver",
+        |pe| _ = pe.env("CONGRUENT_DOUBLE", "version=11080"),
+        "DriverTooOld",
+        &["for CUDA 11.8, and CUDA 12.0 is needed"],
+    ),
+    (
+        "no device",
+        |pe| _ = pe.env("CONGRUENT_DOUBLE", "devices=0"),
+        "NoDevice",
+        &["finds no GPU", "CUDA_VISIBLE_DEVICES"],
+    ),
+];
+
+/// Says with which error a world cannot be made.
+fn say_kind() {
+    match World::builder().run(NPES as usize, everything) {
+        Ok(_) => say("RIGHT"),
+        Err(error) => {
+            let kind = match &error {
+                Error::Build(BuildError::Cuda(CudaError::Peer { pe, .. })) => format!("Peer {pe}"),
+                Error::Build(BuildError::Cuda(cuda)) => {
+                    format!("{cuda:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+                }
+                other => format!("another error, {other:?}"),
+            };
+            say(&format!("KIND {kind}"));
+            say(&format!("REFUSED {}", error.to_string().replace('\n', " ")));
+        }
+    }
+}
+
+/// What one of two processes lacks, both are told, whichever it is.
+#[test]
+fn what_one_process_lacks_is_told_to_all() {
+    const TEST: &str = "what_one_process_lacks_is_told_to_all";
+    if is_pe() {
+        return say_kind();
+    }
+    for (lack, take, kind, parts) in LACKS {
+        for poor in 0..NPES {
+            let port = Port::reserve();
+            let mut pes = job(TEST, EVERYTHING, "", &port);
+            take(&mut pes[poor as usize]);
+            for (pe, end) in (0..).zip(ends(pes, PATIENCE)) {
+                let case = format!("PE {poor} has {lack}, PE {pe}");
+                let Outcome::Refused(why) = outcome(&case, &end) else { panic!("{case}: {end:?}") };
+                let expected = if pe == poor { format!("KIND {kind}") } else { format!("KIND Peer {poor}") };
+                assert!(end.said.lines().any(|line| line == expected), "{case}: {end:?}");
+                assert!(parts.iter().all(|part| why.contains(part)), "{case}: {why}");
+            }
+        }
+    }
+}
+
+/// With nothing asked for, all do without a GPU that one of them lacks.
+#[test]
+fn without_a_library_on_one_process_all_run_on_the_cpu() {
+    const TEST: &str = "without_a_library_on_one_process_all_run_on_the_cpu";
+    if is_pe() {
+        let machine = World::builder().run(NPES as usize, |world| {
+            everything(world)?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINE {machine:?}"));
+    }
+    let port = Port::reserve();
+    let mut pes = job(TEST, EVERYTHING, "", &port);
+    for pe in &mut pes {
+        pe.env("CONGRUENT_MACHINE", "auto");
+    }
+    pes[1].env("LD_LIBRARY_PATH", broken());
+    for end in ends(pes, PATIENCE) {
+        assert!(end.succeeded && end.said.contains("MACHINE Ok([\"cpu, "), "{end:?}");
+    }
+}
+
+/// A world that cannot be made is refused with the reason, and what to do.
+#[test]
+fn drivers_and_devices_that_are_not_enough_are_refused() {
+    const TEST: &str = "drivers_and_devices_that_are_not_enough_are_refused";
+    if is_pe() {
+        return say_kind();
+    }
+    let mut cases: Vec<(&str, Command, &str, &[&str])> = Vec::new();
+    for (lack, take, kind, parts) in LACKS {
+        let mut command = again(TEST, EVERYTHING, "");
+        take(&mut command);
+        cases.push((lack, command, kind, parts));
+    }
+    let more = ["bytes of device memory were asked for", "CONGRUENT_HEAP"];
+    cases.push(("little memory", again(TEST, EVERYTHING, "memory=40M"), "OutOfMemory", &more));
+    for (lack, command, kind, parts) in cases {
+        let end = ends(vec![command], PATIENCE).remove(0);
+        let Outcome::Refused(why) = outcome(lack, &end) else { panic!("{lack}: {end:?}") };
+        // On threads the first error is told, which may be what a PE has heard of another.
+        let told = [format!("KIND {kind}"), "KIND Peer 0".to_owned(), "KIND Peer 1".to_owned()];
+        assert!(end.said.lines().any(|line| told.iter().any(|told| line == told)), "{lack}: {end:?}");
+        assert!(parts.iter().all(|part| why.contains(part)), "{lack}: {why}");
+    }
+}
+
+/// Devices that cannot reach each other have no heap together, and one of them has.
+#[test]
+fn devices_that_do_not_reach_each_other_are_refused_with_what_to_do() {
+    const TEST: &str = "devices_that_do_not_reach_each_other_are_refused_with_what_to_do";
+    const PARTS: [&str; 3] = ["cannot access the memory of PE", "nvidia-smi topo -p2p r", "CONGRUENT_DEVICE"];
+    if is_pe() {
+        return say_kind();
+    }
+    let command = |device: Option<&str>| {
+        let mut command = again(TEST, EVERYTHING, "devices=2,reach=0");
+        command.envs(device.map(|device| ("CONGRUENT_DEVICE", device)));
+        command
+    };
+    let [apart, together]: [_; 2] = ends(vec![command(None), command(Some("1"))], PATIENCE).try_into().unwrap();
+    assert!(outcome("on one device", &together).is_right(), "{together:?}");
+    let port = Port::reserve();
+    let mut pes = job(TEST, EVERYTHING, "", &port);
+    for pe in &mut pes {
+        pe.env("CONGRUENT_DOUBLE", "devices=2,reach=0");
+    }
+    let mut kinds = Vec::new();
+    for end in [apart].into_iter().chain(ends(pes, PATIENCE)) {
+        let Outcome::Refused(why) = outcome("apart", &end) else { panic!("{end:?}") };
+        assert!(PARTS.iter().all(|part| why.contains(part)), "{why}");
+        kinds.extend(end.said.lines().find_map(|line| line.strip_prefix("KIND ")).map(str::to_owned));
+    }
+    // What a PE finds by itself is told first to itself.
+    assert!(kinds[1..].contains(&"Unreachable".to_owned()), "{kinds:?}");
+}
+
+/// With nothing said of the machine, PEs run on the GPU where there is one that can be used, else on the CPU.
+#[test]
+fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
+    const TEST: &str = "auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu";
+    if is_pe() {
+        let machines = World::builder().local(NPES as usize, |world| {
+            everything(world)?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINES {machines:?}"));
+    }
+    // What runs the kernels, by `World::machine`.
+    for (settings, machine) in [("", "cuda, "), ("devices=0", "cpu, "), ("version=11080", "cpu, ")] {
+        for kind in ["auto", ""] {
+            let mut command = again(TEST, EVERYTHING, settings);
+            match kind {
+                "" => command.env_remove("CONGRUENT_MACHINE"),
+                kind => command.env("CONGRUENT_MACHINE", kind),
+            };
+            let end = ends(vec![command], PATIENCE).remove(0);
+            let said = end.said.lines().find_map(|line| line.strip_prefix("MACHINES ")).map(str::to_owned);
+            let expected = format!("[\"{machine}");
+            assert!(end.succeeded && said.is_some_and(|said| said.contains(&expected)), "{settings}: {end:?}");
+        }
+    }
+}
+
+/// Blocks that wait for each other have to fit, those of all PEs on a device together.
+#[test]
+fn a_grid_that_does_not_fit_is_not_launched() {
+    const TEST: &str = "a_grid_that_does_not_fit_is_not_launched";
+    if is_pe() {
+        let refused = World::builder().local(2, |world| {
+            let stream = world.stream()?;
+            // Two blocks of 128 threads with all registers fit on the one multiprocessor: one of each PE.
+            let refused = world.launch(&stream, meet, Grid::new(2, 128), ());
+            assert!(matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1 })), "{refused:?}");
+            // And no block of more than 256 threads on any.
+            let refused = world.launch(&stream, meet, Grid::one(512), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::TooManyThreads { asked: 512, fits: 256, .. }), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("256 or fewer") && said.contains("more blocks"), "{said}");
+            world.run(&stream, meet, Grid::one(128), ())?;
+            Ok::<_, Error>(())
+        });
+        refused.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=1")], PATIENCE).remove(0);
+    assert!(outcome("one multiprocessor", &end).is_right(), "{end:?}");
+}
+
+/// A graph in checked mode compares at every launch, and one that differs is told to all.
+#[test]
+fn a_graph_in_checked_mode_is_compared_at_every_launch() {
+    const TEST: &str = "a_graph_in_checked_mode_is_compared_at_every_launch";
+    if is_pe() {
+        return scenarios::run(scenarios::CHECKED);
+    }
+    let end = ends(vec![again(TEST, scenarios::CHECKED, "")], PATIENCE).remove(0);
+    let Outcome::Refused(why) = outcome(TEST, &end) else { panic!("{end:?}") };
+    assert!(why.contains("all-reduce with count 999 where PE") || why.contains("count 1000 where PE"), "{why}");
+    for line in ["PE 0 REPLAYED", "PE 1 REPLAYED", "PE 0 FAILED", "PE 1 FAILED"] {
+        assert!(end.said.lines().any(|said| said == line), "{line}: {end:?}");
+    }
+}
