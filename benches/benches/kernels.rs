@@ -46,7 +46,7 @@ fn all(criterion: &mut Criterion) {
     for bytes in [64 << 10, 4 << 20] {
         measure(criterion, &format!("put of {} KiB", bytes >> 10), bytes, kernels::perf_put, |world| {
             let (dst, src) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?);
-            Ok(Box::new(move |rounds| (dst.view(), src.view(), rounds)))
+            Ok(Box::new(move |rounds| (dst.view(), src.view(), 1, rounds)))
         });
         measure(criterion, &format!("all-reduce of {} KiB", bytes >> 10), bytes, kernels::all_reduce_ring, |world| {
             let (dst, src, team) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?, world.team());

@@ -129,7 +129,7 @@ static void all_reduces(const Rank &me) {
 
 #ifdef HAS_DEVICE_API
 
-static const int WARM = 100, TIMED = 1000, THREADS = 512;
+static const int WARM = 100, TIMED = 1000, THREADS = 256;
 /* Elements of 8 bytes of the longest message that `ll_all_reduce` takes: 16 KiB. */
 static const int LONGEST = 2048;
 

@@ -2,7 +2,7 @@
  *
  *   nvshmem_perf PES
  *
- * put_signal_ping_pong_latency: a message to and fro with its signal, by a block of one warp up to 512 bytes and of 512
+ * put_signal_ping_pong_latency: a message to and fro with its signal, by a block of one warp up to 512 bytes and of 256
  * threads above; the time is half a round trip, as `congruent perf ping-pong` counts it (NVSHMEM's own perftest prints
  * the whole). barrier_latency: the barrier of all PEs, by a block. put_bw: puts of a block, with one quiet at the end.
  *
@@ -17,7 +17,7 @@
 #include <csignal>
 #include <unistd.h>
 
-static const int WARM = 50, TIMED = 500, THREADS = 512;
+static const int WARM = 50, TIMED = 500, THREADS = 256;
 static const size_t LONGEST = 64 << 10, BULK = 64 << 20;
 
 struct Meeting {
@@ -100,7 +100,7 @@ static void run(int me, int pes, Meeting *meeting) {
     CHECK_CUDA(cudaMalloc(&took, sizeof *took));
     nvshmem_barrier_all();
 
-    for (int threads = 32; threads <= THREADS; threads *= 16) {
+    for (int threads = 32; threads <= THREADS; threads *= 8) {
         barriers<<<1, threads>>>(took);
         const double us = microseconds(took, TIMED);
         if (me == 0) emit("nvshmem", "barrier_latency", sharing, pes, 1, threads, 0, us, 0);

@@ -106,14 +106,14 @@ impl Ours {
         let n = self.rounds(8);
         tell(Work::PutValue, 8, self.time(n, kernels::perf_put_value, (self.word.view(), n))?);
         tell(Work::FetchAdd, 8, self.time(n, kernels::perf_fetch_add, (self.word.view(), n))?);
-        tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, n))?);
+        tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, 1, n))?);
         let round_trip = self.time(n, kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
         tell(Work::SendRecv, 8, round_trip / 2.0);
         tell(Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
         for bytes in quadrupled(SMALLEST_BULK, max_bytes) {
             let n = self.rounds(bytes);
-            tell(Work::Put, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, n))?);
-            tell(Work::PutBoth, bytes, self.time(n, kernels::perf_put_both, (dst(bytes)?, src(bytes)?, n))?);
+            tell(Work::Put, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, 1, n))?);
+            tell(Work::PutBoth, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, 2, n))?);
         }
         self.all_reduces(quadrupled(4, max_bytes), told)?;
         self.other_collectives(max_bytes, told)

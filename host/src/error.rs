@@ -192,7 +192,10 @@ pub enum LaunchError {
         threads: u32,
     },
     /// More blocks than can run at once; kernels that wait for each other need all of them.
-    #[error("{asked} blocks cannot run at once, {fits} can: launch fewer, or raise CONGRUENT_MAX_BLOCKS")]
+    #[error(
+        "{asked} blocks cannot run at once, {fits} can: launch fewer, or with fewer threads in each, or raise \
+         CONGRUENT_MAX_BLOCKS"
+    )]
     NotCoresident {
         /// Blocks asked for.
         asked: u32,
@@ -200,7 +203,10 @@ pub enum LaunchError {
         fits: u32,
     },
     /// More threads in a block than the kernel runs with.
-    #[error("kernel {kernel} runs with up to {fits} threads in a block, not {asked}; launch fewer")]
+    #[error(
+        "kernel {kernel} runs with up to {fits} threads in a block, not {asked}: its registers have no room for more; \
+         launch {fits} or fewer, and more blocks where the work needs them"
+    )]
     TooManyThreads {
         /// The kernel.
         kernel: &'static str,

@@ -36,6 +36,37 @@ fn every_movement_arrives_at_every_size() {
 }
 
 #[test]
+fn blocks_share_puts_and_gets_of_every_pe() {
+    for operation in ["put", "get"] {
+        for pes in ["2", "3"] {
+            let shape = ["-p", pes, "--all", "--blocks", "3", "-b", "1", "-e", "300K", "-f", "9"];
+            let document = document(&[&[operation][..], &shape].concat());
+            assert_eq!((&document["blocks"], &document["all"]), (&3.into(), &true.into()));
+            assert_eq!(document["out_of_bounds_values"], 0, "{operation} of {pes} PEs");
+            assert!(rows(&document).iter().all(|row| row["wire_bytes"] == row["size"]));
+        }
+        let alone = document(&[operation, "-p", "3", "--blocks", "2", "-b", "1K", "-e", "1K"]);
+        assert_eq!((&alone["all"], &alone["out_of_bounds_values"]), (&false.into(), &0.into()), "{operation}");
+        let said = ended(&mut congruent(&["perf", operation, "--all", "-b", "8", "-e", "8", "-n", "1"])).out;
+        assert!(said.contains("PEs: 4 threads") && said.contains("every PE at once"), "{said}");
+    }
+}
+
+#[test]
+fn calls_of_the_host_are_replayed_as_graphs() {
+    for (operation, blocks) in [("all-reduce", "1"), ("broadcast", "2"), ("all-to-all-v", "1"), ("send-recv", "1")] {
+        let shape = ["--graph", "-p", "3", "--blocks", blocks, "-b", "24", "-e", "9K", "-f", "19"];
+        let document = document(&[&[operation][..], &shape].concat());
+        assert_eq!((&document["mode"], &document["out_of_bounds_values"]), (&"graph".into(), &0.into()), "{operation}");
+        // A graph is 20 rounds, so four become as many.
+        assert!(rows(&document).iter().all(|row| row["out_of_place"]["rounds"] == 20), "{document}");
+    }
+    assert_eq!(document(&["all-reduce", "-e", "8"])["mode"], "kernel");
+    let refused = ended(&mut congruent(&["perf", "barrier", "--graph"]));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+#[test]
 fn the_other_pes_look_on() {
     for operation in ["put", "get", "ping-pong", "put-value", "fetch-add"] {
         let document = document(&[operation, "-p", "3"]);

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use congruent::device::Semaphore;
 use congruent::device::abi::FaultKind;
-use congruent::{BuildError, CudaError, Error, Grid, MachineKind, World, WorldFailure};
+use congruent::{BuildError, CudaError, Error, Grid, MachineKind, Stream, World, WorldFailure};
 use congruent_build::{Builder, Target};
 use congruent_test_kernels::By;
 use congruent_test_kernels::collectives::delay;
 use congruent_test_kernels::signals::posts;
-use congruent_tests::conformance::{self, CONFORMS, cuda_processes, cuda_threads, is_child};
+use congruent_tests::conformance::{self, CONFORMS, MEASURED, cuda_processes, cuda_threads, is_child};
 use congruent_tests::{repository, skip};
 
 /// Why no test can run here, if none can. A GPU that is there and does not work is a failure, not a reason.
@@ -98,6 +98,26 @@ fn a_thousand(world: &mut World) -> Result<(), Error> {
 /// Longer than anything that a job that works takes to end.
 const LATE: Duration = Duration::from_secs(20);
 
+/// From one look at the world or at a stream to the next, where what is between them is measured.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// Looks at the world until it has failed or the stream is idle.
+fn look(world: &World, stream: &Stream) {
+    while world.check().is_ok() && !stream.is_idle() {
+        sleep(LOOK);
+    }
+}
+
+/// Says how long the stream of a PE still runs, from when its host hears that another PE has failed.
+fn tell_how_long(world: &World, stream: &Stream, failure: &str) {
+    let heard = Instant::now();
+    while !stream.is_idle() && heard.elapsed() < LATE {
+        sleep(LOOK);
+    }
+    let (us, pes, pe) = (heard.elapsed().as_secs_f64() * 1e6, world.npes(), world.pe());
+    println!("\n{MEASURED}{us:.1} us from hearing of {failure} to the end of the kernel, {pes} PEs, {pe}");
+}
+
 /// The last PE waits in a barrier that nobody else comes to, until its deadline; the others wait until they hear of it.
 fn deadline(world: &mut World) -> Result<(), Error> {
     let (stream, turn, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(3)?);
@@ -114,8 +134,9 @@ fn deadline(world: &mut World) -> Result<(), Error> {
         // Waits that end by themselves, one after the other: none of them is the first to fail.
         while launched.elapsed() < LATE && world.check().is_ok() {
             let _hears_of_it = world.launch(&stream, delay, Grid::one(32), (turn.view(), 50_000));
-            let _hears_of_it = world.synchronize(&stream);
+            look(world, &stream);
         }
+        tell_how_long(world, &stream, "a deadline");
         let ended = world.check().unwrap_err();
         assert!(matches!(&ended, WorldFailure::Aborted { by, .. } if *by as usize == waits), "{ended:?}");
     }
@@ -137,6 +158,8 @@ fn dead(world: &mut World) -> Result<(), Error> {
     }
     let launched = Instant::now();
     world.launch(&stream, posts, Grid::one(32), (turn.view(), told.view(), 1, By::Block))?;
+    look(world, &stream);
+    tell_how_long(world, &stream, "a dead PE");
     let ended = world.synchronize(&stream).unwrap_err();
     assert!(matches!(&ended, WorldFailure::PeerFailed { pe, .. } if *pe as usize == last), "{ended:?}");
     assert!(launched.elapsed() < LATE, "ended after {:?}", launched.elapsed());

@@ -206,10 +206,15 @@ fn a_grid_that_does_not_fit_is_not_launched() {
     if is_pe() {
         let refused = World::builder().local(2, |world| {
             let stream = world.stream()?;
-            // Two blocks of 1024 threads fit on the one multiprocessor: one of each PE.
-            let refused = world.launch(&stream, meet, Grid::new(2, 1024), ());
+            // Two blocks of 128 threads with all registers fit on the one multiprocessor: one of each PE.
+            let refused = world.launch(&stream, meet, Grid::new(2, 128), ());
             assert!(matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1 })), "{refused:?}");
-            world.run(&stream, meet, Grid::new(1, 1024), ())?;
+            // And no block of more than 256 threads on any.
+            let refused = world.launch(&stream, meet, Grid::one(512), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::TooManyThreads { asked: 512, fits: 256, .. }), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("256 or fewer") && said.contains("more blocks"), "{said}");
+            world.run(&stream, meet, Grid::one(128), ())?;
             Ok::<_, Error>(())
         });
         refused.unwrap();

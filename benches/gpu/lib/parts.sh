@@ -31,11 +31,27 @@ part_conformance() {
 }
 
 part_faults() {
-    suite "deadline of threads" "$STEP_LIMIT" faults::deadline_of_threads
+    fault "deadline of threads" faults::deadline_of_threads
     begin_mps
-    suite "deadline of processes" "$STEP_LIMIT" faults::deadline_of_processes "${SHARED[@]}"
-    suite "dead process" "$STEP_LIMIT" faults::dead_process "${SHARED[@]}"
+    fault "deadline of processes" faults::deadline_of_processes "${SHARED[@]}"
+    fault "dead process" faults::dead_process "${SHARED[@]}"
     end_mps
+}
+
+# Runs a test of a failure, and keeps how long the slowest kernel of a waiting PE still ran once its host had heard of it.
+fault() {
+    local name=$1 test=$2
+    shift 2
+    suite "$name" "$STEP_LIMIT" "$test" "$@"
+    [[ -n $DOUBLE ]] || awk -v name="$name" '
+        /^MEASURED / {
+            us = $2 + 0; sub(/.* kernel, /, ""); pes = $0 + 0
+            if (us > slowest[pes]) slowest[pes] = us
+        }
+        END {
+            for (pes in slowest)
+                printf "%s\tcongruent\tabort\tafter the host heard\t%s\t1\t32\t0\t%s\t\t\n", name, pes, slowest[pes]
+        }' "$OUT/logs/${name//[^A-Za-z0-9_.-]/_}.log" >>"$FIGURES"
 }
 
 part_mixed() {
@@ -95,6 +111,7 @@ ours_figures() {
         function value(line) { sub(/^[^:]*: */, "", line); gsub(/[",]/, "", line); return line }
         /^  "operation"/ { work = value($0) }
         /^  "pes"/ { pes = value($0) }
+        /^  "mode"/ { mode = value($0) == "graph" ? ", graph" : "" }
         /^  "blocks"/ { blocks = value($0) }
         /^  "threads"/ { threads = value($0) }
         /^      "size"/ { size = value($0); way = "" }
@@ -106,7 +123,7 @@ ours_figures() {
         /"algbw"/ && mine { algbw = value($0) }
         /"busbw"/ && mine {
             printf "%s\tcongruent\t%s\t%s\t%s\t%s\t%s\t%s\t%.3f\t%.3f\t%.3f\n",
-                name, work, way == "" ? "in-kernel" : way, pes, blocks, threads, size, us, algbw, value($0)
+                name, work, (way == "" ? "in-kernel" : way) mode, pes, blocks, threads, size, us, algbw, value($0)
         }'
 }
 
@@ -115,17 +132,23 @@ part_perf() {
         # That the commands work is worth knowing; what a CPU takes is not.
         step "perf barrier" "$STEP_LIMIT" "$KIT/bin/congruent" perf barrier -p 2 -n 2 --json
         step "perf all-reduce" "$STEP_LIMIT" "$KIT/bin/congruent" perf all-reduce -p 2 -n 1 -b 1K -e 1K --json
+        step "perf all-reduce, graph" "$STEP_LIMIT" "$KIT/bin/congruent" perf all-reduce -p 2 -n 20 -b 8 -e 8 \
+            --algo one-shot --proto ll --graph --threads 256 --json
+        step "perf put" "$STEP_LIMIT" "$KIT/bin/congruent" perf put -p 2 --all -n 2 -b 1M -e 1M \
+            --blocks 16 --threads 256 --json
         return
     fi
-    ours barrier barrier -p "$PES" --threads 512
+    # The kernels may take all registers of a thread, and then a block has no more than 256 of them.
+    ours barrier barrier -p "$PES" --threads 256
     ours "barrier 1 warp" barrier -p "$PES" --threads 32
     ours ping-pong ping-pong -p 2 -b 8 -e 64K -f 8 --threads 32
-    ours "ping-pong of blocks" ping-pong -p 2 -b 8 -e 64K -f 8 --threads 512
-    ours "one-shot LL" all-reduce -p "$PES" -b 8 -e 16K --algo one-shot --proto ll --threads 512
-    ours "direct" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo direct --proto simple --blocks 16 --threads 512
-    ours "ring" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo ring --proto simple --blocks 16 --threads 512
-    ours "ring LL" all-reduce -p "$PES" -b 8 -e 64K -f 8 --algo ring --proto ll --threads 512
-    ours "chosen" all-reduce -p "$PES" -b 8 -e 64M -f 8 --blocks 16 --threads 512
-    ours put put -p "$PES" -b 1M -e 64M -f 4 --threads 1024
-    ours get get -p "$PES" -b 1M -e 64M -f 4 --threads 1024
+    ours "ping-pong of blocks" ping-pong -p 2 -b 8 -e 64K -f 8 --threads 256
+    ours "one-shot LL" all-reduce -p "$PES" -b 8 -e 16K --algo one-shot --proto ll --threads 256
+    ours "one-shot LL, graph" all-reduce -p "$PES" -b 8 -e 16K --algo one-shot --proto ll --graph --threads 256
+    ours "direct" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo direct --proto simple --blocks 16 --threads 256
+    ours "ring" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo ring --proto simple --blocks 16 --threads 256
+    ours "ring LL" all-reduce -p "$PES" -b 8 -e 64K -f 8 --algo ring --proto ll --threads 256
+    ours "chosen" all-reduce -p "$PES" -b 8 -e 64M -f 8 --blocks 16 --threads 256
+    ours put put -p "$PES" --all -b 1M -e 64M -f 4 --blocks 16 --threads 256
+    ours get get -p "$PES" --all -b 1M -e 64M -f 4 --blocks 16 --threads 256
 }

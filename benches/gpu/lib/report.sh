@@ -20,11 +20,15 @@ ratios() {
             best("o " $3 " of " $7 " " $8, $9)
             best("o " $3 " " $8, $9)
         }
+        $3 == "abort" && $9 > aborted { aborted = $9 }
         $2 == "nccl" || $2 == "nvshmem" { best("t " $3 " " $4 " " $5 " " $8, $9) }
         END {
             mib = 1048576
-            tell("put, 64 MiB, beside the copy roofline", least["o put " 64 * mib], roof(2 * 64 * mib), "0.85")
-            tell("get, 64 MiB, beside the copy roofline", least["o get " 64 * mib], roof(2 * 64 * mib), "0.85")
+            tell("kernels end once the host hears of a failure, beside 1 ms", aborted, 1000, "1.0")
+            tell("put by all PEs, 64 MiB each, beside the copy roofline", least["o put " 64 * mib],
+                roof(2 * pes * 64 * mib), "0.85")
+            tell("get by all PEs, 64 MiB each, beside the copy roofline", least["o get " 64 * mib],
+                roof(2 * pes * 64 * mib), "0.85")
             tell("all-reduce direct, 64 MiB, beside the copy roofline", least["o all-reduce direct simple " 64 * mib],
                 roof(2 * pes * 64 * mib), "0.85")
             tell("all-reduce direct, 64 MiB, beside NCCL RSxLD_AGxST", least["o all-reduce direct simple " 64 * mib],
@@ -35,20 +39,19 @@ ratios() {
                 ours = least["o all-reduce one-shot ll " bytes]
                 tell("all-reduce one-shot LL, " bytes " B, beside NCCL in-kernel LL", ours,
                     least["t ll_all_reduce in-kernel " pes " " bytes], "1.0")
-                tell("all-reduce one-shot LL, " bytes " B, beside NCCL AGxLL_R in a graph", ours,
-                    least["t all_reduce AllReduce_AGxLL_R, graph " pes " " bytes], "")
+                tell("all-reduce one-shot LL, " bytes " B, host, graph replay, beside NCCL AGxLL_R",
+                    least["o all-reduce one-shot ll, graph " bytes],
+                    least["t all_reduce AllReduce_AGxLL_R, graph " pes " " bytes], bytes == 8 ? "1.0" : "")
             }
-            tell("barrier, in-kernel, beside NCCL LSA barrier", least["o barrier of 512 0"],
+            tell("barrier, in-kernel, beside NCCL LSA barrier", least["o barrier of 256 0"],
                 least["t lsa_barrier in-kernel " pes " 0"], "1.0")
             theirs = least["t barrier_latency MPS " pes " 0"]
-            tell("barrier, in-kernel, beside NVSHMEM", least["o barrier of 512 0"], theirs, "")
+            tell("barrier, in-kernel, beside NVSHMEM", least["o barrier of 256 0"], theirs, "")
             for (bytes = 8; bytes <= 65536; bytes *= 8) {
                 theirs = least["t put_signal_ping_pong_latency MPS 2 " bytes]
                 tell("put_signal ping-pong, " bytes " B, beside NVSHMEM", least["o ping-pong " bytes], theirs,
                     "")
             }
-            tell("all-reduce, 8 B, host, graph replay, beside NCCL", 0,
-                least["t all_reduce AllReduce_AGxLL_R, graph " pes " 8"], "1.0")
         }'
 }
 
@@ -74,8 +77,8 @@ report_text() {
     done
     if [[ -z $DOUBLE ]]; then
         printf '\nFigures. All PEs share one GPU: they are of its caches and its memory, never of NVLink.\n\n'
-        printf '%-66s %14s %14s %7s %6s\n' "" ours theirs ratio asked
-        ratios | awk -F '\t' '{ printf "%-66s %14s %14s %7s %6s\n", $1, $2, $3, $4, $5 }'
+        printf '%-74s %14s %14s %7s %6s\n' "" ours theirs ratio asked
+        ratios | awk -F '\t' '{ printf "%-74s %14s %14s %7s %6s\n", $1, $2, $3, $4, $5 }'
         local columns='%-10s %-30s %-34s %4s %6s %7s %12s %12s %10s %10s\n'
         # shellcheck disable=SC2059 # the columns are a format
         printf "\n$columns" who work how pes blocks threads bytes us algbw busbw

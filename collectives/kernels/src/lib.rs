@@ -10,7 +10,7 @@ mod reduce;
 mod share;
 
 pub use exchange::*;
-pub use perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_both, perf_put_value};
+pub use perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_value};
 pub use reduce::*;
 pub use share::*;
 

@@ -2,37 +2,34 @@
 //!
 //! Between PE 0 and PE 1, unless said otherwise; other PEs look on.
 
+use congruent_collectives::Share;
 use congruent_device::{Group, Semaphore, Sym, Thread, kernels};
 
 kernels! { in crate::PTX;
-    /// PE 0 puts its `src` to PE 1's `dst`, `rounds` times, and waits for completion once.
-    pub fn perf_put(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+    /// The first `movers` PEs put their `src` to the next PE's `dst`, `rounds` times. Each block puts its part of the bytes, and
+    /// waits for the completion of that once.
+    pub fn perf_put(block, ctx, dst: Sym<u8>, src: Sym<u8>, movers: u32, rounds: u64) {
         let team = ctx.world();
-        if team.me().index() == 0 {
+        if team.me().index() < movers as usize {
+            let mine = Share::new(block.index(), block.count());
+            let (to, src) = (mine.of(dst).at(team.next()), mine.of(src));
             for _ in 0..rounds {
-                ctx.put(block, dst.at(team.next()), src);
+                ctx.put(block, to, src);
             }
             ctx.quiet(block);
         }
     }
 
-    /// PE 0 gets PE 1's `src` to its `dst`, `rounds` times.
-    pub fn perf_get(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+    /// The first `movers` PEs get the next PE's `src` to their `dst`, `rounds` times, each block its part of the bytes.
+    pub fn perf_get(block, ctx, dst: Sym<u8>, src: Sym<u8>, movers: u32, rounds: u64) {
         let team = ctx.world();
-        if team.me().index() == 0 {
+        if team.me().index() < movers as usize {
+            let mine = Share::new(block.index(), block.count());
+            let (dst, from) = (mine.of(dst), mine.of(src).at(team.next()));
             for _ in 0..rounds {
-                ctx.get(block, dst, src.at(team.next()));
+                ctx.get(block, dst, from);
             }
         }
-    }
-
-    /// Every PE puts its `src` to the next PE's `dst`, `rounds` times, and waits for completion once.
-    pub fn perf_put_both(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
-        let next = ctx.world().next();
-        for _ in 0..rounds {
-            ctx.put(block, dst.at(next), src);
-        }
-        ctx.quiet(block);
     }
 
     /// One thread of PE 0 puts single 8-byte values to PE 1.

@@ -54,7 +54,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             devices: 1,
-            sms: 8,
+            sms: 132,
             memory: 4 << 30,
             capability: (9, 0),
             version: 12080,

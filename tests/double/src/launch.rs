@@ -73,18 +73,18 @@ impl Params {
     }
 }
 
-/// How many blocks of a kernel a multiprocessor holds at one time. Registers are not known before a GPU's assembler ran,
-/// so they set no limit here.
+/// How many blocks of a kernel a multiprocessor holds at one time.
 pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> u32 {
     if threads > function.max_threads() {
         return 0;
     }
-    let by_threads = THREADS_PER_SM / threads.next_multiple_of(WARP).max(WARP);
+    let warps = threads.div_ceil(WARP).max(1);
+    let by_warps = (THREADS_PER_SM / WARP).min(function.warps()) / warps;
     let by_shared = match u32::try_from(shared) {
         Ok(shared) if shared <= function.max_shared() => SHARED_PER_SM / (shared + SHARED_RESERVED),
         _ => 0,
     };
-    by_threads.min(by_shared).min(BLOCKS_PER_SM)
+    by_warps.min(by_shared).min(BLOCKS_PER_SM)
 }
 
 impl Launch {

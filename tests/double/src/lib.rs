@@ -37,6 +37,7 @@ mod monitor;
 mod operation;
 mod pages;
 mod ptx;
+mod registers;
 mod stream;
 mod vmm;
 

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
-use crate::device::{SHARED_OPT_IN, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
+use crate::device::{SHARED_OPT_IN, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver::{self, Driver};
 use crate::errors::Outcome;
 use crate::handles::Table;
 use crate::memory::{self, Side};
 use crate::monitor::lock;
 use crate::ptx::{self, Entry, Ptx, Variable};
+use crate::registers;
 
 static MODULES: Table<Module> = Table::new();
 static FUNCTIONS: Table<Function> = Table::new();
@@ -180,7 +181,13 @@ impl Module {
 impl Function {
     /// Threads that a block may have.
     pub(crate) fn max_threads(&self) -> u32 {
-        self.entry.max_threads.unwrap_or(THREADS_PER_BLOCK).min(THREADS_PER_BLOCK)
+        let most = self.entry.max_threads.unwrap_or(THREADS_PER_BLOCK);
+        most.min(self.warps() * WARP).min(THREADS_PER_BLOCK)
+    }
+
+    /// Warps that a multiprocessor has registers for.
+    pub(crate) fn warps(&self) -> u32 {
+        registers::warps(registers::most(&self.entry))
     }
 
     /// Bytes of dynamic shared memory that a block may have.

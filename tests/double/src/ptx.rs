@@ -26,6 +26,8 @@ pub(crate) struct Entry {
     pub(crate) params: Vec<Param>,
     /// Threads of a block at most, if the kernel says so: the product of `.maxntid` or `.reqntid`.
     pub(crate) max_threads: Option<u32>,
+    /// Registers of a thread at most, if the kernel says so: `.maxnreg`.
+    pub(crate) max_registers: Option<u32>,
 }
 
 /// A parameter of a kernel, in bytes.
@@ -190,6 +192,7 @@ impl<'t> Parser<'t> {
             match self.some()? {
                 "(" => entry.params = self.params()?,
                 ".maxntid" | ".reqntid" => entry.max_threads = Some(self.product()?),
+                ".maxnreg" => entry.max_registers = Some(self.number()?),
                 "{" => {
                     self.pass_block()?;
                     return Ok(entry);
@@ -342,7 +345,7 @@ mod tests {
         /* two\nlines */\n\
         .visible .entry both(\n.param .align 8 .b8 both_param_0[80],\n.param .u32 both_param_1,\n\
         .param .u64 .ptr .global .align 16 both_param_2\n)\n.maxntid 128, 2, 1\n{\n{ .reg .b32 %r<3>; }\nret;\n}\n\
-        .visible .entry nothing()\n{\nret;\n}\n";
+        .visible .entry nothing()\n.maxnreg 64\n{\nret;\n}\n";
 
     #[test]
     fn entries_and_variables_are_found() {
@@ -351,8 +354,9 @@ mod tests {
         let [both, nothing] = &ptx.entries[..] else { panic!("{:?}", ptx.entries) };
         let param = |offset, bytes, align| Param { offset, bytes, align };
         assert_eq!(both.params, [param(0, 80, 8), param(80, 4, 4), param(88, 8, 8)]);
-        assert_eq!((both.name.as_str(), both.max_threads), ("both", Some(256)));
-        assert_eq!((nothing.name.as_str(), nothing.params.len(), nothing.max_threads), ("nothing", 0, None));
+        assert_eq!((both.name.as_str(), both.max_threads, both.max_registers), ("both", Some(256), None));
+        assert_eq!((nothing.name.as_str(), nothing.params.len()), ("nothing", 0));
+        assert_eq!((nothing.max_threads, nothing.max_registers), (None, Some(64)));
         let initial = |name: &str| ptx.variables.iter().find(|variable| variable.name == name).unwrap().initial.clone();
         assert_eq!(initial("counter"), Some(7_u64.to_le_bytes().to_vec()));
         assert_eq!(initial("text"), Some(b"hi\0\0".to_vec()));

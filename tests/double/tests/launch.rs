@@ -9,12 +9,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use common::{alone, begin, call, ok, stream};
 use congruent_cuda_double::*;
-use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule, CUresult};
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult};
 
 const PTX: &core::ffi::CStr = c".version 8.4\n.target sm_80\n.address_size 64\n\
     .visible .global .align 4 .u32 answer = 42;\n\
     .visible .entry add(.param .u64 add_param_0, .param .align 4 .b8 add_param_1[12])\n.maxntid 256, 1, 1\n{ ret; }\n\
-    .visible .entry meet(.param .u64 meet_param_0)\n{ ret; }\n\
+    .visible .entry meet(.param .u64 meet_param_0)\n.maxnreg 32\n{ ret; }\n\
     .visible .entry fall()\n{ ret; }\n\
     .visible .entry unknown()\n{ ret; }\n";
 
@@ -139,6 +139,25 @@ fn what_cannot_be_launched_is_refused() {
         assert_eq!(launch(c"fall", 0, 1), CUresult::CUDA_ERROR_INVALID_VALUE);
         assert_eq!(launch(c"add", 1, 257), CUresult::CUDA_ERROR_INVALID_VALUE, "more than .maxntid");
         assert_eq!(launch(c"add", 1, 256), CUresult::CUDA_ERROR_INVALID_VALUE, "no parameters");
+        assert_eq!(launch(c"fall", 1, 257), CUresult::CUDA_ERROR_INVALID_VALUE, "more than its registers allow");
+    });
+}
+
+#[test]
+fn a_kernel_that_says_nothing_may_take_all_registers() {
+    alone("a_kernel_that_says_nothing_may_take_all_registers", "", || {
+        begin(0);
+        let module = load();
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32;
+        let mut found = 0;
+        for (name, most) in [(c"fall", 256), (c"add", 256), (c"meet", 1024)] {
+            ok!(cuFuncGetAttribute(&mut found, attribute, function(module, name)));
+            assert_eq!(found, most, "threads of {name:?}");
+        }
+        for (name, threads, blocks) in [(c"fall", 257, 0), (c"fall", 256, 1), (c"fall", 32, 8), (c"meet", 256, 8)] {
+            ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut found, function(module, name), threads, 0));
+            assert_eq!(found, blocks, "blocks of {threads} threads of {name:?}");
+        }
     });
 }
 

@@ -1,6 +1,7 @@
 //! Where a family runs: the cells of the matrix of widths and PEs, with PEs as threads or as processes.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
@@ -73,6 +74,9 @@ fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder:
 
 /// What a PE says when it has run its family to the end, so that a test that the child did not find is no success.
 pub const CONFORMS: &str = "this PE conforms";
+
+/// How a line begins that a PE measured something in: the test says it again, past the harness that hides it.
+pub const MEASURED: &str = "MEASURED ";
 
 /// Runs a family with PEs as processes, in each of these shapes. Each is this test binary again, which runs the test named
 /// `test` and nothing else; there this function finds its place in the environment and runs the family.
@@ -218,6 +222,10 @@ fn finish(job: &str, pes: Vec<Child>) -> io::Result<()> {
     let mut failures = String::new();
     for (end, pe) in ends.iter().zip(0..) {
         let (said, complained) = (String::from_utf8_lossy(&end.stdout), String::from_utf8_lossy(&end.stderr));
+        for line in said.lines().filter(|line| line.starts_with(MEASURED)) {
+            // Behind a name that the harness has begun a line with. A closed output is no failure of what was tested.
+            let _ = write!(io::stdout(), "\n{line}\n");
+        }
         if !end.status.success() || !said.contains(CONFORMS) {
             failures += &format!("\nPE {pe}, {}:\n{said}{complained}", end.status);
         }

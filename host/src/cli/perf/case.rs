@@ -34,14 +34,11 @@ pub(super) struct Labels {
     /// Whether there is an in-place half.
     #[serde(skip)]
     pub(super) in_place: bool,
-    /// Whether all rounds run in one launch.
-    pub(super) one_launch: bool,
 }
 
 impl Labels {
-    /// One-sided operations on bytes, each in a kernel that repeats it.
-    pub(super) const ONE_SIDED: Self =
-        Self { unit: 1, datatype: "none", redop: "none", root: -1, in_place: false, one_launch: true };
+    /// One-sided operations on bytes.
+    pub(super) const ONE_SIDED: Self = Self { unit: 1, datatype: "none", redop: "none", root: -1, in_place: false };
 }
 
 /// How a row's bytes travel.

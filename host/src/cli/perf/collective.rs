@@ -182,7 +182,6 @@ impl<T: Typed + Sample> Case for Timed<T> {
             redop: self.reduction.map_or("none", |(op, ..)| op.name()),
             root: if has_root(self.seat.collective) { self.seat.root as i64 } else { -1 },
             in_place: self.seat.has_in_place(),
-            one_launch: true,
         }
     }
 
@@ -286,12 +285,12 @@ impl<T: Typed + Sample> Case for Timed<T> {
 mod tests {
     use super::*;
     use crate::Error;
-    use crate::cli::perf::{Blocks, Call, Common};
+    use crate::cli::perf::tests::common;
+    use crate::cli::perf::{Blocks, Call};
 
     fn call(threads: u32) -> Call {
-        let common = Common { pes: None, iters: None, warmup: 1, check: 1, threads, width: None, json: false };
         let parsed = <CallOnly as clap::Parser>::parse_from(["perf"]);
-        Call { common, blocks: Blocks { blocks: 1 }, ..parsed.call }
+        Call { common: common(threads), blocks: Blocks { blocks: 1 }, ..parsed.call }
     }
 
     #[derive(clap::Parser)]

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::case::{Case, Row};
 use crate::cli::failure::Failure;
-use crate::{Stream, World};
+use crate::{Graph, Stream, World};
 
 /// How much to do.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +17,25 @@ pub(super) struct Effort {
     pub(super) warmup: u64,
     /// Whether to check the data.
     pub(super) check: bool,
+    pub(super) mode: Mode,
 }
+
+/// How rounds are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    /// One after the other in one kernel.
+    Kernel,
+    /// Each a launch, as a call of the host makes it, [`CALLS`] of them in a graph that is replayed.
+    Graph,
+}
+
+/// Rounds in a graph.
+const CALLS: u64 = 20;
+
+/// Graphs that a stream is given before the host waits for them: fewer kernels than fill the queue of a driver, in which a PE
+/// would wait with what others may need to launch theirs.
+const IN_FLIGHT: u64 = 32;
 
 /// What half a row gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,17 +73,65 @@ impl Work {
     }
 }
 
-/// Times `rounds` rounds, by the slowest PE, from when all PEs are there. One launch is in it, spread over the rounds.
-///
-/// # Collective
-fn time(world: &mut World, stream: &Stream, case: &dyn Case, row: Row, rounds: u64) -> Result<Duration, Failure> {
-    world.barrier()?;
-    let started = Instant::now();
-    case.launch(world, stream, row, rounds)?;
-    world.synchronize(stream)?;
-    let mine = started.elapsed().as_nanos() as u64;
-    let slowest = exchange(world, "times of perf", mine)?.max().unwrap_or(mine);
-    Ok(Duration::from_nanos(slowest.max(1)))
+/// Half a row, ready to be run.
+struct Timed<'a> {
+    case: &'a dyn Case,
+    row: Row,
+    stream: &'a Stream,
+    /// [`CALLS`] rounds, where rounds are launches. It goes after an exchange, when no PE is within a kernel: a driver may wait for
+    /// the GPU then.
+    graph: Option<Graph>,
+}
+
+impl<'a> Timed<'a> {
+    fn new(world: &World, stream: &'a Stream, case: &'a dyn Case, row: Row, mode: Mode) -> Result<Self, Failure> {
+        let graph = match mode {
+            Mode::Kernel => None,
+            Mode::Graph => Some(captured(world, stream, case, row)?),
+        };
+        Ok(Self { case, row, stream, graph })
+    }
+
+    /// As many rounds, or the next number that can be run.
+    fn whole(&self, rounds: u64) -> u64 {
+        if self.graph.is_some() { rounds.div_ceil(CALLS).saturating_mul(CALLS) } else { rounds }
+    }
+
+    fn launch(&self, world: &World, rounds: u64) -> Result<(), Failure> {
+        let Some(graph) = &self.graph else { return self.case.launch(world, self.stream, self.row, rounds) };
+        for launched in 1..=rounds / CALLS {
+            graph.launch(self.stream)?;
+            if launched % IN_FLIGHT == 0 {
+                world.synchronize(self.stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Times `rounds` rounds, by the slowest PE, from when all PEs are there. In a kernel that is one launch, spread over the
+    /// rounds.
+    ///
+    /// # Collective
+    fn time(&self, world: &mut World, rounds: u64) -> Result<Duration, Failure> {
+        world.barrier()?;
+        let started = Instant::now();
+        self.launch(world, rounds)?;
+        world.synchronize(self.stream)?;
+        let mine = started.elapsed().as_nanos() as u64;
+        let slowest = exchange(world, "times of perf", mine)?.max().unwrap_or(mine);
+        Ok(Duration::from_nanos(slowest.max(1)))
+    }
+}
+
+/// [`CALLS`] rounds as a graph.
+fn captured(world: &World, stream: &Stream, case: &dyn Case, row: Row) -> Result<Graph, Failure> {
+    let mut launched = Ok(());
+    let graph = world.capture(stream, |stream| {
+        launched = (0..CALLS).try_for_each(|_| case.launch(world, stream, row, 1));
+        Ok(())
+    });
+    launched?;
+    Ok(graph?)
 }
 
 /// Times and checks half a row.
@@ -76,38 +144,41 @@ pub(super) fn measure(
     row: Row,
     effort: Effort,
 ) -> Result<Measured, Failure> {
+    let timed = Timed::new(world, stream, case, row, effort.mode)?;
     let rounds = match effort.iters {
         Some(rounds) => {
             if effort.warmup > 0 {
-                time(world, stream, case, row, effort.warmup)?;
+                timed.time(world, timed.whole(effort.warmup))?;
             }
             rounds
         }
-        None => calibrate(effort.warmup.max(1), |rounds| time(world, stream, case, row, rounds))?,
+        None => calibrate(timed.whole(effort.warmup.max(1)), |rounds| timed.time(world, timed.whole(rounds)))?,
     };
+    let rounds = timed.whole(rounds);
     // `time` begins with a barrier, so no PE writes to buffers that are still being filled.
     case.prepare(row)?;
     let mut work = Work { launches: 0, rounds };
     let mut elapsed = Duration::ZERO;
     loop {
-        elapsed += time(world, stream, case, row, rounds)?;
+        elapsed += timed.time(world, rounds)?;
         work.launches += 1;
         if effort.iters.is_some() || (elapsed >= BUDGET && work.total() >= FEWEST) {
             break;
         }
     }
-    let wrong = if effort.check { check(world, stream, case, row, work)? } else { None };
+    let wrong = if effort.check { check(world, timed, work)? } else { None };
     let seconds = elapsed.as_secs_f64() / (work.total() * case.messages()) as f64;
     Ok(Measured { rounds: work.total(), seconds, wrong })
 }
 
 /// Checks what the timed rounds left. Where rounds build on each other (an all-reduce in place sums sums, which leaves the
 /// exact numbers after a few), one more round on fresh data is checked in their place: the same kernel, with the same plan.
-fn check(world: &mut World, stream: &Stream, case: &dyn Case, row: Row, work: Work) -> Result<Option<u64>, Failure> {
+fn check(world: &mut World, timed: Timed<'_>, work: Work) -> Result<Option<u64>, Failure> {
+    let Timed { case, row, .. } = timed;
     let work = if case.repeats(row) { work } else { Work { launches: 1, rounds: 1 } };
     if !case.repeats(row) {
         case.prepare(row)?;
-        time(world, stream, case, row, work.rounds)?;
+        Timed { graph: None, ..timed }.time(world, work.rounds)?;
     }
     // `time` ended with an exchange, so every PE's part of the work is done.
     let mine = case.wrong(row, work)?;

@@ -27,7 +27,7 @@ use congruent_collectives::{Collective, Datatype, Op};
 use crate::cli::failure::Failure;
 use collective::Wanted;
 use keep::KeepArgs;
-use one_sided::Movement;
+use one_sided::{MoveArgs, Movement};
 use sizes::SizeArgs;
 use sweep::{Plan, Swept};
 use ways::WayArgs;
@@ -93,20 +93,10 @@ pub(super) enum Operation {
     AllGatherV(Call),
     /// Each PE sends to the next and receives from the one before, at once
     SendRecv(Call),
-    /// Put from PE 0 to PE 1, completed once after the last round
-    Put {
-        #[command(flatten)]
-        sizes: SizeArgs,
-        #[command(flatten)]
-        common: Common,
-    },
-    /// Get by PE 0 from PE 1
-    Get {
-        #[command(flatten)]
-        sizes: SizeArgs,
-        #[command(flatten)]
-        common: Common,
-    },
+    /// Put from PE 0 to PE 1, or with --all from each PE to the next, completed once after the last round
+    Put(MoveArgs),
+    /// Get by PE 0 from PE 1, or with --all by each PE from the next
+    Get(MoveArgs),
     /// Single values of 8 bytes, put by one thread of PE 0 to a word of PE 1
     PutValue {
         #[command(flatten)]
@@ -141,6 +131,8 @@ Examples:
   congruent perf broadcast --algo ring --proto ll    what the selector would not take
   congruent perf all-gather --plot all-gather.svg    every algorithm and protocol, as a picture
   congruent perf all-reduce --tune table.csv         and as a table for CONGRUENT_TUNING
+  congruent perf all-reduce --graph                  as host calls, replayed as a CUDA graph
+  congruent perf put -p 8 --all --blocks 16          all PEs put at once
   congruent perf ping-pong -b 8 -e 8                 latency of put with signal
   congruent run -n 4 -- congruent perf all-reduce    4 PEs as processes";
 
@@ -154,6 +146,9 @@ pub(super) struct Call {
     ways: WayArgs,
     #[command(flatten)]
     keep: KeepArgs,
+    /// Time calls of the host, each a launch, captured as a graph of 20 and replayed, instead of rounds within one kernel
+    #[arg(long)]
+    graph: bool,
     #[command(flatten)]
     sizes: SizeArgs,
     #[command(flatten)]
@@ -240,9 +235,9 @@ pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
         Operation::AllToAllV(call) => call.run(AllToAllV, Op::Sum, 0),
         Operation::AllGatherV(call) => call.run(AllGatherV, Op::Sum, 0),
         Operation::SendRecv(call) => call.run(SendRecv, Op::Sum, 0),
-        Operation::Put { sizes, common } => one_sided::run(Movement::Put, sizes, common),
-        Operation::Get { sizes, common } => one_sided::run(Movement::Get, sizes, common),
-        Operation::PingPong { sizes, common } => one_sided::run(Movement::PingPong, sizes, common),
+        Operation::Put(args) => one_sided::run(Movement::Put, args),
+        Operation::Get(args) => one_sided::run(Movement::Get, args),
+        Operation::PingPong { sizes, common } => one_sided::run_ping_pong(sizes, common),
         Operation::PutValue { common } => words::run(WordOperation::Put, common),
         Operation::FetchAdd { common } => words::run(WordOperation::FetchAdd, common),
         Operation::Barrier { blocks, common } => words::run_barrier(blocks.blocks, common),
@@ -258,8 +253,12 @@ impl Call {
         let wanted = Wanted { collective, datatype: self.datatype, op, root, ways: &self.ways, each };
         let kept = self.keep.read()?;
         let element = self.datatype.size() as u64;
-        let any =
-            Plan { collective: true, blocks: self.blocks.blocks, ..Plan::new(collective.name(), &self.common, 4, &[]) };
+        let any = Plan {
+            collective: true,
+            graph: self.graph,
+            blocks: self.blocks.blocks,
+            ..Plan::new(collective.name(), &self.common, 4, &[])
+        };
         let parts = if places::has_parts(collective) { u64::from(any.settle_pes()?) } else { 1 };
         let sizes = self.sizes.sweep(8, 64 << 20, element, element * parts)?;
         let swept = sweep::run(Plan { sizes: &sizes, ..any }, |world, plan| collective::case(world, plan, &wanted))?;
@@ -267,5 +266,15 @@ impl Call {
             self.keep.keep(document, collective, kept)?;
         }
         Ok(swept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Common;
+
+    /// What is usual, with blocks of so many threads.
+    pub(super) fn common(threads: u32) -> Common {
+        Common { pes: None, iters: None, warmup: 1, check: 1, threads, width: None, json: false }
     }
 }

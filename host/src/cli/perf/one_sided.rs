@@ -1,65 +1,101 @@
-//! Messages between two PEs: put, get and ping-pong.
+//! Messages between PEs: put, get and ping-pong.
 
 use congruent_device::Semaphore;
 use congruent_kernels as kernels;
 
-use super::Common;
 use super::case::{Case, Labels, Path, Row};
 use super::measure::Work;
 use super::pattern::{GUARD, Pattern, clear};
 use super::sizes::SizeArgs;
 use super::sweep::{self, Plan, Swept};
+use super::{Blocks, Common};
 use crate::cli::failure::Failure;
 use crate::{Grid, Stream, SymVec, World};
 
-/// How bytes move between PE 0 and PE 1.
+/// What puts and gets take.
+#[derive(clap::Args)]
+pub(in crate::cli) struct MoveArgs {
+    #[command(flatten)]
+    sizes: SizeArgs,
+    #[command(flatten)]
+    blocks: Blocks,
+    /// Every PE at once, each with the next one: the time is the slowest PE's, the bytes are those that one PE moves
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// How bytes move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Movement {
-    /// PE 0 puts.
+    /// PEs put to the next one.
     Put,
-    /// PE 0 gets.
+    /// PEs get from the next one.
     Get,
-    /// Both put, in turn.
+    /// PE 0 and PE 1 put, in turn.
     PingPong,
 }
 
-/// Runs the sweep of a movement.
-pub(super) fn run(movement: Movement, sizes: &SizeArgs, common: &Common) -> Result<Swept, Failure> {
-    let (operation, longest) = match movement {
-        Movement::Put => ("put", 64 << 20),
-        Movement::Get => ("get", 64 << 20),
-        Movement::PingPong => ("ping-pong", 4 << 20),
-    };
-    let sizes = sizes.sweep(8, longest, 1, 1)?;
-    let plan = Plan { fewest_pes: 2, ..Plan::new(operation, common, 2, &sizes) };
-    sweep::run(plan, |world, plan| {
-        let len = plan.longest() as usize + GUARD;
-        let (dst, src) = (world.alloc(len)?, world.alloc(len)?);
-        let turn = world.alloc(1)?;
-        let (me, grid) = (world.pe().index(), Grid::one(plan.common.threads));
-        Ok(Box::new(Move { movement, dst, src, turn, me, grid, patterns: [Pattern::of(0), Pattern::of(1)] }))
-    })
+/// Runs the sweep of puts or gets.
+pub(super) fn run(movement: Movement, args: &MoveArgs) -> Result<Swept, Failure> {
+    let operation = if movement == Movement::Put { "put" } else { "get" };
+    let pes = if args.all { 4 } else { 2 };
+    let sizes = args.sizes.sweep(8, 64 << 20, 1, 1)?;
+    let plan = Plan { blocks: args.blocks.blocks, all: args.all, ..Plan::new(operation, &args.common, pes, &sizes) };
+    sweep_of(movement, plan)
+}
+
+/// Runs the sweep of messages to and fro.
+pub(super) fn run_ping_pong(sizes: &SizeArgs, common: &Common) -> Result<Swept, Failure> {
+    let sizes = sizes.sweep(8, 4 << 20, 1, 1)?;
+    sweep_of(Movement::PingPong, Plan::new("ping-pong", common, 2, &sizes))
+}
+
+fn sweep_of(movement: Movement, plan: Plan<'_>) -> Result<Swept, Failure> {
+    let plan = Plan { fewest_pes: 2, ..plan };
+    sweep::run(plan, |world, plan| Ok(Box::new(Move::new(world, plan, movement)?)))
 }
 
 struct Move {
     movement: Movement,
+    /// PEs that put or get, from PE 0 on.
+    movers: u32,
     dst: SymVec<u8>,
     src: SymVec<u8>,
     turn: SymVec<Semaphore>,
-    me: usize,
     grid: Grid,
-    /// What PE 0 and PE 1 send.
-    patterns: [Pattern<u8>; 2],
+    sends: Pattern<u8>,
+    /// What comes from whoever sends to this PE; where nobody does, nothing may have come.
+    receives: Pattern<u8>,
 }
 
 impl Move {
-    /// Who sends to this PE.
-    fn sender(&self) -> Option<usize> {
-        match (self.movement, self.me) {
-            (Movement::Put | Movement::PingPong, 1) => Some(0),
-            (Movement::Get | Movement::PingPong, 0) => Some(1),
-            _ => None,
-        }
+    fn new(world: &mut World, plan: &Plan<'_>, movement: Movement) -> Result<Self, Failure> {
+        let len = plan.longest() as usize + GUARD;
+        let (me, npes) = (world.pe().index(), world.npes());
+        let movers = if plan.all { npes } else { 1 };
+        let sender = sender(movement, movers, me, npes);
+        Ok(Self {
+            movement,
+            movers: movers as u32,
+            dst: world.alloc(len)?,
+            src: world.alloc(len)?,
+            turn: world.alloc(1)?,
+            grid: Grid::new(plan.blocks, plan.common.threads),
+            sends: Pattern::of(me),
+            receives: sender.map_or_else(Pattern::nothing, Pattern::of),
+        })
+    }
+}
+
+/// Whose bytes come to a PE, where the first `movers` PEs put or get.
+fn sender(movement: Movement, movers: usize, me: usize, npes: usize) -> Option<usize> {
+    let (prev, next) = ((me + npes - 1) % npes, (me + 1) % npes);
+    match movement {
+        Movement::Put => (prev < movers).then_some(prev),
+        Movement::Get => (me < movers).then_some(next),
+        Movement::PingPong => (me < 2).then_some(1 - me % 2),
     }
 }
 
@@ -77,18 +113,17 @@ impl Case for Move {
 
     fn prepare(&self, row: Row) -> Result<(), Failure> {
         let len = row.size as usize;
-        if let Some(pattern) = self.patterns.get(self.me) {
-            pattern.fill(&self.src, len)?;
-        }
+        self.sends.fill(&self.src, len)?;
         Ok(clear(&self.dst, len)?)
     }
 
     fn launch(&self, world: &World, stream: &Stream, row: Row, rounds: u64) -> Result<(), Failure> {
         let part = ..row.size as usize;
         let (dst, src) = (self.dst.view().slice(part), self.src.view().slice(part));
+        let moved = (dst, src, self.movers, rounds);
         match self.movement {
-            Movement::Put => world.launch(stream, kernels::perf_put, self.grid, (dst, src, rounds))?,
-            Movement::Get => world.launch(stream, kernels::perf_get, self.grid, (dst, src, rounds))?,
+            Movement::Put => world.launch(stream, kernels::perf_put, self.grid, moved)?,
+            Movement::Get => world.launch(stream, kernels::perf_get, self.grid, moved)?,
             Movement::PingPong => {
                 world.launch(stream, kernels::perf_ping_pong, self.grid, (dst, src, self.turn.view(), rounds))?;
             }
@@ -97,15 +132,63 @@ impl Case for Move {
     }
 
     fn wrong(&self, row: Row, _work: Work) -> Result<Option<u64>, Failure> {
-        let len = row.size as usize;
-        Ok(Some(match self.sender() {
-            Some(pe) => self.patterns[pe].wrong(&self.dst, len)?,
-            // Nobody sends here, so nothing may have come.
-            None => Pattern::nothing().wrong(&self.dst, len)?,
-        }))
+        Ok(Some(self.receives.wrong(&self.dst, row.size as usize)?))
     }
 
     fn messages(&self) -> u64 {
         if self.movement == Movement::PingPong { 2 } else { 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::cli::perf::tests::common;
+    use crate::cli::perf::ways::Way;
+
+    /// Bytes that the first `movers` of 3 PEs should move, what was counted at each PE, and what was wrong.
+    fn traffic(movement: Movement, all: bool, blocks: u32, size: u64) -> Vec<(u64, u64, u64)> {
+        let (common, sizes) = (common(32), [size]);
+        let moved = World::builder().watch(true).heap(4 << 20).local(3, |world| {
+            let plan = Plan { blocks, all, ..Plan::new("put", &common, 3, &sizes) };
+            let case = Move::new(world, &plan, movement).unwrap();
+            let (stream, row) = (world.stream()?, Row { size, in_place: false, way: Way::ONLY });
+            case.prepare(row).unwrap();
+            world.barrier()?;
+            case.launch(world, &stream, row, 3).unwrap();
+            world.synchronize(&stream)?;
+            world.barrier()?;
+            let traffic = world.traffic().map(|traffic| traffic.put.iter().chain(&traffic.got).sum());
+            let wrong = case.wrong(row, Work { launches: 1, rounds: 3 }).unwrap().unwrap();
+            Ok::<_, Error>((3 * case.path(world, row).wire_bytes, traffic.unwrap_or(0), wrong))
+        });
+        moved.unwrap()
+    }
+
+    #[test]
+    fn blocks_move_each_byte_once() {
+        for movement in [Movement::Put, Movement::Get] {
+            for (blocks, size) in [(1, 5000), (3, 5000), (4, 100), (2, 1 << 20)] {
+                for (all, movers) in [(false, 1), (true, 3)] {
+                    for (pe, (wire, moved, wrong)) in traffic(movement, all, blocks, size).into_iter().enumerate() {
+                        let expected = if pe < movers { wire } else { 0 };
+                        let what = format!("{movement:?} of {size} by {blocks} blocks of {movers} PEs, at PE {pe}");
+                        assert_eq!((moved, wrong), (expected, 0), "{what}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_come_from_where_they_should() {
+        use Movement::{Get, PingPong, Put};
+        let senders = |movement, movers| [0, 1, 2].map(|me| sender(movement, movers, me, 3));
+        assert_eq!(senders(Put, 1), [None, Some(0), None]);
+        assert_eq!(senders(Put, 3), [Some(2), Some(0), Some(1)]);
+        assert_eq!(senders(Get, 1), [Some(1), None, None]);
+        assert_eq!(senders(Get, 3), [Some(1), Some(2), Some(0)]);
+        assert_eq!(senders(PingPong, 1), [Some(1), Some(0), None]);
     }
 }

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::case::{Case, Labels, Path};
-use super::measure::{Effort, Measured};
+use super::measure::{Effort, Measured, Mode};
 use super::sweep::Plan;
 use super::table;
 use crate::World;
@@ -24,6 +24,9 @@ pub(super) struct Heading {
     pub(super) heap_bytes: u64,
     pub(super) blocks: u32,
     pub(super) threads: u32,
+    pub(super) mode: Mode,
+    /// Whether every PE moves bytes at once, where otherwise one does.
+    pub(super) all: bool,
     pub(super) iters: Option<u64>,
     pub(super) warmup_iters: u64,
     pub(super) check: bool,
@@ -83,6 +86,8 @@ impl Heading {
             heap_bytes: world.tunables().get(Key::Heap),
             blocks: plan.blocks,
             threads: plan.common.threads,
+            mode: effort.mode,
+            all: plan.all,
             iters: effort.iters,
             warmup_iters: effort.warmup,
             check: effort.check,

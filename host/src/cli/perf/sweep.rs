@@ -5,7 +5,7 @@ use congruent_device::{Sym, TeamView, World as WorldTag, abi};
 
 use super::Common;
 use super::case::{Case, Row};
-use super::measure::{Effort, exchange, measure};
+use super::measure::{Effort, Mode, exchange, measure};
 use super::pattern::GUARD;
 use super::report::{Document, Heading, Report};
 use crate::bootstrap::{Bootstrap, Launcher};
@@ -27,12 +27,17 @@ pub(super) struct Plan<'a> {
     pub(super) blocks: u32,
     /// Whether it needs a plan and a communicator.
     pub(super) collective: bool,
+    /// Whether every PE moves bytes at once, where otherwise one does.
+    pub(super) all: bool,
+    /// Whether rounds are launches of a graph.
+    pub(super) graph: bool,
 }
 
 impl<'a> Plan<'a> {
     /// An operation of one block, on any number of PEs.
     pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
-        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective: false }
+        let (collective, all, graph) = (false, false, false);
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph }
     }
 
     /// The longest message.
@@ -116,7 +121,8 @@ struct Ended {
 
 fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, Failure> {
     let common = plan.common;
-    let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1 };
+    let mode = if plan.graph { Mode::Graph } else { Mode::Kernel };
+    let effort = Effort { iters: common.iters, warmup: common.warmup, check: common.check == 1, mode };
     let labels = case.labels();
     let rows = case.rows(plan.sizes)?;
     let stream = world.stream()?;

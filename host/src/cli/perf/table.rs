@@ -1,6 +1,7 @@
 //! The columns of nccl-tests, as text; ours (bytes on the wire, algorithm, protocol, rounds) come after theirs, so that their
 //! readers read them.
 
+use super::measure::Mode;
 use super::report::{Document, Half, Heading, Line};
 
 const HALF: &str = "     time   algbw   busbw  #wrong";
@@ -14,9 +15,13 @@ pub(super) fn heading(heading: &Heading) -> String {
         Some(iters) => format!("{iters} rounds"),
         None => "rounds for about 150 ms".to_owned(),
     };
-    let launches = if labels.one_launch { "all in one kernel" } else { "each a launch" };
+    let launches = match heading.mode {
+        Mode::Kernel => "all in one kernel",
+        Mode::Graph => "each a launch, 20 in a graph",
+    };
     let time = match *operation {
         "ping-pong" => "; times are of half a round trip",
+        _ if heading.all => "; every PE at once: time of the slowest, bytes of one",
         _ => "",
     };
     let (places, names, units) = if labels.in_place {
