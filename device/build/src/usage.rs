@@ -36,7 +36,8 @@ pub enum UsageVerdict {
 
 const HEADER: &str = "\
 # What each function costs: registers of a thread (- where it is not a kernel), bytes of stack, bytes of spill stores and
-# loads, bytes of shared memory of a block. Written by `congruent-build assemble --table`; do not edit.
+# loads, bytes of shared memory of a block. Each function by itself: a launch takes the registers of the neediest function that
+# its kernel calls, up to 255. Written by `congruent-build assemble --table`; do not edit.
 ";
 /// What stacks are multiples of, in bytes.
 const STACK_STEP: u32 = 8;
