@@ -1,16 +1,15 @@
 //! What can go wrong, one enum for each family of operations, and [`Error`] over all of them.
 
-use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
 
-use crate::WorldFailure;
 use crate::bootstrap::{BootstrapError, ControlError};
 use crate::cuda::{AdoptError, CudaError};
-use crate::select::{Refusal, SelectError};
+use crate::select::SelectError;
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
 use crate::tunables::TunableError;
+use crate::{LaunchError, WorldFailure};
 
 /// Any error of this crate, for `?`.
 #[derive(Debug, thiserror::Error)]
@@ -177,200 +176,6 @@ pub enum GrowError {
     /// On a GPU.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-}
-
-/// Why a launch was refused. Nothing ran.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// A grid with no block or no thread.
-    #[error("a grid of {blocks} blocks of {threads} threads runs nothing; give 1 or more of each")]
-    EmptyGrid {
-        /// Blocks asked for.
-        blocks: u32,
-        /// Threads asked for.
-        threads: u32,
-    },
-    /// More blocks than can run at once; kernels that wait for each other need all of them.
-    #[error(
-        "{asked} blocks cannot run at once, {fits} can: launch fewer, or with fewer threads in each, or raise \
-         CONGRUENT_MAX_BLOCKS"
-    )]
-    NotCoresident {
-        /// Blocks asked for.
-        asked: u32,
-        /// Blocks that fit.
-        fits: u32,
-    },
-    /// More threads in a block than the kernel runs with.
-    #[error(
-        "kernel {kernel} runs with up to {fits} threads in a block, not {asked}: its registers have no room for more; \
-         launch {fits} or fewer, and more blocks where the work needs them"
-    )]
-    TooManyThreads {
-        /// The kernel.
-        kernel: &'static str,
-        /// Threads asked for.
-        asked: u32,
-        /// Threads that fit.
-        fits: u32,
-    },
-    /// The GPU, or its driver, refuses.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// An argument that is not of this world.
-    #[error("an argument of kernel {kernel} reaches past this world's heap: is it of another world?")]
-    ForeignArgument {
-        /// The kernel.
-        kernel: &'static str,
-    },
-    /// Buffers of different lengths.
-    #[error("the destination has {dst} elements and the source {src}; give buffers of one length")]
-    Lengths {
-        /// Elements of the destination.
-        dst: usize,
-        /// Elements of the source.
-        src: usize,
-    },
-    /// A root that is no member.
-    #[error("member {root} cannot be the root of a team of {size}; members are 0..{size}")]
-    Root {
-        /// The root asked for.
-        root: usize,
-        /// How many members there are.
-        size: usize,
-    },
-    /// More blocks than the plan has slots for.
-    #[error("the plan is for launches of up to {fits} blocks, not {asked}; make one for more, or launch fewer")]
-    PlanBlocks {
-        /// Blocks asked for.
-        asked: u32,
-        /// Blocks that the plan has slots for.
-        fits: u32,
-    },
-    /// An operator that the type does not have.
-    #[error("{op} is no operator on {datatype}: and, or and xor need integers")]
-    Operator {
-        /// The operator.
-        op: Op,
-        /// The elements' type.
-        datatype: Datatype,
-    },
-    /// An algorithm that the collective does not have.
-    #[error("{collective} has no {algorithm} algorithm; `congruent perf {collective} --help` lists those that it has")]
-    NoSuchKernel {
-        /// The collective.
-        collective: Collective,
-        /// The algorithm.
-        algorithm: Algorithm,
-    },
-    /// What the selector cannot choose.
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    /// What [`Comm::force`](crate::Comm::force) asks for is impossible.
-    #[error("{collective} was forced to {algorithm} with {protocol}: {refusal}; Comm::unforce lets it choose")]
-    Forced {
-        /// The collective.
-        collective: Collective,
-        /// The algorithm.
-        algorithm: Algorithm,
-        /// The protocol.
-        protocol: Protocol,
-        /// Why it is impossible.
-        refusal: Refusal,
-    },
-    /// A premul-sum without its scalar.
-    #[error("a premul-sum needs its scalar: give PreMulSum(scalar) in place of Op::PreMulSum")]
-    Scalar,
-    /// Buffers that overlap.
-    #[error("the buffers of {call} overlap; give {instead}, or buffers apart")]
-    Overlap {
-        /// The call.
-        call: &'static str,
-        /// What may be given instead.
-        instead: &'static str,
-    },
-    /// Counts or displacements that are not one for each member.
-    #[error("{len} {what} for a team of {size}: give one for each member")]
-    Counts {
-        /// Counts or displacements, of what.
-        what: &'static str,
-        /// How many there are.
-        len: usize,
-        /// How many members there are.
-        size: usize,
-    },
-    /// A peer that is no member.
-    #[error("there is no member {peer} to send to or receive from in a team of {size}; members are 0..{size}")]
-    Peer {
-        /// The peer asked for.
-        peer: usize,
-        /// How many members there are.
-        size: usize,
-    },
-    /// Sends to this PE itself that are not received, or the reverse.
-    #[error(
-        "this PE sends {sends} times to itself and receives {receives} times from itself, in the group's order {sent} and {received} bytes; give both in one group, with the same counts"
-    )]
-    ToItself {
-        /// Sends to itself.
-        sends: usize,
-        /// Receives from itself.
-        receives: usize,
-        /// Bytes of the first send that has no match.
-        sent: u64,
-        /// Bytes of the first receive that has no match.
-        received: u64,
-    },
-    /// More sends and receives than a group holds.
-    #[error("a group holds {fits} sends and receives; make more groups")]
-    GroupFull {
-        /// How many it holds.
-        fits: usize,
-    },
-    /// A call of another communicator in a group.
-    #[error("a group takes calls of the communicator that it is of; make a group of the other one")]
-    ForeignGroup,
-    /// More streams than a communicator has slots for.
-    #[error("a communicator runs on {fits} streams at most; make another one for more")]
-    PlanStreams {
-        /// How many it runs on.
-        fits: u32,
-    },
-    /// A call that a graph cannot have.
-    #[error("{call} cannot be captured: {why}")]
-    InCapture {
-        /// The call.
-        call: &'static str,
-        /// Why not, and what to do instead.
-        why: &'static str,
-    },
-    /// A graph on another stream.
-    #[error("a graph is launched on the stream that it was captured on; capture one for each stream")]
-    GraphStream,
-    /// A signal that adds, on a stream.
-    #[error("a stream can set a signal, and not add to one or post: give Signal's `set`, or notify in a kernel")]
-    NotifyAdds,
-    /// A signal for another PE than the data.
-    #[error("the data goes to PE {data} and the signal to PE {signal}; give both one PE, or a put and a notify")]
-    SignalElsewhere {
-        /// Where the data goes.
-        data: u32,
-        /// Who is signalled.
-        signal: u32,
-    },
-    /// A stream of CUDA's for a world that runs on the CPU.
-    #[error("this world runs on the CPU, which has no streams to borrow: make one with World::stream")]
-    NoStreamToBorrow,
-    /// A stream that is not of this world.
-    #[error("the stream belongs to another world; make one with World::stream")]
-    ForeignStream,
-    /// No thread for a stream.
-    #[error("no thread for a stream: {0}")]
-    Thread(#[from] std::io::Error),
-    /// The world failed before.
-    #[error(transparent)]
-    World(#[from] WorldFailure),
 }
 
 /// Why a team could not be made.
