@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use congruent_tests::repository;
-use double_support::{declare, ends, entry, on_double};
+use double_support::{declare, ends, entry, entry_of, on_double};
 use processes::{Port, alone, seat};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,10 +33,10 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// What the processes of an example print, with their kernels declared by this PTX.
-fn printed(example: &Path, ptx: &Path, npes: Option<u32>) -> String {
+fn printed(example: &Path, ptx: &Path, npes: Option<u32>, arguments: &str) -> String {
     let one = || {
         let mut command = on_double(Command::new(example), "");
-        command.env("CONGRUENT_PTX", ptx);
+        command.args(arguments.split_whitespace()).env("CONGRUENT_PTX", ptx);
         command
     };
     let port = Port::reserve();
@@ -57,7 +57,7 @@ fn the_ball_counts_every_bounce() {
     let _alone = alone();
     let (example, ptx) = (example("ping_pong"), declare("ping_pong", &[entry::<ping_pong::ping_pong>()]));
     for npes in [None, Some(2)] {
-        let text = printed(&example, &ptx, npes);
+        let text = printed(&example, &ptx, npes, "");
         assert!(text.contains("launch 2: the ball says 400000,"), "{text}");
     }
 }
@@ -68,9 +68,32 @@ fn what_was_scaled_is_summed() {
     let (example, ptx) =
         (example("scale_and_sum"), declare("scale_and_sum", &[entry::<scale_and_sum::scale_and_sum>()]));
     for (npes, sum) in [(None, 160), (Some(3), 72)] {
-        let text = printed(&example, &ptx, npes);
+        let text = printed(&example, &ptx, npes, "");
         assert!(text.contains(&format!("launch 2: every number on every PE is {sum}\n")), "{text}");
     }
+}
+
+#[test]
+fn the_plate_comes_to_rest_as_it_does_sequentially() {
+    let _alone = alone();
+    let (example, ptx) = (example("jacobi"), declare("jacobi", &[entry_of("jacobi", &[64, 16, 80, 12])]));
+    for (npes, arguments) in [(None, "--pes 3 --rows 17 --columns 5"), (Some(3), "--rows 31 --columns 33")] {
+        let text = printed(&example, &ptx, npes, arguments);
+        assert!(text.contains("equals the sequential solve, bit for bit") && text.contains("on 3 PEs"), "{text}");
+    }
+}
+
+#[test]
+fn digits_are_learnt_alike_by_threads_and_by_processes() {
+    let _alone = alone();
+    let kernels = [entry_of("train", &[96, 32, 80, 16, 16]), entry_of("test", &[96, 32, 16])];
+    let (example, ptx) = (example("digits"), declare("digits", &kernels));
+    let losses = |npes, arguments| -> Vec<String> {
+        let text = printed(&example, &ptx, npes, arguments);
+        text.lines().filter(|line| line.starts_with("epoch")).map(str::to_owned).collect()
+    };
+    let threads = losses(None, "--pes 4 --epochs 3");
+    assert_eq!((threads.len(), losses(Some(4), "--epochs 3")), (3, threads));
 }
 
 /// Without PTX a kernel is refused, with what to do.

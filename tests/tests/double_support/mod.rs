@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent::device::{Element, Kernel, abi};
+use congruent::device::{Element, Kernel, KernelArgs, abi};
 use congruent::{AdoptError, LaunchError, Stream, SymVec, World};
 use congruent_cuda_double::{VARIABLE, built, install, names};
 
@@ -87,35 +87,17 @@ pub(crate) fn declare(name: &str, entries: &[String]) -> PathBuf {
 }
 
 /// The declaration of a kernel.
-pub(crate) fn entry<K: Kernel>() -> String
-where
-    K::Args: Sizes,
-{
-    let mut sizes = vec![size_of::<abi::Context>()];
-    sizes.extend(K::Args::sizes());
+pub(crate) fn entry<K: Kernel>() -> String {
+    entry_of(K::NAME, K::Args::SIZES)
+}
+
+/// The declaration of a kernel that is out of sight, with arguments of so many bytes.
+pub(crate) fn entry_of(name: &str, arguments: &[usize]) -> String {
+    let sizes = [size_of::<abi::Context>()].into_iter().chain(arguments.iter().copied());
     let param = |(at, bytes): (usize, usize)| format!(".param .align 8 .b8 param_{at}[{bytes}]");
-    let params: Vec<_> = sizes.into_iter().enumerate().map(param).collect();
-    format!(".visible .entry {}({})\n{{ ret; }}\n", K::NAME, params.join(", "))
+    let params: Vec<_> = sizes.enumerate().map(param).collect();
+    format!(".visible .entry {name}({})\n{{ ret; }}\n", params.join(", "))
 }
-
-/// How many bytes each argument of a kernel has.
-pub(crate) trait Sizes {
-    fn sizes() -> Vec<usize>;
-}
-
-macro_rules! sizes {
-    ($($argument:ident)*) => {
-        impl<$($argument),*> Sizes for ($($argument,)*) {
-            fn sizes() -> Vec<usize> {
-                vec![$(size_of::<$argument>()),*]
-            }
-        }
-    };
-}
-sizes!();
-sizes!(A);
-sizes!(A B);
-sizes!(A B C);
 
 /// How often each function of the double was called so far, in this process, which has loaded it as its driver.
 pub(crate) fn calls() -> Vec<(&'static str, u64)> {
