@@ -370,7 +370,7 @@ fn of_all<'s, T: Pod, G: Tag>(
     call: &'s Call<'_, G>,
     range: Sym<T>,
 ) -> impl congruent_device::Ends<T, Team = G> + use<'s, T, G> {
-    ends(call.n, move |i| End::Plain(range.at(call.team.rank(i))))
+    ends(call.n, move |i| End::plain(range.at(call.team.rank(i))))
 }
 
 /// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of

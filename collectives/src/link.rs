@@ -5,7 +5,7 @@
 //! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
 //! NCCL", 2025).
 
-use congruent_device::{End, Ends, Group, Packed, Place, Pod, Rank, Signal, Sym, Tag, Thread, ends};
+use congruent_device::{End, Ends, Group, Place, Pod, Rank, Signal, Sym, Tag, Thread, ends};
 
 use crate::Protocol;
 use crate::call::Call;
@@ -99,18 +99,14 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
         let (call, out) = (self.call, self.out::<T>(group, len));
         let kept = kept.map(|kept| kept.at(call.own()));
         // The fold needs memory that it can store to; the queue that this member has to itself is free.
-        let staged = match out {
-            End::Plain(place) if !call.ctx.reaches(self.peer) => {
-                Some((place, call.view.queue(call.channel, call.me, 0).slice(..place.sym().bytes()).cast::<T>()))
-            }
-            _ => None,
-        };
-        let near = staged.map_or(out, |(_, staged)| staged.at(call.own()).into());
+        let (there, stages) = (out.memory(), out.is_plain() && !call.ctx.reaches(self.peer));
+        let staged = call.view.queue(call.channel, call.me, 0).slice(..there.len());
+        let near = if stages { End::plain(staged.cast().at(call.own())) } else { out };
         fold_into(call, group, near, kept, src, op, stage);
         self.sent += 1;
         let arrives = sent_to(self.call, DATA).at(self.peer).set(self.sent);
-        if let Some((place, staged)) = staged {
-            call.ctx.put_signal(group, place, staged, arrives);
+        if stages {
+            call.ctx.put_signal(group, there, staged, arrives);
         } else if call.view.protocol() == Protocol::Simple {
             call.ctx.notify(group, arrives);
         }
@@ -297,7 +293,7 @@ impl Arrival {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn end<T: Pod, G: Tag>(self, call: &Call<'_, G>, len: usize) -> End<T, G> {
-        let place = Sym::from_raw(self.offset, u64::from(call.view.piece));
+        let place = Sym::from_raw(self.offset, call.view.piece() as u64);
         packed_or_plain(call, &Thread, place, call.own(), len, self.flag, false)
     }
 }
@@ -316,15 +312,15 @@ pub(crate) fn packed_or_plain<T: Pod, G: Tag>(
     renews: bool,
 ) -> End<T, G> {
     let packed = match call.view.protocol() {
-        Protocol::Simple => return End::Plain(place.slice(..len * size_of::<T>()).cast::<T>().at(at)),
-        Protocol::Ll => Packed::packets(place.cast().at(at), len, flag),
-        Protocol::Ll128 => Packed::lines(place.cast().at(at), len, flag, call.view.line),
+        Protocol::Simple => return End::plain(place.slice(..len * size_of::<T>()).cast::<T>().at(at)),
+        Protocol::Ll => End::packets(place.cast().at(at), len, flag),
+        Protocol::Ll128 => End::lines(place.cast().at(at), len, flag, call.view.line()),
     };
     if renews {
-        let behind = place.cast::<u64>().slice(packed.words().len()..);
+        let behind = place.slice(packed.memory().len()..).cast::<u64>();
         call.ctx.fill_at(group, behind.at(at), u64::from(flag));
     }
-    End::Packed(packed)
+    packed
 }
 
 /// Folds the sources into `out` and, where there is one, into `kept`.
@@ -341,7 +337,7 @@ fn fold_into<T: Pod, G: Tag>(
 ) {
     // What is kept comes first: it is this member's own memory.
     let dst = ends(1 + usize::from(kept.is_some()), |i| match kept {
-        Some(kept) if i == 0 => End::Plain(kept),
+        Some(kept) if i == 0 => End::plain(kept),
         _ => out,
     });
     op.fold(group, call.ctx, dst, src, stage);

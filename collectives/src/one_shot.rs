@@ -250,7 +250,7 @@ impl<G: Tag> Shot<'_, '_, G> {
     fn of_all<T: Pod>(&self, _group: &impl Group, own: Sym<T>) -> impl Ends<T, Team = G> {
         let call = self.call;
         ends(call.n, move |i| match i == call.me {
-            true => End::Plain(own.at(call.own())),
+            true => End::plain(own.at(call.own())),
             false => self.packets(&congruent_device::Thread, i, call.own(), own.len(), false),
         })
     }

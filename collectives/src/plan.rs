@@ -1,6 +1,6 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
 
-use congruent_device::refuse;
+use congruent_device::{anew, refuse};
 use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView};
 
 use crate::Protocol;
@@ -281,13 +281,36 @@ impl View {
     /// Bytes of data in a piece, in its protocol.
     #[inline(always)]
     pub(crate) fn piece_bytes(&self) -> usize {
-        payload(self.piece as usize, self.protocol(), self.line)
+        payload(self.piece(), self.protocol(), self.line())
     }
 
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
     #[inline(always)]
     pub(crate) fn shot_bytes(&self) -> usize {
-        payload(self.inbox as usize, self.protocol(), self.line)
+        payload(self.inbox_bytes(), self.protocol(), self.line())
+    }
+
+    /// The members. These numbers are read anew for each address that is computed from them.
+    #[inline(always)]
+    fn members(&self) -> usize {
+        anew(self.members.into()) as usize
+    }
+
+    /// Bytes of a place in a queue.
+    #[inline(always)]
+    pub(crate) fn piece(&self) -> usize {
+        anew(self.piece.into()) as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn line(&self) -> u32 {
+        anew(self.line.into()) as u32
+    }
+
+    /// Bytes of one half of a member's inbox.
+    #[inline(always)]
+    fn inbox_bytes(&self) -> usize {
+        anew(self.inbox.into()) as usize
     }
 
     /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
@@ -298,19 +321,19 @@ impl View {
 
     #[inline(always)]
     fn counters_bytes(&self) -> usize {
-        (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
+        (self.members() * COUNTERS * 8).next_multiple_of(GRAIN)
     }
 
     /// Where in a channel the queues begin.
     #[inline(always)]
     fn queues(&self) -> usize {
-        HEAD + self.counters_bytes() + self.members as usize * POST * 8
+        HEAD + self.counters_bytes() + self.members() * POST * 8
     }
 
     #[inline(always)]
     fn channel_bytes(&self) -> usize {
-        let queue = Layout::DEPTH as usize * self.piece as usize;
-        self.queues() + self.members as usize * (queue + 2 * self.inbox as usize)
+        let queue = Layout::DEPTH as usize * self.piece();
+        self.queues() + self.members() * (queue + 2 * self.inbox_bytes())
     }
 
     /// A channel's own words.
@@ -334,14 +357,14 @@ impl View {
     /// Signal `which` that a member sets for a channel's owner.
     #[inline(always)]
     pub(crate) fn signal(&self, channel: usize, member: usize, which: usize) -> Sym<Signal> {
-        let index = (channel * self.members as usize + member) * LINK + which * LINE;
+        let index = (channel * self.members() + member) * LINK + which * LINE;
         Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
     }
 
     /// Place `index` of the queue that a member writes and a channel's owner reads.
     #[inline(always)]
     pub(crate) fn queue(&self, channel: usize, member: usize, index: usize) -> Sym<u8> {
-        let piece = self.piece as usize;
+        let piece = self.piece();
         let start = self.queues() + (member * Layout::DEPTH as usize + index) * piece;
         self.part(channel, start, piece)
     }
@@ -349,8 +372,8 @@ impl View {
     /// Half `half` of what a member writes to a channel's inbox.
     #[inline(always)]
     pub(crate) fn inbox(&self, channel: usize, member: usize, half: usize) -> Sym<u8> {
-        let (members, inbox) = (self.members as usize, self.inbox as usize);
-        let queues = members * Layout::DEPTH as usize * self.piece as usize;
+        let (members, inbox) = (self.members(), self.inbox_bytes());
+        let queues = members * Layout::DEPTH as usize * self.piece();
         let start = self.queues() + queues + (half * members + member) * inbox;
         self.part(channel, start, inbox)
     }

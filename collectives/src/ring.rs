@@ -288,13 +288,13 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
             return;
         }
         let (call, right) = (self.call, self.right);
-        let own = End::Plain(piece.at(call.own()));
+        let own = End::plain(piece.at(call.own()));
         let (mut first, mut stage) = (own, Stage::RAW);
         if !begins {
             (first, stage) = (self.from_left.input(group, piece.len()), Stage::MORE);
         }
         let src =
-            ends(if begins { 1 } else { 2 }, move |i| if i == 0 { first } else { End::Plain(piece.at(call.own())) });
+            ends(if begins { 1 } else { 2 }, move |i| if i == 0 { first } else { End::plain(piece.at(call.own())) });
         match to {
             Some(to) if !pass || straight(call) => {
                 let passes = pass && call.ctx.reaches(right);
@@ -349,7 +349,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         if piece.is_empty() {
             return;
         }
-        let own = End::Plain(piece.at(self.call.own()));
+        let own = End::plain(piece.at(self.call.own()));
         if straight(self.call) {
             if take {
                 self.from_left.hear(group);

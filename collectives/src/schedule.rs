@@ -98,7 +98,7 @@ impl Teller<'_> {
             // The chain ends at the root, and begins after it.
             (Reduce, Ring) => self.chain(self.wrap(self.job.root + 1)),
             (AllReduce, Tree) => {
-                for (tree, node) in [Node::first(self.me, self.n), Node::second(self.me, self.n)].iter().enumerate() {
+                for (tree, node) in [0, 1].map(|tree| Node::of_two(tree, self.me, self.n)).iter().enumerate() {
                     let half = self.mine(Share::new(tree, 2).of(self.whole())).len();
                     self.up(node, half);
                     self.down(node, half);
@@ -232,13 +232,13 @@ impl Teller<'_> {
     }
 
     fn up(&mut self, node: &Node, bytes: usize) {
-        if let Some(parent) = node.parent {
+        if let Some(parent) = node.parent() {
             self.queued("up", (0, 1), parent, bytes);
         }
     }
 
     fn down(&mut self, node: &Node, bytes: usize) {
-        for child in node.children.into_iter().flatten() {
+        for child in (0..node.degree()).filter_map(|i| node.child(i)) {
             self.queued("down", (0, 1), child, bytes);
         }
     }

@@ -14,7 +14,7 @@ pub(crate) const PLACES: usize = Layout::DEPTH as usize - 1;
 pub(crate) fn whole<G: Tag>(call: &Call<'_, G>) -> Sym<u8> {
     let view = &call.view;
     let start = (view.queue(call.channel, call.me, 1).offset() - view.scratch.offset()) as usize;
-    view.scratch.slice(start..start + PLACES * view.piece as usize)
+    view.scratch.slice(start..start + PLACES * view.piece())
 }
 
 /// How many elements each of `count` ranges has where they share `bytes` bytes: whole vectors, or at least whole elements of

@@ -20,7 +20,7 @@
 //! where it sends: `(x + S(lower)) + S(higher)`, ranks as the tree counts them. The first tree does the first half of the
 //! buffer (the first [`Share`] of two), the second the other. The operator is commutative.
 
-use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, ends};
+use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, anew, ends};
 
 use crate::call::Call;
 use crate::link::{Arrival, Incoming, Outgoing, largest_piece};
@@ -61,19 +61,19 @@ pub fn all_reduce<T: Pod, G: Tag>(
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
-        let (first, second) = (Node::first(call.me, call.n), Node::second(call.me, call.n));
         let half = |buf: Sym<T>, tree| call.mine(Share::new(tree, 2).of(buf));
         let laps = laps(&call, half(src, 0)).max(laps(&call, half(src, 1)));
         let height = height(call.n);
         for tick in 0..laps + 2 * height {
             for tree in 0..2 {
-                let node = if tree == 0 { first } else { second };
+                // Found anew each time: both would be ten registers.
+                let node = Node::of_two(tree, anew(call.me as u64) as usize, call.n);
                 let cut = |buf: Sym<T>, lap| cut(&call, half(buf, tree), lap);
-                if let Some(lap) = tick.checked_sub(height - node.depth) {
-                    let to = node.parent.is_none().then(|| cut(dst, lap));
+                if let Some(lap) = tick.checked_sub(height - node.depth()) {
+                    let to = node.parent().is_none().then_some(cut(dst, lap));
                     up(&call, group, node, (lap, laps), cut(src, lap), to, true, op);
                 }
-                if let (Some(lap), Some(_)) = (tick.checked_sub(height + node.depth), node.parent) {
+                if let (Some(lap), Some(_)) = (tick.checked_sub(height + node.depth()), node.parent()) {
                     down(&call, group, node, (lap, laps), cut(dst, lap));
                 }
             }
@@ -116,7 +116,7 @@ pub fn reduce<T: Pod, G: Tag>(
         let (mine, result) = (call.mine(src), call.mine(dst));
         let laps = laps(&call, mine);
         for lap in 0..laps {
-            let to = node.parent.is_none().then(|| cut(&call, result, lap));
+            let to = node.parent().is_none().then_some(cut(&call, result, lap));
             up(&call, group, node, (lap, laps), cut(&call, mine, lap), to, false, op);
         }
     }
@@ -192,7 +192,7 @@ fn ready<G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node) {
     if !straight(call) {
         return;
     }
-    if let Some(parent) = node.parent {
+    if let Some(parent) = node.parent() {
         let mut way = Outgoing::open(call, call.team.rank(parent));
         way.knock(group);
         way.close(group);
@@ -222,7 +222,7 @@ fn up<T: Pod, G: Tag>(
     if piece.is_empty() {
         return;
     }
-    let towards = call.team.rank(node.parent.unwrap_or(node.children[0].unwrap_or(call.me)));
+    let towards = call.team.rank(node.parent().unwrap_or(node.child(0).unwrap_or(call.me)));
     let _step = call.step("reduce up", lap, towards, piece.bytes());
     let own = piece.at(call.own());
     let (mut lower, mut higher) = (Arrival { offset: 0, flag: 0 }, Arrival { offset: 0, flag: 0 });
@@ -237,7 +237,7 @@ fn up<T: Pod, G: Tag>(
     }
     let src = ends(1 + node.degree(), move |i| {
         if i == 0 {
-            return End::Plain(own);
+            return End::plain(own);
         }
         let (offset, flag) = (lower.offset, lower.flag);
         let offset = if i == 1 { offset } else { higher.offset };
@@ -291,11 +291,11 @@ fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap:
     if piece.is_empty() {
         return;
     }
-    let towards = node.children[0].unwrap_or(node.parent.unwrap_or(call.me));
+    let towards = node.child(0).unwrap_or(node.parent().unwrap_or(call.me));
     let _step = call.step("broadcast down", lap, call.team.rank(towards), piece.bytes());
-    let own = End::Plain(piece.at(call.own()));
+    let own = End::plain(piece.at(call.own()));
     let (mut from, mut kept) = (own, None);
-    if let Some(parent) = node.parent {
+    if let Some(parent) = node.parent() {
         let mut way = Incoming::open(call, call.team.rank(parent));
         if straight(call) {
             way.hear(group);
@@ -315,7 +315,7 @@ fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap:
         }
         way.close(group);
     }
-    if let (Some(parent), false) = (node.parent, straight(call)) {
+    if let (Some(parent), false) = (node.parent(), straight(call)) {
         if kept.is_some() {
             Keep.fold(group, call.ctx, [own], [from], Stage::RAW);
         }
@@ -327,8 +327,7 @@ fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap:
 #[inline(always)]
 #[track_caller]
 fn child<G: Tag>(call: &Call<'_, G>, node: Node, i: usize) -> Rank<G> {
-    let child = if i == 0 { node.children[0] } else { node.children[1] };
-    call.team.rank(child.unwrap_or(call.me))
+    call.team.rank(node.child(i).unwrap_or(call.me))
 }
 
 /// Gives the place of a piece back to the neighbour that sent it.

@@ -195,15 +195,14 @@ impl Ctx<'_> {
         let (dst, src) = (Resolved::new(self, dst, len), Resolved::new(self, src, len));
         let failed = !fold(&dst, &src, len);
         self.join(group, failed);
-        for end in src.each() {
-            let (pe, bytes) = end.wire();
-            self.moved_by(group, pe, self.abi.pe, bytes);
+        for memory in src.each().map(|end| end.memory()) {
+            self.moved_by(group, memory.pe().raw(), self.abi.pe, memory.len());
         }
         for end in dst.each() {
-            let (pe, bytes) = end.wire();
-            self.moved_by(group, self.abi.pe, pe, bytes);
-            if let (End::Packed(packed), true) = (end, group.leader()) {
-                self.wake_packed(packed);
+            let memory = end.memory();
+            self.moved_by(group, self.abi.pe, memory.pe().raw(), memory.len());
+            if group.leader() && !end.is_plain() {
+                self.wake_last(memory);
             }
         }
     }

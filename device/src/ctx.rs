@@ -152,7 +152,7 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn word(&self, offset: u64, pe: Pe) -> *mut u64 {
-        self.locate(Sym::<u64>::from_raw(offset, 1), pe)
+        self.locate(Sym::<u64>::from_raw(arch::unknown(offset), 1), pe)
     }
 
     /// Wakes who sleeps on `word` of `pe`.
@@ -163,14 +163,13 @@ impl<'m> Ctx<'m> {
         unsafe { arch::wake(&self.lane, with_exposed_provenance_mut(header as usize), word) }
     }
 
-    /// Wakes who sleeps on packets that have been written.
+    /// Wakes who sleeps on packets or lines that have been written.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn wake_packed<T: Pod, G>(&self, packed: crate::Packed<T, G>) {
-        let words = packed.words();
-        if !words.is_empty() {
-            let last = words.elem(words.len() - 1);
-            self.wake(last.pe(), self.reach(last));
+    pub(crate) fn wake_last<G>(&self, memory: Place<u8, G>) {
+        if memory.len() >= size_of::<u64>() {
+            let offset = memory.sym().offset() + (memory.len() - size_of::<u64>()) as u64;
+            self.wake(memory.pe(), self.word(offset, memory.pe()));
         }
     }
 }

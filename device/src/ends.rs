@@ -23,30 +23,35 @@ pub trait Ends<T: Pod> {
     fn get(&self, i: usize) -> End<T, Self::Team>;
 }
 
-/// One source or destination of a bulk operation.
-#[derive(Debug)]
-pub enum End<T, G = World> {
-    /// The elements as they are, on a PE that loads and stores reach.
-    Plain(Place<T, G>),
-    /// In packets or lines. A source is awaited.
-    Packed(Packed<T, G>),
-}
-
-/// Elements in packets or lines, in words of a PE that loads and stores reach.
+/// One source or destination of a bulk operation: elements on a PE that loads and stores reach, as they are, or in packets or
+/// lines.
 ///
-/// Whoever reads them gives the flag that they were written with, and waits until the words carry it. So a flag must not be
-/// found in the words before they are written, and words that are written again get another one.
+/// Packed sources are awaited: whoever reads packets or lines gives the flag that they were written with, and waits until the
+/// words carry it. So a flag must not be found in the words before they are written, and words that are written again get
+/// another one.
+// No enum: a field that only some variants had would be undefined in the others, and a GPU's compiler keeps a register for
+// such a field through every loop around it.
 #[derive(Debug)]
-pub struct Packed<T, G = World> {
-    words: Place<u64, G>,
+pub struct End<T, G = World> {
+    memory: Place<u8, G>,
     len: usize,
+    /// [`PLAIN`], [`PACKETS`], or how many bytes a line has.
+    form: u32,
+    /// Not used by plain ones.
     flag: u32,
-    /// Bytes of a line; 0 for packets.
-    line: u32,
     element: PhantomData<fn() -> T>,
 }
 
-impl<T: Pod, G> Packed<T, G> {
+const PLAIN: u32 = 0;
+const PACKETS: u32 = 1;
+
+impl<T: Pod, G> End<T, G> {
+    /// The elements as they are.
+    #[inline(always)]
+    pub fn plain(place: Place<T, G>) -> Self {
+        Self { memory: place.bytes(), len: place.len(), form: PLAIN, flag: 0, element: PhantomData }
+    }
+
     /// `len` elements in packets at the start of `words`.
     ///
     /// # Panics
@@ -57,7 +62,7 @@ impl<T: Pod, G> Packed<T, G> {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("packets carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::new(words, len, flag, 0)
+        Self::packed(words, packed_words(len * size_of::<T>(), 0), len, PACKETS, flag)
     }
 
     /// `len` elements in lines of `line` bytes at the start of `words`.
@@ -73,23 +78,47 @@ impl<T: Pod, G> Packed<T, G> {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("lines carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::new(words, len, flag, line)
-    }
-
-    /// The words that it takes.
-    #[inline(always)]
-    pub const fn words(&self) -> Place<u64, G> {
-        self.words
+        Self::packed(words, packed_words(len * size_of::<T>(), line), len, line, flag)
     }
 
     #[inline(always)]
     #[track_caller]
-    fn new(words: Place<u64, G>, len: usize, flag: u32, line: u32) -> Self {
-        let needs = packed_words(len * size_of::<T>(), line);
+    fn packed(words: Place<u64, G>, needs: usize, len: usize, form: u32, flag: u32) -> Self {
         if words.len() < needs {
             refuse!("too few words for these elements in packets");
         }
-        Self { words: words.slice(..needs), len, flag, line, element: PhantomData }
+        Self { memory: words.slice(..needs).bytes(), len, form, flag, element: PhantomData }
+    }
+
+    /// The memory that it takes.
+    #[inline(always)]
+    pub const fn memory(&self) -> Place<u8, G> {
+        self.memory
+    }
+
+    /// Whether the elements are as they are.
+    #[inline(always)]
+    pub const fn is_plain(&self) -> bool {
+        self.form == PLAIN
+    }
+
+    /// How many elements.
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same bytes, as bytes.
+    #[inline(always)]
+    pub fn bytes(self) -> End<u8, G> {
+        let Self { memory, len, form, flag, .. } = self;
+        End { memory, len: len * size_of::<T>(), form, flag, element: PhantomData }
     }
 }
 
@@ -154,7 +183,7 @@ impl<T: Pod, G, const N: usize> Ends<T> for [Place<T, G>; N] {
     }
     #[inline(always)]
     fn get(&self, i: usize) -> End<T, G> {
-        End::Plain(choose(self, i))
+        End::plain(choose(self, i))
     }
 }
 
@@ -167,43 +196,6 @@ impl<T: Pod, G, const N: usize> Ends<T> for [End<T, G>; N] {
     #[inline(always)]
     fn get(&self, i: usize) -> End<T, G> {
         choose(self, i)
-    }
-}
-
-impl<T: Pod, G> End<T, G> {
-    /// The same bytes, as bytes.
-    #[inline(always)]
-    pub fn bytes(self) -> End<u8, G> {
-        match self {
-            Self::Plain(place) => End::Plain(place.bytes()),
-            Self::Packed(Packed { words, len, flag, line, .. }) => {
-                End::Packed(Packed { words, len: len * size_of::<T>(), flag, line, element: PhantomData })
-            }
-        }
-    }
-
-    /// How many elements.
-    #[inline(always)]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Plain(place) => place.len(),
-            Self::Packed(packed) => packed.len,
-        }
-    }
-
-    /// Whether there are no elements.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Where its bytes are: PE and how many.
-    #[inline(always)]
-    pub(crate) fn wire(&self) -> (u32, usize) {
-        match self {
-            Self::Plain(place) => (place.pe().raw(), place.sym().bytes()),
-            Self::Packed(packed) => (packed.words.pe().raw(), packed.words.sym().bytes()),
-        }
     }
 }
 
@@ -239,22 +231,15 @@ impl<T: Pod, E: Ends<T>> arch::Ends for Resolved<'_, E, T> {
 
     #[inline(always)]
     fn end(&self, i: usize) -> arch::End {
-        match self.ends.get(i) {
-            End::Plain(place) => {
-                let start = self.ctx.near(place);
-                arch::End { start: start.cast(), form: arch::Form::Plain, last: start.cast(), offset: 0, pe: 0 }
-            }
-            End::Packed(packed) => {
-                let (sym, flag) = (packed.words.sym(), packed.flag);
-                let start = self.ctx.near(packed.words);
-                let form = match packed.line {
-                    0 => arch::Form::Packets { flag },
-                    bytes => arch::Form::Lines { flag, bytes },
-                };
-                let last = start.wrapping_add(sym.len().saturating_sub(1));
-                arch::End { start: start.cast(), form, last, offset: sym.offset(), pe: packed.words.pe().raw() }
-            }
-        }
+        let End { memory, form, flag, .. } = self.ends.get(i);
+        let start = self.ctx.near(memory);
+        let form = match form {
+            PLAIN => arch::Form::Plain,
+            PACKETS => arch::Form::Packets { flag },
+            bytes => arch::Form::Lines { flag, bytes },
+        };
+        let last = start.wrapping_add(memory.len().saturating_sub(8)).cast();
+        arch::End { start, form, last, offset: memory.sym().offset(), pe: memory.pe().raw() }
     }
 }
 
@@ -265,22 +250,9 @@ impl<T, G> Clone for End<T, G> {
     }
 }
 impl<T, G> Copy for End<T, G> {}
-impl<T, G> Clone for Packed<T, G> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T, G> Copy for Packed<T, G> {}
-impl<T, G> From<Place<T, G>> for End<T, G> {
+impl<T: Pod, G> From<Place<T, G>> for End<T, G> {
     #[inline(always)]
     fn from(place: Place<T, G>) -> Self {
-        Self::Plain(place)
-    }
-}
-impl<T, G> From<Packed<T, G>> for End<T, G> {
-    #[inline(always)]
-    fn from(packed: Packed<T, G>) -> Self {
-        Self::Packed(packed)
+        Self::plain(place)
     }
 }

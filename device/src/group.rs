@@ -3,7 +3,7 @@
 //! Groups are values that a kernel is given, so a function that holds only a `Warp` cannot sync the `Block`. A group
 //! operation is called by every thread of the group, with the same arguments.
 
-use crate::arch::{Lane, Share};
+use crate::arch::{self, Lane, Share};
 use crate::sealed::Sealed;
 
 /// Threads that act together.
@@ -184,5 +184,5 @@ impl Group for Thread {
 /// What part of a bulk operation this thread of the group does.
 #[inline(always)]
 pub(crate) fn share(group: &impl Group) -> Share {
-    Share { rank: group.rank(), size: group.size() }
+    Share { rank: arch::unknown(group.rank() as u64) as usize, size: arch::unknown(group.size() as u64) as usize }
 }

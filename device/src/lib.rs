@@ -73,7 +73,7 @@ pub use congruent_heap::refuse;
 pub use ctx::Ctx;
 pub use direct::Peer;
 pub use disagree::Disagreement;
-pub use ends::{End, Ends, Packed, ends, packed_words};
+pub use ends::{End, Ends, ends, packed_words};
 pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[cfg(target_arch = "nvptx64")]
@@ -89,6 +89,14 @@ pub use wait::TimedOut;
 #[doc(hidden)]
 pub use watch::Note;
 pub use watch::{Mark, Span};
+
+/// The same value, of which the compiler knows nothing: what is computed from it is computed where it is needed, and is not
+/// kept in a register from one lap of a loop to the next.
+#[doc(hidden)]
+#[inline(always)]
+pub fn anew(value: u64) -> u64 {
+    arch::unknown(value)
+}
 
 mod sealed {
     /// Keeps a trait to this crate's types.

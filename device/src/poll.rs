@@ -4,9 +4,7 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
 
-use crate::arch::{self, Backoff, Lane};
-#[cfg(not(target_arch = "nvptx64"))]
-use crate::arch::{End, Form};
+use crate::arch::{self, Backoff, End, Form, Lane};
 
 /// Who polls, and where that is told.
 #[derive(Clone, Copy)]
@@ -24,15 +22,16 @@ pub(crate) struct Patience<'m> {
     pub(crate) budget_ns: u64,
 }
 
-#[cfg(not(target_arch = "nvptx64"))]
 impl Patience<'_> {
-    /// Waits until `arrived`; false when the kernel must end, and then the reason is recorded.
+    /// Waits until the packets of an end have `arrived`, whose flags are at `word`; false when the kernel must end, and then the
+    /// reason is recorded.
     #[cold]
     #[inline(always)]
-    pub(crate) fn packet(self, end: &End, arrived: impl FnMut() -> bool) -> bool {
-        match self.waiter.poll(end.last, self.budget_ns, arrived) {
+    pub(crate) fn packet(self, end: impl Fn() -> End, word: *mut u64, arrived: impl FnMut() -> bool) -> bool {
+        match self.waiter.poll(word, self.budget_ns, arrived) {
             Ok(()) => true,
             Err(stop) => {
+                let end = end();
                 let flag = match end.form {
                     Form::Plain => 0,
                     Form::Packets { flag } | Form::Lines { flag, .. } => flag,
@@ -43,6 +42,9 @@ impl Patience<'_> {
         }
     }
 }
+
+/// Instead of the time when a poll began to look at the clock.
+const NOT_YET: u64 = u64::MAX;
 
 /// Why a poll ended without what it waited for.
 #[derive(Clone, Copy)]
@@ -98,7 +100,7 @@ impl Waiter<'_> {
             return Ok(());
         }
         let mut backoff = Backoff::new();
-        let mut started = None;
+        let mut started = NOT_YET;
         loop {
             // SAFETY: callers give words of this PE's heap, mapped and aligned. Read before `ready`, so that a sleep on
             // this value ends at once if the word has changed since.
@@ -111,7 +113,10 @@ impl Waiter<'_> {
                     return Err(Stop::Aborted);
                 }
                 let now = self.lane.now_ns();
-                let waited_ns = now - *started.get_or_insert(now);
+                if started == NOT_YET {
+                    started = now;
+                }
+                let waited_ns = now - started;
                 if waited_ns >= budget_ns {
                     return Err(Stop::Expired { seen, waited_ns });
                 }

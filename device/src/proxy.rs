@@ -23,7 +23,7 @@ impl Ctx<'_> {
         if self.abi.routes == 0 {
             return false;
         }
-        let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi.routes as usize).wrapping_add(pe.index());
+        let entry: *const u32 = with_exposed_provenance_mut::<u32>(arch::unknown(self.abi.routes) as usize).wrapping_add(pe.index());
         // SAFETY: the route table has an entry for every PE (`Ctx::new`), and callers checked that this one exists.
         unsafe { arch::load(entry) == Route::Proxied as u32 }
     }

@@ -33,7 +33,8 @@ impl<T: Pod + Send + Sync> KernelArg for T {
 impl<T: Element> KernelArg for Sym<T> {
     #[inline(always)]
     fn fits(&self, heap_bytes: u64) -> bool {
-        self.bytes() as u64 <= heap_bytes && self.offset() <= heap_bytes - self.bytes() as u64
+        // Neither is more than `i64::MAX`, so the sum is a number.
+        self.offset() + self.bytes() as u64 <= heap_bytes
     }
 }
 

@@ -244,6 +244,12 @@ pub(crate) unsafe fn claim(pointer: *mut u32, from: u32, to: u32) -> bool {
     unsafe { AtomicU32::from_ptr(pointer) }.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
+/// There are registers enough, or a stack.
+#[inline(always)]
+pub(crate) fn unknown(value: u64) -> u64 {
+    value
+}
+
 #[inline(always)]
 pub(crate) fn fence() {
     atomic::fence(Ordering::AcqRel);

@@ -5,7 +5,7 @@ use core::arch::asm;
 
 use congruent_heap::Pod;
 
-use super::Lane;
+use super::{Lane, unknown};
 use super::bulk::{load16, store16};
 use super::granules::{Chosen, Folder, Typed};
 use super::words::words;
@@ -34,7 +34,7 @@ pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
             elements::<T, F>(share, dst, src, count, fold);
             return true;
         }
-        pieces(share, dst, src, count * size_of::<T>(), Typed::new(fold), patience)
+        pieces(share, dst, src, count * size_of::<T>(), Typed::new(fold), &|| patience)
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
     let (dsts, srcs) = (dst.count(), src.count());
     if !G::IS_BLOCK && C::IS_SMALL {
         // SAFETY: the caller's contract.
-        return unsafe { pieces(share, dst, src, bytes, Chosen::new(choice), patience) };
+        return unsafe { pieces(share, dst, src, bytes, Chosen::new(choice), &|| patience) };
     }
     if !G::IS_BLOCK || dsts + srcs > MOST {
         refuse!("a reduction chosen at run time folds by whole blocks, at most 128 ends");
@@ -75,15 +75,15 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
             Form::Lines { flag, bytes } => (bytes, flag),
         };
         let slot = shared + (i as u32 + 1) * SLOT;
-        put_shared(slot, end.start as u64);
-        put_shared(slot + 8, end.offset);
-        put_shared(slot + 16, u64::from(flag) | u64::from(form) << 32);
-        put_shared(slot + 24, u64::from(end.pe));
+        put_shared::<0>(slot, end.start as u64);
+        put_shared::<8>(slot, u64::from(flag) | u64::from(form) << 32);
+        put_shared::<16>(slot, end.offset);
+        put_shared::<24>(slot, u64::from(end.pe));
     }
     if share.rank == 0 {
-        put_shared(shared, patience.waiter.control);
-        put_shared(shared + 8, patience.budget_ns);
-        put_shared(shared + 16, u64::from(patience.waiter.pe));
+        put_shared::<0>(shared, patience.waiter.control);
+        put_shared::<8>(shared, patience.budget_ns);
+        put_shared::<16>(shared, u64::from(patience.waiter.pe));
     }
     lane.block_sync();
     let [a, b, c] = choice.encode();
@@ -99,14 +99,18 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
 #[inline(never)]
 unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts: u64) -> bool {
     let (lane, shared) = (Lane::new(), shared_ends());
-    let waiter = Waiter { lane, control: get_shared(shared), pe: get_shared(shared + 16) as u32 };
-    let patience = Patience { waiter, budget_ns: get_shared(shared + 8) };
+    // Who waits has time to look it up.
+    let patience = || {
+        let shared = unknown(shared.into()) as u32;
+        let waiter = Waiter { lane, control: get_shared::<0>(shared), pe: get_shared::<16>(shared) as u32 };
+        Patience { waiter, budget_ns: get_shared::<8>(shared) }
+    };
     let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
     let dst = &SharedEnds { first: shared + SLOT, count: dsts };
     let src = &SharedEnds { first: shared + (dsts + 1) * SLOT, count: srcs };
     let share = Share { rank: lane.thread() as usize, size: lane.threads() as usize };
     // SAFETY: the caller's contract.
-    unsafe { pieces(share, dst, src, bytes as usize, Chosen::<C>::encoded([a, b, c]), patience) }
+    unsafe { pieces(share, dst, src, bytes as usize, Chosen::<C>::encoded([a, b, c]), &patience) }
 }
 
 /// Ends that are in the block's shared memory.
@@ -122,15 +126,17 @@ impl Ends for SharedEnds {
     }
     #[inline(always)]
     fn end(&self, i: usize) -> End {
-        let slot = self.first + i as u32 * SLOT;
-        let start = core::ptr::with_exposed_provenance_mut(get_shared(slot) as usize);
-        let (flag, form) = (get_shared(slot + 16) as u32, (get_shared(slot + 16) >> 32) as u32);
+        let slot = unknown((self.first + i as u32 * SLOT).into()) as u32;
+        let start = core::ptr::with_exposed_provenance_mut(get_shared::<0>(slot) as usize);
+        let form = get_shared::<8>(slot);
+        let (flag, form) = (form as u32, (form >> 32) as u32);
         let form = match form {
             0 => Form::Plain,
             1 => Form::Packets { flag },
             bytes => Form::Lines { flag, bytes },
         };
-        End { start, form, last: start.cast(), offset: get_shared(slot + 8), pe: get_shared(slot + 24) as u32 }
+        let (offset, pe) = (get_shared::<16>(slot), get_shared::<24>(slot) as u32);
+        End { start, form, last: start.cast(), offset, pe }
     }
 }
 
@@ -147,16 +153,23 @@ fn shared_ends() -> u32 {
 }
 
 #[inline(always)]
-fn put_shared(address: u32, value: u64) {
+fn put_shared<const AT: u32>(address: u32, value: u64) {
     // SAFETY: callers give addresses of `shared_ends`, aligned.
-    unsafe { asm!("st.shared.b64 [{a}], {v};", a = in(reg32) address, v = in(reg64) value, options(nostack)) }
+    unsafe {
+        asm!("st.shared.b64 [{a} + {o}], {v};", a = in(reg32) address, o = const AT, v = in(reg64) value, options(nostack));
+    }
 }
 
 #[inline(always)]
-fn get_shared(address: u32) -> u64 {
+fn get_shared<const AT: u32>(address: u32) -> u64 {
     let value;
-    // SAFETY: callers give addresses of `shared_ends`, aligned.
-    unsafe { asm!("ld.shared.b64 {v}, [{a}];", a = in(reg32) address, v = out(reg64) value, options(nostack)) };
+    // SAFETY: callers give addresses of `shared_ends`, aligned. What is not used need not be read.
+    unsafe {
+        asm!(
+            "ld.shared.b64 {v}, [{a} + {o}];",
+            a = in(reg32) address, o = const AT, v = out(reg64) value, options(pure, readonly, nostack)
+        );
+    }
     value
 }
 
@@ -188,19 +201,19 @@ unsafe fn elements<T: Pod, F: Fold<T>>(share: Share, dst: &impl Ends, src: &impl
 /// # Safety
 /// As [`fold`].
 #[inline(always)]
-unsafe fn pieces(
+unsafe fn pieces<'p>(
     share: Share,
     dst: &impl Ends,
     src: &impl Ends,
     bytes: usize,
     by: impl Folder,
-    patience: Patience<'_>,
+    patience: &impl Fn() -> Patience<'p>,
 ) -> bool {
     let (mut packets, mut line, mut apart) = (false, 0, 0);
     let mut look = |end: End| match end.form {
         Form::Plain => apart |= end.start as usize,
         Form::Packets { .. } => packets = true,
-        Form::Lines { bytes, .. } => line = bytes as usize,
+        Form::Lines { bytes, .. } => line = bytes,
     };
     for i in 0..src.count() {
         look(src.end(i));
@@ -213,7 +226,7 @@ unsafe fn pieces(
         refuse!("bytes that are folded as a type are aligned for it and end with an element");
     }
     // SAFETY: the caller's contract; each way covers every element once.
-    let folded = unsafe {
+    unsafe {
         let mut at = 0;
         if !packets && line == 0 && apart.is_multiple_of(16) {
             at = bytes / 16 * 16;
@@ -221,15 +234,7 @@ unsafe fn pieces(
             vectors(share, lone, dst, src, at, by);
         }
         words(share, dst, src, at, bytes, line, by, patience)
-    };
-    let Err(missed) = folded else { return true };
-    let end = src.end(missed.source);
-    let flag = match end.form {
-        Form::Plain => 0,
-        Form::Packets { flag } | Form::Lines { flag, .. } => flag,
-    };
-    patience.waiter.record(missed.stop, end.offset, end.pe, flag.into());
-    false
+    }
 }
 
 /// Two vectors of 16 bytes a thread at a time, of the first `bytes`; all ends plain and aligned. Gives where the thread's

@@ -5,6 +5,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
+use crate::arch::unknown;
 use crate::bulk::{Fold, FoldChoice, FoldJob};
 use crate::sealed::Sealed;
 
@@ -130,17 +131,6 @@ impl<C: FoldChoice> Chosen<C> {
         C::decode([if C::IS_SMALL { first } else { unknown(first) }, second, third]).run(job)
     }
 }
-
-/// The same value, which the compiler cannot tell.
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn unknown(mut value: u64) -> u64 {
-    // SAFETY: does nothing.
-    unsafe { core::arch::asm!("/* {0} */", inout(reg64) value, options(nomem, nostack)) };
-    value
-}
-#[cfg(not(target_arch = "nvptx64"))]
-use core::hint::black_box as unknown;
 
 impl<C> Clone for Chosen<C> {
     #[inline(always)]

@@ -65,6 +65,14 @@ unsafe extern "unadjusted" {
     fn globaltimer() -> i64;
 }
 
+/// The same value, of which the compiler knows nothing any more.
+#[inline(always)]
+pub(crate) fn unknown(mut value: u64) -> u64 {
+    // SAFETY: does nothing.
+    unsafe { asm!("/* {0} */", inout(reg64) value, options(nomem, nostack)) };
+    value
+}
+
 /// All lanes of a warp take part.
 const FULL: i32 = -1;
 

@@ -6,26 +6,21 @@ use super::granules::Folder;
 use super::{Lane, load, load_acquire, store, store_release};
 use crate::arch::{End, Ends, Form, Share};
 use crate::ends::packed_words;
-use crate::poll::{Patience, Stop};
+use crate::poll::Patience;
 
-/// What was waited for and did not come.
-pub(super) struct Missed {
-    pub(super) source: usize,
-    pub(super) stop: Stop,
-}
-
-/// Where a thread's word is: its bytes `at..at + n` of the data, and word `place` of the line that starts at byte `line`, if
-/// lines have `bytes` bytes.
+/// Where a thread's word is: its bytes `at..at + n` of the data; with lines word `word`, which is word `place` of a line of
+/// `bytes` bytes.
 #[derive(Clone, Copy)]
 struct Here {
     at: usize,
-    n: usize,
-    line: usize,
-    place: usize,
-    bytes: usize,
+    n: u32,
+    word: usize,
+    place: u32,
+    bytes: u32,
 }
 
-/// 8 bytes of data a thread, of bytes `from..bytes`. Four sources' words are on their way at a time.
+/// 8 bytes of data a thread, of bytes `from..bytes`. Four sources' words are on their way at a time. False when a wait ended
+/// without its words; the reason is recorded.
 ///
 /// With lines, whose flags are words too, neighbouring threads store a line together. That it then arrives as a whole is a
 /// property of the hardware, not of the PTX model (MM-8): that protocol is opt-in.
@@ -34,19 +29,19 @@ struct Here {
 /// As [`fold`](super::fold).
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one loop for all forms")]
-pub(super) unsafe fn words(
+pub(super) unsafe fn words<'p>(
     share: Share,
     dst: &impl Ends,
     src: &impl Ends,
     from: usize,
     bytes: usize,
-    line: usize,
+    line: u32,
     by: impl Folder,
-    patience: Patience<'_>,
-) -> Result<(), Missed> {
+    patience: &impl Fn() -> Patience<'p>,
+) -> bool {
     // Without lines, all is one line without a flag. Words of a line are a power of two: no division, which is a call.
     let (line_words, all) =
-        if line > 0 { (line / 8, packed_words(bytes, line as u32)) } else { (1 << 40, (bytes - from).div_ceil(8)) };
+        if line > 0 { (line as usize / 8, packed_words(bytes, line)) } else { (1 << 40, (bytes - from).div_ceil(8)) };
     let line_shift = line_words.trailing_zeros();
     // As many turns for every thread, so that they stay together where lines are stored.
     let mut turn = 0;
@@ -55,23 +50,24 @@ pub(super) unsafe fn words(
         let (index, place) = (word >> line_shift, word & (line_words - 1));
         let at = from + (word - index) * 8;
         let carries = word < all && place < line_words - 1 && at < bytes;
-        let n = if carries { (bytes - at).min(8) } else { 0 };
+        let n = if carries { (bytes - at).min(8) as u32 } else { 0 };
         let mut result = [0; 2];
         // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
         unsafe {
             if carries {
-                let here = Here { at, n, line: index * line, place, bytes: line };
+                let here = Here { at, n, word, place: place as u32, bytes: line };
                 let count = src.count();
                 let ask = |i: usize| if i < count { ask(&src.end(i), here) } else { [0; 2] };
                 let first = ask(0);
                 // Four variables and no array, which would be in memory.
                 let mut ahead = (ask(1), ask(2), ask(3), ask(4));
-                let missed = |source| move |stop| Missed { source, stop };
-                let mut sums = by.first(take(&src.end(0), here, first, patience).map_err(missed(0))?);
+                let Some(values) = take(src, 0, here, first, patience) else { return false };
+                let mut sums = by.first(values);
                 for i in 1..count {
                     let (asked, a, b, c) = ahead;
                     ahead = (a, b, c, ask(i + 4));
-                    sums = by.next(sums, take(&src.end(i), here, asked, patience).map_err(missed(i))?);
+                    let Some(values) = take(src, i, here, asked, patience) else { return false };
+                    sums = by.next(sums, values);
                 }
                 result = by.last(sums);
             }
@@ -99,11 +95,11 @@ pub(super) unsafe fn words(
         }
         turn += share.size;
     }
-    Ok(())
+    true
 }
 
-/// Asks a source for the words at `here`, whether or not they have arrived; of lines, whose flag must be seen first, for
-/// nothing.
+/// Asks a source for the words at `here`, whether or not they have arrived; for nothing where they are not one access, and of
+/// lines, whose flag must be seen first.
 ///
 /// # Safety
 /// As [`words`].
@@ -113,61 +109,62 @@ unsafe fn ask(end: &End, here: Here) -> [u64; 2] {
     // looked at.
     unsafe {
         match end.form {
-            Form::Plain => [load_up_to_8(end.start.add(here.at), here.n), 0],
+            Form::Plain if is_word(end.start.add(here.at), here.n) => [load(end.start.add(here.at).cast::<u64>()), 0],
             Form::Packets { .. } => load_words(end.start.add(2 * here.at)),
-            Form::Lines { .. } => [0; 2],
+            _ => [0; 2],
         }
     }
 }
 
-/// The data, once it has arrived.
+/// The data of source `i`, once it has arrived; none where the wait ended without it, and then the reason is recorded.
 ///
 /// # Safety
 /// As [`words`]; `asked` is what [`ask`] gave.
 #[inline(always)]
-unsafe fn take(end: &End, here: Here, asked: [u64; 2], patience: Patience<'_>) -> Result<[u32; 2], Stop> {
+unsafe fn take<'p>(
+    src: &impl Ends,
+    i: usize,
+    here: Here,
+    asked: [u64; 2],
+    patience: &impl Fn() -> Patience<'p>,
+) -> Option<[u32; 2]> {
+    let End { start, form, .. } = src.end(i);
     let low_high = |word: u64| [word as u32, (word >> 32) as u32];
     // SAFETY: the caller's contract.
     unsafe {
-        match end.form {
-            Form::Plain => Ok(low_high(asked[0])),
-            Form::Packets { flag } => {
-                let (words, both) = (end.start.add(2 * here.at).cast::<u64>(), here.n > 4);
-                let mut packets = asked;
-                if !(packets[0] as u32 == flag && (!both || packets[1] as u32 == flag)) {
-                    await_flag(words, both, flag, patience)?;
-                    packets = load_words(words.cast());
-                }
-                Ok(packets.map(|packet| (packet >> 32) as u32))
-            }
+        let (flag, flags, lined) = match form {
+            Form::Plain if is_word(start.add(here.at), here.n) => return Some(low_high(asked[0])),
+            Form::Plain => return Some(low_high(load_bytes(start.add(here.at), here.n))),
+            Form::Packets { flag } => (flag, start.add(2 * here.at), false),
             Form::Lines { flag, .. } => {
-                let line = end.start.add(here.line);
-                let last = line.add(here.bytes - 8).cast::<u64>();
-                if load_acquire(last) != u64::from(flag) {
-                    await_flag(last, false, flag, patience)?;
-                }
-                // Read after the flag.
-                Ok(low_high(load(line.add(here.place * 8).cast::<u64>())))
+                (flag, start.add((here.word - here.place as usize) * 8 + here.bytes as usize - 8), true)
+            }
+        };
+        let (flags, both) = (flags.cast::<u64>(), !lined && here.n > 4);
+        let mut packets = if lined { [load_acquire(flags), 0] } else { asked };
+        if packets[0] as u32 != flag || both && packets[1] as u32 != flag {
+            // What lines need, the flag acquires.
+            let has = |i| load_acquire(flags.add(i)) as u32 == flag;
+            if !patience().packet(|| src.end(i), flags, || has(0) && (!both || has(1))) {
+                return None;
+            }
+            if !lined {
+                packets = load_words(flags.cast());
             }
         }
+        // The word of a line is read after its flag.
+        Some(if lined {
+            low_high(load(start.add(here.word * 8).cast::<u64>()))
+        } else {
+            packets.map(|packet| (packet >> 32) as u32)
+        })
     }
-}
-
-/// Waits until `word`, and with `both` the next one, carries the flag; acquires, which is what lines need.
-///
-/// # Safety
-/// The words are mapped symmetric memory, aligned.
-#[inline(always)]
-unsafe fn await_flag(word: *mut u64, both: bool, flag: u32, patience: Patience<'_>) -> Result<(), Stop> {
-    // SAFETY: the caller's contract.
-    let has = |i| unsafe { load_acquire(word.add(i)) } as u32 == flag;
-    patience.waiter.poll(word, patience.budget_ns, || has(0) && (!both || has(1)))
 }
 
 /// # Safety
 /// As [`words`].
 #[inline(always)]
-unsafe fn give_packets(end: &End, at: usize, n: usize, flag: u32, data: [u32; 2]) {
+unsafe fn give_packets(end: &End, at: usize, n: u32, flag: u32, data: [u32; 2]) {
     let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
     // SAFETY: the caller's contract.
     unsafe {
@@ -193,38 +190,38 @@ unsafe fn store_words(pointer: *mut u8, [a, b]: [u64; 2]) {
     on_global!("st.relaxed.sys.global.v2.b64 [g], {{{a}, {b}}};", pointer, a = in(reg64) a, b = in(reg64) b);
 }
 
+/// Whether these bytes of plain memory are one access.
+#[inline(always)]
+fn is_word(start: *const u8, n: u32) -> bool {
+    n == 8 && (start as usize).is_multiple_of(8)
+}
+
 /// Up to 8 bytes of plain memory, aligned or not.
 ///
 /// # Safety
 /// The bytes are mapped global memory.
 #[inline(always)]
-unsafe fn load_up_to_8(from: *const u8, n: usize) -> u64 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if n == 8 && (from as usize).is_multiple_of(8) {
-            load(from.cast::<u64>())
-        } else {
-            let mut value = 0;
-            for i in 0..n {
-                value |= u64::from(load::<u8>(from.add(i))) << (8 * i);
-            }
-            value
-        }
+unsafe fn load_bytes(from: *const u8, n: u32) -> u64 {
+    let mut value = 0;
+    for i in 0..n {
+        // SAFETY: the caller's contract.
+        value |= u64::from(unsafe { load::<u8>(from.add(i as usize)) }) << (8 * i);
     }
+    value
 }
 
 /// # Safety
-/// As [`load_up_to_8`].
+/// As [`load_bytes`].
 #[inline(always)]
-unsafe fn store_up_to_8(to: *mut u8, n: usize, [low, high]: [u32; 2]) {
+unsafe fn store_up_to_8(to: *mut u8, n: u32, [low, high]: [u32; 2]) {
     let value = u64::from(low) | u64::from(high) << 32;
     // SAFETY: the caller's contract.
     unsafe {
-        if n == 8 && (to as usize).is_multiple_of(8) {
+        if is_word(to, n) {
             store(to.cast::<u64>(), value);
         } else {
             for i in 0..n {
-                store(to.add(i), (value >> (8 * i)) as u8);
+                store(to.add(i as usize), (value >> (8 * i)) as u8);
             }
         }
     }
