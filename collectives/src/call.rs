@@ -91,7 +91,7 @@ impl<'c, G: Tag> Call<'c, G> {
     /// This rank.
     #[inline(always)]
     pub(crate) fn own(&self) -> Rank<G> {
-        self.team.rank(self.me)
+        self.team.me()
     }
 
     /// `i` modulo the members, for `i` below three times as many.

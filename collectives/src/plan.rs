@@ -316,7 +316,7 @@ impl View {
     /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
     #[inline(always)]
     fn part<T: Pod>(&self, channel: usize, start: usize, len: usize) -> Sym<T> {
-        Sym::from_raw(self.scratch.offset() + (channel * self.channel_bytes() + start) as u64, len as u64)
+        Sym::from_raw(anew(self.scratch.offset()) + (channel * self.channel_bytes() + start) as u64, len as u64)
     }
 
     #[inline(always)]
@@ -358,7 +358,7 @@ impl View {
     #[inline(always)]
     pub(crate) fn signal(&self, channel: usize, member: usize, which: usize) -> Sym<Signal> {
         let index = (channel * self.members() + member) * LINK + which * LINE;
-        Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
+        Sym::from_raw(anew(self.signals.offset()) + (index * size_of::<Signal>()) as u64, 1)
     }
 
     /// Place `index` of the queue that a member writes and a channel's owner reads.

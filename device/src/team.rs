@@ -46,7 +46,7 @@ impl<'c, G: Tag> Team<'c, G> {
     #[inline(always)]
     #[track_caller]
     pub fn me(&self) -> Rank<G> {
-        self.rank(self.view.me())
+        self.view.rank_of(self.ctx.pe())
     }
 
     /// Member `i`.

@@ -72,6 +72,12 @@ impl<G: Tag> TeamView<G> {
         self.window
     }
 
+    /// The member that this view is for, which is `pe`: it need not be looked up.
+    #[inline(always)]
+    pub const fn rank_of(&self, pe: Pe) -> Rank<G> {
+        Rank::new(self.me, pe)
+    }
+
     /// Member `i`, which is below [`size`](Self::size); `listed(i)` reads the list where there is one.
     #[inline(always)]
     pub fn rank_with(&self, i: usize, listed: impl FnOnce(usize) -> u32) -> Rank<G> {
