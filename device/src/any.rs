@@ -40,10 +40,9 @@ impl Ctx<'_> {
             };
             // A lane that sleeps does so on the first word only, and looks at all of them after its nap.
             let offset = first.word().elem(0).offset();
-            if let Err(stop) = self.waiter().poll(self.word(offset, self.pe()), self.abi.deadline_ns, arrived) {
-                self.waiter().record(stop, offset, first.from().map_or(NO_PE, Pe::raw), value);
-                failed = true;
-            }
+            failed = !self.waiter().poll(self.word(offset, self.pe()), self.abi.deadline_ns, arrived, |expiry| {
+                self.waiter().timed_out(expiry, offset, first.from().map_or(NO_PE, Pe::raw), value);
+            });
         }
         self.join(group, failed);
         group.broadcast(found as u64) as usize

@@ -4,7 +4,7 @@
 //! relaxed and may tear (MM-1); order comes from notify and wait, as for put and get.
 
 use congruent_heap::refuse;
-use congruent_heap::{Place, Pod, Sym};
+use congruent_heap::{Pe, Place, Pod, Sym};
 
 use crate::ends::Resolved;
 use crate::group::share;
@@ -230,7 +230,8 @@ impl Ctx<'_> {
         if self.is_proxied(place.pe()) {
             refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
         }
-        self.reach(place)
+        let pe = Pe::new(arch::unknown(place.pe().raw().into()) as u32);
+        self.locate(place.sym(), pe)
     }
 
     /// Stores `value` in every element of this PE's `dst`.

@@ -28,31 +28,25 @@ impl Patience<'_> {
     #[cold]
     #[inline(always)]
     pub(crate) fn packet(self, end: impl Fn() -> End, word: *mut u64, arrived: impl FnMut() -> bool) -> bool {
-        match self.waiter.poll(word, self.budget_ns, arrived) {
-            Ok(()) => true,
-            Err(stop) => {
-                let end = end();
-                let flag = match end.form {
-                    Form::Plain => 0,
-                    Form::Packets { flag } | Form::Lines { flag, .. } => flag,
-                };
-                self.waiter.record(stop, end.offset, end.pe, flag.into());
-                false
-            }
-        }
+        self.waiter.poll(word, self.budget_ns, arrived, |expiry| {
+            let end = end();
+            let flag = match end.form {
+                Form::Plain => 0,
+                Form::Packets { flag } | Form::Lines { flag, .. } => flag,
+            };
+            self.waiter.timed_out(expiry, end.offset, end.pe, flag.into());
+        })
     }
 }
 
 /// Instead of the time when a poll began to look at the clock.
 const NOT_YET: u64 = u64::MAX;
 
-/// Why a poll ended without what it waited for.
+/// A wait whose budget is spent: what its word held, and how long it took.
 #[derive(Clone, Copy)]
-pub(crate) enum Stop {
-    /// Its budget is spent.
-    Expired { seen: u64, waited_ns: u64 },
-    /// The launch is ending.
-    Aborted,
+pub(crate) struct Expiry {
+    pub(crate) seen: u64,
+    pub(crate) waited_ns: u64,
 }
 
 /// Waits until `word`, at `offset` of this PE's heap, is at least `value`. False when the kernel must end; then the reason
@@ -62,13 +56,8 @@ pub(crate) enum Stop {
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
 #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
 pub(crate) fn reached(waiter: Waiter<'_>, word: *mut u64, budget_ns: u64, offset: u64, peer: u32, value: u64) -> bool {
-    match waiter.poll(word, budget_ns, || at_least(word, value)) {
-        Ok(()) => true,
-        Err(stop) => {
-            waiter.record(stop, offset, peer, value);
-            false
-        }
-    }
+    let ready = || at_least(word, value);
+    waiter.poll(word, budget_ns, ready, |expiry| waiter.timed_out(expiry, offset, peer, value))
 }
 
 /// Whether a word of this PE's heap has reached `value`, with acquire.
@@ -93,11 +82,18 @@ pub(crate) fn aborted(control: u64) -> bool {
 }
 
 impl Waiter<'_> {
-    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps.
+    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the launch is ending, and
+    /// when the budget is spent: of that `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
-    pub(crate) fn poll(self, word: *mut u64, budget_ns: u64, mut ready: impl FnMut() -> bool) -> Result<(), Stop> {
+    pub(crate) fn poll(
+        self,
+        word: *mut u64,
+        budget_ns: u64,
+        mut ready: impl FnMut() -> bool,
+        expired: impl FnOnce(Expiry),
+    ) -> bool {
         if ready() {
-            return Ok(());
+            return true;
         }
         let mut backoff = Backoff::new();
         let mut started = NOT_YET;
@@ -106,11 +102,11 @@ impl Waiter<'_> {
             // this value ends at once if the word has changed since.
             let seen = unsafe { arch::load(word) };
             if ready() {
-                return Ok(());
+                return true;
             }
             if backoff.turn(&self.lane, word, seen) {
                 if aborted(self.control) {
-                    return Err(Stop::Aborted);
+                    return false;
                 }
                 let now = self.lane.now_ns();
                 if started == NOT_YET {
@@ -118,7 +114,8 @@ impl Waiter<'_> {
                 }
                 let waited_ns = now - started;
                 if waited_ns >= budget_ns {
-                    return Err(Stop::Expired { seen, waited_ns });
+                    expired(Expiry { seen, waited_ns });
+                    return false;
                 }
             }
         }
@@ -127,10 +124,8 @@ impl Waiter<'_> {
     /// Leaves a fault record for a wait that expired.
     #[cold]
     #[inline(always)]
-    pub(crate) fn record(self, stop: Stop, offset: u64, peer: u32, expected: u64) {
-        if let Stop::Expired { seen, waited_ns } = stop {
-            self.fault(FaultKind::Timeout, peer, offset, expected, seen, waited_ns);
-        }
+    pub(crate) fn timed_out(self, expiry: Expiry, offset: u64, peer: u32, expected: u64) {
+        self.fault(FaultKind::Timeout, peer, offset, expected, expiry.seen, expiry.waited_ns);
     }
 
     /// Leaves a fault record, if it is the first one of this PE, and ends every wait of it.

@@ -10,7 +10,7 @@ use congruent_heap::abi::{AtomicOp, FaultKind, NumberKind, Request, Ring, Route,
 use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Sym};
 
 use crate::arch::{self, Rmw};
-use crate::poll::{Stop, Waiter};
+use crate::poll::{Expiry, Waiter};
 use crate::{Ctx, Group};
 
 /// What [`submit`] gives when the launch is ending.
@@ -23,7 +23,8 @@ impl Ctx<'_> {
         if self.abi.routes == 0 {
             return false;
         }
-        let entry: *const u32 = with_exposed_provenance_mut::<u32>(arch::unknown(self.abi.routes) as usize).wrapping_add(pe.index());
+        let index = arch::unknown(pe.raw().into()) as usize;
+        let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi.routes as usize).wrapping_add(index);
         // SAFETY: the route table has an entry for every PE (`Ctx::new`), and callers checked that this one exists.
         unsafe { arch::load(entry) == Route::Proxied as u32 }
     }
@@ -198,13 +199,8 @@ fn reserve(waiter: Waiter<'_>, ring: u64, budget_ns: u64) -> u64 {
     // SAFETY: the slot is mapped (`Ctx::new`), and the word aligned.
     let laps = unsafe { &raw mut (*entry.slot).laps };
     // SAFETY: as above.
-    match waiter.poll(laps, budget_ns, || unsafe { arch::load_acquire(laps) } == entry.lap) {
-        Ok(()) => ticket,
-        Err(stop) => {
-            give_up(waiter, stop, ticket);
-            ENDING
-        }
-    }
+    let is_free = || unsafe { arch::load_acquire(laps) } == entry.lap;
+    if waiter.poll(laps, budget_ns, is_free, |expiry| give_up(waiter, expiry, ticket)) { ticket } else { ENDING }
 }
 
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
@@ -260,20 +256,13 @@ fn complete(waiter: Waiter<'_>, ring: u64, count: u64, budget_ns: u64) -> bool {
     let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
     // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
     let word = unsafe { &raw mut (*ring).complete };
-    match waiter.poll(word, budget_ns, || crate::poll::at_least(word, count)) {
-        Ok(()) => true,
-        Err(stop) => {
-            give_up(waiter, stop, count);
-            false
-        }
-    }
+    let is_complete = || crate::poll::at_least(word, count);
+    waiter.poll(word, budget_ns, is_complete, |expiry| give_up(waiter, expiry, count))
 }
 
 #[cold]
-fn give_up(waiter: Waiter<'_>, stop: Stop, count: u64) {
-    if let Stop::Expired { seen, waited_ns } = stop {
-        waiter.fault(FaultKind::Proxy, congruent_heap::abi::NO_PE, 0, count, seen, waited_ns);
-    }
+fn give_up(waiter: Waiter<'_>, expiry: Expiry, count: u64) {
+    waiter.fault(FaultKind::Proxy, congruent_heap::abi::NO_PE, 0, count, expiry.seen, expiry.waited_ns);
 }
 
 #[inline(always)]

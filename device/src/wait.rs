@@ -6,7 +6,7 @@ use core::time::Duration;
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
 use congruent_heap::{Awaited, Notify, Pe, Semaphore, Signal, Sym};
 
-use crate::poll::{self, Stop, Waiter, reaches};
+use crate::poll::{self, Waiter, reaches};
 use crate::{Ctx, Group, Thread, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
@@ -98,10 +98,9 @@ impl Ctx<'_> {
                 }
                 None => false,
             };
-            if let Err(stop) = self.waiter().poll(first, self.abi.deadline_ns, ready) {
-                self.waiter().record(stop, signals.offset(), NO_PE, value);
-                failed = true;
-            }
+            failed = !self.waiter().poll(first, self.abi.deadline_ns, ready, |expiry| {
+                self.waiter().timed_out(expiry, signals.offset(), NO_PE, value);
+            });
         }
         self.join(group, failed);
         group.broadcast(found as u64) as usize
@@ -128,11 +127,11 @@ impl Ctx<'_> {
         if group.leader() {
             let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
             let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
-            match self.waiter().poll(posted, budget, || poll::at_least(posted, expected)) {
+            let came = self.waiter().poll(posted, budget, || poll::at_least(posted, expected), |_| expired = true);
+            aborted = !came && !expired;
+            if came {
                 // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
-                Ok(()) => unsafe { arch::store(taken, expected) },
-                Err(Stop::Expired { .. }) => expired = true,
-                Err(Stop::Aborted) => aborted = true,
+                unsafe { arch::store(taken, expected) };
             }
         }
         self.join(group, aborted);
