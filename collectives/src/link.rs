@@ -5,7 +5,7 @@
 //! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
 //! NCCL", 2025).
 
-use congruent_device::{End, Ends, Group, Place, Pod, Rank, Signal, Sym, Tag, Thread, ends};
+use congruent_device::{End, Ends, Group, Pod, Rank, Signal, Sym, Tag, Thread, ends};
 
 use crate::Protocol;
 use crate::call::Call;
@@ -84,20 +84,20 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
         packed_or_plain(call, group, place, self.peer, len, view.flag(self.sent), renews)
     }
 
-    /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory.
+    /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory, which
+    /// is empty where nothing is kept.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn send<T: Pod>(
         &mut self,
         group: &impl Group,
         len: usize,
-        kept: Option<Sym<T>>,
+        kept: Sym<T>,
         src: impl Ends<T>,
         op: impl Reducer<T>,
         stage: Stage,
     ) {
         let (call, out) = (self.call, self.out::<T>(group, len));
-        let kept = kept.map(|kept| kept.at(call.own()));
         // The fold needs memory that it can store to; the queue that this member has to itself is free.
         let (there, stages) = (out.memory(), out.is_plain() && !call.ctx.reaches(self.peer));
         let staged = call.view.queue(call.channel, call.me, 0).slice(..there.len());
@@ -116,7 +116,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        self.send(group, piece.len(), None, [piece.at(self.call.own())], Keep, Stage::RAW);
+        self.send(group, piece.len(), Sym::empty(), [piece.at(self.call.own())], Keep, Stage::RAW);
     }
 
     /// Puts a piece where it belongs at the member, which has said that it may, and knocks.
@@ -323,22 +323,21 @@ pub(crate) fn packed_or_plain<T: Pod, G: Tag>(
     packed
 }
 
-/// Folds the sources into `out` and, where there is one, into `kept`.
+/// Folds the sources into `out` and, where it is not empty, into `kept`.
 #[inline(always)]
 #[track_caller]
 fn fold_into<T: Pod, G: Tag>(
     call: &Call<'_, G>,
     group: &impl Group,
     out: End<T, G>,
-    kept: Option<Place<T, G>>,
+    kept: Sym<T>,
     src: impl Ends<T>,
     op: impl Reducer<T>,
     stage: Stage,
 ) {
     // What is kept comes first: it is this member's own memory.
-    let dst = ends(1 + usize::from(kept.is_some()), |i| match kept {
-        Some(kept) if i == 0 => End::plain(kept),
-        _ => out,
-    });
+    let keeps = !kept.is_empty();
+    let kept = kept.at(call.own());
+    let dst = ends(1 + usize::from(keeps), |i| if keeps && i == 0 { End::plain(kept) } else { out });
     op.fold(group, call.ctx, dst, src, stage);
 }

@@ -235,12 +235,7 @@ struct Exchange<T> {
     peer: usize,
     give: Sym<T>,
     to: Sym<T>,
-    with: Option<With<T>>,
-}
-
-/// What it is combined with.
-#[derive(Clone, Copy)]
-struct With<T> {
+    /// Combined with what arrives; empty where nothing is.
     own: Sym<T>,
     /// Whether this member's comes first.
     lower: bool,
@@ -251,7 +246,7 @@ impl<T: Pod> Exchange<T> {
     /// Sends `give`, and receives to `to`.
     #[inline(always)]
     fn swap(name: &'static str, step: (usize, usize), peer: usize, give: Sym<T>, to: Sym<T>) -> Self {
-        Self { name, step, peer, give, to, with: None }
+        Self { name, step, peer, give, to, own: Sym::empty(), lower: false, stage: Stage::RAW }
     }
 
     /// Sends `give`, and combines `own` with what arrives to `to`.
@@ -267,7 +262,7 @@ impl<T: Pod> Exchange<T> {
         lower: bool,
         stage: Stage,
     ) -> Self {
-        Self { name, step, peer, give, to, with: Some(With { own, lower, stage }) }
+        Self { name, step, peer, give, to, own, lower, stage }
     }
 
     /// Does it, piece by piece in turn: neither waits for the other with a full queue.
@@ -286,12 +281,12 @@ impl<T: Pod> Exchange<T> {
                 let range = start..(start + most).min(self.to.len());
                 let to = [self.to.slice(range.clone()).at(call.own())];
                 let input = link.input(group, range.len());
-                if let Some(With { own, lower, stage }) = self.with {
-                    let own = own.slice(range).at(call.own()).into();
-                    let src = if lower { [own, input] } else { [input, own] };
-                    op.fold(group, call.ctx, to, src, stage);
-                } else {
+                if self.own.is_empty() {
                     Keep.fold(group, call.ctx, to, [input], Stage::RAW);
+                } else {
+                    let own = self.own.slice(range).at(call.own()).into();
+                    let src = if self.lower { [own, input] } else { [input, own] };
+                    op.fold(group, call.ctx, to, src, self.stage);
                 }
                 link.release(group);
             }

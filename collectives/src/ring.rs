@@ -206,7 +206,7 @@ pub fn reduce<T: Pod, G: Tag>(
         for lap in 0..ring.laps(src) {
             let piece = cut(&call, src, lap);
             let _step = call.step("reduce", (lap, ring.laps(src)), ring.right, piece.bytes());
-            let to = (call.me == root).then(|| cut(&call, dst, lap));
+            let to = if call.me == root { cut(&call, dst, lap) } else { Sym::empty() };
             ring.add(group, piece, first, to, false, op);
         }
         ring.close(group);
@@ -271,8 +271,8 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         self.call.mine(chunk).len().div_ceil(largest_piece::<T, G>(self.call))
     }
 
-    /// Adds `piece` to the partial result from the left, or begins one with it. The sum goes on to the right; or, with `to`, it
-    /// is final and goes there, and with `pass` there at the right too.
+    /// Adds `piece` to the partial result from the left, or begins one with it. The sum goes on to the right; or, where `to` is not
+    /// empty, it is final and goes there, and with `pass` there at the right too.
     #[inline(always)]
     #[track_caller]
     fn add<T: Pod>(
@@ -280,7 +280,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         group: &impl Group,
         piece: Sym<T>,
         begins: bool,
-        to: Option<Sym<T>>,
+        to: Sym<T>,
         pass: bool,
         op: impl Reducer<T>,
     ) {
@@ -295,21 +295,19 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         }
         let src =
             ends(if begins { 1 } else { 2 }, move |i| if i == 0 { first } else { End::plain(piece.at(call.own())) });
-        match to {
-            Some(to) if !pass || straight(call) => {
-                let passes = pass && call.ctx.reaches(right);
-                let dst = ends(1 + usize::from(passes), move |i| to.at(if i == 0 { call.own() } else { right }).into());
-                op.fold(group, call.ctx, dst, src, stage.finish(call.n));
-                if passes {
-                    self.to_right.knock(group);
-                } else if pass {
-                    self.to_right.put(group, to, to);
-                }
+        let is_final = !to.is_empty();
+        let stage = if is_final { stage.finish(call.n) } else { stage };
+        if is_final && (!pass || straight(call)) {
+            let passes = pass && call.ctx.reaches(right);
+            let dst = ends(1 + usize::from(passes), move |i| to.at(if i == 0 { call.own() } else { right }).into());
+            op.fold(group, call.ctx, dst, src, stage);
+            if passes {
+                self.to_right.knock(group);
+            } else if pass {
+                self.to_right.put(group, to, to);
             }
-            to => {
-                let stage = if to.is_some() { stage.finish(call.n) } else { stage };
-                self.to_right.send(group, piece.len(), to, src, op, stage);
-            }
+        } else {
+            self.to_right.send(group, piece.len(), to, src, op, stage);
         }
         if !begins {
             self.from_left.release(group);
@@ -336,7 +334,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
             for turn in usize::from(step > 0)..2 {
                 let begins = turn == 0;
                 let piece = src(if begins { self.call.wrap(me + n - 1) } else { chunk });
-                let to = (!begins && step == n - 2).then_some(dst);
+                let to = if !begins && step == n - 2 { dst } else { Sym::empty() };
                 self.add(group, piece, begins, to, pass, op);
             }
         }
@@ -361,7 +359,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
         }
         let from = if take { self.from_left.input(group, piece.len()) } else { own };
         if give {
-            self.to_right.send(group, piece.len(), take.then_some(piece), [from], Keep, Stage::RAW);
+            self.to_right.send(group, piece.len(), if take { piece } else { Sym::empty() }, [from], Keep, Stage::RAW);
         } else {
             Keep.fold(group, self.call.ctx, [own], [from], Stage::RAW);
         }

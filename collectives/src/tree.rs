@@ -70,8 +70,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
                 let node = Node::of_two(tree, anew(call.me as u64) as usize, call.n);
                 let cut = |buf: Sym<T>, lap| cut(&call, half(buf, tree), lap);
                 if let Some(lap) = tick.checked_sub(height - node.depth()) {
-                    let to = node.parent().is_none().then_some(cut(dst, lap));
-                    up(&call, group, node, (lap, laps), cut(src, lap), to, true, op);
+                    up(&call, group, node, (lap, laps), cut(src, lap), cut(dst, lap), true, op);
                 }
                 if let (Some(lap), Some(_)) = (tick.checked_sub(height + node.depth()), node.parent()) {
                     down(&call, group, node, (lap, laps), cut(dst, lap));
@@ -116,8 +115,7 @@ pub fn reduce<T: Pod, G: Tag>(
         let (mine, result) = (call.mine(src), call.mine(dst));
         let laps = laps(&call, mine);
         for lap in 0..laps {
-            let to = node.parent().is_none().then_some(cut(&call, result, lap));
-            up(&call, group, node, (lap, laps), cut(&call, mine, lap), to, false, op);
+            up(&call, group, node, (lap, laps), cut(&call, mine, lap), cut(&call, result, lap), false, op);
         }
     }
     call.leave(group);
@@ -204,8 +202,8 @@ fn ready<G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node) {
     }
 }
 
-/// Adds the children's sums to this member's piece, and sends that to the parent; or stores it `to` where it belongs if
-/// this is the root, and with `pass` there at its child too.
+/// Adds the children's sums to this member's piece, and sends that to the parent; or, if this is the root, stores it `to` where
+/// it belongs, and with `pass` there at its child too.
 #[inline(always)]
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "one fold, so that kernels hold it once")]
@@ -215,7 +213,7 @@ fn up<T: Pod, G: Tag>(
     node: Node,
     lap: (usize, usize),
     piece: Sym<T>,
-    to: Option<Sym<T>>,
+    to: Sym<T>,
     pass: bool,
     op: impl Reducer<T>,
 ) {
@@ -244,14 +242,14 @@ fn up<T: Pod, G: Tag>(
         let flag = if i == 1 { flag } else { higher.flag };
         Arrival { offset, flag }.end(call, own.len())
     });
-    match to {
-        Some(to) if !pass || straight(call) => crown(call, group, pass.then_some(towards), to, src, op),
-        to => {
-            let stage = if to.is_some() { WITH_CHILDREN.finish(call.n) } else { WITH_CHILDREN };
-            let mut way = Outgoing::open(call, towards);
-            way.send(group, piece.len(), to, src, op, stage);
-            way.close(group);
-        }
+    let is_root = node.parent().is_none();
+    let stage = if is_root { WITH_CHILDREN.finish(call.n) } else { WITH_CHILDREN };
+    if is_root && (!pass || straight(call)) {
+        crown(call, group, pass.then_some(towards), to, src, op, stage);
+    } else {
+        let mut way = Outgoing::open(call, towards);
+        way.send(group, piece.len(), if is_root { to } else { Sym::empty() }, src, op, stage);
+        way.close(group);
     }
     for i in 0..node.degree() {
         release(call, group, child(call, node, i));
@@ -268,11 +266,12 @@ fn crown<T: Pod, G: Tag>(
     to: Sym<T>,
     src: impl Ends<T, Team = G>,
     op: impl Reducer<T>,
+    stage: Stage,
 ) {
     let there = child.filter(|&child| call.ctx.reaches(child));
     let other = there.unwrap_or(call.own());
     let dst = ends(1 + usize::from(there.is_some()), move |i| to.at(if i == 0 { call.own() } else { other }).into());
-    op.fold(group, call.ctx, dst, src, WITH_CHILDREN.finish(call.n));
+    op.fold(group, call.ctx, dst, src, stage);
     if let Some(child) = child {
         let mut way = Outgoing::open(call, child);
         if there.is_some() {
@@ -294,14 +293,14 @@ fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap:
     let towards = node.child(0).unwrap_or(node.parent().unwrap_or(call.me));
     let _step = call.step("broadcast down", lap, call.team.rank(towards), piece.bytes());
     let own = End::plain(piece.at(call.own()));
-    let (mut from, mut kept) = (own, None);
+    let (mut from, mut kept) = (own, Sym::empty());
     if let Some(parent) = node.parent() {
         let mut way = Incoming::open(call, call.team.rank(parent));
         if straight(call) {
             way.hear(group);
             way.close(group);
         } else {
-            (from, kept) = (way.input(group, piece.len()), Some(piece));
+            (from, kept) = (way.input(group, piece.len()), piece);
         }
     }
     for i in 0..node.degree() {
@@ -311,12 +310,12 @@ fn down<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, node: Node, lap:
         } else {
             // The first one is sent what arrives while this member keeps it, the second one what is kept.
             way.send(group, piece.len(), kept, [from], Keep, Stage::RAW);
-            (from, kept) = (own, None);
+            (from, kept) = (own, Sym::empty());
         }
         way.close(group);
     }
     if let (Some(parent), false) = (node.parent(), straight(call)) {
-        if kept.is_some() {
+        if !kept.is_empty() {
             Keep.fold(group, call.ctx, [own], [from], Stage::RAW);
         }
         release(call, group, call.team.rank(parent));

@@ -62,7 +62,7 @@ impl<T: Pod, G> End<T, G> {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("packets carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::packed(words, packed_words(len * size_of::<T>(), 0), len, PACKETS, flag)
+        Self::packed(words, len, PACKETS, flag, 0)
     }
 
     /// `len` elements in lines of `line` bytes at the start of `words`.
@@ -78,12 +78,15 @@ impl<T: Pod, G> End<T, G> {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("lines carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::packed(words, packed_words(len * size_of::<T>(), line), len, line, flag)
+        Self::packed(words, len, line, flag, line)
     }
 
     #[inline(always)]
     #[track_caller]
-    fn packed(words: Place<u64, G>, needs: usize, len: usize, form: u32, flag: u32) -> Self {
+    fn packed(words: Place<u64, G>, len: usize, form: u32, flag: u32, line: u32) -> Self {
+        // Computed for each end, and not for lines of every size before a loop over ends.
+        let bytes = arch::unknown((len * size_of::<T>()) as u64) as usize;
+        let needs = packed_words(bytes, line);
         if words.len() < needs {
             refuse!("too few words for these elements in packets");
         }

@@ -79,16 +79,7 @@ impl<T: Element> Sym<T> {
     /// Elements `range`, still symmetric, or `None` where they are not all inside.
     #[inline(always)]
     pub fn get(self, range: impl RangeBounds<usize>) -> Option<Self> {
-        let start = match range.start_bound() {
-            Bound::Included(&a) => a,
-            Bound::Excluded(&a) => a.checked_add(1)?,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&b) => b.checked_add(1)?,
-            Bound::Excluded(&b) => b,
-            Bound::Unbounded => self.len(),
-        };
+        let (start, end) = self.ends(range);
         (start <= end && end <= self.len()).then(|| self.part(start, end))
     }
 
@@ -99,10 +90,28 @@ impl<T: Element> Sym<T> {
     #[inline(always)]
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<usize>) -> Self {
-        match self.get(range) {
-            Some(part) => part,
-            None => refuse!("symmetric slice out of bounds"),
+        // Not by `get`: on a GPU the fields of an option cost registers also where it is none.
+        let (start, end) = self.ends(range);
+        if start > end || end > self.len() {
+            refuse!("symmetric slice out of bounds");
         }
+        self.part(start, end)
+    }
+
+    /// Where a range starts and ends; past all elements where that is no number.
+    #[inline(always)]
+    fn ends(self, range: impl RangeBounds<usize>) -> (usize, usize) {
+        let start = match range.start_bound() {
+            Bound::Included(&a) => a,
+            Bound::Excluded(&a) => a.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&b) => b.saturating_add(1),
+            Bound::Excluded(&b) => b,
+            Bound::Unbounded => self.len(),
+        };
+        (start, end)
     }
 
     /// Element `i`, still symmetric.
