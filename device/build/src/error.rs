@@ -94,10 +94,11 @@ pub enum BuildError {
         /// What the assembler said.
         message: String,
     },
-    /// Functions that keep locals in memory.
+    /// Kernels that keep locals or registers in memory.
     #[error(
-        "these functions keep more on the stack, which is slow memory, than registers that were spilled:\n{rows}\n\
-         help: arrays that are indexed by variables and structures that are passed by reference cause them"
+        "these kernels use the stack, which is slow memory:\n{rows}\n\
+         help: without spills, arrays that are indexed by variables and structures that are passed by reference cause it; \
+         with spills, too many values live across loops and calls"
     )]
     StackFrames {
         /// Their rows of the table of usage.

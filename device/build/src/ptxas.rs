@@ -21,16 +21,16 @@ pub struct Ptxas {
 pub struct Assembly {
     /// The GPU generation it was assembled for.
     pub arch: String,
-    /// Its kernels and the functions that were not inlined.
+    /// Its kernels, each with the functions that it calls; in a file that leaves functions to the driver, the functions too.
     pub functions: Vec<FunctionUsage>,
 }
 
-/// What one function needs of the machine.
+/// What one kernel or function needs of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionUsage {
     /// Its name in the PTX.
     pub name: String,
-    /// Registers per thread; none for functions that are not kernels.
+    /// Registers per thread, as many as a launch takes; none for functions that are not kernels.
     pub registers: Option<u32>,
     /// Bytes of stack per thread.
     pub stack: u32,
@@ -65,9 +65,12 @@ impl Ptxas {
         let text = fs::read_to_string(file).map_err(BuildError::io(file))?;
         let rejected = |message: &str| BuildError::Rejected { path: file.to_path_buf(), message: message.to_owned() };
         let arch = target_directive(&text).ok_or_else(|| rejected("it has no `.target`"))?;
+        // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like. Functions then keep to their calling
+        // convention, which costs registers and stack that a program assembled as a whole does not take.
+        let parts: &[&str] = if text.contains(".extern .func") { &["-c"] } else { &[] };
         let output = Command::new(&self.path)
-            // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like.
-            .args(["-v", "-c", "-arch", arch, "-o", "/dev/null"])
+            .args(parts)
+            .args(["-v", "-arch", arch, "-o", "/dev/null"])
             .arg(file)
             .output()
             .map_err(|error| BuildError::Program {
@@ -117,26 +120,24 @@ fn pip_location() -> Vec<PathBuf> {
 ///     8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads
 /// ptxas info    : Used 14 registers, used 1 barriers, 8 bytes cumulative stack size, 128 bytes smem
 /// ```
-/// The last line belongs to the kernel named by the first, however many functions come between.
+/// Functions that are named after a kernel are those that it calls, and counted to it.
 fn parse_verbose(text: &str) -> Vec<FunctionUsage> {
     let mut functions: Vec<FunctionUsage> = Vec::new();
-    let mut kernel = None;
+    let mut in_kernel = false;
+    let named = |name: &str| FunctionUsage { name: name.to_owned(), ..FunctionUsage::default() };
     for line in text.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
-            kernel = rest.split('\'').next().map(str::to_owned);
-        } else if let Some((_, name)) = line.split_once("Function properties for ") {
-            functions.push(FunctionUsage { name: name.trim().to_owned(), ..FunctionUsage::default() });
-        } else if line.contains("bytes stack frame") {
-            if let Some(last) = functions.last_mut() {
-                last.stack = before(line, " bytes stack frame");
-                last.spill_stores = before(line, " bytes spill stores");
-                last.spill_loads = before(line, " bytes spill loads");
-            }
-        } else if line.contains(" registers") {
-            let of_kernel = |usage: &&mut FunctionUsage| kernel.as_ref() == Some(&usage.name);
-            if let Some(usage) = functions.iter_mut().rev().find(of_kernel) {
-                usage.registers = Some(before(line, " registers"));
-                usage.shared = before(line, " bytes smem");
+            functions.extend(rest.split('\'').next().map(named));
+            in_kernel = true;
+        } else if let (Some((_, name)), false) = (line.split_once("Function properties for "), in_kernel) {
+            functions.push(named(name.trim()));
+        } else if let Some(last) = functions.last_mut() {
+            last.stack += before(line, " bytes stack frame");
+            last.spill_stores += before(line, " bytes spill stores");
+            last.spill_loads += before(line, " bytes spill loads");
+            if line.contains(" registers") {
+                last.registers = Some(before(line, " registers"));
+                last.shared = before(line, " bytes smem");
             }
         }
     }
@@ -155,28 +156,34 @@ fn before(line: &str, words: &str) -> u32 {
 mod tests {
     use super::*;
 
-    const VERBOSE: &str = "\
+    const WHOLE: &str = "\
 ptxas info    : 16 bytes gmem
 ptxas info    : Compiling entry function 'k' for 'sm_90'
 ptxas info    : Function properties for k
     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
-ptxas info    : Function properties for helper
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 14 registers, used 1 barriers, 8 bytes cumulative stack size, 128 bytes smem, 400 bytes cmem[0]
+ptxas info    : Function properties for helper
+    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
+";
+    const PARTS: &str = "\
+ptxas info    : Function properties for helper
+    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
+ptxas info    : Compiling entry function 'k' for 'sm_90'
+ptxas info    : Function properties for k
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 14 registers, used 1 barriers
 ";
 
+    fn usage(name: &str, registers: Option<u32>, costs: [u32; 4]) -> FunctionUsage {
+        let [stack, spill_stores, spill_loads, shared] = costs;
+        FunctionUsage { name: name.to_owned(), registers, stack, spill_stores, spill_loads, shared }
+    }
+
     #[test]
-    fn usage_goes_to_its_function() {
-        let functions = parse_verbose(VERBOSE);
-        let kernel = FunctionUsage {
-            name: "k".to_owned(),
-            registers: Some(14),
-            stack: 8,
-            spill_stores: 4,
-            spill_loads: 12,
-            shared: 128,
-        };
-        assert_eq!(functions, [kernel, FunctionUsage { name: "helper".to_owned(), ..FunctionUsage::default() }]);
+    fn a_kernel_costs_what_it_calls() {
+        assert_eq!(parse_verbose(WHOLE), [usage("k", Some(14), [24, 16, 20, 128])]);
+        let parts = [usage("helper", None, [16, 12, 8, 0]), usage("k", Some(14), [0; 4])];
+        assert_eq!(parse_verbose(PARTS), parts);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What each function costs, as a table that is checked in beside the PTX: a change that costs registers or spills shows.
+//! What each kernel costs, as a table that is checked in beside the PTX: a change that costs registers or spills shows.
 
 use core::fmt;
 
 use crate::error::BuildError;
 use crate::ptxas::{Assembly, FunctionUsage};
 
-/// What the functions of some files cost, by one assembler.
+/// What the kernels of some files cost, by one assembler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageTable {
     ptxas: String,
@@ -35,25 +35,22 @@ pub enum UsageVerdict {
 }
 
 const HEADER: &str = "\
-# What each function costs: registers of a thread (- where it is not a kernel), bytes of stack, bytes of spill stores and
-# loads, bytes of shared memory of a block. Each function by itself: a launch takes the registers of the neediest function that
-# its kernel calls, up to 255. Written by `congruent-build assemble --table`; do not edit.
+# What each kernel costs, with the functions that it calls: registers of a thread, as many as a launch takes; bytes of stack,
+# bytes of spill stores and loads; bytes of shared memory of a block. Written by `congruent-build assemble --table`; do not edit.
 ";
-/// What stacks are multiples of, in bytes.
-const STACK_STEP: u32 = 8;
 const PTXAS: &str = "# ptxas: ";
 
 impl UsageTable {
     /// The table of assembled files.
     ///
     /// # Errors
-    /// [`BuildError::StackFrames`] where a function has a stack frame that is more than its spills: locals in slow memory
+    /// [`BuildError::StackFrames`] where a kernel keeps anything on the stack, which is slow memory: locals or spilled registers.
     pub fn new(ptxas: &str, assemblies: impl IntoIterator<Item = Assembly>) -> Result<Self, BuildError> {
         let mut rows: Vec<(String, FunctionUsage)> = Vec::new();
         for Assembly { arch, functions } in assemblies {
             rows.extend(functions.into_iter().map(|usage| (arch.clone(), usage)));
         }
-        let framed: Vec<String> = rows.iter().filter(|(_, usage)| has_locals(usage)).map(row).collect();
+        let framed: Vec<String> = rows.iter().filter(|(_, usage)| usage.stack > 0).map(row).collect();
         if !framed.is_empty() {
             return Err(BuildError::StackFrames { rows: framed.join("\n") });
         }
@@ -80,15 +77,9 @@ impl UsageTable {
 
 impl fmt::Display for UsageTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{HEADER}{PTXAS}{}\n# arch   regs stack stores loads shared function\n", self.ptxas)?;
+        write!(f, "{HEADER}{PTXAS}{}\n# arch   regs stack stores loads shared kernel\n", self.ptxas)?;
         self.rows.iter().try_for_each(|one| writeln!(f, "{}", row(one)))
     }
-}
-
-/// Whether there is more on the stack than registers that were spilled. A place for one register may be stored to several
-/// times, never less than once.
-fn has_locals(usage: &FunctionUsage) -> bool {
-    usage.stack > usage.spill_stores.next_multiple_of(STACK_STEP)
 }
 
 fn row((arch, usage): &(String, FunctionUsage)) -> String {
@@ -108,7 +99,7 @@ impl fmt::Display for UsageVerdict {
         match self {
             Self::Current => f.write_str("current"),
             Self::Differs { rows } => {
-                write!(f, "the functions cost something else; see why, then write it again:\n{}", rows.join("\n"))
+                write!(f, "the kernels cost something else; see why, then write it again:\n{}", rows.join("\n"))
             }
             Self::OtherPtxas { made_by, here } => {
                 write!(f, "WARNING: NOT COMPARED: made with ptxas {made_by}, and here is ptxas {here}")
@@ -181,10 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn locals_in_memory_are_an_error_that_names_the_function() {
+    fn a_stack_is_an_error_that_names_the_kernel() {
         let mut file = assembly("sm_90", &[("put", 30), ("get", 20)]);
-        // Two registers were spilled, one of them twice.
-        (file.functions[0].stack, file.functions[0].spill_stores) = (16, 12);
         assert!(UsageTable::new("13.5", [file.clone()]).is_ok());
         file.functions[1].stack = 8;
         let error = UsageTable::new("13.5", [file]).unwrap_err().to_string();

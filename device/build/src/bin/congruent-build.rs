@@ -1,8 +1,9 @@
 //! The command `congruent-build`: compile, check and assemble device code from a shell.
 
-use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, thread};
 
 use clap::{Args, Parser, Subcommand};
 use congruent_build::{Assembly, BuildError, Builder, DeviceRustc, Ptxas, Target, UsageTable, UsageVerdict};
@@ -23,7 +24,7 @@ enum Task {
     Check(Selection),
     /// Run ptxas on PTX files; show registers, stack and spills.
     Assemble {
-        /// Write them to this file as a table; functions with locals in memory are an error.
+        /// Write them to this file as a table; kernels that use the stack are an error.
         #[arg(long)]
         table: Option<PathBuf>,
         /// Compare with the table instead of writing it; exit with 1 if it differs.
@@ -110,8 +111,13 @@ fn check(builder: &Builder) -> Result<bool, BuildError> {
 fn assemble(files: &[PathBuf], table: Option<&Path>, check: bool) -> Result<bool, BuildError> {
     let ptxas = Ptxas::find()?;
     let mut assemblies = Vec::new();
-    for file in files {
-        let assembly = ptxas.assemble(file)?;
+    // An assembler uses one core.
+    let done: Vec<_> = thread::scope(|scope| {
+        let started: Vec<_> = files.iter().map(|file| scope.spawn(|| ptxas.assemble(file))).collect();
+        started.into_iter().map(|one| one.join().unwrap_or_else(|thrown| resume_unwind(thrown))).collect()
+    });
+    for (file, assembly) in files.iter().zip(done) {
+        let assembly = assembly?;
         println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
         if table.is_none() {
             show(&assembly);
