@@ -287,10 +287,12 @@ impl View {
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
     #[inline(always)]
     pub(crate) fn shot_bytes(&self) -> usize {
-        payload(self.inbox_bytes(), self.protocol(), self.line())
+        payload(self.inbox_half(), self.protocol(), self.line())
     }
 
-    /// The members. These numbers are read anew for each address that is computed from them.
+    // What addresses are computed from is read anew for each of them: a loop over pieces uses a dozen, and a GPU's compiler would
+    // compute all of them before it.
+
     #[inline(always)]
     fn members(&self) -> usize {
         anew(self.members.into()) as usize
@@ -302,15 +304,16 @@ impl View {
         anew(self.piece.into()) as usize
     }
 
+    /// Bytes of one half of what a member writes to an inbox.
+    #[inline(always)]
+    fn inbox_half(&self) -> usize {
+        anew(self.inbox.into()) as usize
+    }
+
+    /// Bytes of a line of the LL128 protocol.
     #[inline(always)]
     pub(crate) fn line(&self) -> u32 {
         anew(self.line.into()) as u32
-    }
-
-    /// Bytes of one half of a member's inbox.
-    #[inline(always)]
-    fn inbox_bytes(&self) -> usize {
-        anew(self.inbox.into()) as usize
     }
 
     /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
@@ -333,7 +336,7 @@ impl View {
     #[inline(always)]
     fn channel_bytes(&self) -> usize {
         let queue = Layout::DEPTH as usize * self.piece();
-        self.queues() + self.members() * (queue + 2 * self.inbox_bytes())
+        self.queues() + self.members() * (queue + 2 * self.inbox_half())
     }
 
     /// A channel's own words.
@@ -372,7 +375,7 @@ impl View {
     /// Half `half` of what a member writes to a channel's inbox.
     #[inline(always)]
     pub(crate) fn inbox(&self, channel: usize, member: usize, half: usize) -> Sym<u8> {
-        let (members, inbox) = (self.members(), self.inbox_bytes());
+        let (members, inbox) = (self.members(), self.inbox_half());
         let queues = members * Layout::DEPTH as usize * self.piece();
         let start = self.queues() + queues + (half * members + member) * inbox;
         self.part(channel, start, inbox)

@@ -230,7 +230,7 @@ impl Ctx<'_> {
         if self.is_proxied(place.pe()) {
             refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
         }
-        let pe = Pe::new(arch::unknown(place.pe().raw().into()) as u32);
+        let pe = Pe::new(arch::anew(place.pe().raw().into()) as u32);
         self.locate(place.sym(), pe)
     }
 

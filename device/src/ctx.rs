@@ -152,7 +152,7 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn word(&self, offset: u64, pe: Pe) -> *mut u64 {
-        self.locate(Sym::<u64>::from_raw(arch::unknown(offset), 1), pe)
+        self.locate(Sym::<u64>::from_raw(arch::anew(offset), 1), pe)
     }
 
     /// Wakes who sleeps on `word` of `pe`.

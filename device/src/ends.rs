@@ -85,7 +85,7 @@ impl<T: Pod, G> End<T, G> {
     #[track_caller]
     fn packed(words: Place<u64, G>, len: usize, form: u32, flag: u32, line: u32) -> Self {
         // Computed for each end, and not for lines of every size before a loop over ends.
-        let bytes = arch::unknown((len * size_of::<T>()) as u64) as usize;
+        let bytes = arch::anew((len * size_of::<T>()) as u64) as usize;
         let needs = packed_words(bytes, line);
         if words.len() < needs {
             refuse!("too few words for these elements in packets");

@@ -184,5 +184,5 @@ impl Group for Thread {
 /// What part of a bulk operation this thread of the group does.
 #[inline(always)]
 pub(crate) fn share(group: &impl Group) -> Share {
-    Share { rank: arch::unknown(group.rank() as u64) as usize, size: arch::unknown(group.size() as u64) as usize }
+    Share { rank: arch::anew(group.rank() as u64) as usize, size: arch::anew(group.size() as u64) as usize }
 }

@@ -90,12 +90,12 @@ pub use wait::TimedOut;
 pub use watch::Note;
 pub use watch::{Mark, Span};
 
-/// The same value, of which the compiler knows nothing: what is computed from it is computed where it is needed, and is not
-/// kept in a register from one lap of a loop to the next.
+/// The same value, of which the compiler knows nothing: what follows from it is computed where it is needed, and not once before
+/// a loop, to be kept in a register through all of it.
 #[doc(hidden)]
 #[inline(always)]
 pub fn anew(value: u64) -> u64 {
-    arch::unknown(value)
+    arch::anew(value)
 }
 
 mod sealed {

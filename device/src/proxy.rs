@@ -23,7 +23,7 @@ impl Ctx<'_> {
         if self.abi.routes == 0 {
             return false;
         }
-        let index = arch::unknown(pe.raw().into()) as usize;
+        let index = arch::anew(pe.raw().into()) as usize;
         let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi.routes as usize).wrapping_add(index);
         // SAFETY: the route table has an entry for every PE (`Ctx::new`), and callers checked that this one exists.
         unsafe { arch::load(entry) == Route::Proxied as u32 }

@@ -55,6 +55,27 @@ ratios() {
         }'
 }
 
+# What takes one hop, from a store of one PE to a load of another that sees it: nanoseconds, and cycles at the highest clock.
+hops() {
+    local mhz
+    mhz=$(awk -F '\t' '$1 == "highest clock" { print $2 + 0 }' "$OUT/machine")
+    cat "$OUT"/parts/*.figures | awk -F '\t' -v mhz="$mhz" '
+        function told(what) {
+            if (!(what in least)) order[++n] = what
+            if (!(what in least) || $9 < least[what]) least[what] = $9
+        }
+        $2 == "congruent" && $3 == "all-reduce" && $4 == "one-shot ll" && $8 == 8 { told("all-reduce one-shot LL, 8 B") }
+        $2 == "congruent" && $3 == "barrier" { told("barrier of " $5 " PEs, blocks of " $7) }
+        $2 == "congruent" && $3 == "ping-pong" && $8 == 8 { told("put_signal ping-pong, 8 B, blocks of " $7) }
+        $2 == "nccl" && $3 == "ll_all_reduce" && $8 == 8 { told("NCCL in-kernel LL, 8 B") }
+        $2 == "nccl" && $3 == "lsa_barrier" { told("NCCL LSA barrier") }
+        END {
+            for (i = 1; i <= n; i++)
+                printf "%s\t%.0f\t%s\n", order[i], least[order[i]] * 1e3,
+                    (mhz > 0 ? sprintf("%.0f", least[order[i]] * mhz) : "")
+        }'
+}
+
 count() {
     cat "$OUT"/parts/*.steps | awk -F '\t' -v what="$1" '$2 == what { n++ } END { print n + 0 }'
 }
@@ -79,6 +100,8 @@ report_text() {
         printf '\nFigures. All PEs share one GPU: they are of its caches and its memory, never of NVLink.\n\n'
         printf '%-74s %14s %14s %7s %6s\n' "" ours theirs ratio asked
         ratios | awk -F '\t' '{ printf "%-74s %14s %14s %7s %6s\n", $1, $2, $3, $4, $5 }'
+        printf '\n%-74s %14s %14s\n' "one hop" ns "cycles"
+        hops | awk -F '\t' '{ printf "%-74s %14s %14s\n", $1, $2, $3 }'
         local columns='%-10s %-30s %-34s %4s %6s %7s %12s %12s %10s %10s\n'
         # shellcheck disable=SC2059 # the columns are a format
         printf "\n$columns" who work how pes blocks threads bytes us algbw busbw
@@ -119,6 +142,8 @@ report_json() {
     done | objects "part step verdict seconds# why"
     printf '  ],\n  "ratios": [\n'
     [[ -n $DOUBLE ]] || ratios | objects "what ours theirs ratio# asked#"
+    printf '  ],\n  "hops": [\n'
+    [[ -n $DOUBLE ]] || hops | objects "what ns# cycles#"
     printf '  ],\n  "figures": [\n'
     cat "$OUT"/parts/*.figures | objects "step who work how pes# blocks# threads# bytes# us# algbw# busbw#"
     printf '  ]\n}\n'

@@ -14,6 +14,7 @@
 //! | `copy`, `fill`, `fold`, `fold_chosen` | bulk accesses by a group; bytes may tear, memory may not |
 //! | `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | stores to all members of a team, reductions over them |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
+//! | `anew` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -244,9 +244,9 @@ pub(crate) unsafe fn claim(pointer: *mut u32, from: u32, to: u32) -> bool {
     unsafe { AtomicU32::from_ptr(pointer) }.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// There are registers enough, or a stack.
+/// What the registers have no room for is on the stack, which is near.
 #[inline(always)]
-pub(crate) fn unknown(value: u64) -> u64 {
+pub(crate) fn anew(value: u64) -> u64 {
     value
 }
 

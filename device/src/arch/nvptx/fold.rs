@@ -5,7 +5,7 @@ use core::arch::asm;
 
 use congruent_heap::Pod;
 
-use super::{Lane, unknown};
+use super::{Lane, anew};
 use super::bulk::{load16, store16};
 use super::granules::{Chosen, Folder, Typed};
 use super::words::words;
@@ -101,7 +101,7 @@ unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts:
     let (lane, shared) = (Lane::new(), shared_ends());
     // Who waits has time to look it up.
     let patience = || {
-        let shared = unknown(shared.into()) as u32;
+        let shared = anew(shared.into()) as u32;
         let waiter = Waiter { lane, control: get_shared::<0>(shared), pe: get_shared::<16>(shared) as u32 };
         Patience { waiter, budget_ns: get_shared::<8>(shared) }
     };
@@ -126,7 +126,7 @@ impl Ends for SharedEnds {
     }
     #[inline(always)]
     fn end(&self, i: usize) -> End {
-        let slot = unknown((self.first + i as u32 * SLOT).into()) as u32;
+        let slot = anew((self.first + i as u32 * SLOT).into()) as u32;
         let start = core::ptr::with_exposed_provenance_mut(get_shared::<0>(slot) as usize);
         let form = get_shared::<8>(slot);
         let (flag, form) = (form as u32, (form >> 32) as u32);

@@ -5,7 +5,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use crate::arch::unknown;
+use crate::arch::anew;
 use crate::bulk::{Fold, FoldChoice, FoldJob};
 use crate::sealed::Sealed;
 
@@ -128,7 +128,7 @@ impl<C: FoldChoice> Chosen<C> {
     fn run<J: FoldJob>(self, job: J) -> J::Output {
         let [first, second, third] = self.words;
         // If the compiler knew that it is the same for all granules, it would make a loop for every type after all.
-        C::decode([if C::IS_SMALL { first } else { unknown(first) }, second, third]).run(job)
+        C::decode([if C::IS_SMALL { first } else { anew(first) }, second, third]).run(job)
     }
 }
 
@@ -178,7 +178,7 @@ impl FoldJob for TellElement {
     #[inline(always)]
     fn run<T: Pod, F: Fold<T>>(self, _fold: &F) -> Element {
         // If the compiler knew the number, it would put those of all types into a table in memory.
-        let size = unknown(size_of::<T>() as u64) as usize;
+        let size = anew(size_of::<T>() as u64) as usize;
         Element { multiple: size, pairs: size > 1 || F::ONLY_MOVES }
     }
 }

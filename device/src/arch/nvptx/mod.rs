@@ -65,9 +65,9 @@ unsafe extern "unadjusted" {
     fn globaltimer() -> i64;
 }
 
-/// The same value, of which the compiler knows nothing any more.
+/// The compiler takes the assembly for a computation, which it does not repeat, move or foresee.
 #[inline(always)]
-pub(crate) fn unknown(mut value: u64) -> u64 {
+pub(crate) fn anew(mut value: u64) -> u64 {
     // SAFETY: does nothing.
     unsafe { asm!("/* {0} */", inout(reg64) value, options(nomem, nostack)) };
     value
