@@ -1,7 +1,7 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
 
-use congruent_device::{anew, refuse};
 use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView};
+use congruent_device::{anew, refuse};
 
 use crate::Protocol;
 use crate::share::Share;

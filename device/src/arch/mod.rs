@@ -22,10 +22,8 @@ pub mod cpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) use cpu::*;
 
-/// What GPUs do in registers is the same here, and tested here.
 #[cfg(all(test, not(target_arch = "nvptx64")))]
-#[path = "nvptx/granules.rs"]
-mod granules;
+mod like_gpu;
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]

@@ -1,30 +1,9 @@
 //! Bulk accesses on the GPU: copy and fill. Every access is relaxed at system scope.
 
-use core::arch::asm;
-
 use congruent_heap::Pod;
 
-use super::{Word, load, store};
+use super::{Word, load, load16, store, store16};
 use crate::arch::Share;
-
-/// Four words in one access. Each is a relaxed access of its own in the PTX model; their order is unspecified.
-#[inline(always)]
-pub(super) unsafe fn load16(pointer: *const u8) -> [u32; 4] {
-    let (a, b, c, d): (u32, u32, u32, u32);
-    on_global!(
-        "ld.relaxed.sys.global.v4.b32 {{{a}, {b}, {c}, {d}}}, [g];",
-        pointer, a = out(reg32) a, b = out(reg32) b, c = out(reg32) c, d = out(reg32) d
-    );
-    [a, b, c, d]
-}
-
-#[inline(always)]
-pub(super) unsafe fn store16(pointer: *mut u8, [a, b, c, d]: [u32; 4]) {
-    on_global!(
-        "st.relaxed.sys.global.v4.b32 [g], {{{a}, {b}, {c}, {d}}};",
-        pointer, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d
-    );
-}
 
 /// Copies its share of `bytes` bytes. A function of its own: its loops outweigh a call, and inlined they would be much of
 /// every kernel's text.
@@ -96,5 +75,46 @@ pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value
         // SAFETY: the caller's contract, and `i < count`.
         unsafe { crate::access::store(dst.add(i), value) };
         i += share.size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_share_what_is_filled() {
+        for size in [1, 3, 32] {
+            let mut words = [0u16; 20];
+            for rank in 0..size {
+                // SAFETY: 18 elements from the second on are inside.
+                unsafe { fill(Share { rank, size }, words.as_mut_ptr().add(1), 18, 7u16) };
+            }
+            assert!(words[0] == 0 && words[1..19].iter().all(|&word| word == 7) && words[19] == 0, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_shared_by_threads_whatever_its_alignment() {
+        let (mut dst, mut src) = ([0u128; 40], [0u128; 40]);
+        for (at, byte) in bytemuck::bytes_of_mut(&mut src).iter_mut().enumerate() {
+            *byte = (at % 251) as u8;
+        }
+        for (to, from) in [(0, 0), (3, 3), (4, 8), (5, 2), (15, 15)] {
+            for bytes in [0, 1, 15, 16, 31, 64, 130, 600] {
+                for size in [1, 3, 32] {
+                    bytemuck::bytes_of_mut(&mut dst).fill(0xff);
+                    for rank in 0..size {
+                        let (dst, src) = ((&raw mut dst).cast::<u8>(), (&raw const src).cast::<u8>());
+                        // SAFETY: both ranges are inside the arrays.
+                        unsafe { copy(Share { rank, size }, dst.add(to), src.add(from), bytes) };
+                    }
+                    let (dst, src) = (bytemuck::bytes_of(&dst), bytemuck::bytes_of(&src));
+                    assert_eq!(dst[to..to + bytes], src[from..from + bytes], "{to} {from} {bytes} {size}");
+                    let mut around = dst[..to].iter().chain(&dst[to + bytes..]);
+                    assert!(around.all(|&byte| byte == 0xff), "{to} {from} {bytes} {size}");
+                }
+            }
+        }
     }
 }

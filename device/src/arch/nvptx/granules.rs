@@ -311,4 +311,4 @@ fn set<T: Pod, const K: usize>(words: &mut [u32; K], i: usize, value: T) {
 
 #[cfg(test)]
 #[path = "granules_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -4,7 +4,7 @@ use super::*;
 
 /// One of several folds, each of another width and with sums of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Some {
+pub(in crate::arch) enum Some {
     MaxOfBytes,
     SumOfHalves,
     SumOfFloats,
@@ -86,7 +86,7 @@ impl Fold<u8> for Move {
     }
 }
 
-const ALL: [Some; 6] =
+pub(in crate::arch) const ALL: [Some; 6] =
     [Some::MaxOfBytes, Some::SumOfHalves, Some::SumOfFloats, Some::SumInDoubles, Some::XorOfLong, Some::Moves];
 
 impl FoldChoice for Some {

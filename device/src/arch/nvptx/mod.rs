@@ -30,6 +30,8 @@ mod granules;
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
 mod no_multimem;
+mod pieces;
+mod wide;
 mod words;
 
 pub(crate) use bulk::{copy, fill};
@@ -38,6 +40,7 @@ pub(crate) use fold::{fold, fold_chosen};
 pub(crate) use multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]
 pub(crate) use no_multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
+use wide::{load_words, load16, store_words, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {

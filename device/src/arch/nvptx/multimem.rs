@@ -6,8 +6,7 @@
 
 use core::arch::asm;
 
-use super::bulk::{load16, store16};
-use super::{load, store};
+use super::{load, load16, store, store16};
 use crate::arch::{Replicas, Share};
 use crate::link::{LinkNumber, LinkOp, LinkReduction};
 

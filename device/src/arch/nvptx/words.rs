@@ -1,9 +1,7 @@
 //! Folds 8 bytes at a time: what is not aligned, what is left over, and packets and lines, which are awaited.
 
-use core::arch::asm;
-
 use super::granules::Folder;
-use super::{Lane, load, load_acquire, store, store_release};
+use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
 use crate::arch::{End, Ends, Form, Share};
 use crate::ends::packed_words;
 use crate::poll::Patience;
@@ -26,7 +24,7 @@ struct Here {
 /// property of the hardware, not of the PTX model (MM-8): that protocol is opt-in.
 ///
 /// # Safety
-/// As [`fold`](super::fold).
+/// As [`pieces`](super::pieces::pieces).
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one loop for all forms")]
 pub(super) unsafe fn words<'p>(
@@ -175,19 +173,6 @@ unsafe fn give_packets(end: &End, at: usize, n: u32, flag: u32, data: [u32; 2]) 
             store(words.cast::<u64>(), packet(data[0]));
         }
     }
-}
-
-/// Two words in one access. Each is a relaxed access of 64 bits of its own in the PTX model, which does not tear.
-#[inline(always)]
-unsafe fn load_words(pointer: *const u8) -> [u64; 2] {
-    let (a, b): (u64, u64);
-    on_global!("ld.relaxed.sys.global.v2.b64 {{{a}, {b}}}, [g];", pointer, a = out(reg64) a, b = out(reg64) b);
-    [a, b]
-}
-
-#[inline(always)]
-unsafe fn store_words(pointer: *mut u8, [a, b]: [u64; 2]) {
-    on_global!("st.relaxed.sys.global.v2.b64 [g], {{{a}, {b}}};", pointer, a = in(reg64) a, b = in(reg64) b);
 }
 
 /// Whether these bytes of plain memory are one access.

@@ -1,0 +1,333 @@
+//! Folds through memory in every form, against a fold of one element after the other.
+
+use core::cell::{Cell, RefCell};
+use std::boxed::Box;
+use std::vec;
+use std::vec::Vec;
+
+use congruent_heap::Pod;
+use congruent_heap::abi::{Abort, Control, FaultKind, FaultRecord};
+
+use super::super::granules::Chosen;
+use super::super::granules::tests::{ALL, Some};
+use super::*;
+use crate::Note;
+use crate::arch::cpu;
+use crate::bulk::{Fold, FoldChoice, FoldJob};
+use crate::ends::packed_words;
+use crate::poll::Waiter;
+use crate::sealed::Sealed;
+
+const FLAG: u32 = 77;
+/// What memory holds that nobody has written.
+const UNTOUCHED: u8 = 0xa5;
+
+/// In what form an end lies: plain at so many bytes behind a multiple of 16, or packed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Plain(usize),
+    Packets,
+    Lines(usize),
+}
+
+impl Kind {
+    /// Where each byte of data is; then where the flags are, and how many bytes they have.
+    fn places(self, bytes: usize) -> (Vec<usize>, Vec<usize>, usize) {
+        match self {
+            Self::Plain(start) => ((start..start + bytes).collect(), vec![], 0),
+            Self::Packets => {
+                let data = (0..bytes).map(|i| i / 4 * 8 + 4 + i % 4).collect();
+                (data, (0..bytes.div_ceil(4)).map(|i| i * 8).collect(), 4)
+            }
+            Self::Lines(line) => {
+                let data = (0..bytes).map(|i| i / (line - 8) * line + i % (line - 8)).collect();
+                (data, (0..bytes.div_ceil(line - 8)).map(|i| i * line + line - 8).collect(), 8)
+            }
+        }
+    }
+
+    /// How many bytes of memory may be written, from where.
+    fn extent(self, bytes: usize) -> (usize, usize) {
+        match self {
+            Self::Plain(start) => (start, bytes),
+            Self::Packets => (0, packed_words(bytes, 0) * 8),
+            Self::Lines(line) => (0, packed_words(bytes, line as u32) * 8),
+        }
+    }
+}
+
+/// Memory of an end, with some around it.
+struct Memory {
+    kind: Kind,
+    words: Vec<u128>,
+}
+
+impl Memory {
+    fn new(kind: Kind, bytes: usize) -> Self {
+        let (start, extent) = kind.extent(bytes);
+        Self { kind, words: vec![u128::from_ne_bytes([UNTOUCHED; 16]); (start + extent).div_ceil(16) + 2] }
+    }
+
+    /// With data in it, and flags where it is packed.
+    fn with(kind: Kind, data: &[u8]) -> Self {
+        let mut memory = Self::new(kind, data.len());
+        let (places, flags, width) = kind.places(data.len());
+        let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut memory.words);
+        for at in flags {
+            raw[at..at + width].copy_from_slice(&u64::from(FLAG).to_le_bytes()[..width]);
+        }
+        for (at, &byte) in places.into_iter().zip(data) {
+            raw[at] = byte;
+        }
+        memory
+    }
+
+    fn end(&mut self) -> End {
+        let form = match self.kind {
+            Kind::Plain(_) => Form::Plain,
+            Kind::Packets => Form::Packets { flag: FLAG },
+            Kind::Lines(bytes) => Form::Lines { flag: FLAG, bytes: bytes as u32 },
+        };
+        let start = self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.kind.extent(0).0);
+        End { start, form, last: start.cast(), offset: 0, pe: 0 }
+    }
+
+    /// The data, once flags and what is around it have been looked at.
+    fn check(&self, bytes: usize, what: &str) -> Vec<u8> {
+        let raw: &[u8] = bytemuck::cast_slice(&self.words);
+        let (places, flags, width) = self.kind.places(bytes);
+        for at in flags {
+            assert_eq!(raw[at..at + width], u64::from(FLAG).to_le_bytes()[..width], "flag at {at}: {what}");
+        }
+        let (start, extent) = self.kind.extent(bytes);
+        let mut around = raw[..start].iter().chain(&raw[start + extent..]);
+        assert!(around.all(|&byte| byte == UNTOUCHED), "written outside: {what}");
+        places.into_iter().map(|at| raw[at]).collect()
+    }
+}
+
+struct List(Vec<End>);
+
+impl Ends for List {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+    fn end(&self, i: usize) -> End {
+        self.0[i]
+    }
+}
+
+/// Folds element by element.
+struct Plainly<'s>(&'s [Vec<u8>]);
+impl Sealed for Plainly<'_> {}
+impl FoldJob for Plainly<'_> {
+    type Output = Vec<u8>;
+    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> Vec<u8> {
+        let Self(sources) = self;
+        let element = |source: &Vec<u8>, at| bytemuck::pod_read_unaligned::<T>(&source[at..at + size_of::<T>()]);
+        let mut result = Vec::new();
+        for at in (0..sources[0].len()).step_by(size_of::<T>()) {
+            let first = fold.first(element(&sources[0], at));
+            let sum = sources[1..].iter().fold(first, |sum, source| fold.next(sum, element(source, at)));
+            result.extend_from_slice(bytemuck::bytes_of(&fold.last(sum)));
+        }
+        result
+    }
+}
+
+/// Small floats and small integers alike.
+fn data(source: usize, bytes: usize) -> Vec<u8> {
+    let float = |i: usize| (1.5 * (1 + source) as f32 - 0.25 * (i % 23) as f32).to_le_bytes();
+    (0..bytes).map(|b| float(b / 4)[b % 4]).collect()
+}
+
+/// Folds by `threads` threads, one after the other, and compares.
+fn compare(by: Some, dst: &[Kind], src: &[Kind], bytes: usize, threads: usize, in_place: bool) {
+    let what = std::format!("{by:?}, {dst:?} = {src:?}, {bytes} bytes, {threads} threads, in place: {in_place}");
+    let values: Vec<_> = (0..src.len()).map(|i| data(i, bytes)).collect();
+    let mut sources: Vec<_> = src.iter().zip(&values).map(|(&kind, data)| Memory::with(kind, data)).collect();
+    let mut results: Vec<_> = dst.iter().map(|&kind| Memory::new(kind, bytes)).collect();
+    let from = List(sources.iter_mut().map(Memory::end).collect());
+    let mut to = List(results.iter_mut().map(Memory::end).collect());
+    if in_place {
+        to.0[0] = from.0[0];
+    }
+    for rank in 0..threads {
+        let (share, patience) = (Share { rank, size: threads }, &|| panic!("nothing is awaited: {what}"));
+        // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
+        let folded = unsafe { pieces(share, &to, &from, bytes, Chosen::new(by), patience) };
+        assert!(folded, "{what}");
+    }
+    let expected = by.run(Plainly(&values));
+    if in_place {
+        results[0] = sources.swap_remove(0);
+    }
+    for result in &results {
+        assert_eq!(result.check(bytes, &what), expected, "{what}");
+    }
+}
+
+/// Lengths around words, vectors, pairs of vectors and lines, for elements of up to 8 bytes.
+const LENGTHS: [usize; 12] = [0, 8, 16, 24, 56, 64, 120, 128, 136, 248, 1000, 2064];
+
+#[test]
+fn every_form_is_folded_as_elements_are() {
+    let plain = Kind::Plain(0);
+    for by in ALL {
+        for packed in [plain, Kind::Packets, Kind::Lines(16), Kind::Lines(64), Kind::Lines(128)] {
+            for bytes in LENGTHS {
+                for threads in [1, 3, 32] {
+                    compare(by, &[packed], &[plain], bytes, threads, false);
+                    compare(by, &[plain], &[packed, plain], bytes, threads, false);
+                    compare(by, &[plain, packed], &[packed, plain], bytes, threads, false);
+                    compare(
+                        by,
+                        &[plain, packed],
+                        &[plain, packed, packed, plain, packed, packed, plain],
+                        bytes,
+                        threads,
+                        false,
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_that_are_not_aligned_and_lengths_that_fill_no_word() {
+    let pairs: [(Some, usize); 4] =
+        [(Some::MaxOfBytes, 1), (Some::Moves, 1), (Some::SumOfHalves, 2), (Some::SumInDoubles, 4)];
+    for (by, element) in pairs {
+        for count in [1, 2, 3, 5, 7, 9, 17, 33, 61, 250] {
+            let bytes = count * element;
+            for threads in [1, 7, 32] {
+                let (near, far) = (Kind::Plain(element), Kind::Plain(16 - element));
+                compare(by, &[near], &[far], bytes, threads, false);
+                compare(by, &[far, Kind::Plain(0)], &[near, Kind::Plain(8), Kind::Plain(0)], bytes, threads, false);
+                compare(by, &[near], &[Kind::Packets, far], bytes, threads, false);
+                compare(by, &[Kind::Packets], &[near, Kind::Packets], bytes, threads, false);
+                compare(by, &[Kind::Lines(32), near], &[near, Kind::Lines(32)], bytes, threads, false);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_source_may_be_a_destination() {
+    for by in ALL {
+        for bytes in LENGTHS {
+            for (other, threads) in [(Kind::Plain(0), 32), (Kind::Packets, 3), (Kind::Lines(128), 32)] {
+                compare(by, &[Kind::Plain(0), other], &[Kind::Plain(0), other, Kind::Plain(0)], bytes, threads, true);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "aligned for it")]
+fn ends_are_aligned_for_elements() {
+    compare(Some::SumOfFloats, &[Kind::Plain(0)], &[Kind::Plain(2)], 64, 1, false);
+}
+
+/// Each time that a thread waits, some bytes arrive.
+struct Late {
+    due: RefCell<Vec<(*mut u8, Vec<u8>)>>,
+    clock: Cell<u64>,
+}
+
+impl cpu::Machine for Late {
+    fn pause(&self, _lane: u32, _turn: u32, _word: *const u32, _seen: u32) {
+        if let Some((to, bytes)) = self.due.borrow_mut().pop() {
+            // SAFETY: it is memory of a test that nothing else accesses meanwhile.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+    }
+    fn now_ns(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+    fn block_any(&self, _lane: u32, flag: bool) -> bool {
+        flag
+    }
+    fn warp_any(&self, _lane: u32, flag: bool) -> bool {
+        flag
+    }
+    fn block_broadcast(&self, _lane: u32, value: u64) -> u64 {
+        value
+    }
+    fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
+        value
+    }
+    fn wake(&self, _word: *const u32) {}
+    fn exit(&self) -> ! {
+        panic!("a fold gives back control")
+    }
+    fn note(&self, _note: Note) {}
+}
+
+/// Folds from `kind` whose packets or lines `missing` are those of an earlier message; those that are `due` arrive while it is
+/// waited for them. Gives what arrived where it belongs, or nothing and the fault record.
+fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, FaultRecord> {
+    let bytes = 72;
+    let grain = if let Kind::Lines(line) = kind { line } else { 8 };
+    let mut source = Memory::with(kind, &data(0, bytes));
+    let mut result = Memory::new(Kind::Plain(0), bytes);
+    let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut source.words);
+    let arrived = raw.to_vec();
+    let start = raw.as_mut_ptr();
+    for &at in missing {
+        raw[at * grain..][..grain].fill(UNTOUCHED);
+    }
+    let arrivals = due.iter().map(|&at| (start.wrapping_add(at * grain), arrived[at * grain..][..grain].to_vec()));
+    let machine = Late { due: RefCell::new(arrivals.collect()), clock: Cell::new(0) };
+    // SAFETY: zero is a value of each of its numbers.
+    let mut control: Box<Control> = Box::new(unsafe { core::mem::zeroed() });
+    let address = (&raw mut *control).expose_provenance() as u64;
+    let patience = || {
+        let lane = cpu::Lane {
+            machine: &machine,
+            thread: 0,
+            threads: 1,
+            warp: 1,
+            block: 0,
+            blocks: 1,
+            spins: 0,
+            watched: false,
+        };
+        Patience { waiter: Waiter { lane, control: address, pe: 1 }, budget_ns: 1000 }
+    };
+    let from = List(vec![End { offset: 4096, pe: 3, ..source.end() }]);
+    let to = List(vec![result.end()]);
+    let share = Share { rank: 0, size: 1 };
+    // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
+    let folded = unsafe { pieces(share, &to, &from, bytes, Chosen::new(Some::Moves), &patience) };
+    assert!(machine.due.borrow().is_empty(), "all that is due is waited for");
+    if folded {
+        return Ok(result.check(bytes, "late"));
+    }
+    assert_eq!((control.abort, control.fault_state), (Abort::Fault as u32, 2));
+    Err(control.fault)
+}
+
+#[test]
+fn what_arrives_late_is_awaited() {
+    for packet in 0..18 {
+        assert_eq!(fold_late(Kind::Packets, &[packet], &[packet]), Ok(data(0, 72)), "{packet}");
+    }
+    // The last of these arrives first.
+    assert_eq!(fold_late(Kind::Packets, &[4, 5, 9], &[9, 4, 5]), Ok(data(0, 72)));
+    for line in 0..3 {
+        assert_eq!(fold_late(Kind::Lines(32), &[line], &[line]), Ok(data(0, 72)), "{line}");
+    }
+}
+
+#[test]
+fn what_never_arrives_leaves_a_record() {
+    for (kind, missing) in [(Kind::Packets, 17), (Kind::Lines(32), 1)] {
+        let fault = fold_late(kind, &[missing], &[]).unwrap_err();
+        assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout as u32, 1, 3), "{kind:?}");
+        assert_eq!((fault.offset, fault.expected), (4096, FLAG.into()), "{kind:?}");
+        assert!(fault.waited_ns >= 1000, "{kind:?}: {}", fault.waited_ns);
+    }
+}
