@@ -351,8 +351,15 @@ fn streams_are_as_many_as_hardware_queues() {
         world.barrier()?;
         let Err(LaunchError::Cuda(refused)) = world.stream() else { panic!("one too many") };
         assert!(refused.to_string().contains("CUDA_DEVICE_MAX_CONNECTIONS=32"), "{refused}");
+        // SAFETY: null is the default stream, which lives as long as its context.
+        let borrow = |world: &World| unsafe { world.borrow_stream(std::ptr::null_mut()) };
+        assert!(borrow(world).is_err_and(|refused| refused.to_string().contains("CUDA_DEVICE_MAX_CONNECTIONS=32")));
         world.barrier()?;
+        // Two of one PE are one more, and so is that of its neighbour where both have the same device.
         streams.pop();
+        let borrowed = (borrow(world)?, borrow(world)?);
+        world.barrier()?;
+        drop(borrowed);
         streams.push(world.stream()?);
         world.barrier()?;
         Ok::<_, Error>(streams.len())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUstream;
 
 use super::lane::Lane;
-use super::{CudaError, CudaPe, CudaRunner};
+use super::{CudaError, CudaPe, CudaRunner, connections};
 use crate::machine::{Machine, Runner};
 use crate::{LaunchError, Stream, World};
 
@@ -24,7 +24,8 @@ impl World {
     /// graph's launches: the owner waits for them. To wait for the stream itself meanwhile fails.
     ///
     /// # Errors
-    /// On the CPU machine; the stream is of another context, or is the default stream of each thread.
+    /// On the CPU machine; the stream is of another context, or is the default stream of each thread; the process has more
+    /// streams on the device than `CUDA_DEVICE_MAX_CONNECTIONS` has hardware queues.
     ///
     /// # Safety
     /// The handle is null or that of a stream of this process, and the stream is not destroyed before the `Stream` given is
@@ -51,7 +52,8 @@ impl CudaPe {
         if context != self.device.context().cu_ctx() {
             return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
         }
-        Ok(self.register(Arc::new(Lane::borrowed(&self.device, stream))))
+        let lane = connections::count(&self.device, Lane::borrowed(&self.device, stream))?;
+        Ok(self.register(lane))
     }
 }
 

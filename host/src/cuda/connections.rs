@@ -19,19 +19,26 @@ const DEFAULT: usize = 8;
 /// The streams that are still there, and where they are.
 static STREAMS: Mutex<Vec<(Uuid, Weak<Lane>)>> = Mutex::new(Vec::new());
 
-/// Makes a stream by `make`, if a queue of the device is left for it.
-pub(super) fn count(device: &Device, make: impl FnOnce() -> Result<Lane, CudaError>) -> Result<Arc<Lane>, CudaError> {
+/// Counts a stream, if a queue of the device is left for it. One that several have borrowed counts once.
+pub(super) fn count(device: &Device, stream: Lane) -> Result<Arc<Lane>, CudaError> {
     let mut all = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, stream)| stream.strong_count() > 0);
     let here = device.properties.uuid;
-    let streams = all.iter().filter(|(uuid, _)| *uuid == here).count() + 1;
-    let connections = connections(env::var(VARIABLE).ok().as_deref());
+    let mut handles: Vec<usize> = all
+        .iter()
+        .filter(|(uuid, _)| *uuid == here)
+        .filter_map(|(_, stream)| Some(stream.upgrade()?.raw().addr()))
+        .collect();
+    handles.push(stream.raw().addr());
+    handles.sort_unstable();
+    handles.dedup();
+    let (streams, connections) = (handles.len(), connections(env::var(VARIABLE).ok().as_deref()));
     if streams > connections {
         return Err(CudaError::TooManyStreams { streams, connections });
     }
-    let lane = Arc::new(make()?);
-    all.push((here, Arc::downgrade(&lane)));
-    Ok(lane)
+    let stream = Arc::new(stream);
+    all.push((here, Arc::downgrade(&stream)));
+    Ok(stream)
 }
 
 /// What the variable says; where it says nothing that the driver takes, the driver's own number.

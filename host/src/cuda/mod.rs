@@ -200,7 +200,7 @@ impl CudaPe {
 
     /// A new stream.
     pub(crate) fn stream(&self) -> Result<CudaRunner, CudaError> {
-        let lane = connections::count(&self.device, || Lane::new(&self.device))?;
+        let lane = connections::count(&self.device, Lane::new(&self.device)?)?;
         Ok(self.register(lane))
     }
 
