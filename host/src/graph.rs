@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cpu::{Body, CpuStream, Launch, Site};
 use crate::cuda::CudaGraph;
-use crate::machine::Runner;
+use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, Stream, World};
 

@@ -9,7 +9,7 @@ use congruent_device::{Kernel, KernelArgs};
 use crate::cpu::{Body, Site};
 use crate::cuda::Entry;
 use crate::graph::Work;
-use crate::machine::Runner;
+use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
 
@@ -126,7 +126,7 @@ impl World {
     /// Where the machine can make no more.
     pub fn stream(&self) -> Result<Stream, LaunchError> {
         let shared = self.shared();
-        self.stream_on(|name| shared.machine().stream(shared, name))
+        self.stream_on(|name| Runner::new(shared, name))
     }
 
     /// A stream over what `make` gives, which is told the stream's name.

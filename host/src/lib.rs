@@ -69,6 +69,7 @@ mod machine;
 mod plan;
 mod proxy;
 mod rma;
+mod runner;
 pub mod select;
 mod shared;
 mod shared_memory;

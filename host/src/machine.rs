@@ -1,18 +1,14 @@
-//! What a world runs on: it holds the PEs' memory, runs kernels on streams, and has the words by which kernels and host tell
-//! each other that it is over.
-
-use std::sync::Arc;
+//! What a world runs on: it holds the PEs' memory, makes streams, and has the words by which kernels and host tell each other
+//! that it is over.
 
 use congruent_device::abi;
 
+use crate::GrowError;
 use crate::bootstrap::Control;
-use crate::cpu::{CpuPe, CpuStream};
-use crate::cuda::{CudaError, CudaPe, CudaRunner};
-use crate::graph::CpuQueue;
+use crate::cpu::CpuPe;
+use crate::cuda::{CudaError, CudaPe};
 use crate::select::Parameters;
-use crate::shared::Shared;
 use crate::watch::Watch;
-use crate::{GrowError, LaunchError};
 
 /// Which machine a world is to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +42,6 @@ pub(crate) enum Machine {
     Cpu(CpuPe),
     /// Kernels run on a GPU, from PTX.
     Cuda(CudaPe),
-}
-
-/// One PE's queue of launches.
-pub(crate) enum Runner {
-    Cpu(CpuQueue),
-    /// It holds its world's memory, so that launches that outlive the world run on mapped memory.
-    Cuda(CudaRunner, Arc<Shared>),
 }
 
 impl Machine {
@@ -128,14 +117,6 @@ impl Machine {
         }
     }
 
-    /// A new stream, of the world that has this machine.
-    pub(crate) fn stream(&self, shared: &Arc<Shared>, name: &str) -> Result<Runner, LaunchError> {
-        Ok(match self {
-            Self::Cpu(pe) => Runner::Cpu(CpuQueue::new(CpuStream::new(pe.blocks().clone(), name)?)),
-            Self::Cuda(pe) => Runner::Cuda(pe.stream()?, Arc::clone(shared)),
-        })
-    }
-
     /// Whether the machine itself has no launch in flight; those of the CPU machine the world counts.
     pub(crate) fn is_idle(&self) -> bool {
         match self {
@@ -169,48 +150,5 @@ impl Machine {
             Self::Cuda(pe) => pe.zero(offset, bytes)?,
         }
         Ok(())
-    }
-}
-
-impl Runner {
-    /// Whether everything launched so far is complete.
-    pub(crate) fn is_idle(&self) -> bool {
-        match self {
-            Self::Cpu(queue) => queue.stream.is_idle(),
-            Self::Cuda(runner, _) => runner.lane().is_idle(),
-        }
-    }
-
-    /// Whether what it is given now is kept for a graph.
-    pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
-        match self {
-            Self::Cpu(queue) => Ok(queue.is_recording()),
-            Self::Cuda(runner, _) => runner.lane().is_recording(),
-        }
-    }
-
-    /// How many launches it was given so far.
-    pub(crate) fn submitted(&self) -> u64 {
-        match self {
-            Self::Cpu(queue) => queue.stream.submitted(),
-            Self::Cuda(runner, _) => runner.lane().submitted(),
-        }
-    }
-
-    /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
-    pub(crate) fn wait_for(&self, count: u64) {
-        match self {
-            Self::Cpu(queue) => queue.stream.wait_for(count),
-            Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
-        }
-    }
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        // The CPU machine's stream waits by itself.
-        if let Self::Cuda(..) = self {
-            self.wait_for(self.submitted());
-        }
     }
 }

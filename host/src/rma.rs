@@ -10,7 +10,7 @@ use congruent_heap::NotifyOp;
 use crate::cpu::Site;
 use crate::cuda::Word;
 use crate::graph::Work;
-use crate::machine::Runner;
+use crate::runner::Runner;
 use crate::{LaunchError, Stream, World};
 
 /// Threads of the one block that does it on the CPU machine.

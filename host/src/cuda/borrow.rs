@@ -7,7 +7,8 @@ use cudarc::driver::sys::CUstream;
 
 use super::lane::Lane;
 use super::{CudaError, CudaPe, CudaRunner, connections};
-use crate::machine::{Machine, Runner};
+use crate::machine::Machine;
+use crate::runner::Runner;
 use crate::{LaunchError, Stream, World};
 
 /// The handle of the default stream that each thread has for itself (`CU_STREAM_PER_THREAD`).

@@ -1,0 +1,68 @@
+//! One PE's queue of launches, on whichever machine.
+
+use std::sync::Arc;
+
+use crate::LaunchError;
+use crate::cpu::CpuStream;
+use crate::cuda::{CudaError, CudaRunner};
+use crate::graph::CpuQueue;
+use crate::machine::Machine;
+use crate::shared::Shared;
+
+/// One PE's queue of launches.
+pub(crate) enum Runner {
+    Cpu(CpuQueue),
+    /// It holds its world's memory, so that launches that outlive the world run on mapped memory.
+    Cuda(CudaRunner, Arc<Shared>),
+}
+
+impl Runner {
+    /// A new stream of the world.
+    pub(crate) fn new(shared: &Arc<Shared>, name: &str) -> Result<Self, LaunchError> {
+        Ok(match shared.machine() {
+            Machine::Cpu(pe) => Self::Cpu(CpuQueue::new(CpuStream::new(pe.blocks().clone(), name)?)),
+            Machine::Cuda(pe) => Self::Cuda(pe.stream()?, Arc::clone(shared)),
+        })
+    }
+
+    /// Whether everything launched so far is complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self {
+            Self::Cpu(queue) => queue.stream.is_idle(),
+            Self::Cuda(runner, _) => runner.lane().is_idle(),
+        }
+    }
+
+    /// Whether what it is given now is kept for a graph.
+    pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
+        match self {
+            Self::Cpu(queue) => Ok(queue.is_recording()),
+            Self::Cuda(runner, _) => runner.lane().is_recording(),
+        }
+    }
+
+    /// How many launches it was given so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        match self {
+            Self::Cpu(queue) => queue.stream.submitted(),
+            Self::Cuda(runner, _) => runner.lane().submitted(),
+        }
+    }
+
+    /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
+    pub(crate) fn wait_for(&self, count: u64) {
+        match self {
+            Self::Cpu(queue) => queue.stream.wait_for(count),
+            Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
+        }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        // The CPU machine's stream waits by itself.
+        if let Self::Cuda(..) = self {
+            self.wait_for(self.submitted());
+        }
+    }
+}
