@@ -5,7 +5,7 @@
 //! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
 //! NCCL", 2025).
 
-use congruent_device::{End, Ends, Group, Pod, Rank, Signal, Sym, Tag, Thread, ends};
+use congruent_device::{End, Ends, Group, Pe, Pod, Rank, Signal, Sym, Tag, Thread, ends};
 
 use crate::Protocol;
 use crate::call::Call;
@@ -171,7 +171,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
             call.ctx.wait_at_least(group, sent_by(call, self.peer, DATA).from_rank(self.peer), self.received + 1);
         }
         let place = view.queue(call.channel, self.peer.index(), (self.received % Layout::DEPTH) as usize);
-        Arrival { offset: place.offset(), flag: view.flag(self.received) }
+        Arrival { offset: place.offset(), flag: view.flag(self.received), sender: self.peer.pe() }
     }
 
     /// Gives the place of the piece back to the sender.
@@ -286,6 +286,7 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
 pub(crate) struct Arrival {
     pub(crate) offset: u64,
     pub(crate) flag: u32,
+    pub(crate) sender: Pe,
 }
 
 impl Arrival {
@@ -294,7 +295,7 @@ impl Arrival {
     #[track_caller]
     pub(crate) fn end<T: Pod, G: Tag>(self, call: &Call<'_, G>, len: usize) -> End<T, G> {
         let place = Sym::from_raw(self.offset, call.view.piece() as u64);
-        packed_or_plain(call, &Thread, place, call.own(), len, self.flag, false)
+        packed_or_plain(call, &Thread, place, call.own(), len, self.flag, false).from_pe(self.sender)
     }
 }
 
@@ -338,6 +339,6 @@ fn fold_into<T: Pod, G: Tag>(
     // What is kept comes first: it is this member's own memory.
     let keeps = !kept.is_empty();
     let kept = kept.at(call.own());
-    let dst = ends(1 + usize::from(keeps), |i| if keeps && i == 0 { End::plain(kept) } else { out });
+    let dst = ends(1 + usize::from(keeps), move |i| if keeps && i == 0 { End::plain(kept) } else { out });
     op.fold(group, call.ctx, dst, src, stage);
 }

@@ -229,7 +229,8 @@ impl<G: Tag> Shot<'_, '_, G> {
         let (call, half) = (self.call, (self.count % 2) as usize);
         let place = call.view.inbox(call.channel, from, half);
         let renews = writes && call.view.renews(self.count, 2);
-        packed_or_plain(call, group, place, at, len, call.view.flag(self.count), renews)
+        let packets = packed_or_plain(call, group, place, at, len, call.view.flag(self.count), renews);
+        packets.from_pe(call.team.rank(from).pe())
     }
 
     /// This member's packets at all others.

@@ -98,10 +98,11 @@ impl Teller<'_> {
             // The chain ends at the root, and begins after it.
             (Reduce, Ring) => self.chain(self.wrap(self.job.root + 1)),
             (AllReduce, Tree) => {
-                for (tree, node) in [0, 1].map(|tree| Node::of_two(tree, self.me, self.n)).iter().enumerate() {
+                for tree in 0..2 {
+                    let node = Node::of_two(tree, self.me, self.n);
                     let half = self.mine(Share::new(tree, 2).of(self.whole())).len();
-                    self.up(node, half);
-                    self.down(node, half);
+                    self.up(&node, half);
+                    self.down(&node, half);
                 }
             }
             (Reduce, Tree) => self.up(&self.rooted(), self.mine(self.whole()).len()),

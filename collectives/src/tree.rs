@@ -66,7 +66,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
         let height = height(call.n);
         for tick in 0..laps + 2 * height {
             for tree in 0..2 {
-                // Found anew each time: both would be ten registers.
+                // Found anew each time: both would be eight registers.
                 let node = Node::of_two(tree, anew(call.me as u64) as usize, call.n);
                 let cut = |buf: Sym<T>, lap| cut(&call, half(buf, tree), lap);
                 if let Some(lap) = tick.checked_sub(height - node.depth()) {
@@ -223,7 +223,8 @@ fn up<T: Pod, G: Tag>(
     let towards = call.team.rank(node.parent().unwrap_or(node.child(0).unwrap_or(call.me)));
     let _step = call.step("reduce up", lap, towards, piece.bytes());
     let own = piece.at(call.own());
-    let (mut lower, mut higher) = (Arrival { offset: 0, flag: 0 }, Arrival { offset: 0, flag: 0 });
+    let none = Arrival { offset: 0, flag: 0, sender: towards.pe() };
+    let (mut lower, mut higher) = (none, none);
     for i in 0..node.degree() {
         // Looked at only: it is opened again when its place is given back.
         let arrival = Incoming::open(call, child(call, node, i)).arrival(group);
@@ -237,10 +238,10 @@ fn up<T: Pod, G: Tag>(
         if i == 0 {
             return End::plain(own);
         }
-        let (offset, flag) = (lower.offset, lower.flag);
-        let offset = if i == 1 { offset } else { higher.offset };
-        let flag = if i == 1 { flag } else { higher.flag };
-        Arrival { offset, flag }.end(call, own.len())
+        let offset = if i == 1 { lower.offset } else { higher.offset };
+        let flag = if i == 1 { lower.flag } else { higher.flag };
+        let sender = if i == 1 { lower.sender } else { higher.sender };
+        Arrival { offset, flag, sender }.end(call, own.len())
     });
     let is_root = node.parent().is_none();
     let stage = if is_root { WITH_CHILDREN.finish(call.n) } else { WITH_CHILDREN };

@@ -220,7 +220,8 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn transfer<T: Pod, G>(&self, group: &impl Group, dst: impl Ends<T>, src: End<T, G>) {
-        self.fold_as(group, ends(dst.count(), |i| dst.get(i).bytes()), [src.bytes()], Moving);
+        let dst = ends(dst.count(), move |i| dst.get(i).bytes());
+        self.fold_as(group, dst, [src.bytes()], Moving);
     }
 
     /// Where a place is that loads and stores reach.

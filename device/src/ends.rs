@@ -7,9 +7,10 @@
 use congruent_heap::refuse;
 use core::marker::PhantomData;
 
-use congruent_heap::{Place, Pod, World};
+use congruent_heap::abi::NO_PE;
+use congruent_heap::{Pe, Place, Pod, World};
 
-use crate::arch;
+use crate::arch::{self, Form};
 use crate::{Ctx, rma::check_same};
 
 /// The sources or the destinations of a bulk operation, all of the same length: an array of places or of [`End`]s, or
@@ -35,34 +36,34 @@ pub trait Ends<T: Pod> {
 pub struct End<T, G = World> {
     memory: Place<u8, G>,
     len: usize,
-    /// [`PLAIN`], [`PACKETS`], or how many bytes a line has.
-    form: u32,
-    /// Not used by plain ones.
+    /// The form in the lowest byte, as [`Form::of`] has it, and above it the PE that is to send, all ones where it is not known.
+    kind: u32,
     flag: u32,
     element: PhantomData<fn() -> T>,
 }
-
-const PLAIN: u32 = 0;
-const PACKETS: u32 = 1;
 
 impl<T: Pod, G> End<T, G> {
     /// The elements as they are.
     #[inline(always)]
     pub fn plain(place: Place<T, G>) -> Self {
-        Self { memory: place.bytes(), len: place.len(), form: PLAIN, flag: 0, element: PhantomData }
+        let (memory, len) = (place.bytes(), place.len());
+        Self { memory, len, kind: kind(Form::PLAIN, NO_PE), flag: 0, element: PhantomData }
     }
 
     /// `len` elements in packets at the start of `words`.
     ///
     /// # Panics
-    /// Where `words` is too short, or elements have not 1, 2, 4 or 8 bytes.
+    /// Where `words` is too short or does not start on a multiple of 16 bytes, or elements have not 1, 2, 4 or 8 bytes.
     #[inline(always)]
     #[track_caller]
     pub fn packets(words: Place<u64, G>, len: usize, flag: u32) -> Self {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("packets carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::packed(words, len, PACKETS, flag, 0)
+        if !words.sym().offset().is_multiple_of(16) {
+            refuse!("packets start on a multiple of 16 bytes");
+        }
+        Self::packed(words, len, Form::PACKETS, flag)
     }
 
     /// `len` elements in lines of `line` bytes at the start of `words`.
@@ -78,19 +79,28 @@ impl<T: Pod, G> End<T, G> {
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("lines carry elements of 1, 2, 4 or 8 bytes");
         }
-        Self::packed(words, len, line, flag, line)
+        Self::packed(words, len, line, flag)
     }
 
     #[inline(always)]
     #[track_caller]
-    fn packed(words: Place<u64, G>, len: usize, form: u32, flag: u32, line: u32) -> Self {
+    fn packed(words: Place<u64, G>, len: usize, form: u32, flag: u32) -> Self {
         // Computed for each end, and not for lines of every size before a loop over ends.
         let bytes = arch::anew((len * size_of::<T>()) as u64) as usize;
-        let needs = packed_words(bytes, line);
+        let needs = packed_words(bytes, if form == Form::PACKETS { 0 } else { form });
         if words.len() < needs {
             refuse!("too few words for these elements in packets");
         }
-        Self { memory: words.slice(..needs).bytes(), len, form, flag, element: PhantomData }
+        let memory = words.slice(..needs).bytes();
+        Self { memory, len, kind: kind(form, NO_PE), flag, element: PhantomData }
+    }
+
+    /// The same, of a PE that is to send it: what a fault says where it does not.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_pe(mut self, sender: Pe) -> Self {
+        self.kind = kind(self.form(), sender.raw());
+        self
     }
 
     /// The memory that it takes.
@@ -102,7 +112,7 @@ impl<T: Pod, G> End<T, G> {
     /// Whether the elements are as they are.
     #[inline(always)]
     pub const fn is_plain(&self) -> bool {
-        self.form == PLAIN
+        self.form() == Form::PLAIN
     }
 
     /// How many elements.
@@ -117,12 +127,32 @@ impl<T: Pod, G> End<T, G> {
         self.len == 0
     }
 
+    #[inline(always)]
+    const fn form(&self) -> u32 {
+        self.kind & FORM
+    }
+
+    /// The PE that is to send it, or [`NO_PE`].
+    #[inline(always)]
+    const fn sender(&self) -> u32 {
+        if self.kind >> SENDER == NO_PE >> SENDER { NO_PE } else { self.kind >> SENDER }
+    }
+
     /// The same bytes, as bytes.
     #[inline(always)]
     pub fn bytes(self) -> End<u8, G> {
-        let Self { memory, len, form, flag, .. } = self;
-        End { memory, len: len * size_of::<T>(), form, flag, element: PhantomData }
+        let Self { memory, len, kind, flag, .. } = self;
+        End { memory, len: len * size_of::<T>(), kind, flag, element: PhantomData }
     }
+}
+
+/// The bits of the form, and where the sender is.
+const FORM: u32 = 0xff;
+const SENDER: u32 = 8;
+
+#[inline(always)]
+const fn kind(form: u32, sender: u32) -> u32 {
+    form | sender << SENDER
 }
 
 /// How many 8-byte words `bytes` bytes take in packets (`line` 0), or in lines of `line` bytes.
@@ -206,6 +236,7 @@ impl<T: Pod, G, const N: usize> Ends<T> for [End<T, G>; N] {
 pub(crate) struct Resolved<'c, E, T> {
     ctx: &'c Ctx<'c>,
     ends: E,
+    len: usize,
     element: PhantomData<fn() -> T>,
 }
 
@@ -217,7 +248,7 @@ impl<'c, T: Pod, E: Ends<T>> Resolved<'c, E, T> {
         for i in 0..ends.count() {
             check_same(ends.get(i).len(), len);
         }
-        Self { ctx, ends, element: PhantomData }
+        Self { ctx, ends, len, element: PhantomData }
     }
 
     #[inline(always)]
@@ -234,15 +265,14 @@ impl<T: Pod, E: Ends<T>> arch::Ends for Resolved<'_, E, T> {
 
     #[inline(always)]
     fn end(&self, i: usize) -> arch::End {
-        let End { memory, form, flag, .. } = self.ends.get(i);
+        let end = self.ends.get(i);
+        let memory = end.memory;
+        // Ends are computed by anybody, and again each time. Of a number that it knows, the compiler would choose the address.
+        check_same(arch::anew(end.len as u64) as usize, self.len);
         let start = self.ctx.near(memory);
-        let form = match form {
-            PLAIN => arch::Form::Plain,
-            PACKETS => arch::Form::Packets { flag },
-            bytes => arch::Form::Lines { flag, bytes },
-        };
         let last = start.wrapping_add(memory.len().saturating_sub(8)).cast();
-        arch::End { start, form, last, offset: memory.sym().offset(), pe: memory.pe().raw() }
+        let form = Form::of(end.form(), end.flag);
+        arch::End { start, form, last, offset: memory.sym().offset(), sender: end.sender() }
     }
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Patience<'m> {
 }
 
 impl Patience<'_> {
-    /// Waits until the packets of an end have `arrived`, whose flags are at `word`; false when the kernel must end, and then the
-    /// reason is recorded.
+    /// Waits until the packets of an end have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,
+    /// and then the reason is recorded.
     #[cold]
     #[inline(always)]
     pub(crate) fn packet(self, end: impl Fn() -> End, word: *mut u64, arrived: impl FnMut() -> bool) -> bool {
@@ -34,7 +34,7 @@ impl Patience<'_> {
                 Form::Plain => 0,
                 Form::Packets { flag } | Form::Lines { flag, .. } => flag,
             };
-            self.waiter.timed_out(expiry, end.offset, end.pe, flag.into());
+            self.waiter.timed_out(expiry, end.offset, end.sender, flag.into());
         })
     }
 }

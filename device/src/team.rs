@@ -44,9 +44,8 @@ impl<'c, G: Tag> Team<'c, G> {
 
     /// This PE's rank.
     #[inline(always)]
-    #[track_caller]
     pub fn me(&self) -> Rank<G> {
-        self.view.rank_of(self.ctx.pe())
+        self.view.own(self.ctx.pe())
     }
 
     /// Member `i`.

@@ -33,7 +33,7 @@ impl<T: Pod + Send + Sync> KernelArg for T {
 impl<T: Element> KernelArg for Sym<T> {
     #[inline(always)]
     fn fits(&self, heap_bytes: u64) -> bool {
-        // Neither is more than `i64::MAX`, so the sum is a number.
+        // An object ends below `u64::MAX`: a part of one where its whole does or before.
         self.offset() + self.bytes() as u64 <= heap_bytes
     }
 }

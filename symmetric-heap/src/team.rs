@@ -73,8 +73,9 @@ impl<G: Tag> TeamView<G> {
     }
 
     /// The member that this view is for, which is `pe`: it need not be looked up.
+    #[doc(hidden)]
     #[inline(always)]
-    pub const fn rank_of(&self, pe: Pe) -> Rank<G> {
+    pub const fn own(&self, pe: Pe) -> Rank<G> {
         Rank::new(self.me, pe)
     }
 

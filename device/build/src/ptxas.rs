@@ -21,7 +21,7 @@ pub struct Ptxas {
 pub struct Assembly {
     /// The GPU generation it was assembled for.
     pub arch: String,
-    /// Its kernels, each with the functions that it calls; in a file that leaves functions to the driver, the functions too.
+    /// Its kernels, each with the functions that it calls; where the file leaves some to the driver, each by itself.
     pub functions: Vec<FunctionUsage>,
 }
 
@@ -30,7 +30,7 @@ pub struct Assembly {
 pub struct FunctionUsage {
     /// Its name in the PTX.
     pub name: String,
-    /// Registers per thread, as many as a launch takes; none for functions that are not kernels.
+    /// Registers per thread; none for functions that are not kernels.
     pub registers: Option<u32>,
     /// Bytes of stack per thread.
     pub stack: u32,
@@ -82,7 +82,7 @@ impl Ptxas {
         if !output.status.success() {
             return Err(rejected(said.trim()));
         }
-        Ok(Assembly { arch: arch.to_owned(), functions: parse_verbose(&said) })
+        Ok(Assembly { arch: arch.to_owned(), functions: parse_verbose(&said, &never_return(&text)) })
     }
 }
 
@@ -120,18 +120,20 @@ fn pip_location() -> Vec<PathBuf> {
 ///     8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads
 /// ptxas info    : Used 14 registers, used 1 barriers, 8 bytes cumulative stack size, 128 bytes smem
 /// ```
-/// Functions that are named after a kernel are those that it calls, and counted to it.
-fn parse_verbose(text: &str) -> Vec<FunctionUsage> {
+/// Functions that are named after a kernel are those that it calls, and counted to it. Those that never return are not counted:
+/// who panics has time.
+fn parse_verbose(text: &str, never_return: &[&str]) -> Vec<FunctionUsage> {
     let mut functions: Vec<FunctionUsage> = Vec::new();
-    let mut in_kernel = false;
+    let (mut in_kernel, mut counts) = (false, true);
     let named = |name: &str| FunctionUsage { name: name.to_owned(), ..FunctionUsage::default() };
     for line in text.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
             functions.extend(rest.split('\'').next().map(named));
-            in_kernel = true;
-        } else if let (Some((_, name)), false) = (line.split_once("Function properties for "), in_kernel) {
-            functions.push(named(name.trim()));
-        } else if let Some(last) = functions.last_mut() {
+            (in_kernel, counts) = (true, true);
+        } else if let Some((_, name)) = line.split_once("Function properties for ") {
+            counts = !never_return.contains(&name.trim());
+            functions.extend((counts && !in_kernel).then(|| named(name.trim())));
+        } else if let (Some(last), true) = (functions.last_mut(), counts) {
             last.stack += before(line, " bytes stack frame");
             last.spill_stores += before(line, " bytes spill stores");
             last.spill_loads += before(line, " bytes spill loads");
@@ -139,6 +141,22 @@ fn parse_verbose(text: &str) -> Vec<FunctionUsage> {
                 last.registers = Some(before(line, " registers"));
                 last.shared = before(line, " bytes smem");
             }
+        }
+    }
+    functions
+}
+
+/// The functions of a text that it says never return: `.func NAME`, parameters, `.noreturn`.
+fn never_return(ptx: &str) -> Vec<&str> {
+    let mut functions = Vec::new();
+    let mut last = None;
+    for line in ptx.lines() {
+        let line = line.trim();
+        if line.contains(".func ") {
+            let name = line.rsplit(' ').next();
+            last = name.map(|name| name.split('(').next().unwrap_or(name));
+        } else if line.starts_with(".noreturn") {
+            functions.extend(last.filter(|last| !functions.contains(last)));
         }
     }
     functions
@@ -181,9 +199,17 @@ ptxas info    : Used 14 registers, used 1 barriers
 
     #[test]
     fn a_kernel_costs_what_it_calls() {
-        assert_eq!(parse_verbose(WHOLE), [usage("k", Some(14), [24, 16, 20, 128])]);
-        let parts = [usage("helper", None, [16, 12, 8, 0]), usage("k", Some(14), [0; 4])];
-        assert_eq!(parse_verbose(PARTS), parts);
+        assert_eq!(parse_verbose(WHOLE, &[]), [usage("k", Some(14), [24, 16, 20, 128])]);
+        assert_eq!(parse_verbose(WHOLE, &["helper"]), [usage("k", Some(14), [8, 4, 12, 128])]);
+        let kernel = usage("k", Some(14), [0; 4]);
+        assert_eq!(parse_verbose(PARTS, &[]), [usage("helper", None, [16, 12, 8, 0]), kernel.clone()]);
+        assert_eq!(parse_verbose(PARTS, &["helper"]), [kernel]);
+    }
+
+    #[test]
+    fn the_text_says_what_never_returns() {
+        let text = ".func refused\n()\n.noreturn;\n.func  (.param .b32 r) fold(\n.param .b64 a\n)\n;\n.func refused()\n.noreturn\n{\n}\n";
+        assert_eq!(never_return(text), ["refused"]);
     }
 
     #[test]

@@ -35,8 +35,9 @@ pub enum UsageVerdict {
 }
 
 const HEADER: &str = "\
-# What each kernel costs, with the functions that it calls: registers of a thread, as many as a launch takes; bytes of stack,
-# bytes of spill stores and loads; bytes of shared memory of a block. Written by `congruent-build assemble --table`; do not edit.
+# What each kernel costs, with the functions that it calls: registers of a thread, bytes of stack, bytes of spill stores and
+# loads, bytes of shared memory of a block. Where a file leaves functions to the driver, each by itself, and - for registers of
+# what is no kernel. Written by `congruent-build assemble --table`; do not edit.
 ";
 const PTXAS: &str = "# ptxas: ";
 

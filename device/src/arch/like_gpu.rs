@@ -12,14 +12,16 @@ mod words;
 use super::Word;
 use super::cpu::{load, load_acquire, store, store_release};
 
-/// A thread of a warp whose others run before or after it.
+/// A thread of a warp whose others run before or after it, and miss nothing.
 struct Lane;
 
 impl Lane {
     fn new() -> Self {
         Self
     }
-    fn warp_sync(&self) {}
+    fn warp_any(&self, flag: bool) -> bool {
+        flag
+    }
 }
 
 unsafe fn load16(pointer: *const u8) -> [u32; 4] {

@@ -71,34 +71,39 @@ pub(crate) enum Form {
     Lines { flag: u32, bytes: u32 },
 }
 
+impl Form {
+    /// Instead of how many bytes a line has.
+    pub(crate) const PLAIN: u32 = 0;
+    pub(crate) const PACKETS: u32 = 1;
+
+    /// `PLAIN`, `PACKETS` or bytes of a line, and the flag, which plain ones do not have.
+    #[inline(always)]
+    pub(crate) const fn of(form: u32, flag: u32) -> Self {
+        match form {
+            Self::PLAIN => Self::Plain,
+            Self::PACKETS => Self::Packets { flag },
+            bytes => Self::Lines { flag, bytes },
+        }
+    }
+}
+
 /// One end of a bulk operation, resolved: mapped symmetric memory.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     pub(crate) start: *mut u8,
     pub(crate) form: Form,
-    /// The word with the last flag, for those who sleep until it changes; of a plain end the first word, which nobody asks.
+    /// The word with the last flag, for those who sleep until it changes; of a plain end nothing.
     #[cfg_attr(target_arch = "nvptx64", expect(dead_code, reason = "nobody sleeps on a GPU"))]
     pub(crate) last: *mut u64,
-    /// Where `start` is on its heap, and the PE that is to send: what a fault says.
+    /// Where `start` is on its heap, and the PE that is to send, if it is known: what a fault says.
     pub(crate) offset: u64,
-    pub(crate) pe: u32,
+    pub(crate) sender: u32,
 }
 
 /// The sources or the destinations of a bulk operation.
 pub(crate) trait Ends {
     fn count(&self) -> usize;
     fn end(&self, i: usize) -> End;
-}
-
-impl Ends for [End] {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.len()
-    }
-    #[inline(always)]
-    fn end(&self, i: usize) -> End {
-        self[i]
-    }
 }
 
 /// An object on all members of a team at once, resolved: mapped symmetric memory.

@@ -112,17 +112,20 @@ fn assemble(files: &[PathBuf], table: Option<&Path>, check: bool) -> Result<bool
     let ptxas = Ptxas::find()?;
     let mut assemblies = Vec::new();
     // An assembler uses one core.
-    let done: Vec<_> = thread::scope(|scope| {
-        let started: Vec<_> = files.iter().map(|file| scope.spawn(|| ptxas.assemble(file))).collect();
-        started.into_iter().map(|one| one.join().unwrap_or_else(|thrown| resume_unwind(thrown))).collect()
-    });
-    for (file, assembly) in files.iter().zip(done) {
-        let assembly = assembly?;
-        println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
-        if table.is_none() {
-            show(&assembly);
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    for files in files.chunks(at_once) {
+        let done: Vec<_> = thread::scope(|scope| {
+            let started: Vec<_> = files.iter().map(|file| scope.spawn(|| ptxas.assemble(file))).collect();
+            started.into_iter().map(|one| one.join().unwrap_or_else(|thrown| resume_unwind(thrown))).collect()
+        });
+        for (file, assembly) in files.iter().zip(done) {
+            let assembly = assembly?;
+            println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
+            if table.is_none() {
+                show(&assembly);
+            }
+            assemblies.push(assembly);
         }
-        assemblies.push(assembly);
     }
     let Some(path) = table else { return Ok(true) };
     let usage = UsageTable::new(&ptxas.version, assemblies)?;

@@ -220,7 +220,7 @@ impl List {
 
     #[inline(always)]
     fn of(ends: &dyn Ends) -> Self {
-        let none = End { start: null_mut(), form: Form::Plain, last: null_mut(), offset: 0, pe: 0 };
+        let none = End { start: null_mut(), form: Form::Plain, last: null_mut(), offset: 0, sender: 0 };
         let mut list = Self { few: [none; Self::FEW], many: std::vec::Vec::new(), count: ends.count() };
         if list.count > Self::FEW {
             list.many.extend((0..list.count).map(|i| ends.end(i)));

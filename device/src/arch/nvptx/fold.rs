@@ -69,15 +69,15 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
     for i in (share.rank..dsts + srcs).step_by(share.size) {
         let end = if i < dsts { dst.end(i) } else { src.end(i - dsts) };
         let (form, flag) = match end.form {
-            Form::Plain => (0, 0),
-            Form::Packets { flag } => (1, flag),
+            Form::Plain => (Form::PLAIN, 0),
+            Form::Packets { flag } => (Form::PACKETS, flag),
             Form::Lines { flag, bytes } => (bytes, flag),
         };
         let slot = shared + (i as u32 + 1) * SLOT;
         put_shared::<0>(slot, end.start as u64);
         put_shared::<8>(slot, u64::from(flag) | u64::from(form) << 32);
         put_shared::<16>(slot, end.offset);
-        put_shared::<24>(slot, u64::from(end.pe));
+        put_shared::<24>(slot, u64::from(end.sender));
     }
     if share.rank == 0 {
         put_shared::<0>(shared, patience.waiter.control);
@@ -91,7 +91,8 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
     unsafe { fold_shared::<C>(a, b, c, bytes as u64, dsts as u64 | (srcs as u64) << 32) }
 }
 
-/// It calls nothing: what a function that is called keeps across a call of its own would be on the stack.
+/// It calls nothing that comes back once it has begun: what a function that is called keeps across a call of its own would be on
+/// the stack.
 ///
 /// # Safety
 /// As [`fold_chosen`], of the ends in shared memory.
@@ -128,14 +129,9 @@ impl Ends for SharedEnds {
         let slot = anew((self.first + i as u32 * SLOT).into()) as u32;
         let start = core::ptr::with_exposed_provenance_mut(get_shared::<0>(slot) as usize);
         let form = get_shared::<8>(slot);
-        let (flag, form) = (form as u32, (form >> 32) as u32);
-        let form = match form {
-            0 => Form::Plain,
-            1 => Form::Packets { flag },
-            bytes => Form::Lines { flag, bytes },
-        };
-        let (offset, pe) = (get_shared::<16>(slot), get_shared::<24>(slot) as u32);
-        End { start, form, last: start.cast(), offset, pe }
+        let form = Form::of((form >> 32) as u32, form as u32);
+        let (offset, sender) = (get_shared::<16>(slot), get_shared::<24>(slot) as u32);
+        End { start, form, last: start.cast(), offset, sender }
     }
 }
 

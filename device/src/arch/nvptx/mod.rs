@@ -68,7 +68,8 @@ unsafe extern "unadjusted" {
     fn globaltimer() -> i64;
 }
 
-/// The compiler takes the assembly for a computation, which it does not repeat, move or foresee.
+/// The compiler takes the assembly for a computation with effects: it does not foresee the result, make one of two, or do it
+/// before a loop instead of in it.
 #[inline(always)]
 pub(crate) fn anew(mut value: u64) -> u64 {
     // SAFETY: does nothing.

@@ -89,7 +89,7 @@ impl Memory {
             Kind::Lines(bytes) => Form::Lines { flag: FLAG, bytes: bytes as u32 },
         };
         let start = self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.kind.extent(0).0);
-        End { start, form, last: start.cast(), offset: 0, pe: 0 }
+        End { start, form, last: start.cast(), offset: 0, sender: 0 }
     }
 
     /// The data, once flags and what is around it have been looked at.
@@ -297,7 +297,7 @@ fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Fa
         };
         Patience { waiter: Waiter { lane, control: address, pe: 1 }, budget_ns: 1000 }
     };
-    let from = List(vec![End { offset: 4096, pe: 3, ..source.end() }]);
+    let from = List(vec![End { offset: 4096, sender: 3, ..source.end() }]);
     let to = List(vec![result.end()]);
     let share = Share { rank: 0, size: 1 };
     // SAFETY: the ends are memory of this test, with room for so many bytes in their form.

@@ -49,7 +49,7 @@ pub(super) unsafe fn words<'p>(
         let at = from + (word - index) * 8;
         let carries = word < all && place < line_words - 1 && at < bytes;
         let n = if carries { (bytes - at).min(8) as u32 } else { 0 };
-        let mut result = [0; 2];
+        let (mut result, mut missed) = ([0; 2], false);
         // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
         unsafe {
             if carries {
@@ -59,18 +59,29 @@ pub(super) unsafe fn words<'p>(
                 let first = ask(0);
                 // Four variables and no array, which would be in memory.
                 let mut ahead = (ask(1), ask(2), ask(3), ask(4));
-                let Some(values) = take(src, 0, here, first, patience) else { return false };
-                let mut sums = by.first(values);
-                for i in 1..count {
-                    let (asked, a, b, c) = ahead;
-                    ahead = (a, b, c, ask(i + 4));
-                    let Some(values) = take(src, i, here, asked, patience) else { return false };
-                    sums = by.next(sums, values);
+                match take(src, 0, here, first, patience) {
+                    None => missed = true,
+                    Some(values) => {
+                        let mut sums = by.first(values);
+                        for i in 1..count {
+                            let (asked, a, b, c) = ahead;
+                            ahead = (a, b, c, ask(i + 4));
+                            let Some(values) = take(src, i, here, asked, patience) else {
+                                missed = true;
+                                break;
+                            };
+                            sums = by.next(sums, values);
+                        }
+                        result = by.last(sums);
+                    }
                 }
-                result = by.last(sums);
             }
+            // Threads of a warp meet before they store a line, so none may leave the others there.
             if line > 0 && share.size > 1 {
-                Lane::new().warp_sync();
+                missed = Lane::new().warp_any(missed);
+            }
+            if missed {
+                return false;
             }
             for i in 0..dst.count() {
                 let end = dst.end(i);
@@ -103,8 +114,8 @@ pub(super) unsafe fn words<'p>(
 /// As [`words`].
 #[inline(always)]
 unsafe fn ask(end: &End, here: Here) -> [u64; 2] {
-    // SAFETY: the caller's contract. Where one packet is all there is, the other word is memory of the same queue, which is not
-    // looked at.
+    // SAFETY: the caller's contract; packets start on a multiple of 16 bytes (`End::packets`), and so does each pair. Where one
+    // packet is all there is, the other word is not looked at, and mapped, as pages are multiples of 16 bytes too.
     unsafe {
         match end.form {
             Form::Plain if is_word(end.start.add(here.at), here.n) => [load(end.start.add(here.at).cast::<u64>()), 0],
