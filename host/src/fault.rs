@@ -4,7 +4,7 @@ use std::fmt;
 
 use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
 
-use crate::comm::CallMismatch;
+use crate::comm::checked::CallMismatch;
 
 /// A wait that passed its deadline, a rule that a kernel broke, or PEs that contradict each other, as the device recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]

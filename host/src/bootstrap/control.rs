@@ -2,8 +2,9 @@
 
 use super::MAX_PAYLOAD;
 use super::error::ControlError;
+use super::notice::Notice;
 use super::relay::{Envelope, Message};
-use super::seat::{Notice, Seat};
+use super::seat::Seat;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What can go wrong before and while the PEs of a job are joined.
 
-use super::seat::Notice;
+use super::notice::Notice;
 use super::{MAX_PAYLOAD, MAX_PES};
 use std::io;
 use std::time::Duration;

@@ -76,7 +76,7 @@ impl Uplink for Channel {
 #[cfg(test)]
 mod tests {
     use super::super::error::ControlError;
-    use super::super::seat::Notice;
+    use super::super::notice::Notice;
     use super::*;
 
     /// The next notice of a control handle, or none within five seconds.

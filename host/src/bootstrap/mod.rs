@@ -21,6 +21,7 @@ mod job;
 mod join;
 mod link;
 mod monitor;
+mod notice;
 mod relay;
 mod rendezvous;
 mod seat;
@@ -31,7 +32,7 @@ pub use control::Control;
 pub use error::{BootstrapError, ControlError};
 pub use in_process::local;
 pub use job::{Bootstrap, Job, Launcher, Rendezvous};
-pub use seat::Notice;
+pub use notice::Notice;
 pub use token::Token;
 
 pub use crate::shared_memory::ReserveError;

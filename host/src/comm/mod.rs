@@ -43,7 +43,7 @@
 //!   else that differs in checked mode (`CONGRUENT_CHECK=1`). Nothing hangs: waits have deadlines.
 
 mod calls;
-mod checked;
+pub(crate) mod checked;
 mod enqueue;
 mod group;
 pub(crate) mod kernels;

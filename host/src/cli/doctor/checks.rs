@@ -15,13 +15,14 @@ use rustix::thread::futex;
 use super::Line;
 use crate::{Error, Grid, World};
 
-/// Looks at everything, the indispensable first.
-pub(super) fn all() -> Vec<Line> {
-    let cpu = [cores(), memory(), memfd(), futex_wait(), pidfd(), world(), open_files(), huge_pages()];
-    let compilers = [device_rustc(), ptxas()];
-    let network = [rdma()];
-    let comparison = [open_mpi()];
-    cpu.into_iter().chain(super::cuda::lines()).chain(compilers).chain(network).chain(comparison).collect()
+/// Looks at the machine itself, the indispensable first.
+pub(super) fn cpu() -> Vec<Line> {
+    vec![cores(), memory(), memfd(), futex_wait(), pidfd(), world(), open_files(), huge_pages()]
+}
+
+/// Looks at what is optional, but for GPUs.
+pub(super) fn optional() -> Vec<Line> {
+    vec![device_rustc(), ptxas(), rdma(), open_mpi()]
 }
 
 fn cores() -> Line {

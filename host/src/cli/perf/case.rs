@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::measure::Work;
 use super::ways::Way;
 use crate::cli::failure::Failure;
 use crate::{Stream, World};
@@ -16,6 +15,21 @@ pub(super) struct Row {
     pub(super) in_place: bool,
     /// How it is done.
     pub(super) way: Way,
+}
+
+/// Launches, and the rounds of each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Work {
+    /// Launches, one after the other.
+    pub(super) launches: u64,
+    /// Rounds of each.
+    pub(super) rounds: u64,
+}
+
+impl Work {
+    pub(super) fn total(self) -> u64 {
+        self.launches * self.rounds
+    }
 }
 
 /// How the columns name a case.

@@ -7,8 +7,7 @@ use congruent_collectives::{Collective, Datatype, Job, Layout, Listed, Op, Reduc
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
 
-use super::case::{Case, Labels, Path, Row};
-use super::measure::Work;
+use super::case::{Case, Labels, Path, Row, Work};
 use super::pattern::{GUARD, Pattern, Sample, clear, wrong_guard};
 use super::places::{Buffers, Content, Part, Ranges, Seat, has_parts, has_root, reduces};
 use super::sweep::Plan;

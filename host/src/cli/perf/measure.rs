@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::case::{Case, Row};
+use super::case::{Case, Row, Work};
 use crate::cli::failure::Failure;
 use crate::{Graph, Stream, World};
 
@@ -57,21 +57,6 @@ const SLICE: Duration = Duration::from_millis(30);
 
 /// Enough that one late wake-up does not make the result, even where a round takes longer than the budget.
 const FEWEST: u64 = 3;
-
-/// Launches, and the rounds of each.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Work {
-    /// Launches, one after the other.
-    pub(super) launches: u64,
-    /// Rounds of each.
-    pub(super) rounds: u64,
-}
-
-impl Work {
-    pub(super) fn total(self) -> u64 {
-        self.launches * self.rounds
-    }
-}
 
 /// Half a row, ready to be run.
 struct Timed<'a> {

@@ -3,8 +3,7 @@
 use congruent_device::Semaphore;
 use congruent_kernels as kernels;
 
-use super::case::{Case, Labels, Path, Row};
-use super::measure::Work;
+use super::case::{Case, Labels, Path, Row, Work};
 use super::pattern::{GUARD, Pattern, clear};
 use super::sizes::SizeArgs;
 use super::sweep::{self, Plan, Swept};

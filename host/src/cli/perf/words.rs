@@ -3,8 +3,7 @@
 use congruent_kernels as kernels;
 
 use super::Common;
-use super::case::{Case, Labels, Path, Row};
-use super::measure::Work;
+use super::case::{Case, Labels, Path, Row, Work};
 use super::sweep::{self, Plan, Swept};
 use crate::cli::failure::Failure;
 use crate::{Grid, Stream, SymVec, World};
