@@ -1,5 +1,7 @@
 //! One call of a collective: whose turn it is, who takes part, and the block's words.
 
+use core::cell::Cell;
+
 use congruent_device::refuse;
 use congruent_device::{Ctx, Group, Mark, Pod, Rank, Span, Sym, Tag, Team};
 
@@ -10,15 +12,15 @@ use crate::share::Share;
 /// The signal of a link by which members meet; the others are its link's (`link.rs`).
 const MEET: usize = 3;
 
-/// Stands in a channel's turn while a call uses it.
+/// Instead of the count of exchanges, while a call uses the channel.
 const BUSY: u64 = u64::MAX;
-/// Instead of a turn, where the launch is ending.
+/// Instead of it, where the launch is ending.
 const ENDING: u64 = BUSY - 1;
 
-/// Where in a channel's head the turn and the counts of exchanges and of meetings are.
-const TURN: usize = 0;
-const SHOTS: usize = 1;
-const MEETINGS: usize = 2;
+/// Where in a channel's head the counts of exchanges and of meetings are. The first says too whose turn it is: one access takes
+/// the channel and gets the count.
+const SHOTS: usize = 0;
+const MEETINGS: usize = 1;
 
 /// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
 const ONE_ROUND: usize = 8;
@@ -33,7 +35,7 @@ pub(crate) struct Call<'c, G> {
     pub(crate) channel: usize,
     /// This block among those that share the work.
     pub(crate) blocks: Share,
-    turn: u64,
+    shots: Cell<u64>,
     _span: Span<'c>,
 }
 
@@ -57,28 +59,29 @@ impl<'c, G: Tag> Call<'c, G> {
         let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(name) });
         let take = || match plan.heeds == 1 && ctx.aborted() {
             true => ENDING,
-            false => ctx.swap(plan.head(channel).elem(TURN).at(me), BUSY),
+            false => ctx.swap(plan.head(channel).elem(SHOTS).at(me), BUSY),
         };
-        let turn = match if group.leader() { take() } else { 0 } {
+        let shots = match if group.leader() { take() } else { 0 } {
             // A call that was given up has not given its channel back.
             BUSY if ctx.aborted() => ENDING,
-            turn => turn,
+            shots => shots,
         };
-        let turn = group.broadcast(turn);
-        if turn == ENDING {
+        let shots = group.broadcast(shots);
+        if shots == ENDING {
             ctx.end();
         }
-        if turn == BUSY {
+        if shots == BUSY {
             refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
         }
-        Self { ctx, team, view: *plan, n: team.size(), me: me.index(), channel, blocks, turn, _span: span }
+        let shots = Cell::new(shots);
+        Self { ctx, team, view: *plan, n: team.size(), me: me.index(), channel, blocks, shots, _span: span }
     }
 
     /// Gives the channel back.
     #[inline(always)]
     pub(crate) fn leave(self, group: &impl Group) {
         if group.leader() {
-            self.ctx.store(self.view.head(self.channel), TURN, self.turn.wrapping_add(1));
+            self.ctx.store(self.view.head(self.channel), SHOTS, self.shots.get());
         }
     }
 
@@ -132,15 +135,13 @@ impl<'c, G: Tag> Call<'c, G> {
     /// How many exchanges of all with all this channel has seen.
     #[inline(always)]
     pub(crate) fn shots(&self) -> u64 {
-        self.ctx.load(self.view.head(self.channel), SHOTS)
+        self.shots.get()
     }
 
-    /// Remembers it, for the next call.
+    /// So many, from when the channel is given back.
     #[inline(always)]
-    pub(crate) fn set_shots(&self, group: &impl Group, shots: u64) {
-        if group.leader() {
-            self.ctx.store(self.view.head(self.channel), SHOTS, shots);
-        }
+    pub(crate) fn set_shots(&self, shots: u64) {
+        self.shots.set(shots);
     }
 
     /// Waits for all members' blocks of this channel: what each did before is done for all after (MM-5). Up to eight members

@@ -46,7 +46,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
         call.keep(group, dst, src, op);
     } else {
         let (to, from) = (call.mine(dst), call.mine(src));
-        shots::<T, G>(&call, group, from.len(), |shot, range| {
+        shots::<T, G>(&call, from.len(), |shot, range| {
             let (to, from) = (to.slice(range.clone()), from.slice(range));
             Keep.fold(group, ctx, shot.to_others(group, from.len()), [from.at(call.own())], Stage::RAW);
             op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, from), Stage::RAW.finish(call.n));
@@ -83,7 +83,7 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
         call.keep(group, dst, src, op);
     } else {
         let part = |i| call.mine(call.part(src, i));
-        shots::<T, G>(&call, group, call.mine(dst).len(), |shot, range| {
+        shots::<T, G>(&call, call.mine(dst).len(), |shot, range| {
             for i in 1..call.n {
                 let rank = call.after(i);
                 shot.send(group, rank, part(rank.index()).slice(range.clone()));
@@ -122,7 +122,7 @@ pub fn all_gather<T: Pod, G: Tag>(
         ctx.copy(group, call.mine(call.part(dst, call.me)), mine);
     }
     if call.n > 1 {
-        shots::<T, G>(&call, group, mine.len(), |shot, range| {
+        shots::<T, G>(&call, mine.len(), |shot, range| {
             let piece = mine.slice(range.clone());
             Keep.fold(group, ctx, shot.to_others(group, piece.len()), [piece.at(call.own())], Stage::RAW);
             for i in 1..call.n {
@@ -162,7 +162,7 @@ pub fn all_to_all<T: Pod, G: Tag>(
         ctx.copy(group, part(dst, call.me), part(src, call.me));
     }
     if call.n > 1 {
-        shots::<T, G>(&call, group, part(src, 0).len(), |shot, range| {
+        shots::<T, G>(&call, part(src, 0).len(), |shot, range| {
             // All is sent before anything is received, so that the buffers may be the same.
             for i in 1..call.n {
                 let rank = call.after(i);
@@ -198,7 +198,6 @@ fn enter<'c, G: Tag>(
 #[track_caller]
 fn shots<T: Pod, G: Tag>(
     call: &Call<'_, G>,
-    group: &impl Group,
     len: usize,
     mut exchange: impl FnMut(&Shot<'_, '_, G>, core::ops::Range<usize>),
 ) {
@@ -212,7 +211,7 @@ fn shots<T: Pod, G: Tag>(
         exchange(&Shot { call, count }, range);
         count += 1;
     }
-    call.set_shots(group, count);
+    call.set_shots(count);
 }
 
 /// One exchange of all with all.

@@ -3,6 +3,8 @@
 //! reach the members one by one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod double_support;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,6 +15,7 @@ use congruent::device::{Sym, abi, kernels, team_tag};
 use congruent::{AllocError, Builder, Error, Grid, LaunchError, MachineKind, SplitError, SymVec, World};
 use congruent_cuda_double::{built, install};
 use congruent_tests::conformance::cuda;
+use double_support::borrow_default;
 
 const MIB: usize = 1 << 20;
 
@@ -351,13 +354,13 @@ fn streams_are_as_many_as_hardware_queues() {
         world.barrier()?;
         let Err(LaunchError::Cuda(refused)) = world.stream() else { panic!("one too many") };
         assert!(refused.to_string().contains("CUDA_DEVICE_MAX_CONNECTIONS=32"), "{refused}");
-        // SAFETY: null is the default stream, which lives as long as its context.
-        let borrow = |world: &World| unsafe { world.borrow_stream(std::ptr::null_mut()) };
-        assert!(borrow(world).is_err_and(|refused| refused.to_string().contains("CUDA_DEVICE_MAX_CONNECTIONS=32")));
+        assert!(
+            borrow_default(world).is_err_and(|refused| refused.to_string().contains("CUDA_DEVICE_MAX_CONNECTIONS=32"))
+        );
         world.barrier()?;
         // Two of one PE are one more, and so is that of its neighbour where both have the same device.
         streams.pop();
-        let borrowed = (borrow(world)?, borrow(world)?);
+        let borrowed = (borrow_default(world)?, borrow_default(world)?);
         world.barrier()?;
         drop(borrowed);
         streams.push(world.stream()?);
