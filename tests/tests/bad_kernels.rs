@@ -4,10 +4,11 @@
 //! PE 1 of two makes the mistake, at width 1 and where 4 or 32 lanes share the block, while PE 0 waits to hear of it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, Sum, View, multimem, ring};
-use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, kernels};
+use congruent::device::{End, Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, ends, kernels};
 use congruent::{AllocError, Error, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
@@ -66,6 +67,21 @@ kernels! {
     /// A stride that goes nowhere.
     pub fn stride_of_zero(block, ctx, numbers: Sym<f32>) {
         ctx.put_strided(block, numbers.at(ctx.world().next()), 0, numbers, 1, 2);
+    }
+
+    /// Packets where no access of 16 bytes can be.
+    pub fn packets_out_of_line(block, ctx, numbers: Sym<f32>) {
+        let me = ctx.world().me();
+        let packets = End::packets(numbers.cast::<u64>().slice(1..).at(me), 2, 1);
+        ctx.transfer(block, [packets], numbers.slice(..2).at(me).into());
+    }
+
+    /// A destination that is another one each time it is asked for.
+    pub fn end_that_shrinks(block, ctx, numbers: Sym<f32>) {
+        let me = ctx.world().me();
+        let most = Cell::new(8);
+        let shrinks = |_| End::plain(numbers.slice(..most.replace(4)).at(me));
+        ctx.transfer(block, ends(1, shrinks), numbers.slice(8..16).at(me).into());
     }
 
     /// A place in a larger world.
@@ -204,6 +220,8 @@ fn elements_that_are_not_there() {
 fn lengths_and_strides_that_do_not_fit() {
     panics(put_of_another_length, |words| (words.numbers.view(),), "different lengths");
     panics(stride_of_zero, |words| (words.numbers.view(),), "at least 1 element");
+    panics(packets_out_of_line, |words| (words.numbers.view(),), "packets start on a multiple of 16 bytes");
+    panics(end_that_shrinks, |words| (words.numbers.view(),), "different lengths");
     panics(all_reduce_of_two_lengths, |words| (words.numbers.view(), words.plan.view()), "different lengths");
 }
 

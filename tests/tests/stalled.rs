@@ -80,6 +80,9 @@ fn stalled(width: u32, (algorithm, protocol): (Algorithm, Protocol), enqueue: En
             WorldFailure::Fault(fault) => {
                 assert_eq!((fault.kind, fault.pe), (FaultKind::Timeout, pe), "{case}: {fault}");
                 assert_ne!(pe, STALLED, "{case}: {fault}");
+                assert!(fault.peer.is_some_and(|peer| peer != pe), "{case}: {fault}");
+                // What the other one sent has come.
+                assert!(algorithm != Algorithm::OneShot || fault.peer == Some(STALLED), "{case}: {fault}");
                 faults += 1;
             }
             WorldFailure::Aborted { by, reason } => {
