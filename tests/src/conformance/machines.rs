@@ -12,21 +12,40 @@ use socket2::{Domain, Socket, Type};
 /// How wide and how many: lanes of a warp, and PEs.
 pub type Shape = (u32, usize);
 
-/// With this variable set, a family runs at every width with every number of PEs, not only in the shapes chosen for it.
-const ALL_SHAPES: &str = "CONGRUENT_TEST_ALL_SHAPES";
+/// With this variable set to `all`, a family runs at every width with every number of PEs, not only in the shapes chosen for
+/// it; with `few`, in a small one of them at width 1 and one with several lanes.
+const SHAPES: &str = "CONGRUENT_TEST_SHAPES";
 
 /// Whether everything is to be tried, and not only what was chosen.
 pub(super) fn all_shapes() -> bool {
-    env::var_os(ALL_SHAPES).is_some()
+    env::var_os(SHAPES).is_some_and(|shapes| shapes == "all")
 }
 
-/// The shapes chosen for a family, or all of them.
-fn shapes_or_all(chosen: &[Shape]) -> Vec<Shape> {
+/// Whether a part of what was chosen is enough.
+pub fn few_shapes() -> bool {
+    env::var_os(SHAPES).is_some_and(|shapes| shapes == "few")
+}
+
+/// The shapes chosen for a family, or all of them, or a few.
+fn shapes_of(chosen: &[Shape]) -> Vec<Shape> {
+    if few_shapes() {
+        let smallest = |wide: bool| {
+            let several = chosen.iter().filter(|&&(width, npes)| (width > 1) == wide && npes > 1);
+            several.min_by_key(|&&(_, npes)| npes).copied()
+        };
+        return [smallest(false), smallest(true)].into_iter().flatten().collect();
+    }
     if !all_shapes() {
         return chosen.to_vec();
     }
     let (widths, many) = ([1, 4, 32], chosen.iter().copied().filter(|&(_, npes)| npes > 8));
     widths.into_iter().flat_map(|width| (1..=8).map(move |npes| (width, npes))).chain(many).collect()
+}
+
+/// How many PEs a family runs with where widths make no difference; where a few are enough, the first number of several.
+fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
+    let skipped = if few_shapes() { many.iter().take_while(|&&npes| npes == 1).count() } else { 0 };
+    many.iter().copied().skip(skipped).take(if few_shapes() { 1 } else { usize::MAX })
 }
 
 /// The heap of each PE. Families free what they allocate, so this is what one of them needs at once.
@@ -65,7 +84,7 @@ pub fn proxied(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
 
 fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder: fn() -> Builder) {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (width, npes) in shapes_or_all(shapes) {
+    for (width, npes) in shapes_of(shapes) {
         if let Err(error) = builder().heap(HEAP).width(width).local(npes, family) {
             panic!("width {width}, {npes} PEs as threads: {error}");
         }
@@ -100,7 +119,7 @@ fn jobs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape
         return run_here(family, builder());
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (width, npes) in shapes_or_all(shapes) {
+    for (width, npes) in shapes_of(shapes) {
         let job = format!("width {width}, {npes} PEs as processes");
         let set = [("CONGRUENT_MACHINE", "cpu".into()), ("CONGRUENT_CPU_WIDTH", width.to_string().into())];
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
@@ -141,7 +160,7 @@ pub fn cuda_processes(
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
-    for &npes in many {
+    for npes in few_of(many) {
         let job = format!("{npes} PEs as processes");
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
@@ -162,7 +181,7 @@ pub fn cuda_threads(
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
-    for &npes in many {
+    for npes in few_of(many) {
         let job = format!("{npes} PEs as threads");
         let set = [&set[..], &[(THREADS, npes.to_string().into())]].concat();
         let child = start(test, &set).unwrap_or_else(|error| panic!("{job}: {error}"));

@@ -35,8 +35,8 @@ pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
 pub use machines::{
-    CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, is_child, processes, processes_with_multicast,
-    proxied, threads, threads_with_multicast,
+    CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, few_shapes, is_child, processes,
+    processes_with_multicast, proxied, threads, threads_with_multicast,
 };
 pub use mixed::mixed;
 pub use multicast::multicast;
