@@ -34,7 +34,9 @@ impl Patience<'_> {
                 Form::Plain => 0,
                 Form::Packets { flag } | Form::Lines { flag, .. } => flag,
             };
-            self.waiter.timed_out(expiry, end.offset, end.sender, flag.into());
+            // The flag is the lower half of a packet; above it is data.
+            let seen = expiry.seen & u64::from(u32::MAX);
+            self.waiter.timed_out(Expiry { seen, ..expiry }, end.offset, end.sender, flag.into());
         })
     }
 }

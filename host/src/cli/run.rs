@@ -4,8 +4,8 @@ use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use crate::cuda::connections;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use rustix::process::{Pid, PidfdFlags, Resource, Signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -100,7 +100,8 @@ pub enum RunError {
     Token(#[from] BootstrapError),
 }
 
-/// Runs the job to its end: success if all PEs succeed, else the code of the first that failed, or 128 and its signal.
+/// Runs the job to its end: success if all PEs succeed, else the code of the first that failed, or 128 and its signal. One that
+/// was killed counts before those that failed just ahead of it, because they may have heard of its end sooner than this process.
 ///
 /// The PEs live no longer than the calling thread, even if it is killed.
 pub fn run(args: &Args) -> Result<ExitCode, RunError> {
@@ -116,7 +117,7 @@ fn code(status: ExitStatus) -> u8 {
 /// A job that runs.
 struct Launch {
     pes: Vec<Pe>,
-    interrupts: [(Signal, UnixStream, signal_hook::SigId); 2],
+    interrupts: [(Signal, UnixStream, signal_hook::SigId); 3],
     output: Output,
     port: Port,
 }
@@ -142,7 +143,9 @@ impl Launch {
         }
         let token = Token::random()?.reveal();
         let port = Port::reserve().map_err(system("reserving a port"))?;
-        let interrupts = [interrupt(Signal::INT, SIGINT)?, interrupt(Signal::TERM, SIGTERM)?];
+        let interrupts = [(Signal::INT, SIGINT), (Signal::TERM, SIGTERM), (Signal::CHILD, SIGCHLD)];
+        let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
+        let interrupts = [int?, term?, child?];
         let mut launch = Self { pes: Vec::new(), interrupts, output: Output::new(args.label), port };
         for index in 0..npes {
             let mut command = prepare(args, index)?;
@@ -172,10 +175,20 @@ impl Launch {
                 }
             }
             if let Some((_, status)) = failures.first() {
-                first_failure.get_or_insert(*status);
+                let earlier = *first_failure.get_or_insert(*status);
+                // The system closes a killed process's connections before its end can be seen, and who loses one may be gone
+                // before. Until this process signals anyone, whoever is killed is where it began.
+                let unsignalled = escalation.is_none_or(|(_, next)| next == Signal::TERM);
+                if unsignalled && earlier.signal().is_none() && status.signal().is_some() {
+                    first_failure = Some(*status);
+                }
                 escalation.get_or_insert((Instant::now() + GRACE, Signal::TERM));
             }
             for signal in interrupts {
+                if signal == Signal::CHILD {
+                    self.tell_stopped();
+                    continue;
+                }
                 // Whoever asks twice does not want to wait.
                 let again = escalation.is_some_and(|(_, next)| next == Signal::KILL);
                 self.signal_all(if again { Signal::KILL } else { signal });
@@ -230,6 +243,22 @@ impl Launch {
         Ok(failures)
     }
 
+    /// Says which PEs have been stopped since it was last called. They are not ended: a person may look at one.
+    fn tell_stopped(&self) {
+        for pe in self.pes.iter().filter(|pe| pe.running) {
+            let Ok(pid) = pid(&pe.child) else { continue };
+            let stops = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+            if let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(pid), stops)
+                && let Some(signal) = status.stopping_signal()
+            {
+                let (index, pid) = (pe.index, pid.as_raw_nonzero());
+                eprintln!(
+                    "congruent run: PE {index} was stopped by signal {signal} and the others wait for it: kill -CONT {pid}"
+                );
+            }
+        }
+    }
+
     fn signal_all(&self, signal: Signal) {
         self.pes.iter().filter(|pe| pe.running).for_each(|pe| pe.signal(signal));
     }
@@ -249,10 +278,11 @@ impl Drop for Launch {
 }
 
 impl Pe {
-    /// Signals the process and all it has started.
+    /// Signals the process and all it has started. A stopped one goes on, because it hears of nothing else but KILL.
     fn signal(&self, signal: Signal) {
         if let Ok(pid) = pid(&self.child) {
             let _ = rustix::process::kill_process_group(pid, signal);
+            let _ = rustix::process::kill_process_group(pid, Signal::CONT);
         }
     }
 

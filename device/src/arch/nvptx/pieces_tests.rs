@@ -324,10 +324,11 @@ fn what_arrives_late_is_awaited() {
 
 #[test]
 fn what_never_arrives_leaves_a_record() {
-    for (kind, missing) in [(Kind::Packets, 17), (Kind::Lines(32), 1)] {
+    for (kind, missing) in [(Kind::Packets, 16), (Kind::Lines(32), 1)] {
         let fault = fold_late(kind, &[missing], &[]).unwrap_err();
         assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout as u32, 1, 3), "{kind:?}");
         assert_eq!((fault.offset, fault.expected), (4096, FLAG.into()), "{kind:?}");
+        assert_eq!(fault.seen, u32::from_ne_bytes([UNTOUCHED; 4]).into(), "{kind:?}: the flag, without data");
         assert!(fault.waited_ns >= 1000, "{kind:?}: {}", fault.waited_ns);
     }
 }

@@ -31,6 +31,53 @@ fn a_signal_is_128_and_its_number() {
     assert_eq!(job(2, "if [ $CONGRUENT_PE = 0 ]; then kill -KILL $$; fi; sleep 60").0.map(code), Some(137));
 }
 
+/// PE 1 is killed as soon as PE 0's failure has been taken in, as when PE 0 failed because it lost PE 1.
+#[test]
+fn a_killed_pe_is_the_reason_even_if_another_was_seen_to_fail_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("pe0").display().to_string();
+    let fails = format!("echo $$ > {note}.draft; mv {note}.draft {note}; exit 1");
+    let dies = format!(
+        "until [ -e {note} ]; do :; done; read pe0 < {note}; while kill -0 $pe0 2>&-; do :; done; kill -KILL $$"
+    );
+    let (status, _) = job(3, &format!("case $CONGRUENT_PE in 0) {fails};; 1) {dies};; esac; sleep 60"));
+    assert_eq!(status.map(code), Some(137));
+}
+
+#[test]
+fn a_stopped_pe_hears_that_the_job_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("stopped").display().to_string();
+    let heard = folder.path().join("heard");
+    let stops = format!("trap 'echo > {}; exit 0' TERM; echo > {note}; kill -STOP $$; sleep 60", heard.display());
+    let fails = format!("until [ -e {note} ]; do :; done; sleep 0.1; exit 5");
+    let (status, _) = job(2, &format!("if [ $CONGRUENT_PE = 0 ]; then {fails}; fi; {stops}"));
+    assert_eq!(status.map(code), Some(5));
+    assert!(heard.exists(), "it was killed, unheard");
+}
+
+#[test]
+fn a_stopped_pe_is_named() {
+    const ROLE: &str = "CONGRUENT_TEST_LAUNCHER";
+    if std::env::var_os(ROLE).is_some() {
+        job(2, "[ $CONGRUENT_PE = 0 ] || kill -STOP $$");
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cli::run::tests::a_stopped_pe_is_named", "--nocapture"])
+        .env(ROLE, "1")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its words say how to go on, so the test does what they say.
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = said.find(|line| line.contains("stopped")).unwrap();
+    assert!(said.contains("PE 1 was stopped by signal 19"), "{said}");
+    let pid = said.rsplit_once("kill -CONT ").unwrap().1.parse().ok().and_then(Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn who_does_not_listen_is_killed() {
     let (status, took) = job(2, "trap '' TERM; if [ $CONGRUENT_PE = 0 ]; then exit 3; fi; sleep 60; sleep 60");
