@@ -1,6 +1,6 @@
 //! Members wait for each other, and tell each other a few words while they do.
 
-use congruent_device::{Ctx, Disagreement, Group, KernelArg, Rank, Sym, Tag, Team};
+use congruent_device::{Ctx, Disagreement, Group, Rank, Sym, Tag, Team, kernel_arg};
 
 use crate::call::Call;
 use crate::plan::View;
@@ -11,17 +11,12 @@ pub(crate) const WORDS: usize = 4;
 /// Where in a channel's head the number of times that members told each other something is; `call.rs` has the others.
 const TOLD: usize = 3;
 
-/// Describes a call in words of the caller's own: its number first, then what is called, then whatever else has to be the same.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Description {
-    /// The words.
-    pub words: [u64; WORDS],
-}
-
-impl KernelArg for Description {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
+kernel_arg! {
+    /// Describes a call in words of the caller's own: its number first, then what is called, then whatever else has to be the same.
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct Description {
+        /// The words.
+        pub words: [u64; WORDS],
     }
 }
 

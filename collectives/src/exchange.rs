@@ -7,28 +7,23 @@
 //! [`send_recv`](crate::send_recv) does the same between the members that have something for each other.
 
 use congruent_device::refuse;
-use congruent_device::{Ctx, Disagreement, Group, KernelArg, Pod, Sym, Tag, Team};
+use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, Tag, Team, kernel_arg};
 
 use crate::agree::Heard;
 use crate::call::Call;
 use crate::check;
 use crate::plan::View;
 
-/// One part of a buffer for each member, of any length, as MPI has them: how long each is, and where it begins.
-///
-/// Both lists have one entry for each member, in this PE's own memory, counted in elements of the buffer or in units of some
-/// of them. Parts that are received do not overlap.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Parts {
-    counts: Sym<u64>,
-    displacements: Sym<u64>,
-    unit: u64,
-}
-
-impl KernelArg for Parts {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        self.counts.fits(heap_bytes) && self.displacements.fits(heap_bytes)
+kernel_arg! {
+    /// One part of a buffer for each member, of any length, as MPI has them: how long each is, and where it begins.
+    ///
+    /// Both lists have one entry for each member, in this PE's own memory, counted in elements of the buffer or in units of some
+    /// of them. Parts that are received do not overlap.
+    #[derive(Debug)]
+    pub struct Parts {
+        counts: Sym<u64>,
+        displacements: Sym<u64>,
+        unit: u64,
     }
 }
 

@@ -4,11 +4,12 @@ use congruent_device::LinkNumber;
 
 macro_rules! names {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
-        #[repr(u32)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)*
+        congruent_device::kernel_arg! {
+            $(#[$doc])*
+            #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            pub enum $name {
+                $($(#[$variant_doc])* $variant,)*
+            }
         }
 
         impl $name {

@@ -1,6 +1,6 @@
 //! The named operators.
 
-use congruent_device::{KernelArg, LinkNumber, LinkOp, LinkReduction};
+use congruent_device::{LinkNumber, LinkOp, LinkReduction};
 
 use crate::Datatype;
 use crate::names::names;
@@ -229,12 +229,6 @@ impl Op {
             Some(sum) if matches!(self, Self::Avg) => sum.over(members),
             reduction => reduction,
         }
-    }
-}
-
-impl KernelArg for Op {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
 
-use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView};
+use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView, kernel_arg};
 use congruent_device::{anew, refuse};
 
 use crate::Protocol;
@@ -188,30 +188,25 @@ pub(crate) const fn payload(bytes: usize, protocol: Protocol, line: u32) -> usiz
     if most >= GRAIN { most / GRAIN * GRAIN } else { most / 8 * 8 }
 }
 
-/// A plan as a kernel argument. It names a protocol, simple where nothing else is asked for, and the slots that blocks use.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    pub(crate) signals: Sym<Signal>,
-    pub(crate) scratch: Sym<u8>,
-    pub(crate) team: u64,
-    pub(crate) members: u32,
-    pub(crate) blocks: u32,
-    pub(crate) piece: u32,
-    pub(crate) inbox: u32,
-    pub(crate) flag_bits: u32,
-    pub(crate) line: u32,
-    protocol: u32,
-    /// The slot of block 0, or of the one block that calls.
-    first: u32,
-    alone: u32,
-    /// Whether a call ends before it touches anything where the launch is ending already.
-    pub(crate) heeds: u32,
-}
-
-impl KernelArg for View {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        self.signals.fits(heap_bytes) && self.scratch.fits(heap_bytes)
+kernel_arg! {
+    /// A plan as a kernel argument. It names a protocol, simple where nothing else is asked for, and the slots that blocks use.
+    #[derive(Debug)]
+    pub struct View {
+        pub(crate) signals: Sym<Signal>,
+        pub(crate) scratch: Sym<u8>,
+        pub(crate) team: u64,
+        pub(crate) members: u32,
+        pub(crate) blocks: u32,
+        pub(crate) piece: u32,
+        pub(crate) inbox: u32,
+        pub(crate) flag_bits: u32,
+        pub(crate) line: u32,
+        protocol: u32,
+        /// The slot of block 0, or of the one block that calls.
+        first: u32,
+        alone: u32,
+        /// Whether a call ends before it touches anything where the launch is ending already.
+        pub(crate) heeds: u32,
     }
 }
 

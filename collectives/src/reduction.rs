@@ -1,25 +1,20 @@
 //! Reductions whose type and operator the host chooses when it launches a kernel: one kernel serves them all.
 
-use congruent_device::{Ctx, Ends, FoldChoice, FoldJob, Fp8E4M3, Fp8E5M2, Group, KernelArg, LinkReduction, bf16, f16};
+use congruent_device::{Ctx, Ends, FoldChoice, FoldJob, Fp8E4M3, Fp8E5M2, Group, LinkReduction, bf16, f16, kernel_arg};
 
 use crate::reducer::{Reducer, Stage, Staged};
 use crate::{
     AccumulateIn, Avg, BitAnd, BitOr, BitXor, Datatype, Integer, Max, Min, Number, Op, PreMulSum, Prod, ReduceOp, Sum,
 };
 
-/// An operator on elements of some type, as a kernel argument. It reduces buffers of bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reduction {
-    datatype: Datatype,
-    op: Op,
-    /// The scalar of a premul-sum, as the bytes of an element.
-    scalar: u64,
-}
-
-impl KernelArg for Reduction {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
+kernel_arg! {
+    /// An operator on elements of some type, as a kernel argument. It reduces buffers of bytes.
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct Reduction {
+        datatype: Datatype,
+        op: Op,
+        /// The scalar of a premul-sum, as the bytes of an element.
+        scalar: u64,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Lists of sends and receives.
 
 use congruent_device::refuse;
-use congruent_device::{Ctx, KernelArg, Pod, Sym};
+use congruent_device::{Ctx, Pod, Sym, kernel_arg};
 
 use crate::check;
 
@@ -33,19 +33,14 @@ impl Transfer {
     }
 }
 
-/// Sends and receives in this PE's own memory, each as the [words](Transfer::words) of a transfer.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Listed {
-    /// The sends.
-    pub sends: Sym<[u64; 3]>,
-    /// The receives.
-    pub receives: Sym<[u64; 3]>,
-}
-
-impl KernelArg for Listed {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        self.sends.fits(heap_bytes) && self.receives.fits(heap_bytes)
+kernel_arg! {
+    /// Sends and receives in this PE's own memory, each as the [words](Transfer::words) of a transfer.
+    #[derive(Debug)]
+    pub struct Listed {
+        /// The sends.
+        pub sends: Sym<[u64; 3]>,
+        /// The receives.
+        pub receives: Sym<[u64; 3]>,
     }
 }
 

@@ -3,7 +3,11 @@
 use congruent_heap::KernelArg;
 
 /// A kernel, as the host names it: what [`kernels!`](crate::kernels) makes of each function.
-pub trait Kernel: Copy + Default + Send + Sync + 'static {
+///
+/// # Safety
+/// The entry of this name in the module takes [`Args`](Kernel::Args) after the context, and is compiled from the body that
+/// [`run`](Kernel::run) runs.
+pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     /// The arguments after block and context.
     type Args: KernelArgs;
     /// The name of the PTX entry.
@@ -26,7 +30,10 @@ pub struct Module {
 }
 
 /// The arguments of a kernel: a tuple of [`KernelArg`]s.
-pub trait KernelArgs: Copy + Send + Sync + 'static {
+///
+/// # Safety
+/// `SIZES` and `places` tell of the same arguments, in their order, and each place is read as long as the tuple lives.
+pub unsafe trait KernelArgs: Copy + Send + Sync + 'static {
     /// How many bytes each of them has, in their order.
     #[cfg(not(target_arch = "nvptx64"))]
     const SIZES: &'static [usize];
@@ -49,7 +56,8 @@ pub trait KernelArgs: Copy + Send + Sync + 'static {
 
 macro_rules! tuples {
     ($($name:ident)*) => {
-        impl<$($name: KernelArg),*> KernelArgs for ($($name,)*) {
+        // SAFETY: both go through the tuple's fields in their order, and leave out what has no bytes.
+        unsafe impl<$($name: KernelArg),*> KernelArgs for ($($name,)*) {
             #[cfg(not(target_arch = "nvptx64"))]
             const SIZES: &'static [usize] = &[$(size_of::<$name>()),*];
 
@@ -167,7 +175,8 @@ macro_rules! __kernels {
             )]
             fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
 
-            impl $crate::Kernel for $name {
+            // SAFETY: the entry of this name is this function, compiled for the device.
+            unsafe impl $crate::Kernel for $name {
                 type Args = ($($type,)*);
                 const NAME: &'static str = stringify!($name);
                 const MODULE: Option<&'static $crate::Module> = $module;

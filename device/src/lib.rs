@@ -60,7 +60,7 @@ mod watch;
 
 pub use congruent_heap::{
     Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Locatable, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore,
-    Signal, Sym, Tag, TeamView, ValueAt, World, abi, bf16, f16, team_tag,
+    Signal, Sym, Tag, TeamView, ValueAt, World, abi, bf16, f16, kernel_arg, team_tag,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -20,46 +20,34 @@ use std::time::Instant;
 
 use clap::Parser;
 use congruent::collectives::{Layout, Max, View, ring};
-use congruent::device::{Block, Ctx, Group, KernelArg, Semaphore, Sym, kernels};
+use congruent::device::{Block, Ctx, Group, Semaphore, Sym, kernel_arg, kernels};
 use congruent::{Grid, World};
 
-/// One PE's part of the plate: the same on every PE but for the number of its rows.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Plate {
-    /// Two planes of `room + 2` rows of `columns + 2` cells. The outermost cells are the rim, or the halo.
-    cells: Sym<f32>,
-    /// Posted by the PE above, and by the PE below, when their row has arrived in my halo.
-    from_above: Sym<Semaphore>,
-    from_below: Sym<Semaphore>,
-    /// Rows that every PE has room for.
-    room: u32,
-    /// Rows of the PE above.
-    rows_above: u32,
-    /// Rows of this PE.
-    rows: u32,
-    columns: u32,
-}
-
-/// When the plate is at rest: no cell moves by more than `tolerance` in a step, which is looked at every `every` steps.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Rest {
-    tolerance: f32,
-    every: u32,
-    /// Most steps.
-    limit: u32,
-}
-
-impl KernelArg for Rest {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
+kernel_arg! {
+    /// One PE's part of the plate: the same on every PE but for the number of its rows.
+    struct Plate {
+        /// Two planes of `room + 2` rows of `columns + 2` cells. The outermost cells are the rim, or the halo.
+        cells: Sym<f32>,
+        /// Posted by the PE above, and by the PE below, when their row has arrived in my halo.
+        from_above: Sym<Semaphore>,
+        from_below: Sym<Semaphore>,
+        /// Rows that every PE has room for.
+        room: u32,
+        /// Rows of the PE above.
+        rows_above: u32,
+        /// Rows of this PE.
+        rows: u32,
+        columns: u32,
     }
 }
 
-impl KernelArg for Plate {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        self.cells.fits(heap_bytes) && self.from_above.fits(heap_bytes) && self.from_below.fits(heap_bytes)
+kernel_arg! {
+    /// When the plate is at rest: no cell moves by more than `tolerance` in a step, which is looked at every `every` steps.
+    struct Rest {
+        tolerance: f32,
+        every: u32,
+        /// Most steps.
+        limit: u32,
     }
 }
 

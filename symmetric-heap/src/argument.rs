@@ -2,35 +2,81 @@
 
 use crate::{Element, Place, Pod, Rank, Sym, Tag, TeamView};
 
-/// A value that host and kernel pass between them: plain data, symmetric objects, teams, and structs of these.
+/// A value that host and kernel pass between them: plain data, symmetric objects, teams, and structs and enums that
+/// [`kernel_arg!`](crate::kernel_arg) declares.
 ///
-/// An implementor of one's own is `#[repr(C)]`, so that the host's compiler and the device's lay it out alike:
-///
-/// ```
-/// use congruent_heap::{KernelArg, Semaphore, Sym};
-///
-/// #[repr(C)]
-/// #[derive(Clone, Copy)]
-/// struct Halo { cells: Sym<f32>, arrived: Sym<Semaphore>, width: u32, height: u32 }
-///
-/// impl KernelArg for Halo {
-///     fn fits(&self, heap_bytes: u64) -> bool {
-///         self.cells.fits(heap_bytes) && self.arrived.fits(heap_bytes)
-///     }
-/// }
-/// ```
-pub trait KernelArg: Copy + Send + Sync + 'static {
+/// # Safety
+/// The host's bytes mean the same to a kernel in another memory, compiled by another compiler: the layout is fixed
+/// (`repr(C)`, or a primitive's), there is no reference or pointer in it, and the value is valid on the device as it is on
+/// the host. [`fits`](KernelArg::fits) asks every symmetric object in it.
+pub unsafe trait KernelArg: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in it lies inside a heap of this size: a launch refuses those of another world.
     fn fits(&self, heap_bytes: u64) -> bool;
 }
 
-impl<T: Pod + Send + Sync> KernelArg for T {
+/// Declares a struct of kernel arguments, or an enum without fields, that is a kernel argument itself.
+///
+/// It is `Copy`, and laid out alike by the host's compiler and the device's: a struct is `repr(C)`, an enum `repr(u32)`. A
+/// field that is no [`KernelArg`], such as a reference to the host's memory, does not compile.
+///
+/// ```
+/// use congruent_heap::{KernelArg, Semaphore, Sym, kernel_arg};
+///
+/// kernel_arg! {
+///     /// The rim of a PE's part.
+///     #[derive(Debug)]
+///     pub struct Halo { pub cells: Sym<f32>, pub arrived: Sym<Semaphore>, width: u32, height: u32 }
+/// }
+/// let halo = Halo { cells: Sym::from_raw(128, 8), arrived: Sym::from_raw(0, 1), width: 4, height: 2 };
+/// assert!(halo.fits(160) && !halo.fits(159));
+/// ```
+#[macro_export]
+macro_rules! kernel_arg {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $type:ty),+ $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type),+ }
+
+        // SAFETY: repr(C), and every field is a kernel argument, which is asked whether it fits.
+        unsafe impl $crate::KernelArg for $name {
+            #[inline(always)]
+            fn fits(&self, heap_bytes: u64) -> bool {
+                $(<$type as $crate::KernelArg>::fits(&self.$field, heap_bytes))&&+
+            }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident $(= $value:literal)?),+ $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[repr(u32)]
+        #[derive(Clone, Copy)]
+        $vis enum $name { $($(#[$variant_meta])* $variant $(= $value)?),+ }
+
+        // SAFETY: repr(u32), and no variant has a field.
+        unsafe impl $crate::KernelArg for $name {
+            #[inline(always)]
+            fn fits(&self, _heap_bytes: u64) -> bool {
+                true
+            }
+        }
+    };
+}
+
+// SAFETY: bytemuck's contract for Pod (any bytes are valid, no padding, no references) with a layout that is fixed.
+unsafe impl<T: Pod + Send + Sync> KernelArg for T {
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
 }
 
-impl<T: Element> KernelArg for Sym<T> {
+// SAFETY: repr(C): an offset and a length, the same on every PE.
+unsafe impl<T: Element> KernelArg for Sym<T> {
     #[inline(always)]
     fn fits(&self, heap_bytes: u64) -> bool {
         // An object ends below `u64::MAX`: a part of one where its whole does or before.
@@ -38,19 +84,22 @@ impl<T: Element> KernelArg for Sym<T> {
     }
 }
 
-impl<T: Element, G: Tag + Send + Sync> KernelArg for Place<T, G> {
+// SAFETY: repr(C): a symmetric object and a number.
+unsafe impl<T: Element, G: Tag + Send + Sync> KernelArg for Place<T, G> {
     fn fits(&self, heap_bytes: u64) -> bool {
         self.sym().fits(heap_bytes)
     }
 }
 
-impl<G: Tag + Send + Sync> KernelArg for Rank<G> {
+// SAFETY: repr(C): numbers.
+unsafe impl<G: Tag + Send + Sync> KernelArg for Rank<G> {
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
 }
 
-impl<G: Tag + Send + Sync> KernelArg for TeamView<G> {
+// SAFETY: repr(C): numbers and symmetric objects, each of which is asked.
+unsafe impl<G: Tag + Send + Sync> KernelArg for TeamView<G> {
     fn fits(&self, heap_bytes: u64) -> bool {
         self.members().fits(heap_bytes) && self.sync().fits(heap_bytes)
     }

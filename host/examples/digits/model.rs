@@ -4,7 +4,7 @@
 //! So a run gives the same bits for every number of threads, and with the ring all PEs keep the same bits too.
 
 use congruent::collectives::{Sum, View, ring};
-use congruent::device::{Block, Ctx, Group, KernelArg, Sym, kernels};
+use congruent::device::{Block, Ctx, Group, Sym, kernel_arg, kernels};
 
 use crate::math::{exp, ln};
 
@@ -17,64 +17,45 @@ pub(crate) const CLASSES: usize = 10;
 /// Weights and biases of both layers.
 pub(crate) const PARAMETERS: usize = (PIXELS + 1) * HIDDEN + (HIDDEN + 1) * CLASSES;
 
-/// What a kernel needs of the network, on every PE.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Network {
-    /// The parameters, the same on every PE.
-    pub(crate) parameters: Sym<f32>,
-    /// How fast each parameter moves.
-    pub(crate) momentum: Sym<f32>,
-    /// The gradient, and behind it the loss: one all-reduce sums both.
-    pub(crate) gradient: Sym<f32>,
-    /// For each image: what its hidden units give, and the gradient of that.
-    pub(crate) hidden: Sym<f32>,
-    /// For each image: what the network says about each class, and the gradient of that.
-    pub(crate) classes: Sym<f32>,
-    /// For each image: its part of the loss.
-    pub(crate) losses: Sym<f32>,
-}
-
-/// Images on every PE; each PE has all of them and works on its share.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Images {
-    /// [`PIXELS`] numbers for each image.
-    pub(crate) pixels: Sym<f32>,
-    /// The digit on each image.
-    pub(crate) labels: Sym<u8>,
-}
-
-/// How to learn.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Schedule {
-    /// How often every image is shown.
-    pub(crate) epochs: u32,
-    /// Images of one step, on all PEs together.
-    pub(crate) batch: u32,
-    /// How far a step goes against the gradient.
-    pub(crate) rate: f32,
-    /// How much of the last step the next one keeps.
-    pub(crate) keep: f32,
-}
-
-impl KernelArg for Network {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        let Self { parameters, momentum, gradient, hidden, classes, losses } = self;
-        [parameters, momentum, gradient, hidden, classes, losses].iter().all(|object| object.fits(heap_bytes))
+kernel_arg! {
+    /// What a kernel needs of the network, on every PE.
+    pub(crate) struct Network {
+        /// The parameters, the same on every PE.
+        pub(crate) parameters: Sym<f32>,
+        /// How fast each parameter moves.
+        pub(crate) momentum: Sym<f32>,
+        /// The gradient, and behind it the loss: one all-reduce sums both.
+        pub(crate) gradient: Sym<f32>,
+        /// For each image: what its hidden units give, and the gradient of that.
+        pub(crate) hidden: Sym<f32>,
+        /// For each image: what the network says about each class, and the gradient of that.
+        pub(crate) classes: Sym<f32>,
+        /// For each image: its part of the loss.
+        pub(crate) losses: Sym<f32>,
     }
 }
 
-impl KernelArg for Images {
-    fn fits(&self, heap_bytes: u64) -> bool {
-        self.pixels.fits(heap_bytes) && self.labels.fits(heap_bytes)
+kernel_arg! {
+    /// Images on every PE; each PE has all of them and works on its share.
+    pub(crate) struct Images {
+        /// [`PIXELS`] numbers for each image.
+        pub(crate) pixels: Sym<f32>,
+        /// The digit on each image.
+        pub(crate) labels: Sym<u8>,
     }
 }
 
-impl KernelArg for Schedule {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
+kernel_arg! {
+    /// How to learn.
+    pub(crate) struct Schedule {
+        /// How often every image is shown.
+        pub(crate) epochs: u32,
+        /// Images of one step, on all PEs together.
+        pub(crate) batch: u32,
+        /// How far a step goes against the gradient.
+        pub(crate) rate: f32,
+        /// How much of the last step the next one keeps.
+        pub(crate) keep: f32,
     }
 }
 

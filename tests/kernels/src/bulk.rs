@@ -1,39 +1,34 @@
 //! Bulk work: combine of one to three sources into one or two places, fill and copy.
 
-use congruent_device::{KernelArg, Sym, kernels};
+use congruent_device::{Sym, kernel_arg, kernels};
 
 use crate::By;
 use crate::by::as_group;
 
-/// What a bulk kernel does.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bulk {
-    /// `dst` becomes the next PE's `src`.
-    One = 0,
-    /// `dst` becomes my `src` combined with the next PE's.
-    Two = 1,
-    /// `dst` becomes the previous PE's `src`, combined with mine, combined with the next PE's `other`.
-    Three = 2,
-    /// `dst` and the next PE's `far` become my `src` combined with the next PE's.
-    Both = 3,
-    /// `dst` becomes itself combined with the next PE's `src`.
-    InPlace = 4,
-    /// `dst` becomes the first element of `src`, everywhere.
-    Fill = 5,
-    /// `dst` becomes my `src`.
-    Copy = 6,
+kernel_arg! {
+    /// What a bulk kernel does.
+    #[derive(Debug, PartialEq, Eq)]
+    pub enum Bulk {
+        /// `dst` becomes the next PE's `src`.
+        One = 0,
+        /// `dst` becomes my `src` combined with the next PE's.
+        Two = 1,
+        /// `dst` becomes the previous PE's `src`, combined with mine, combined with the next PE's `other`.
+        Three = 2,
+        /// `dst` and the next PE's `far` become my `src` combined with the next PE's.
+        Both = 3,
+        /// `dst` becomes itself combined with the next PE's `src`.
+        InPlace = 4,
+        /// `dst` becomes the first element of `src`, everywhere.
+        Fill = 5,
+        /// `dst` becomes my `src`.
+        Copy = 6,
+    }
 }
 
 impl Bulk {
     /// Every kind.
     pub const ALL: [Self; 7] = [Self::One, Self::Two, Self::Three, Self::Both, Self::InPlace, Self::Fill, Self::Copy];
-}
-
-impl KernelArg for Bulk {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
-    }
 }
 
 /// An element that the suite combines.

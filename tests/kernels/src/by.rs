@@ -1,28 +1,23 @@
 //! Which group does an operation, as a kernel argument.
 
-use congruent_device::KernelArg;
+use congruent_device::kernel_arg;
 
-/// Who does it.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// Every thread of the block together.
-    Block = 0,
-    /// The block's first warp; the others look on.
-    Warp = 1,
-    /// The block's first thread; the others look on.
-    Thread = 2,
+kernel_arg! {
+    /// Who does it.
+    #[derive(Debug, PartialEq, Eq)]
+    pub enum By {
+        /// Every thread of the block together.
+        Block = 0,
+        /// The block's first warp; the others look on.
+        Warp = 1,
+        /// The block's first thread; the others look on.
+        Thread = 2,
+    }
 }
 
 impl By {
     /// Every kind of group.
     pub const ALL: [Self; 3] = [Self::Block, Self::Warp, Self::Thread];
-}
-
-impl KernelArg for By {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
-    }
 }
 
 /// Does `body` as the group that `by` names. Groups are of different types, so `body` is compiled once for each.

@@ -1,7 +1,7 @@
 //! Put and get, whole ranges, single values and strided, for every kind of element.
 
 use bytemuck::{Pod, Zeroable};
-use congruent_device::{Fp8E4M3, Fp8E5M2, Group, KernelArg, Sym, bf16, f16, kernels};
+use congruent_device::{Fp8E4M3, Fp8E5M2, Group, Sym, bf16, f16, kernel_arg, kernels};
 
 use crate::By;
 use crate::by::as_group;
@@ -20,22 +20,17 @@ pub struct Particle {
     pub state: [u8; 2],
 }
 
-/// What a transfer kernel does.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
-    /// Puts `from` to the next PE's `to`, and gets the next PE's `from` to `back`.
-    Whole = 0,
-    /// The same, value by value.
-    Values = 1,
-    /// Puts every third element of `from` to every second of `to`, and gets every second of `from` to every third of
-    /// `back`: a third of the elements, rounded up.
-    Strided = 2,
-}
-
-impl KernelArg for Transfer {
-    fn fits(&self, _heap_bytes: u64) -> bool {
-        true
+kernel_arg! {
+    /// What a transfer kernel does.
+    #[derive(Debug, PartialEq, Eq)]
+    pub enum Transfer {
+        /// Puts `from` to the next PE's `to`, and gets the next PE's `from` to `back`.
+        Whole = 0,
+        /// The same, value by value.
+        Values = 1,
+        /// Puts every third element of `from` to every second of `to`, and gets every second of `from` to every third of
+        /// `back`: a third of the elements, rounded up.
+        Strided = 2,
     }
 }
 
