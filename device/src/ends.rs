@@ -69,7 +69,8 @@ impl<T: Pod, G> End<T, G> {
     /// `len` elements in lines of `line` bytes at the start of `words`.
     ///
     /// # Panics
-    /// Where `words` is too short, `line` is not 16, 32, 64 or 128, or elements do not fill words: their size divides 8.
+    /// Where `words` is too short or does not start on a multiple of `line`, `line` is not 16, 32, 64 or 128, or elements do
+    /// not fill words: their size divides 8.
     #[inline(always)]
     #[track_caller]
     pub fn lines(words: Place<u64, G>, len: usize, flag: u32, line: u32) -> Self {
@@ -78,6 +79,9 @@ impl<T: Pod, G> End<T, G> {
         }
         if !8usize.is_multiple_of(size_of::<T>()) {
             refuse!("lines carry elements of 1, 2, 4 or 8 bytes");
+        }
+        if !words.sym().offset().is_multiple_of(line.into()) {
+            refuse!("lines start on a multiple of their size");
         }
         Self::packed(words, len, line, flag)
     }

@@ -64,11 +64,13 @@ impl Divergence {
         instruction.guard.is_some_and(|guard| self.varies(guard.register))
     }
 
-    fn varies(&self, register: RegisterId) -> bool {
+    /// Whether a register's value differs from thread to thread.
+    pub(crate) fn varies(&self, register: RegisterId) -> bool {
         self.varying[register.0]
     }
 
-    fn decides_unevenly(&self, last: &Instruction) -> bool {
+    /// Whether the last instruction of a block sends some threads another way than others.
+    pub(crate) fn decides_unevenly(&self, last: &Instruction) -> bool {
         let index_varies = last.opcode == "brx" && last.read().into_iter().any(|register| self.varies(register));
         self.guard_varies(last) || index_varies
     }

@@ -1,5 +1,6 @@
 //! What the linter looks for.
 
+mod arms;
 mod barrier;
 mod linkage;
 mod multimem;
@@ -43,6 +44,7 @@ pub const RULES: &[&Rule] = &[
     &order::VOLATILE_ACCESS,
     &order::DEFAULT_SCOPE_FENCE,
     &barrier::DIVERGENT_BARRIER,
+    &arms::STORE_IN_TWO_ARMS,
     &width::MIXED_WIDTH_SIGNAL,
     &multimem::MULTIMEM_WITHOUT_FENCE,
     &linkage::UNRESOLVED_FUNCTION,
@@ -65,6 +67,7 @@ pub fn lint(module: &Module) -> Vec<Finding> {
             order::check(code, instruction, &mut findings);
         }
         barrier::check(code, &codes, &mut findings);
+        arms::check(code, &mut findings);
         width::check(code, &mut findings);
         multimem::check(code, &mut findings);
     }

@@ -8,6 +8,7 @@ use std::vec::Vec;
 use congruent_heap::Pod;
 use congruent_heap::abi::{Abort, Control, FaultKind, FaultRecord};
 
+use super::super::STORES;
 use super::super::granules::Chosen;
 use super::super::granules::tests::{ALL, Some};
 use super::*;
@@ -176,7 +177,7 @@ fn every_form_is_folded_as_elements_are() {
     for by in ALL {
         for packed in [plain, Kind::Packets, Kind::Lines(16), Kind::Lines(64), Kind::Lines(128)] {
             for bytes in LENGTHS {
-                for threads in [1, 3, 32] {
+                for threads in [1, 3, 12, 32] {
                     compare(by, &[packed], &[plain], bytes, threads, false);
                     compare(by, &[plain], &[packed, plain], bytes, threads, false);
                     compare(by, &[plain, packed], &[packed, plain], bytes, threads, false);
@@ -221,6 +222,54 @@ fn the_first_source_may_be_a_destination() {
                 compare(by, &[Kind::Plain(0), other], &[Kind::Plain(0), other, Kind::Plain(0)], bytes, threads, true);
             }
         }
+    }
+}
+
+/// The stores of each of `threads` threads to lines: which byte, and how many.
+fn stores(line: usize, bytes: usize, threads: usize) -> Vec<Vec<(usize, usize)>> {
+    let (mut source, mut result) =
+        (Memory::with(Kind::Plain(0), &data(0, bytes)), Memory::new(Kind::Lines(line), bytes));
+    let (from, to) = (List(vec![source.end()]), List(vec![result.end()]));
+    let start = to.0[0].start as usize;
+    let each = (0..threads).map(|rank| {
+        STORES.take();
+        let patience = &|| panic!("nothing is awaited");
+        // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
+        assert!(unsafe {
+            pieces(Share { rank, size: threads }, &to, &from, bytes, Chosen::new(Some::Moves), patience)
+        });
+        STORES.take().into_iter().map(|(at, width)| (at - start, width)).collect()
+    });
+    each.collect()
+}
+
+#[test]
+fn neighbours_store_a_line_by_one_store_of_each() {
+    for (line, threads) in [(16, 2), (32, 2), (32, 7), (64, 4), (64, 48), (128, 8), (128, 12), (128, 32), (128, 33)] {
+        let (bytes, of_line) = (1000, line / 16);
+        let stores = stores(line, bytes, threads);
+        for rank in 0..threads {
+            assert!(
+                stores[rank].iter().all(|&(at, width)| width == 16 && at % line == rank % of_line * 16),
+                "{line}, {threads}"
+            );
+            // Turn by turn its neighbours are in the same line; so they are in one warp, too.
+            let lines = |rank: usize| stores[rank].iter().map(|(at, _)| at / line).collect::<Vec<_>>();
+            assert_eq!(lines(rank), lines(rank / of_line * of_line), "{line}, {threads}");
+        }
+        let mut all: Vec<_> = stores.concat().into_iter().map(|(at, _)| at).collect();
+        all.sort_unstable();
+        assert!(all.iter().copied().eq((0..packed_words(bytes, line as u32) * 8).step_by(16)), "{line}, {threads}");
+    }
+}
+
+#[test]
+fn fewer_threads_than_a_line_has_leave_it_to_one() {
+    for (line, threads) in [(16, 1), (64, 3), (128, 1), (128, 7)] {
+        let stores = stores(line, 1000, threads);
+        assert!(stores[1..].iter().all(Vec::is_empty), "{line}, {threads}");
+        // Ascending, so that each flag comes behind its data.
+        assert!(stores[0].iter().copied().eq((0..packed_words(1000, line as u32)).map(|word| (word * 8, 8))));
     }
 }
 

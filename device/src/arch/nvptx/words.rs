@@ -2,7 +2,7 @@
 
 use super::granules::Folder;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
-use crate::arch::{End, Ends, Form, Share};
+use crate::arch::{End, Ends, Form, Share, anew};
 use crate::ends::packed_words;
 use crate::poll::Patience;
 
@@ -20,8 +20,9 @@ struct Here {
 /// 8 bytes of data a thread, of bytes `from..bytes`. Four sources' words are on their way at a time. False when a wait ended
 /// without its words; the reason is recorded.
 ///
-/// With lines, whose flags are words too, neighbouring threads store a line together. That it then arrives as a whole is a
-/// property of the hardware, not of the PTX model (MM-8): that protocol is opt-in.
+/// With lines, whose flags are words too, a thread takes two words, one after the other, and neighbouring threads store a line
+/// together, by one instruction. That it then arrives as a whole is a property of the hardware, not of the PTX model (MM-8):
+/// that protocol is opt-in. Threads that are too few for a line leave it to the first of them, which stores the flag with release.
 ///
 /// # Safety
 /// As [`pieces`](super::pieces::pieces).
@@ -38,73 +39,133 @@ pub(super) unsafe fn words<'p>(
     patience: &impl Fn() -> Patience<'p>,
 ) -> bool {
     // Without lines, all is one line without a flag. Words of a line are a power of two: no division, which is a call.
-    let (line_words, all) =
-        if line > 0 { (line as usize / 8, packed_words(bytes, line)) } else { (1 << 40, (bytes - from).div_ceil(8)) };
+    let (line_words, all, halves) = if line > 0 {
+        (line as usize / 8, packed_words(bytes, line), 2)
+    } else {
+        (1 << 40, (bytes - from).div_ceil(8), 1)
+    };
     let line_shift = line_words.trailing_zeros();
+    // As many threads as fill whole lines, so that each line is of threads of one warp in one turn. The others do nothing.
+    let threads_of_line = if line > 0 { line_words / 2 } else { 1 };
+    let threads = if share.size < threads_of_line { 1 } else { share.size & !(threads_of_line - 1) };
     // As many turns for every thread, so that they stay together where lines are stored.
     let mut turn = 0;
     while turn < all {
-        let word = turn + share.rank;
-        let (index, place) = (word >> line_shift, word & (line_words - 1));
-        let at = from + (word - index) * 8;
-        let carries = word < all && place < line_words - 1 && at < bytes;
-        let n = if carries { (bytes - at).min(8) as u32 } else { 0 };
-        let (mut result, mut missed) = ([0; 2], false);
-        // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
-        unsafe {
+        let first = turn + share.rank * halves;
+        let takes = share.rank < threads && first < all;
+        let (mut stored, mut last, mut missed) = (0, 0, false);
+        let mut word = first;
+        // Not unrolled: the arithmetic of every type would be there twice.
+        while word < first + halves && !missed {
+            let (index, place) = (word >> line_shift, word & (line_words - 1));
+            let at = from + (word - index) * 8;
+            let carries = takes && place < line_words - 1 && at < bytes;
+            let mut result = [0; 2];
             if carries {
-                let here = Here { at, n, word, place: place as u32, bytes: line };
-                let count = src.count();
-                let ask = |i: usize| if i < count { ask(&src.end(i), here) } else { [0; 2] };
-                let first = ask(0);
-                // Four variables and no array, which would be in memory.
-                let mut ahead = (ask(1), ask(2), ask(3), ask(4));
-                match take(src, 0, here, first, patience) {
-                    None => missed = true,
-                    Some(values) => {
-                        let mut sums = by.first(values);
-                        for i in 1..count {
-                            let (asked, a, b, c) = ahead;
-                            ahead = (a, b, c, ask(i + 4));
-                            let Some(values) = take(src, i, here, asked, patience) else {
-                                missed = true;
-                                break;
-                            };
-                            sums = by.next(sums, values);
+                let n = (bytes - at).min(8) as u32;
+                // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
+                unsafe {
+                    match folded(src, Here { at, n, word, place: place as u32, bytes: line }, by, patience) {
+                        None => missed = true,
+                        Some(sums) => {
+                            result = sums;
+                            for i in 0..dst.count() {
+                                give(&dst.end(i), at, n, result);
+                            }
                         }
-                        result = by.last(sums);
                     }
                 }
             }
+            (stored, last) = (last, u64::from(result[0]) | u64::from(result[1]) << 32);
+            word += 1;
+        }
+        if line > 0 {
             // Threads of a warp meet before they store a line, so none may leave the others there.
-            if line > 0 && share.size > 1 {
+            if threads > 1 {
                 missed = Lane::new().warp_any(missed);
             }
-            if missed {
-                return false;
-            }
-            for i in 0..dst.count() {
-                let end = dst.end(i);
-                match end.form {
-                    Form::Plain if carries => store_up_to_8(end.start.add(at), n, result),
-                    Form::Packets { flag } if carries => give_packets(&end, at, n, flag, result),
-                    Form::Lines { flag, .. } if word < all => {
-                        let here = end.start.add(word * 8).cast::<u64>();
-                        if place < line_words - 1 {
-                            store(here, u64::from(result[0]) | u64::from(result[1]) << 32);
-                        } else if share.size > 1 {
-                            store(here, u64::from(flag));
-                        } else {
-                            store_release(here, u64::from(flag));
-                        }
-                    }
-                    _ => {}
+            if takes && !missed {
+                let with_flag = first & (line_words - 2) == line_words - 2;
+                let mut i = 0;
+                while i < dst.count() {
+                    // SAFETY: the caller's contract; lines are whole.
+                    unsafe { give_line(&dst.end(i), first, [stored, last], with_flag, threads > 1) };
+                    // Not unrolled either: one store in the text is one store.
+                    i = anew(i as u64 + 1) as usize;
                 }
             }
         }
-        turn += share.size;
+        if missed {
+            return false;
+        }
+        turn += threads * halves;
     }
     true
+}
+
+/// The sum of all sources' words at `here`; none where a wait ended without one, and then the reason is recorded.
+///
+/// # Safety
+/// As [`words`].
+#[inline(always)]
+unsafe fn folded<'p>(
+    src: &impl Ends,
+    here: Here,
+    by: impl Folder,
+    patience: &impl Fn() -> Patience<'p>,
+) -> Option<[u32; 2]> {
+    let count = src.count();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let ask = |i: usize| if i < count { ask(&src.end(i), here) } else { [0; 2] };
+        let first = ask(0);
+        // Four variables and no array, which would be in memory.
+        let mut ahead = (ask(1), ask(2), ask(3), ask(4));
+        let mut sums = by.first(take(src, 0, here, first, patience)?);
+        for i in 1..count {
+            let (asked, a, b, c) = ahead;
+            ahead = (a, b, c, ask(i + 4));
+            sums = by.next(sums, take(src, i, here, asked, patience)?);
+        }
+        Some(by.last(sums))
+    }
+}
+
+/// Stores `n` bytes of data at `at` of an end that is no line.
+///
+/// # Safety
+/// As [`words`].
+#[inline(always)]
+unsafe fn give(end: &End, at: usize, n: u32, data: [u32; 2]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match end.form {
+            Form::Plain => store_up_to_8(end.start.add(at), n, data),
+            Form::Packets { flag } => give_packets(end, at, n, flag, data),
+            Form::Lines { .. } => {}
+        }
+    }
+}
+
+/// Stores two words of an end that is a line, from word `first` on; the last two of a line are one and the flag. Where threads store a
+/// line `together`, all of them come to one store: in two arms of a branch, the flag could be stored before the data.
+///
+/// # Safety
+/// As [`words`].
+#[inline(always)]
+unsafe fn give_line(end: &End, first: usize, [low, high]: [u64; 2], with_flag: bool, together: bool) {
+    let Form::Lines { flag, .. } = end.form else { return };
+    let high = if with_flag { flag.into() } else { high };
+    // SAFETY: the caller's contract; lines start on a multiple of their size (`End::lines`).
+    unsafe {
+        let to = end.start.add(first * 8);
+        if together {
+            store_words(to, [low, high]);
+        } else {
+            store(to.cast::<u64>(), low);
+            store_release(to.cast::<u64>().add(1), high);
+        }
+    }
 }
 
 /// Asks a source for the words at `here`, whether or not they have arrived; for nothing where they are not one access, and of

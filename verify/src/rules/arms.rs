@@ -1,0 +1,75 @@
+//! One place that is stored in two arms of a branch.
+
+use std::collections::HashMap;
+
+use super::order::may_be_symmetric;
+use super::{Code, Finding, Rule};
+use crate::flow::{Root, origin};
+use crate::ptx::Instruction;
+
+pub(super) const STORE_IN_TWO_ARMS: Rule = Rule {
+    id: "store-in-two-arms",
+    why: "threads of a warp that store a line together do it by one instruction; in two arms of a branch, one part is stored before \
+          the other, in no given order, and who sees the flag may take data that is not there",
+    help: "choose the value, and store it once behind the branch",
+};
+
+/// Checks the relaxed stores of 8 bytes and more to places of each thread's own. A store with release has its order, and narrower
+/// ones are no words of lines.
+pub(super) fn check(code: &Code<'_>, findings: &mut Vec<Finding>) {
+    let mut stores: HashMap<_, Vec<usize>> = HashMap::new();
+    for (index, instruction) in code.body.instructions.iter().enumerate() {
+        if let Some(place) = place(code, instruction) {
+            stores.entry((place, instruction.full_name())).or_default().push(index);
+        }
+    }
+    for indices in stores.into_values() {
+        for (later, &second) in indices.iter().enumerate() {
+            let Some(&first) = indices[..later].iter().find(|&&first| forks(code, first, second)) else { continue };
+            let name = code.body.instructions[second].full_name();
+            let message = format!("`{name}` stores where another arm of a branch does");
+            let mut finding = STORE_IN_TWO_ARMS.at(code.body.instructions[second].span, message);
+            finding.related = Some((code.body.instructions[first].span, "the store of the other arm".to_owned()));
+            findings.push(finding);
+        }
+    }
+}
+
+/// Where a store goes that this is about.
+fn place(code: &Code<'_>, store: &Instruction) -> Option<(Root, i64)> {
+    let wide = || ["b64", "u64", "s64", "f64", "b128", "v2", "v4", "v8"].iter().any(|width| store.has(width));
+    if store.opcode != "st" || !store.has("relaxed") || !wide() || !may_be_symmetric(code, store) {
+        return None;
+    }
+    let (base, offset) = store.address()?;
+    let address = origin(code.module, &code.definitions, base, offset);
+    let varies = matches!(address.root, Root::Register(register) if code.divergence.varies(register));
+    varies.then_some((address.root, address.offset))
+}
+
+/// Whether a branch that differs from thread to thread has one arm with the first instruction only, and another with the second.
+fn forks(code: &Code<'_>, first: usize, second: usize) -> bool {
+    let (first, second) = (code.graph.block_of(first), code.graph.block_of(second));
+    first != second
+        && (0..code.graph.len()).any(|block| {
+            let last = &code.body.instructions[code.graph.instructions(block).end - 1];
+            if !code.divergence.decides_unevenly(last) {
+                return false;
+            }
+            let arms: Vec<_> = code.graph.successors(block).map(|arm| reached(code, arm, block)).collect();
+            let has_only = |here: usize, there: usize| arms.iter().any(|arm| arm[here] && !arm[there]);
+            has_only(first, second) && has_only(second, first)
+        })
+}
+
+/// Which blocks can be reached from `start` without coming by `fork` again.
+fn reached(code: &Code<'_>, start: usize, fork: usize) -> Vec<bool> {
+    let mut seen = vec![false; code.graph.len()];
+    let mut open = vec![start];
+    while let Some(block) = open.pop() {
+        if block != fork && !core::mem::replace(&mut seen[block], true) {
+            open.extend(code.graph.successors(block));
+        }
+    }
+    seen
+}
