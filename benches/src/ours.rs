@@ -190,10 +190,10 @@ impl Ours {
         world.synchronize(&self.stream)?;
         let started = Instant::now();
         world.run(&self.stream, kernel, Grid::one(256), args)?;
-        self.slowest.fill(started.elapsed().as_nanos() as f64 / n as f64);
+        self.slowest.fill(started.elapsed().as_nanos() as f64 / n as f64)?;
         self.comm.all_reduce(&self.stream, self.slowest.view(), self.slowest.view(), Op::Max)?;
         world.synchronize(&self.stream)?;
-        Ok(self.slowest.to_vec()[0])
+        Ok(self.slowest.to_vec()?[0])
     }
 
     /// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.

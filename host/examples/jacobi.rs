@@ -204,7 +204,7 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     world.run(&stream, jacobi, Grid::one(256), (plate, result.view(), plan.view(), rest))?;
     let elapsed = started.elapsed();
 
-    let steps = result.to_vec()[0];
+    let steps = result.to_vec()?[0];
     let expected = sequential(args, steps);
     let first_row: u32 = (0..pe).map(|pe| rows_of(pe, npes, args.rows)).sum();
     let mut row_of_plate = vec![0.0; width];

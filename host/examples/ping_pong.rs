@@ -44,8 +44,8 @@ fn main() -> Result<(), Error> {
             world.run(&stream, ping_pong, Grid::one(32), (ball.view(), turn.view(), ROUNDS))?;
             let half = started.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64;
             if world.pe().index() == 0 {
-                println!("launch {launch}: the ball says {}, {half:.0} ns each way", ball.to_vec()[0]);
-                assert_eq!(ball.to_vec()[0], 2 * ROUNDS * launch);
+                println!("launch {launch}: the ball says {}, {half:.0} ns each way", ball.to_vec()?[0]);
+                assert_eq!(ball.to_vec()?[0], 2 * ROUNDS * launch);
             }
         }
         Ok::<_, Error>(())

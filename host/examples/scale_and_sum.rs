@@ -26,13 +26,13 @@ fn main() -> Result<(), Error> {
         let numbers = world.alloc::<f32>(100_000)?;
         let plan = world.plan(Layout::new(world.team(), 1))?;
         let stream = world.stream()?;
-        numbers.fill(world.pe().index() as f32 + 1.0);
+        numbers.fill(world.pe().index() as f32 + 1.0)?;
         // 1 + 2 + ... + n, doubled; the second launch doubles that sum and adds it up over n PEs.
         let n = world.npes() as f32;
         let mut expected = n * (n + 1.0);
         for launch in 1..=2 {
             world.run(&stream, scale_and_sum, Grid::one(256), (numbers.view(), plan.view()))?;
-            let values = numbers.to_vec();
+            let values = numbers.to_vec()?;
             assert!(values.iter().all(|&value| value == expected), "launch {launch}: {} is not {expected}", values[0]);
             if world.pe().index() == 0 {
                 println!("launch {launch}: every number on every PE is {expected}");

@@ -21,6 +21,9 @@ pub enum Error {
     /// Joining the job.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// A collective call.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// Allocating.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -48,6 +51,28 @@ pub enum Error {
     /// The PEs could not talk to each other.
     #[error(transparent)]
     Control(#[from] ControlError),
+}
+
+impl Error {
+    /// The world's failure, where that is what this tells, whichever call was told it.
+    pub fn world_failure(&self) -> Option<&WorldFailure> {
+        let collective = match self {
+            Self::World(failure)
+            | Self::Launch(LaunchError::World(failure))
+            | Self::Access(AccessError::World(failure)) => return Some(failure),
+            Self::Collective(error)
+            | Self::Alloc(AllocError::Collective(error))
+            | Self::Adopt(AdoptError::Collective(error) | AdoptError::Alloc(AllocError::Collective(error)))
+            | Self::Split(SplitError::Collective(error) | SplitError::Alloc(AllocError::Collective(error)))
+            | Self::Comm(
+                CommError::Collective(error)
+                | CommError::Alloc(AllocError::Collective(error))
+                | CommError::Split(SplitError::Collective(error) | SplitError::Alloc(AllocError::Collective(error))),
+            ) => error,
+            _ => return None,
+        };
+        if let CollectiveError::World(failure) = collective { Some(failure) } else { None }
+    }
 }
 
 /// Why there is no world.
@@ -118,13 +143,10 @@ pub enum BuildError {
     },
 }
 
-/// Why an allocation gave nothing. The world is as it was before.
+/// Why PEs did not come together for a collective call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AllocError {
-    /// Zero elements.
-    #[error("a symmetric object of 0 elements was asked for; give 1 or more")]
-    Zero,
+pub enum CollectiveError {
     /// The PEs asked for different things.
     #[error(
         "collective call {sequence} differs between PEs: this PE asked for {mine}, PE {pe} for {theirs}; every PE makes the same calls in the same order"
@@ -139,6 +161,21 @@ pub enum AllocError {
         /// Its call.
         theirs: String,
     },
+    /// The PEs could not talk to each other.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The world has failed.
+    #[error(transparent)]
+    World(#[from] WorldFailure),
+}
+
+/// Why an allocation gave nothing. The world is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Zero elements.
+    #[error("a symmetric object of 0 elements was asked for; give 1 or more")]
+    Zero,
     /// Larger than any address space.
     #[error("{len} elements of {size} bytes do not fit in an address space")]
     TooLarge {
@@ -158,12 +195,9 @@ pub enum AllocError {
         /// Why it has not.
         error: GrowError,
     },
-    /// The PEs could not talk to each other.
+    /// The PEs did not come together.
     #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The world failed before.
-    #[error(transparent)]
-    World(#[from] WorldFailure),
+    Collective(#[from] CollectiveError),
 }
 
 /// Why heaps did not grow. All PEs hear of the same cause, and the heaps are as they were.
@@ -191,15 +225,18 @@ pub enum SplitError {
     /// `CONGRUENT_NVLS_ENABLE` is 1, and it can have no multicast.
     #[error("no multicast for the team, which CONGRUENT_NVLS_ENABLE=1 asks for: {0}; set it to 2 to do without")]
     Multicast(CudaError),
-    /// The PEs could not talk to each other.
+    /// The PEs did not come together.
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Collective(#[from] CollectiveError),
 }
 
 /// Why there is no communicator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
+    /// The PEs did not come together.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// Its words on the heap.
     #[error(transparent)]
     Alloc(#[from] AllocError),

@@ -50,13 +50,13 @@ impl World {
     /// # congruent::local(2, |world| {
     /// let comm = world.comm(world.team())?;
     /// let (stream, sum) = (world.stream()?, world.alloc::<u64>(100)?);
-    /// sum.fill(1);
+    /// sum.fill(1)?;
     /// let doubled = world.capture(&stream, |stream| comm.all_reduce(stream, sum.view(), sum.view(), Op::Sum))?;
     /// for _ in 0..10 {
     ///     doubled.launch(&stream)?;
     /// }
     /// world.synchronize(&stream)?;
-    /// assert_eq!(sum.to_vec(), [1 << 10; 100]);
+    /// assert_eq!(sum.to_vec()?, [1 << 10; 100]);
     /// # Ok::<_, congruent::Error>(())
     /// # })?;
     /// # Ok::<_, congruent::Error>(())

@@ -128,7 +128,7 @@ pub enum LaunchError {
         size: usize,
     },
     /// A peer that is no member.
-    #[error("there is no member {peer} to send to or receive from in a team of {size}; members are 0..{size}")]
+    #[error("there is no member {peer} in a team of {size}; members are 0..{size}")]
     Peer {
         /// The peer asked for.
         peer: usize,

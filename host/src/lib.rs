@@ -20,10 +20,10 @@
 //!     let (mine, theirs) = (world.alloc::<u64>(1)?, world.alloc::<u64>(1)?);
 //!     let arrived = world.alloc::<Semaphore>(1)?;
 //!     let (pe, npes) = (world.pe().index(), world.npes());
-//!     mine.fill(pe as u64);
+//!     mine.fill(pe as u64)?;
 //!     let stream = world.stream()?;
 //!     world.run(&stream, pass_on, Grid::one(32), (mine.view(), theirs.view(), arrived.view()))?;
-//!     assert_eq!(theirs.to_vec(), [((pe + npes - 1) % npes) as u64]);
+//!     assert_eq!(theirs.to_vec()?, [((pe + npes - 1) % npes) as u64]);
 //!     Ok::<_, Error>(())
 //! })?;
 //! # Ok::<_, Error>(())
@@ -90,7 +90,7 @@ pub use congruent_kernels as kernels;
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
 pub use cuda::{AdoptError, CudaError, CudaVersion};
-pub use error::{AccessError, AllocError, BuildError, CommError, Error, GrowError, SplitError};
+pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
 pub use fault::{Fault, WorldFailure};
 pub use graph::Graph;
 pub use launch::{Grid, Stream};

@@ -20,10 +20,16 @@ const THREADS: u32 = 32;
 const SAME_AGAIN: &str = "launched again it would set or await the same value; signal in a kernel, with a semaphore";
 
 impl World {
-    /// A PE of the world's team, to name its copy of an object by: `object.view().at(world.rank(1))`. Calls refuse a place on a PE
-    /// that there is not.
-    pub fn rank(&self, pe: u32) -> Rank {
-        self.team().rank_with(pe as usize, |_| pe)
+    /// A PE of the world's team, to name its copy of an object by: `object.view().at(world.rank(1)?)`.
+    ///
+    /// # Errors
+    /// [`LaunchError::Peer`] where there is no such PE.
+    pub fn rank(&self, pe: u32) -> Result<Rank, LaunchError> {
+        let size = self.npes();
+        if pe as usize >= size {
+            return Err(LaunchError::Peer { peer: pe as usize, size });
+        }
+        Ok(self.team().rank_with(pe as usize, |_| pe))
     }
 
     /// Copies this PE's `src` to `place`.
@@ -34,12 +40,12 @@ impl World {
     /// let (mine, theirs) = (world.alloc::<u64>(1000)?, world.alloc::<u64>(1000)?);
     /// let (arrived, stream) = (world.alloc::<Signal>(1)?, world.stream()?);
     /// let (pe, npes) = (world.pe().raw(), world.npes() as u32);
-    /// mine.fill(pe.into());
-    /// let (next, prev) = (world.rank((pe + 1) % npes), world.rank((pe + npes - 1) % npes));
+    /// mine.fill(pe.into())?;
+    /// let (next, prev) = (world.rank((pe + 1) % npes)?, world.rank((pe + npes - 1) % npes)?);
     /// world.put_signal(&stream, theirs.view().at(next), mine.view(), arrived.view().at(next).set(1))?;
     /// world.wait_at_least(&stream, arrived.view().from_rank(prev), 1)?;
     /// world.synchronize(&stream)?;
-    /// assert_eq!(theirs.to_vec(), [u64::from(prev.pe().raw()); 1000]);
+    /// assert_eq!(theirs.to_vec()?, [u64::from(prev.pe().raw()); 1000]);
     /// # Ok::<_, congruent::Error>(())
     /// # })?;
     /// # Ok::<_, congruent::Error>(())

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use congruent_device::{Element, KernelArg, Pod, Sym};
+use congruent_device::{Element, Pod, Sym};
 
 use crate::AccessError;
 use crate::shared::Shared;
@@ -50,12 +50,17 @@ impl<T: Element> SymVec<T> {
 }
 
 impl<T: Pod> SymVec<T> {
-    /// This PE's copy. Zeros where the machine has failed, as [`World::check`](crate::World::check) then tells.
+    /// This PE's copy.
     ///
     /// # Ordering
     /// None against kernels in flight: [`synchronize`](crate::World::synchronize) first.
-    pub fn to_vec(&self) -> Vec<T> {
-        read_own(&self.shared, self.sym)
+    ///
+    /// # Errors
+    /// Where the machine has failed.
+    pub fn to_vec(&self) -> Result<Vec<T>, AccessError> {
+        let mut copy = vec![T::zeroed(); self.len()];
+        self.read(0, &mut copy)?;
+        Ok(copy)
     }
 
     /// Copies elements from `at` on of this PE's copy to `out`.
@@ -83,13 +88,20 @@ impl<T: Pod> SymVec<T> {
     }
 
     /// Stores `value` in every element of this PE's copy.
-    pub fn fill(&self, value: T) {
+    ///
+    /// # Ordering
+    /// As [`write`](SymVec::write).
+    ///
+    /// # Errors
+    /// Where the machine has failed.
+    pub fn fill(&self, value: T) -> Result<(), AccessError> {
         // In pieces, so that filling a large object does not double its memory.
         let piece = vec![value; self.len().min(16 << 10)];
         for at in (0..self.len()).step_by(piece.len()) {
             let fits = piece.len().min(self.len() - at);
-            let _inside = self.write(at, &piece[..fits]);
+            self.write(at, &piece[..fits])?;
         }
+        Ok(())
     }
 
     /// The elements in `range`, as a kernel argument.
@@ -113,17 +125,6 @@ impl<T: Pod> SymVec<T> {
     fn part(&self, at: usize, len: usize) -> Result<Sym<T>, AccessError> {
         self.slice(at..at.saturating_add(len))
     }
-}
-
-/// This PE's copy of an object; of one that is not on the heap, nothing.
-pub(crate) fn read_own<T: Pod>(shared: &Shared, sym: Sym<T>) -> Vec<T> {
-    if !sym.fits(shared.context().heap_bytes) {
-        return Vec::new();
-    }
-    let mut copy = vec![T::zeroed(); sym.len()];
-    // What cannot be read any more stays zero; the world has failed then, and says so at the next call.
-    let _failure_is_kept = shared.read(sym.offset(), bytemuck::cast_slice_mut(&mut copy));
-    copy
 }
 
 impl<T> Drop for SymVec<T> {

@@ -6,7 +6,7 @@ use congruent_device::{Pe, Tag, TeamView, abi};
 use congruent_heap::Members;
 
 use crate::machine::Machine;
-use crate::{AllocError, SplitError, SymVec, World};
+use crate::{CollectiveError, SplitError, SymVec, World};
 
 /// A team that this PE is a member of. Kernels are given its [`view`](Team::view).
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl World {
         let Some(members) = mine else { return Ok(None) };
         if let (Some(list), Members::Listed(pes)) = (&list, &members) {
             // It is as long as the largest team, so this fits.
-            list.write(0, pes).map_err(|_| AllocError::Zero)?;
+            self.shared().write(list.view().offset(), bytemuck::cast_slice(pes)).map_err(CollectiveError::from)?;
         }
         let me = members.rank_of(self.pe()).unwrap_or(0);
         Ok(Some(Team { members, me, list, sync, window, tag: PhantomData }))

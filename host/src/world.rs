@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::proxy::Proxy;
 use crate::shared::Shared;
 use crate::watch::{Traffic, Watch};
-use crate::{AllocError, SymVec, Tunables, WorldFailure};
+use crate::{AllocError, CollectiveError, SymVec, Tunables, WorldFailure};
 
 /// One PE's hold on its job: allocates symmetric objects, launches kernels, makes teams.
 ///
@@ -23,8 +23,8 @@ use crate::{AllocError, SymVec, Tunables, WorldFailure};
 /// ```
 /// congruent::local(4, |world| {
 ///     let numbers = world.alloc::<f32>(1000)?;
-///     numbers.fill(world.pe().index() as f32);
-///     assert_eq!(numbers.to_vec()[999], world.pe().index() as f32);
+///     numbers.fill(world.pe().index() as f32)?;
+///     assert_eq!(numbers.to_vec()?[999], world.pe().index() as f32);
 ///     Ok::<_, congruent::Error>(())
 /// })?;
 /// # Ok::<_, congruent::Error>(())
@@ -142,7 +142,7 @@ impl World {
     ///
     /// # Collective
     /// Every PE asks for the same type and length. A PE that asks for something else gets the same
-    /// [`AllocError::Mismatch`] as all others, and nothing is allocated.
+    /// [`CollectiveError::Mismatch`] as all others, and nothing is allocated.
     ///
     /// # Errors
     /// See [`AllocError`]; the world is as it was before.
@@ -198,7 +198,7 @@ impl World {
     ///
     /// # Errors
     /// Where the PEs cannot talk to each other, or one of them makes another call.
-    pub fn reclaim(&mut self) -> Result<(), AllocError> {
+    pub fn reclaim(&mut self) -> Result<(), CollectiveError> {
         self.agree("reclaim".into())?;
         self.agree("reclaim, second half".into())
     }
@@ -209,7 +209,7 @@ impl World {
     ///
     /// # Errors
     /// Where the PEs cannot talk to each other, or one of them makes another call.
-    pub fn barrier(&mut self) -> Result<(), AllocError> {
+    pub fn barrier(&mut self) -> Result<(), CollectiveError> {
         self.agree("barrier".into())
     }
 
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// Gives every PE's `value` to every PE, in PE order, after they have compared what call this is.
-    pub(crate) fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, AllocError> {
+    pub(crate) fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, CollectiveError> {
         self.agree(what.to_owned())?;
         let all = self.shared.control().all_gather(value.as_bytes())?;
         Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
@@ -234,15 +234,15 @@ impl World {
 
     /// Compares this collective call with the other PEs', and moves retired objects one step towards reuse: agreed on at
     /// one call, when each PE zeroes its copy; given out again from the next call on, by when every PE has.
-    pub(crate) fn agree(&mut self, what: String) -> Result<(), AllocError> {
+    pub(crate) fn agree(&mut self, what: String) -> Result<(), CollectiveError> {
         self.shared.check()?;
         self.sequence += 1;
         let retired = if self.shared.is_idle() { self.shared.retired().encode() } else { Retired::new().encode() };
         let mine = Call { sequence: self.sequence, what, retired };
         let encoded = postcard::to_allocvec(&mine).unwrap_or_default();
         let all = self.shared.control().all_gather(&encoded).map_err(|error| match self.shared.check() {
-            Err(failure) => AllocError::World(failure),
-            Ok(()) => AllocError::Control(error),
+            Err(failure) => CollectiveError::World(failure),
+            Ok(()) => CollectiveError::Control(error),
         })?;
         for offset in self.freeing.drain(..) {
             self.shared.machine().gone(offset);
@@ -255,7 +255,7 @@ impl World {
             let same = call.as_ref().is_some_and(|call| call.sequence == mine.sequence && call.what == mine.what);
             if !same {
                 let theirs = call.map_or("something unreadable".into(), |call| call.what);
-                return Err(AllocError::Mismatch { sequence: self.sequence, mine: mine.what, pe, theirs });
+                return Err(CollectiveError::Mismatch { sequence: self.sequence, mine: mine.what, pe, theirs });
             }
             let list = call.and_then(|call| Retired::decode(&call.retired, RETIRE_AT_ONCE).ok());
             lists.push(list.unwrap_or_default());

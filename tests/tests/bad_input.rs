@@ -7,7 +7,9 @@ use congruent::bootstrap::{BootstrapError, MAX_PES};
 use congruent::collectives::{Algorithm, Op, Protocol};
 use congruent::device::{Pod, Semaphore, Sym, kernels, team_tag};
 use congruent::tunables::TunableError;
-use congruent::{AccessError, AllocError, BuildError, Error, Grid, LaunchError, STREAMS, SplitError, Stream, World};
+use congruent::{
+    AccessError, AllocError, BuildError, CollectiveError, Error, Grid, LaunchError, STREAMS, SplitError, Stream, World,
+};
 
 team_tag! {
     /// Some of the PEs.
@@ -34,7 +36,7 @@ fn works(world: &mut World) -> Result<(), Error> {
     let numbers = world.alloc::<u32>(3)?;
     let stream = world.stream()?;
     world.run(&stream, meet, Grid::one(32), (numbers.view(),))?;
-    assert_eq!(numbers.to_vec(), [world.pe().raw(), 0, 0]);
+    assert_eq!(numbers.to_vec()?, [world.pe().raw(), 0, 0]);
     world.barrier()?;
     world.check()?;
     Ok(())
@@ -140,11 +142,11 @@ fn more_than_the_heap_has() {
         // What is full has room again once everybody has dropped something; nobody has to say so.
         for round in 0..3 {
             let most = world.alloc::<u8>(20 << 20)?;
-            most.fill(7);
+            most.fill(7)?;
             assert_refused!(world.alloc::<u8>(20 << 20), AllocError::Heap(_), "out of symmetric heap");
             drop(most);
             let again = world.alloc::<u8>(20 << 20)?;
-            assert!(again.to_vec().iter().all(|&byte| byte == 0), "zeroed in round {round}");
+            assert!(again.to_vec()?.iter().all(|&byte| byte == 0), "zeroed in round {round}");
         }
         works(world)
     })
@@ -155,7 +157,7 @@ fn more_than_the_heap_has() {
 fn elements_out_of_bounds_on_the_host() {
     local(1, |world| {
         let numbers = world.alloc::<u32>(10)?;
-        numbers.fill(5);
+        numbers.fill(5)?;
         let no = |result: Result<(), AccessError>, start, end| {
             assert_eq!(refused(result), AccessError::OutOfBounds { start, end, len: 10 });
         };
@@ -168,7 +170,7 @@ fn elements_out_of_bounds_on_the_host() {
         no(numbers.read(usize::MAX, &mut out), usize::MAX, usize::MAX);
         assert_eq!(out, [9; 4], "nothing was read");
         no(numbers.write(7, &[1; 4]), 7, 11);
-        assert_eq!(numbers.to_vec(), [5; 10], "nothing was written");
+        assert_eq!(numbers.to_vec()?, [5; 10], "nothing was written");
         assert_eq!((numbers.slice(10..)?.len(), numbers.slice(..=9)?.len()), (0, 10));
         Ok(())
     })
@@ -176,12 +178,15 @@ fn elements_out_of_bounds_on_the_host() {
 }
 
 /// Makes `call` on each of three PEs, where it differs from PE to PE; every PE must be told who differs and how.
-fn differs(call: impl Fn(&mut World, u32) -> Result<(), AllocError> + Sync, mine: [&str; 3]) {
+fn differs(call: impl Fn(&mut World, u32) -> Result<(), Error> + Sync, mine: [&str; 3]) {
     local(3, |world| {
         let used = world.heap_stats();
         let me = world.pe().index();
         let error = refused(call(world, world.pe().raw()));
-        let AllocError::Mismatch { mine: said, pe, theirs, .. } = &error else { panic!("{error:?}") };
+        let (Error::Collective(told) | Error::Alloc(AllocError::Collective(told))) = &error else {
+            panic!("{error:?}")
+        };
+        let CollectiveError::Mismatch { mine: said, pe, theirs, .. } = told else { panic!("{error:?}") };
         assert_ne!(mine[*pe as usize], mine[me], "PE {me} is told of PE {pe}, which asked for the same");
         assert!(said.contains(mine[me]), "PE {me}: {error}");
         assert!(theirs.contains(mine[*pe as usize]), "PE {me}: {error}");
@@ -191,8 +196,9 @@ fn differs(call: impl Fn(&mut World, u32) -> Result<(), AllocError> + Sync, mine
     .unwrap();
 }
 
-fn alloc<T: Pod>(world: &mut World, len: usize) -> Result<(), AllocError> {
-    world.alloc::<T>(len).map(drop)
+fn alloc<T: Pod>(world: &mut World, len: usize) -> Result<(), Error> {
+    world.alloc::<T>(len)?;
+    Ok(())
 }
 
 #[test]
@@ -211,11 +217,11 @@ fn types_that_differ_between_pes() {
 #[test]
 fn calls_in_another_order() {
     differs(
-        |world, pe| if pe == 0 { world.barrier() } else { alloc::<u8>(world, 8) },
+        |world, pe| if pe == 0 { Ok(world.barrier()?) } else { alloc::<u8>(world, 8) },
         ["barrier", "8 elements", "8 elements"],
     );
     let team = |world: &mut World, pe| match world.strided_team::<Few>(0, 1, 1 + pe) {
-        Err(SplitError::Alloc(error)) => Err(error),
+        Err(SplitError::Collective(error)) => Err(error.into()),
         other => panic!("{other:?}"),
     };
     differs(team, ["team of 1", "team of 2", "team of 3"]);
@@ -224,7 +230,7 @@ fn calls_in_another_order() {
 #[test]
 fn a_pe_that_leaves_before_the_others_are_done() {
     let told = local(2, |world| Ok(if world.pe().index() == 0 { Some(world.barrier()) } else { None })).unwrap();
-    assert_refused!(told.into_iter().flatten().next().unwrap(), AllocError::Control(_), "PE 1 has left");
+    assert_refused!(told.into_iter().flatten().next().unwrap(), CollectiveError::Control(_), "PE 1 has left");
 }
 
 /// Runs `call` on one PE with a world and a stream, then sees that the stream still works.
@@ -355,7 +361,7 @@ fn streams_and_objects_that_outlive_their_world() {
         Ok((stream, numbers))
     });
     for ((stream, numbers), pe) in left.unwrap().into_iter().zip(0..) {
-        assert_eq!(numbers.to_vec(), [pe, 0, 0], "a world waits for its launches before it leaves");
+        assert_eq!(numbers.to_vec().unwrap(), [pe, 0, 0], "a world waits for its launches before it leaves");
         drop(stream);
     }
 }

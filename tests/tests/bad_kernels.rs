@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, Sum, View, multimem, ring};
 use congruent::device::{End, Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, ends, kernels};
-use congruent::{AllocError, Error, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
+use congruent::{Error, Grid, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
 /// Longer than any test may take: nothing here ends because a wait expires.
@@ -193,10 +193,7 @@ fn run<K: Kernel>(world: &mut World, kernel: K, grid: Grid, args: impl Fn(&Words
 
 /// The world's failure, whichever call told it.
 fn failure(error: Error) -> WorldFailure {
-    match error {
-        Error::World(told) | Error::Launch(LaunchError::World(told)) | Error::Alloc(AllocError::World(told)) => told,
-        other => panic!("not the world's failure: {other:?}"),
-    }
+    error.world_failure().unwrap_or_else(|| panic!("not the world's failure: {error}")).clone()
 }
 
 #[test]
@@ -261,9 +258,9 @@ fn the_world_after_a_failed_one_works() {
     let sums = World::builder().heap(8 << 20).width(4).local(2, |world| {
         let (numbers, plan, stream) =
             (world.alloc::<f32>(100)?, world.plan(Layout::new(world.team(), 1))?, world.stream()?);
-        numbers.fill(1.5);
+        numbers.fill(1.5)?;
         world.run(&stream, sum, Grid::one(32), (numbers.view(), plan.view()))?;
-        Ok::<_, Error>(numbers.to_vec() == [3.0; 100])
+        Ok::<_, Error>(numbers.to_vec()? == [3.0; 100])
     });
     assert_eq!(sums.unwrap(), [true; 2]);
 }

@@ -66,14 +66,14 @@ fn all_to_all_v_of_any_counts() {
                 for round in 0..4 {
                     let (sent, received) = expected(me, npes, round);
                     src.write(0, &sent)?;
-                    dst.fill(u32::MAX);
+                    dst.fill(u32::MAX)?;
                     lists.write(0, &packed((0..npes).map(|peer| count(me, peer, round))))?;
                     lists.write(2 * npes, &packed((0..npes).map(|peer| count(peer, me, round))))?;
                     world.barrier()?;
                     let (sends, receives) = (Parts::new(list(0), list(1)), Parts::new(list(2), list(3)));
                     comm.all_to_all_v(&stream, dst.view(), src.view(), receives, sends)?;
                     world.synchronize(&stream)?;
-                    let got = dst.to_vec();
+                    let got = dst.to_vec()?;
                     assert_eq!(got[..received.len()], received, "{npes} PEs, width {width}, round {round}, PE {me}");
                     assert!(got[received.len()..].iter().all(|&untouched| untouched == u32::MAX));
                 }
@@ -102,7 +102,7 @@ fn all_gather_v_in_place_and_apart() {
                     let parts = Parts::new(lists.view().slice(..npes), lists.view().slice(npes..));
                     let (from, len) = (starts[me] as usize, counts[me] as usize);
                     let data: Vec<u32> = (0..len).map(|i| element(me, round, i)).collect();
-                    dst.fill(u32::MAX);
+                    dst.fill(u32::MAX)?;
                     let mine = if round % 2 == 0 {
                         src.write(0, &data)?;
                         src.view().slice(..len)
@@ -119,7 +119,7 @@ fn all_gather_v_in_place_and_apart() {
                             model[starts[peer] as usize + i] = element(peer, round, i);
                         }
                     }
-                    assert_eq!(dst.to_vec(), model, "{npes} PEs, width {width}, round {round}, PE {me}");
+                    assert_eq!(dst.to_vec()?, model, "{npes} PEs, width {width}, round {round}, PE {me}");
                 }
                 Ok::<_, Error>(())
             };
@@ -139,7 +139,7 @@ fn groups_of_all_pairs_with_several_messages_each() {
                 for round in 0..4 {
                     let (sent, received) = expected(me, npes, round);
                     src.write(0, &sent)?;
-                    dst.fill(u32::MAX);
+                    dst.fill(u32::MAX)?;
                     world.barrier()?;
                     comm.group(&stream, |group| {
                         // In two parts each, the receives from the last member on.
@@ -161,7 +161,7 @@ fn groups_of_all_pairs_with_several_messages_each() {
                         Ok(())
                     })?;
                     world.synchronize(&stream)?;
-                    let got = dst.to_vec();
+                    let got = dst.to_vec()?;
                     assert_eq!(got[..received.len()], received, "{npes} PEs, width {width}, round {round}, PE {me}");
                     assert!(got[received.len()..].iter().all(|&untouched| untouched == u32::MAX));
                 }
@@ -178,8 +178,8 @@ fn a_group_of_collectives_and_a_ring() {
         let (comm, stream) = (world.comm(world.team())?, world.stream()?);
         let (a, b, c) = (world.alloc::<i64>(100)?, world.alloc::<i64>(100)?, world.alloc::<i64>(100)?);
         let me = comm.rank();
-        a.fill(me as i64);
-        b.fill(-1);
+        a.fill(me as i64)?;
+        b.fill(-1)?;
         world.barrier()?;
         for _ in 0..10 {
             comm.group(&stream, |group| {
@@ -190,8 +190,8 @@ fn a_group_of_collectives_and_a_ring() {
             })?;
         }
         world.synchronize(&stream)?;
-        assert_eq!(b.to_vec(), [(me as i64 + 3) % 4; 100]);
-        assert_eq!(c.to_vec(), [6 * 2 * 4; 100]);
+        assert_eq!(b.to_vec()?, [(me as i64 + 3) % 4; 100]);
+        assert_eq!(c.to_vec()?, [6 * 2 * 4; 100]);
         Ok(())
     });
 }
@@ -202,7 +202,7 @@ fn transfers_match_across_groups_and_start_in_no_order() {
         let (comm, stream) = (world.comm(world.team())?, world.stream()?);
         let (src, dst) = (world.alloc::<u32>(1000)?, world.alloc::<u32>(4000)?);
         let me = comm.rank() as u32;
-        src.fill(me);
+        src.fill(me)?;
         world.barrier()?;
         let (out, into) = (src.view(), |i: usize| dst.view().slice(i * 1000..(i + 1) * 1000));
         // PE 1's first send waits for PE 2, which waits for PE 3, which waits for PE 1's second send.
@@ -230,7 +230,7 @@ fn transfers_match_across_groups_and_start_in_no_order() {
         // All others have nothing to do.
         comm.group(&stream, |_| Ok(()))?;
         world.synchronize(&stream)?;
-        let from = |i: usize| dst.to_vec()[i * 1000..(i + 1) * 1000].to_vec();
+        let from = |i: usize| dst.to_vec().unwrap()[i * 1000..(i + 1) * 1000].to_vec();
         match me {
             0 => assert_eq!((from(0), from(1)), (vec![1; 1000], vec![1; 1000])),
             2 => assert_eq!((from(0), from(1)), (vec![3; 1000], vec![1; 1000])),
@@ -250,7 +250,7 @@ fn lists_on_the_heap_exchange_the_edges_of_one_buffer() {
             let (sends, receives) = (world.alloc::<[u64; 3]>(2)?, world.alloc::<[u64; 3]>(2)?);
             let (me, npes) = (world.pe().index() as u64, world.npes() as u64);
             let (left, right) = ((me + npes - 1) % npes, (me + 1) % npes);
-            cells.fill(me as u32);
+            cells.fill(me as u32)?;
             sends.write(0, &[[left, 100, 100], [right, 300, 100]])?;
             receives.write(0, &[[left, 0, 100], [right, 400, 100]])?;
             world.barrier()?;
@@ -259,7 +259,7 @@ fn lists_on_the_heap_exchange_the_edges_of_one_buffer() {
                 let args = (world.team(), cells.view(), cells.view(), lists, plan.view());
                 world.run(&stream, exchange, Grid::new(2, 64), args)?;
             }
-            let got = cells.to_vec();
+            let got = cells.to_vec()?;
             assert!(got[..100].iter().all(|&cell| u64::from(cell) == left));
             assert!(got[100..400].iter().all(|&cell| u64::from(cell) == me));
             assert!(got[400..].iter().all(|&cell| u64::from(cell) == right));
@@ -280,7 +280,7 @@ fn two_streams_of_two_communicators_at_once() {
             buffers.push(world.alloc::<u64>(777)?);
         }
         for buffer in &buffers {
-            buffer.fill(me + 1);
+            buffer.fill(me + 1)?;
         }
         world.barrier()?;
         // Each communicator runs on both streams; nothing waits in between.
@@ -305,8 +305,8 @@ fn two_streams_of_two_communicators_at_once() {
         // Every round sums three buffers, which are alike after the first: 6 * 3^24.
         let sum = 6 * 3u64.pow(24);
         for (buffer, spare) in buffers.iter().zip(&spare) {
-            assert_eq!(buffer.to_vec(), [sum; 777]);
-            assert_eq!(spare.to_vec(), [6 * sum; 777]);
+            assert_eq!(buffer.to_vec()?, [sum; 777]);
+            assert_eq!(spare.to_vec()?, [6 * sum; 777]);
         }
         Ok(())
     });
@@ -326,16 +326,16 @@ fn splits_of_the_world_and_of_its_parts() {
         let sizes = [Some(2), None, Some(2), Some(1), None];
         assert_eq!(rest.as_ref().map(Comm::size), sizes[me]);
         let (stream, sum) = (world.stream()?, world.alloc::<u32>(10)?);
-        sum.fill(1 << me);
+        sum.fill(1 << me)?;
         world.barrier()?;
         half.all_reduce(&stream, sum.view(), sum.view(), Op::Sum)?;
         world.synchronize(&stream)?;
-        assert_eq!(sum.to_vec(), [if me.is_multiple_of(2) { 0b10101 } else { 0b01010 }; 10]);
+        assert_eq!(sum.to_vec()?, [if me.is_multiple_of(2) { 0b10101 } else { 0b01010 }; 10]);
         if let Some(rest) = &rest {
-            sum.fill(1 << me);
+            sum.fill(1 << me)?;
             rest.all_reduce(&stream, sum.view(), sum.view(), Op::Sum)?;
             world.synchronize(&stream)?;
-            assert_eq!(sum.to_vec(), [if me == 3 { 0b01000 } else { 0b00101 }; 10]);
+            assert_eq!(sum.to_vec()?, [if me == 3 { 0b01000 } else { 0b00101 }; 10]);
         }
         // Without a communicator one takes part in the splits of others.
         let none = match &rest {

@@ -36,15 +36,15 @@ fn told(right: Calls, wrong: Calls) -> Vec<(String, Option<FaultKind>)> {
         comm.broadcast(&stream, longs.view(), longs.view(), 1)?;
         world.synchronize(&stream)?;
         let mine = me as u8 + 1;
-        floats.fill(mine.into());
-        ints.fill(mine.into());
-        longs.fill(mine.into());
+        floats.fill(mine.into())?;
+        ints.fill(mine.into())?;
+        longs.fill(mine.into())?;
         world.barrier()?;
         let call = if me == 2 { wrong } else { right };
         let ended = call(&mut comm, &stream, &buffers).and_then(|()| Ok(world.synchronize(&stream)?));
         // Nothing has moved.
-        assert_eq!(floats.to_vec(), [f32::from(mine); 120]);
-        assert_eq!((ints.to_vec(), longs.to_vec()), (vec![mine.into(); 120], vec![mine.into(); 120]));
+        assert_eq!(floats.to_vec()?, [f32::from(mine); 120]);
+        assert_eq!((ints.to_vec()?, longs.to_vec()?), (vec![mine.into(); 120], vec![mine.into(); 120]));
         Ok(match ended.unwrap_err() {
             LaunchError::World(WorldFailure::Fault(fault)) => (fault.to_string(), Some(fault.kind)),
             other => (other.to_string(), None),
@@ -162,7 +162,7 @@ fn mismatched_counts(world: &mut World, vector: bool) -> Result<(), Error> {
     let (comm, stream) = (world.comm(world.team())?, world.stream()?);
     let (src, dst, lists) = (world.alloc::<u32>(30)?, world.alloc::<u32>(30)?, world.alloc::<u64>(9)?);
     let me = comm.rank();
-    src.fill(7);
+    src.fill(7)?;
     let (sent, received) = (if me == 1 { 9 } else { 10 }, if me == 2 { 8 } else { 10 });
     lists.write(0, &[10, 10, sent, 10, received, 10, 0, 10, 20])?;
     let list = |at: usize| lists.view().slice(3 * at..3 * at + 3);
@@ -177,7 +177,7 @@ fn mismatched_counts(world: &mut World, vector: bool) -> Result<(), Error> {
         })?;
     }
     let ended = world.synchronize(&stream);
-    assert_eq!(dst.to_vec()[10..20], [0; 10], "PE 1 sends nothing, and nobody else sends to these elements of PE 2");
+    assert_eq!(dst.to_vec()?[10..20], [0; 10], "PE 1 sends nothing, and nobody else sends to these elements of PE 2");
     ended?;
     // Who has nothing to do hears of it here.
     Ok(world.barrier()?)
@@ -243,14 +243,14 @@ fn what_is_refused_is_refused_before_anything_is_sent() {
         refused(full, &["128 sends and receives"]);
         refused(comm.group(&stream, |group| other.barrier(group)), &["of the communicator that it is of"]);
         // What stood in a group before the mistake is not enqueued.
-        long.fill(1);
+        long.fill(1)?;
         let spoilt = comm.group(&stream, |group| {
             comm.all_reduce(group, buf, buf, Op::Sum)?;
             comm.broadcast(group, buf, buf, 7)
         });
         refused(spoilt, &["member 7 cannot be the root"]);
         world.synchronize(&stream)?;
-        assert_eq!(long.to_vec(), [1; 100]);
+        assert_eq!(long.to_vec()?, [1; 100]);
 
         comm.force(Algorithm::Multimem, Protocol::Simple);
         refused(comm.all_reduce(&stream, buf, buf, Op::Sum), &["forced to multimem", "no multicast addresses"]);
@@ -268,7 +268,7 @@ fn what_is_refused_is_refused_before_anything_is_sent() {
         comm.all_gather(&stream, part(0..20), mine)?;
         comm.all_reduce(&stream, buf, buf, Op::Sum)?;
         world.synchronize(&stream)?;
-        assert_eq!(long.to_vec(), [2; 100]);
+        assert_eq!(long.to_vec()?, [2; 100]);
         Ok(())
     });
 }

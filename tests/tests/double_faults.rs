@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent::device::{Group, Semaphore, Sym, kernels};
-use congruent::{Error, Grid, LaunchError, World, WorldFailure};
+use congruent::{AccessError, Error, Grid, LaunchError, World, WorldFailure};
 use double_support::{declare, ends, entry, on_double};
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
@@ -197,7 +197,7 @@ fn an_abort_reaches_the_kernels_of_the_other_pes() {
 
 /// A kernel that traps takes its context with it: the PEs of a process share that.
 fn traps(world: &mut World) -> Result<WorldFailure, Error> {
-    let stream = world.stream()?;
+    let (numbers, stream) = (world.alloc::<u64>(3)?, world.stream()?);
     if world.pe().raw() != UNLUCKY {
         world.launch(&stream, until_aborted, Grid::one(32), ())?;
     }
@@ -210,6 +210,11 @@ fn traps(world: &mut World) -> Result<WorldFailure, Error> {
     assert_eq!(world.check(), Err(told.clone()));
     let launched = world.launch(&stream, trap, Grid::one(32), ());
     assert!(matches!(&launched, Err(LaunchError::World(again)) if *again == told), "{launched:?}");
+    if world.pe().raw() == UNLUCKY {
+        // Its memory went with the context: no zeros in place of what was there.
+        assert_eq!(numbers.to_vec(), Err(AccessError::World(told.clone())));
+        assert_eq!(numbers.fill(1), Err(AccessError::World(told.clone())));
+    }
     Ok(told)
 }
 
@@ -383,7 +388,7 @@ fn worlds(count: u32) {
         let made = World::builder().heap(8 << 20).local(2, |world| {
             let (numbers, stream) = (world.alloc::<u64>(1)?, world.stream()?);
             world.run(&stream, sleep, Grid::one(32), (numbers.view(), 1))?;
-            assert_eq!(numbers.to_vec(), [1]);
+            assert_eq!(numbers.to_vec()?, [1]);
             Ok::<_, Error>(())
         });
         made.unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::abi::{FaultKind, SyncLayout};
 use congruent::device::{Group, Kernel, Semaphore, Signal, Sym, kernels};
-use congruent::{AllocError, Error, Fault, Grid, LaunchError, Plan, SplitError, SymVec, World, WorldFailure};
+use congruent::{Error, Fault, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
 
 const DEADLINE: Duration = Duration::from_millis(120);
 /// How much later than its deadline a wait may end.
@@ -159,10 +159,15 @@ fn same_failure_everywhere(world: &mut World, failure: &WorldFailure) -> Result<
     assert_eq!(world.synchronize(&stream).as_ref(), Err(failure));
     let launched = world.launch(&stream, barrier, Grid::one(1), ());
     assert!(matches!(&launched, Err(LaunchError::World(told)) if told == failure), "{launched:?}");
-    let allocated = world.alloc::<u8>(1).map(drop);
-    assert!(matches!(&allocated, Err(AllocError::World(told)) if told == failure), "{allocated:?}");
-    let split = world.split::<congruent::device::World>(Some(0), 0).map(drop);
-    assert!(matches!(&split, Err(SplitError::Alloc(AllocError::World(told))) if told == failure), "{split:?}");
+    let collectives: [Result<(), Error>; 4] = [
+        world.alloc::<u8>(1).map(drop).map_err(Error::from),
+        world.split::<congruent::device::World>(Some(0), 0).map(drop).map_err(Error::from),
+        world.comm(world.team()).map(drop).map_err(Error::from),
+        world.barrier().map_err(Error::from),
+    ];
+    for told in collectives {
+        assert_eq!(told.as_ref().err().and_then(Error::world_failure), Some(failure), "{told:?}");
+    }
     Ok(())
 }
 
@@ -307,7 +312,7 @@ fn try_wait_gives_up_without_a_fault_and_takes_nothing() {
             world.run(&stream, try_and_take, Grid::one(32), (semaphore.view(), results.view()))?;
             assert!(started.elapsed() >= Duration::from_millis(200));
             world.check()?;
-            Ok::<_, Error>(results.to_vec()[0])
+            Ok::<_, Error>(results.to_vec()?[0])
         });
         assert_eq!(results.unwrap(), [3, 3], "gave up, then took the one post there was");
     }
@@ -319,10 +324,10 @@ fn the_world_after_a_failed_one_works() {
     let sums = World::builder().heap(8 << 20).local(3, |world| {
         let words = Words::new(world)?;
         let stream = world.stream()?;
-        words.numbers.fill(1.0);
+        words.numbers.fill(1.0)?;
         world.run(&stream, all_reduce, Grid::one(32), (words.numbers.view(), words.plan.view()))?;
         world.run(&stream, barrier, Grid::one(32), ())?;
-        Ok::<_, Error>(words.numbers.to_vec().iter().all(|&sum| sum == 3.0))
+        Ok::<_, Error>(words.numbers.to_vec()?.iter().all(|&sum| sum == 3.0))
     });
     assert_eq!(sums.unwrap(), [true; 3]);
 }

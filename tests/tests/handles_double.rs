@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn scenario(world: &mut World) -> Result<(), Error> {
     let (stream, next) = (world.stream()?, (world.pe().index() + 1) % world.npes());
     let (mine, theirs) = (world.alloc::<u64>(1 << 20)?, world.alloc::<u64>(1 << 20)?);
-    mine.fill(world.pe().index() as u64 + 1);
+    mine.fill(world.pe().index() as u64 + 1)?;
     world.barrier()?;
-    world.put(&stream, theirs.view().at(world.rank(next as u32)), mine.view())?;
+    world.put(&stream, theirs.view().at(world.rank(next as u32)?), mine.view())?;
     world.synchronize(&stream)?;
     world.barrier()?;
     let expected = (world.pe().index() + world.npes() - 1) % world.npes() + 1;
-    assert_eq!(theirs.to_vec(), vec![expected as u64; 1 << 20]);
+    assert_eq!(theirs.to_vec()?, vec![expected as u64; 1 << 20]);
     Ok(world.barrier()?)
 }
 

@@ -99,7 +99,7 @@ fn reach(world: &mut World, words: &SymVec<u32>) -> Result<(), Error> {
     let (stream, me, npes) = (world.stream()?, world.pe().raw(), world.npes() as u32);
     let from = world.alloc::<u32>(1000)?;
     let to = words.slice(words.len() - from.len()..)?;
-    from.fill(100 + me);
+    from.fill(100 + me)?;
     world.barrier()?;
     let holds = |expected: u32| {
         let mut got = [0; 1000];
@@ -125,10 +125,10 @@ fn grows(world: &mut World) -> Result<(), Error> {
     let after = world.memory().heap_bytes;
     assert!(after >= before.heap_bytes + (4 << 20) && after <= before.heap_max_bytes, "{after}");
     assert_eq!(world.heap_stats().free, free + (after - before.heap_bytes) - (32 << 20));
-    assert!(large.to_vec().iter().all(|&word| word == 0));
-    small.fill(pe);
+    assert!(large.to_vec()?.iter().all(|&word| word == 0));
+    small.fill(pe)?;
     reach(world, &large)?;
-    assert!(small.to_vec().iter().all(|&word| word == pe));
+    assert!(small.to_vec()?.iter().all(|&word| word == pe));
     reach(world, &small)?;
     // More than it may have: the world is as it was.
     world.reclaim()?;

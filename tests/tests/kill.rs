@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use congruent::collectives::{Layout, Sum, View, ring};
 use congruent::device::{Semaphore, Sym, kernels};
-use congruent::{AllocError, Error, Grid, LaunchError, World, WorldFailure};
+use congruent::{Error, Grid, World, WorldFailure};
 use congruent_tests::skip;
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
@@ -60,16 +60,11 @@ enum Work {
 
 /// A PE's program: works until it is told that the job has ended, and says when it was told and what.
 fn pe(work: Work) {
-    let told = match works(work) {
-        Err(Error::World(told) | Error::Launch(LaunchError::World(told)) | Error::Alloc(AllocError::World(told))) => {
-            told
-        }
-        other => return say(&format!("TOLD something else: {other:?}")),
-    };
+    let told = works(work);
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    match told {
-        WorldFailure::PeerFailed { pe, .. } => say(&format!("TOLD {at} {pe}")),
-        other => say(&format!("TOLD something else: {other:?}")),
+    match told.as_ref().err().and_then(Error::world_failure) {
+        Some(WorldFailure::PeerFailed { pe, .. }) => say(&format!("TOLD {at} {pe}")),
+        _ => say(&format!("TOLD something else: {told:?}")),
     }
 }
 

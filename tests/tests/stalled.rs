@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use congruent::collectives::{Algorithm, Layout, Op, Protocol, Sum, View, direct, one_shot, recursive, tree};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Sym, kernels};
-use congruent::{AllocError, Comm, Error, Grid, LaunchError, Stream, SymVec, World, WorldFailure};
+use congruent::{Comm, Error, Grid, LaunchError, Stream, SymVec, World, WorldFailure};
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
 const NPES: u32 = 3;
@@ -183,13 +183,10 @@ fn works(work: Work) -> Result<(), Error> {
 
 /// A PE's program: works until it is told that the job has ended, and says what it was told.
 fn pe(work: Work) {
-    match works(work) {
-        Err(
-            Error::World(WorldFailure::PeerFailed { pe, .. })
-            | Error::Launch(LaunchError::World(WorldFailure::PeerFailed { pe, .. }))
-            | Error::Alloc(AllocError::World(WorldFailure::PeerFailed { pe, .. })),
-        ) => say(&format!("TOLD PE {pe}")),
-        other => say(&format!("TOLD something else: {other:?}")),
+    let told = works(work);
+    match told.as_ref().err().and_then(Error::world_failure) {
+        Some(WorldFailure::PeerFailed { pe, .. }) => say(&format!("TOLD PE {pe}")),
+        _ => say(&format!("TOLD something else: {told:?}")),
     }
 }
 

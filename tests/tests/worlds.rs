@@ -78,7 +78,7 @@ fn ring_of(world: &mut World) -> Result<u64, Error> {
     let stream = world.stream()?;
     world.run(&stream, pass_on, Grid::one(32), (numbers.view(), bell.view()))?;
     let left = (world.pe().index() + world.npes() - 1) % world.npes();
-    Ok(numbers.to_vec()[left])
+    Ok(numbers.to_vec()?[left])
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn objects_lie_at_the_same_offset_and_start_zeroed() -> Result<(), Error> {
         let mut offsets = Vec::new();
         for (i, len) in [1usize, 1000, 7, 65_536].into_iter().enumerate() {
             let object = world.alloc::<u64>(len)?;
-            assert!(object.to_vec().iter().all(|&value| value == 0), "object {i} is not zeroed");
-            object.fill(u64::MAX);
+            assert!(object.to_vec()?.iter().all(|&value| value == 0), "object {i} is not zeroed");
+            object.fill(u64::MAX)?;
             offsets.push(object.view().offset());
         }
         Ok::<_, Error>(offsets)
@@ -114,7 +114,7 @@ fn dropping_retires_and_never_communicates() -> Result<(), Error> {
     congruent::local(3, |world| {
         let (kept, dropped) = (world.alloc::<u64>(100)?, world.alloc::<u64>(100)?);
         let (at_kept, at_dropped) = (kept.view().offset(), dropped.view().offset());
-        dropped.fill(7);
+        dropped.fill(7)?;
         let mut kept = Some(kept);
         // PE 0 drops both, the others only one, and in no order among the PEs.
         if world.pe().index() == 0 {
@@ -124,7 +124,7 @@ fn dropping_retires_and_never_communicates() -> Result<(), Error> {
         world.reclaim()?;
         let again = world.alloc::<u64>(100)?;
         assert_eq!(again.view().offset(), at_dropped);
-        assert!(again.to_vec().iter().all(|&value| value == 0));
+        assert!(again.to_vec()?.iter().all(|&value| value == 0));
         let other = world.alloc::<u64>(100)?;
         assert_ne!(other.view().offset(), at_kept, "two PEs still hold it");
         drop(kept);

@@ -152,7 +152,7 @@ fn learn(world: &mut World, args: &Args, training: &Digits, tests: &Digits) -> R
     world.run(&stream, model::train, Grid::one(256), arguments)?;
     let took = started.elapsed();
     world.run(&stream, model::test, Grid::one(256), (network, test, right.view()))?;
-    Ok(Outcome { history: history.to_vec(), parameters: parameters.to_vec(), right: right.to_vec()[0], took })
+    Ok(Outcome { history: history.to_vec()?, parameters: parameters.to_vec()?, right: right.to_vec()?[0], took })
 }
 
 /// Where the parameters start: weights at random, evenly within the bound of He et al. (2015), biases at 0. The same on

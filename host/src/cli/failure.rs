@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::bootstrap::BootstrapError;
 use crate::cli::run::RunError;
 use crate::tunables::TunableError;
-use crate::{AccessError, AllocError, BuildError, Error, LaunchError, WorldFailure};
+use crate::{AccessError, AllocError, BuildError, CollectiveError, Error, LaunchError, WorldFailure};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,4 +53,4 @@ macro_rules! failed {
         }
     )*};
 }
-failed!(AccessError AllocError BootstrapError BuildError Error LaunchError TunableError WorldFailure serde_json::Error);
+failed!(AccessError AllocError BootstrapError BuildError CollectiveError Error LaunchError TunableError WorldFailure serde_json::Error);

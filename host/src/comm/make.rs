@@ -4,14 +4,13 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use congruent_collectives::{Layout, Needs, Protocol, Shape, View};
-use congruent_device::{Signal, Sym, Tag, TeamView, World as WorldTag, abi};
+use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
 use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
 use crate::select::Selector;
-use crate::sym_vec::read_own;
 use crate::tunables::Key;
-use crate::{CommError, Grid, Team, World};
+use crate::{CollectiveError, CommError, Grid, Team, World, WorldFailure};
 
 /// How a communicator is made. The same on every member. What is `None` is as the environment has it, or as is usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +153,8 @@ impl World {
         options: CommOptions,
     ) -> Result<Comm, CommError> {
         let options = options.resolved(self);
-        let mine = Said { team: identity(self, team), size: team.size() as u32, options };
+        let mine =
+            Said { team: identity(self, team).map_err(CollectiveError::World)?, size: team.size() as u32, options };
         let all = self.exchange("communicator", &mine.to_text())?;
         let each: Vec<Said> = all.iter().filter_map(|said| Said::from_text(said)).collect();
         let selector = self.agreed_selector()?;
@@ -228,14 +228,18 @@ impl Comm {
         if world.shared().id() != self.shared.id() {
             return Err(CommError::ForeignWorld);
         }
-        let (offset, first) = identity(world, self.team);
+        let (offset, first) = identity(world, self.team).map_err(CollectiveError::World)?;
         world.split_within(format!("{offset} {first}"), colour, key, self.options)
     }
 }
 
 /// Tells teams of a world apart, the same on every member: where its words are, and the PE of rank 0, because teams that were
 /// made by one call lie at the same place.
-fn identity(world: &World, team: TeamView) -> (u64, u32) {
-    let listed = || read_own(world.shared(), team.members()).first().copied().unwrap_or(abi::NO_PE);
-    (team.sync().offset(), team.rank_with(0, |_| listed()).pe().raw())
+fn identity(world: &World, team: TeamView) -> Result<(u64, u32), WorldFailure> {
+    let mut first = abi::NO_PE;
+    // A team of another world may name a list that is not on this heap; it is nobody's then.
+    if let Some(list) = team.members().get(0..1).filter(|list| list.fits(world.shared().context().heap_bytes)) {
+        world.shared().read(list.offset(), bytemuck::bytes_of_mut(&mut first))?;
+    }
+    Ok((team.sync().offset(), team.rank_with(0, |_| first).pe().raw()))
 }

@@ -7,7 +7,7 @@
 //! # congruent::local(2, |world| {
 //! let comm = world.comm(world.team())?;
 //! let (stream, mine, sum) = (world.stream()?, world.alloc::<f32>(1000)?, world.alloc::<f32>(1000)?);
-//! mine.fill(1.0);
+//! mine.fill(1.0)?;
 //! comm.all_reduce(&stream, sum.view(), mine.view(), Op::Sum)?;
 //! comm.all_reduce(&stream, sum.view(), sum.view(), PreMulSum(0.5))?;
 //! let next = (comm.rank() + 1) % comm.size();
@@ -16,7 +16,7 @@
 //!     comm.recv(group, mine.view(), next)
 //! })?;
 //! world.synchronize(&stream)?;
-//! assert_eq!(mine.to_vec(), [2.0; 1000]);
+//! assert_eq!(mine.to_vec()?, [2.0; 1000]);
 //! # Ok::<_, congruent::Error>(())
 //! # })?;
 //! # Ok::<_, congruent::Error>(())

@@ -5,7 +5,7 @@ use congruent_collectives::View;
 use congruent_device::TeamView;
 use congruent_kernels as kernels;
 
-use crate::{CommError, Grid, LaunchError, World};
+use crate::{CollectiveError, CommError, Grid, LaunchError, World};
 
 /// Exchanges of all with all, each with numbers of its own.
 const ROUNDS: u32 = 64;
@@ -32,14 +32,16 @@ pub(super) fn lines_arrive(world: &mut World, team: TeamView, plan: View, larges
             let args = (team, dst, mine.view().cast(), 0, plan, 1);
             world.run(&stream, kernels::all_gather_one_shot, Grid::one(256), args)?;
             let expected = (0..team.size()).flat_map(|rank| (0..COUNT).map(move |i| number(round, rank, i)));
-            found &= all.to_vec().into_iter().zip(expected).all(|(seen, expected)| seen == expected);
+            // What cannot be read is a failure of the world, which the exchange below tells.
+            found &=
+                all.to_vec().is_ok_and(|all| all.into_iter().zip(expected).all(|(seen, expected)| seen == expected));
         }
         Ok::<_, LaunchError>(())
     })();
     let said = if tried.is_ok() && found { "lines arrive" } else { "lines do not arrive" };
     let everyone = world.exchange("self-test of LL128", said)?;
     match tried {
-        Err(LaunchError::World(failure)) => Err(CommError::Alloc(failure.into())),
+        Err(LaunchError::World(failure)) => Err(CollectiveError::World(failure).into()),
         _ => Ok(everyone.iter().all(|one| one == "lines arrive")),
     }
 }

@@ -9,13 +9,16 @@ use congruent_device::{Element, Sym};
 use super::{CudaError, CudaPe};
 use crate::bootstrap::Control;
 use crate::machine::Machine;
-use crate::{AllocError, SymVec, World};
+use crate::{AllocError, CollectiveError, SymVec, World};
 
 /// Why memory was not adopted. All PEs hear of the same cause, and the heaps are as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
     /// The call is not alike on all PEs, or the world has failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// No elements, or more than an address space has.
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// There is no device whose memory it could be.

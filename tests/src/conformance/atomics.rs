@@ -60,16 +60,16 @@ fn integers<T: Integer>(world: &mut World) -> Result<(), Error> {
     let (gave, stored) = (world.alloc::<T>(INTEGER_STEPS)?, world.alloc::<u64>(2)?);
     let (me, (next, prev)) = (world.pe().index(), neighbours(world));
     for round in 0..8 {
-        word.fill(value(round, me, 0));
+        word.fill(value(round, me, 0))?;
         operands.write(0, &values(round + 8, me, INTEGER_STEPS))?;
         let arguments = (word.view(), operands.view(), gave.view(), stored.view());
         world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
         let what = || format!("{}, round {round}", type_name::<T>());
         let (expected, _) = T::sequence(value(round, next, 0), &values(round + 8, me, INTEGER_STEPS));
-        assert_same(&gave.to_vec(), &expected, what);
+        assert_same(&gave.to_vec()?, &expected, what);
         let (_, left) = T::sequence(value(round, me, 0), &values(round + 8, prev, INTEGER_STEPS));
-        assert_same(&word.to_vec(), &[left], what);
-        assert_eq!(stored.to_vec(), [0, 1], "{}", what());
+        assert_same(&word.to_vec()?, &[left], what);
+        assert_eq!(stored.to_vec()?, [0, 1], "{}", what());
     }
     Ok(())
 }
@@ -96,13 +96,13 @@ floats! { f32 f64 }
 fn floats<T: Float>(world: &mut World) -> Result<(), Error> {
     let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(T::OPERANDS.len())?);
     let (gave, stored) = (world.alloc::<T>(FLOAT_STEPS)?, world.alloc::<u64>(3)?);
-    word.fill(T::GAVE[0]);
+    word.fill(T::GAVE[0])?;
     operands.write(0, &T::OPERANDS)?;
     let arguments = (word.view(), operands.view(), gave.view(), stored.view());
     world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
-    assert_same(&gave.to_vec(), &T::GAVE, || type_name::<T>().into());
-    assert_same(&word.to_vec(), &[T::LEFT], || type_name::<T>().into());
-    assert_eq!(stored.to_vec(), [0, 1, 1], "{}", type_name::<T>());
+    assert_same(&gave.to_vec()?, &T::GAVE, || type_name::<T>().into());
+    assert_same(&word.to_vec()?, &[T::LEFT], || type_name::<T>().into());
+    assert_eq!(stored.to_vec()?, [0, 1, 1], "{}", type_name::<T>());
     Ok(())
 }
 
@@ -111,10 +111,10 @@ fn crowd<T: Counted>(world: &mut World, number: impl Fn(u64) -> T) -> Result<(),
     const BLOCKS: u32 = 2;
     let (stream, sums, threads) = (world.stream()?, world.alloc::<T>(3)?, world.alloc::<u64>(1)?);
     world.run(&stream, T::Crowd::default(), Grid::new(BLOCKS, 64), (sums.view(), threads.view(), ROUNDS))?;
-    let (threads, n) = (threads.to_vec()[0], world.npes() as u64);
+    let (threads, n) = (threads.to_vec()?[0], world.npes() as u64);
     assert!(threads >= BLOCKS.into(), "{threads} threads in {BLOCKS} blocks");
     let (all, leaders) = (number(threads * n * ROUNDS), number(u64::from(BLOCKS) * n * ROUNDS));
-    assert_same(&sums.to_vec(), &[all, all, leaders], || {
+    assert_same(&sums.to_vec()?, &[all, all, leaders], || {
         format!("{} by {threads} threads of each PE", type_name::<T>())
     });
     Ok(())

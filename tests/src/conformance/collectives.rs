@@ -36,7 +36,7 @@ fn on_two_streams(world: &mut World) -> Result<(), Error> {
     }
     for (_, stream, buf) in &streams {
         world.synchronize(stream)?;
-        assert_same(&buf.to_vec(), &twice, || "twice on one of two streams".into());
+        assert_same(&buf.to_vec()?, &twice, || "twice on one of two streams".into());
     }
     Ok(world.barrier()?)
 }

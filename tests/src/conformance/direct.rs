@@ -22,12 +22,12 @@ fn views<T: Direct>(world: &mut World) -> Result<(), Error> {
     for len in [1, 65, 4095] {
         let (to, back, from) = (world.alloc::<T>(len)?, world.alloc::<T>(len)?, world.alloc::<T>(len)?);
         from.write(0, &values(1, me, len))?;
-        told.fill(u64::MAX);
+        told.fill(u64::MAX)?;
         world.run(&stream, T::Peers::default(), Grid::one(64), (to.view(), back.view(), from.view(), told.view()))?;
         let case = || format!("{len} {}", type_name::<T>());
-        assert_eq!(told.to_vec(), [len as u64, 0], "{}: length, and whether empty", case());
-        assert_same(&to.to_vec(), &values(1, prev, len), case);
-        assert_same(&back.to_vec(), &values(1, next, len), case);
+        assert_eq!(told.to_vec()?, [len as u64, 0], "{}: length, and whether empty", case());
+        assert_same(&to.to_vec()?, &values(1, prev, len), case);
+        assert_same(&back.to_vec()?, &values(1, next, len), case);
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub fn protocols(world: &mut World) -> Result<(), Error> {
         let (to, from) = (dst.view().cast(), src.view().cast());
         let args = (world.team(), to, from, max, 0, plan.view().over(protocol), 1);
         world.run(&stream, kernels::all_reduce_recursive, Grid::one(32), args)?;
-        Ok::<_, Error>(dst.to_vec())
+        Ok::<_, Error>(dst.to_vec()?)
     };
     for round in 0..8 {
         // Every call is one piece, and the flag of a piece is its number, from 1 on.

@@ -48,7 +48,7 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
                 let arguments = (team.view(), dst.slice(..len)?, src.slice(..len)?, plan.view());
                 world.run(&stream, kernels::compose, Grid::new(blocks, 64), arguments)?;
                 let case = || format!("{len} composed by {members:?} in {blocks} blocks");
-                assert_same(&dst.to_vec()[..len], &expected, case);
+                assert_same(&dst.to_vec()?[..len], &expected, case);
             }
         }
         // Members of other launches may still read; nobody frees before all are here.
@@ -83,11 +83,11 @@ fn in_flight(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan
                 (0..len).map(|i| sum(i) as i64).collect::<Vec<_>>()
             };
             let case = || format!("launch {launch} by {members:?}");
-            assert_same(&sums.to_vec(), &total(1, len), case);
-            assert_same(&parts.to_vec(), &total(3, parted), case);
+            assert_same(&sums.to_vec()?, &total(1, len), case);
+            assert_same(&parts.to_vec()?, &total(3, parted), case);
             // Block `b` broadcasts its chunk from member `b`.
             let root = |i| i / len.div_ceil(BLOCKS as usize) % team.size();
-            assert_same(&casts.to_vec(), &(0..len).map(|i| sample(2, root(i), i)).collect::<Vec<_>>(), case);
+            assert_same(&casts.to_vec()?, &(0..len).map(|i| sample(2, root(i), i)).collect::<Vec<_>>(), case);
         }
     }
     Ok(world.barrier()?)

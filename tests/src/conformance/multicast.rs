@@ -39,13 +39,13 @@ fn communicators(world: &mut World) -> Result<(), Error> {
     world.synchronize(&stream)?;
     let x = |rank: usize, i: usize| i64::sample(7, members[rank], i);
     let gathered: Vec<i64> = (0..len * members.len()).map(|at| x(at / len, at % len)).collect();
-    assert_same(&parts.to_vec()[..gathered.len()], &gathered, || format!("gathered by {members:?}"));
+    assert_same(&parts.to_vec()?[..gathered.len()], &gathered, || format!("gathered by {members:?}"));
     let last: Vec<i64> = (0..len).map(|i| x(members.len() - 1, i)).collect();
-    assert_same(&other.to_vec(), &last, || format!("broadcast by {members:?}"));
+    assert_same(&other.to_vec()?, &last, || format!("broadcast by {members:?}"));
     // All have gathered the same, so its sum is a multiple and its average the same again, where it does not wrap around.
     let size = members.len() as i64;
     let mine: Vec<i64> = (0..len).map(|i| x(comm.rank(), i).wrapping_mul(size) / size).collect();
-    assert_same(&whole.to_vec(), &mine, || format!("scattered by {members:?}"));
+    assert_same(&whole.to_vec()?, &mine, || format!("scattered by {members:?}"));
     Ok(world.barrier()?)
 }
 
@@ -61,14 +61,14 @@ fn in_kernel(world: &mut World) -> Result<(), Error> {
     let (dst, src, has) = (world.alloc::<u32>(len * n)?, world.alloc::<u32>(len)?, world.alloc::<u64>(1)?);
     src.write(0, &(0..len).map(|i| value(9, team.me(), i)).collect::<Vec<u32>>())?;
     world.run(&stream, kernels::store_to_all, Grid::one(64), (team.view(), dst.view(), src.view(), has.view()))?;
-    assert_eq!(has.to_vec(), [1]);
+    assert_eq!(has.to_vec()?, [1]);
     let all: Vec<u32> = (0..len * n).map(|at| value(9, at / len, at % len)).collect();
-    assert_same(&dst.to_vec(), &all, || "stored to all".into());
+    assert_same(&dst.to_vec()?, &all, || "stored to all".into());
     world.barrier()?;
     // A view without a window is the same team without multicast.
     let without: TeamView<Crew> = team.view().with_window(0);
     world.run(&stream, kernels::store_to_all, Grid::one(64), (without, dst.view(), src.view(), has.view()))?;
-    assert_eq!(has.to_vec(), [0]);
+    assert_eq!(has.to_vec()?, [0]);
     Ok(world.barrier()?)
 }
 
@@ -89,7 +89,7 @@ fn sum_halves(
         let part = |of: Sym<f16>, at: usize| of.slice(at..at + len);
         let arguments = (team.view(), part(dst.view(), to), part(src.view(), from), plan.view());
         world.run(stream, kernels::sum_halves, Grid::new(2, 64), arguments)?;
-        assert_same(&dst.to_vec()[to..to + len], &expected, || format!("halves from {from} to {to}"));
+        assert_same(&dst.to_vec()?[to..to + len], &expected, || format!("halves from {from} to {to}"));
         world.barrier()?;
     }
     Ok(())

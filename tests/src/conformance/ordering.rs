@@ -33,7 +33,7 @@ fn messages(world: &mut World) -> Result<(), Error> {
             let (inbox, outbox) = (inbox.view(), outbox.view());
             let arguments = (inbox, outbox, full.view(), free.view(), wrong.view(), rounds, by);
             world.run(&stream, kernels::messages, Grid::new(blocks, 64), arguments)?;
-            assert_eq!(wrong.to_vec(), [0], "{len} elements in {blocks} blocks, by {by:?}");
+            assert_eq!(wrong.to_vec()?, [0], "{len} elements in {blocks} blocks, by {by:?}");
         }
     }
     Ok(())
@@ -45,7 +45,7 @@ fn covered(world: &mut World) -> Result<(), Error> {
     for by in By::ALL {
         let arguments = (inbox.view(), full.view(), free.view(), wrong.view(), ROUNDS, by);
         world.run(&stream, kernels::covered, Grid::one(64), arguments)?;
-        assert_eq!(wrong.to_vec(), [0], "by {by:?}");
+        assert_eq!(wrong.to_vec()?, [0], "by {by:?}");
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn baton(world: &mut World) -> Result<(), Error> {
     let (stream, wrong) = (world.stream()?, world.alloc::<u64>(1)?);
     let (word, turn) = (world.alloc::<u64>(1)?, world.alloc::<Semaphore>(1)?);
     world.run(&stream, kernels::baton, Grid::one(64), (word.view(), turn.view(), wrong.view(), ROUNDS))?;
-    assert_eq!(wrong.to_vec(), [0]);
+    assert_eq!(wrong.to_vec()?, [0]);
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn fenced(world: &mut World) -> Result<(), Error> {
     let flag = world.alloc::<u64>(1)?;
     let arguments = (inbox.view(), flag.view(), never.view(), free.view(), wrong.view(), ROUNDS);
     world.run(&stream, kernels::fenced, Grid::one(64), arguments)?;
-    assert_eq!((wrong.to_vec(), flag.to_vec()), (vec![0], vec![ROUNDS]));
+    assert_eq!((wrong.to_vec()?, flag.to_vec()?), (vec![0], vec![ROUNDS]));
     Ok(())
 }
 
@@ -73,7 +73,7 @@ fn crossing(world: &mut World) -> Result<(), Error> {
     let (word, missed) = (world.alloc::<u64>(1)?, world.alloc::<u64>(2 * ROUNDS as usize)?);
     world.run(&stream, kernels::crossing, Grid::one(64), (word.view(), missed.view(), wrong.view()))?;
     let paired = world.pe().index() ^ 1 < world.npes();
-    assert_eq!((wrong.to_vec(), word.to_vec()), (vec![0], vec![if paired { 2 * ROUNDS } else { 0 }]));
+    assert_eq!((wrong.to_vec()?, word.to_vec()?), (vec![0], vec![if paired { 2 * ROUNDS } else { 0 }]));
     Ok(())
 }
 
@@ -85,11 +85,11 @@ fn exchange(world: &mut World) -> Result<(), Error> {
         from.write(0, &values::<u32>(1, me, each * n))?;
         let arguments = (to.view(), back.view(), from.view(), wrong.view());
         world.run(&stream, kernels::exchange, Grid::one(64), arguments)?;
-        assert_eq!(wrong.to_vec(), [0], "{each} elements for each PE");
+        assert_eq!(wrong.to_vec()?, [0], "{each} elements for each PE");
         // Element i of everybody's chunk for me, in the order of the PEs.
         let expected: Vec<u32> = (0..each * n).map(|i| value(1, i / each, me * each + i % each)).collect();
-        assert_same(&to.to_vec(), &expected, || format!("{each} elements put"));
-        assert_same(&back.to_vec(), &expected, || format!("{each} elements got"));
+        assert_same(&to.to_vec()?, &expected, || format!("{each} elements put"));
+        assert_same(&back.to_vec()?, &expected, || format!("{each} elements got"));
     }
     Ok(())
 }

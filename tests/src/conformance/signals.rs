@@ -19,7 +19,7 @@ fn posts(world: &mut World) -> Result<(), Error> {
     for by in By::ALL {
         for n in [1, 2, 1000] {
             world.run(&stream, kernels::posts, Grid::one(64), (turn.view(), told.view(), n, by))?;
-            assert_eq!(told.to_vec(), [n + 1, n, 0], "1 and {n} posts, by {by:?}");
+            assert_eq!(told.to_vec()?, [n + 1, n, 0], "1 and {n} posts, by {by:?}");
         }
     }
     Ok(())
@@ -29,9 +29,9 @@ fn many_posters(world: &mut World) -> Result<(), Error> {
     let (stream, all, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(2)?);
     for blocks in [1, 3] {
         for launch in 1..=3 {
-            told.fill(0);
+            told.fill(0)?;
             world.run(&stream, kernels::many_posters, Grid::new(blocks, 64), (all.view(), told.view()))?;
-            let told = told.to_vec();
+            let told = told.to_vec()?;
             assert!(told[0] >= blocks.into() && told[0] % u64::from(blocks) == 0, "{} threads", told[0]);
             assert_eq!(told[1], 0, "launch {launch} of {blocks} blocks: posts left");
         }
@@ -43,9 +43,9 @@ fn bounded_waits(world: &mut World) -> Result<(), Error> {
     let (stream, turn, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(7)?);
     for by in By::ALL {
         for n in [1, 5] {
-            told.fill(0);
+            told.fill(0)?;
             world.run(&stream, kernels::bounded_waits, Grid::one(64), (turn.view(), told.view(), n, by))?;
-            let told = told.to_vec();
+            let told = told.to_vec()?;
             // Of the three waits two time out, for every thread of the group, and take nothing.
             assert_eq!(told, [told[0], told[0], 0, told[0], n - 1, 0, 0], "{n} posts, by {by:?}");
         }
@@ -59,10 +59,10 @@ fn signal_words(world: &mut World) -> Result<(), Error> {
         let (stream, told) = (world.stream()?, world.alloc::<u64>(12)?);
         let (from, sum) = (world.alloc::<Signal>(world.npes())?, world.alloc::<Signal>(1)?);
         for round in 1..=n.max(3) {
-            told.fill(0);
+            told.fill(0)?;
             let arguments = (from.view(), sum.view(), told.view(), round, by);
             world.run(&stream, kernels::signal_words, Grid::one(64), arguments)?;
-            let told = told.to_vec();
+            let told = told.to_vec()?;
             let (size, first, alone) = (told[0], round % n, u64::from(n == 1));
             let said: Vec<u64> = told[1..10].iter().map(|sum| sum / size).collect();
             assert_eq!(said.iter().map(|one| one * size).collect::<Vec<_>>(), told[1..10], "threads of a group differ");
@@ -79,8 +79,8 @@ fn signal_words(world: &mut World) -> Result<(), Error> {
 fn leaps(world: &mut World) -> Result<(), Error> {
     let (stream, told) = (world.stream()?, world.alloc::<u64>(1)?);
     let (far, turn) = (world.alloc::<Signal>(1)?, world.alloc::<Semaphore>(1)?);
-    told.fill(LEAP);
+    told.fill(LEAP)?;
     world.run(&stream, kernels::leaps, Grid::one(64), (far.view(), turn.view(), told.view(), 7))?;
-    assert_eq!(told.to_vec(), [0], "posts left after counts have wrapped around three times");
+    assert_eq!(told.to_vec()?, [0], "posts left after counts have wrapped around three times");
     Ok(())
 }

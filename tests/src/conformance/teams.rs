@@ -60,7 +60,7 @@ fn facts(world: &World, stream: &Stream, team: &Team<Crew>, members: &[u32], tol
     world.run(stream, kernels::team_facts, Grid::one(64), (team.view(), told.view()))?;
     let neighbours = [members[(me + 1) % size], members[(me + size - 1) % size]];
     let expected = [&[size as u32, me as u32][..], &neighbours, &[0], members].concat();
-    let told: Vec<u32> = told.to_vec().into_iter().map(|word| word as u32).take(expected.len()).collect();
+    let told: Vec<u32> = told.to_vec()?.into_iter().map(|word| word as u32).take(expected.len()).collect();
     assert_eq!(told, expected, "size, rank, next, previous, one past the last, members");
     Ok(())
 }
@@ -75,9 +75,9 @@ fn rounds(
     for launch in 1..=2 {
         let arguments = (team.view(), board.view(), wrong.view(), ROUNDS);
         world.run(stream, kernels::team_rounds, Grid::new(BLOCKS, 64), arguments)?;
-        assert_eq!(wrong.to_vec(), [0], "launch {launch}: a barrier let a member of {} through", team.size());
+        assert_eq!(wrong.to_vec()?, [0], "launch {launch}: a barrier let a member of {} through", team.size());
     }
-    let board = board.to_vec();
+    let board = board.to_vec()?;
     for (block, rounds) in (0..BLOCKS as usize).zip(ROUNDS..) {
         let row = &board[block * team.size()..][..team.size()];
         assert!(row.iter().all(|&told| told == 2 * rounds), "block {block}: {row:?}");
@@ -99,7 +99,7 @@ pub fn large_teams(world: &mut World) -> Result<(), Error> {
     if let Some(team) = world.strided_team::<Crew>(0, 1, n)? {
         let arguments = (team.view(), board.view(), wrong.view(), ROUNDS);
         world.run(&stream, kernels::thread_rounds, Grid::one(64), arguments)?;
-        assert_eq!((wrong.to_vec(), board.to_vec()), (vec![0], vec![ROUNDS; n as usize]));
+        assert_eq!((wrong.to_vec()?, board.to_vec()?), (vec![0], vec![ROUNDS; n as usize]));
         world.barrier()?;
     }
     world.comm(world.team())?.barrier(&stream)?;

@@ -137,7 +137,7 @@ pub(crate) fn everything(world: &mut World) -> Result<(), Error> {
 fn graphs(world: &mut World) -> Result<(), Error> {
     let (numbers, sums, copies) = (world.alloc::<f32>(COUNT)?, world.alloc::<f32>(COUNT)?, world.alloc::<f32>(COUNT)?);
     let (comm, stream) = (world.comm(world.team())?, world.stream()?);
-    let other = world.rank(1 - world.pe().raw());
+    let other = world.rank(1 - world.pe().raw())?;
     let graph = world.capture(&stream, |stream| {
         world.launch(stream, fill, Grid::one(32), (numbers.view(),))?;
         comm.all_reduce(stream, sums.view(), numbers.view(), Op::Sum)?;
@@ -174,7 +174,7 @@ fn streams(world: &mut World) -> Result<(), Error> {
     let (mine, theirs, back) = (world.alloc::<u64>(COUNT)?, world.alloc::<u64>(COUNT)?, world.alloc::<u64>(COUNT)?);
     let arrived = world.alloc::<Signal>(1)?;
     let pe = world.pe().raw();
-    let other = world.rank(1 - pe);
+    let other = world.rank(1 - pe)?;
     mine.write(0, &[u64::from(pe) + 7; COUNT])?;
     let holds_theirs = |object: &SymVec<u64>| {
         let mut found = vec![0; COUNT];
@@ -235,7 +235,7 @@ fn growth(world: &mut World) -> Result<(), Error> {
 /// Memory of another library's on the heap.
 fn adoption(world: &mut World) -> Result<(), Error> {
     let pe = world.pe().raw();
-    let (mine, other) = (world.alloc::<u64>(COUNT)?, world.rank(1 - pe));
+    let (mine, other) = (world.alloc::<u64>(COUNT)?, world.rank(1 - pe)?);
     let theirs = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
     let stream = world.stream()?;
     mine.write(0, &[u64::from(pe) + 7; COUNT])?;

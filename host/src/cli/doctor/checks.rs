@@ -94,10 +94,10 @@ fn world() -> Line {
         let (inbox, outbox, turn) = (world.alloc(8)?, world.alloc(8)?, world.alloc(1)?);
         let stream = world.stream()?;
         let arguments = (inbox.view(), outbox.view(), turn.view(), 100);
-        outbox.fill(7);
+        outbox.fill(7)?;
         world.barrier()?;
         world.run(&stream, kernels::perf_ping_pong, Grid::one(32), arguments)?;
-        Ok::<_, Error>(inbox.to_vec() == [7; 8])
+        Ok::<_, Error>(inbox.to_vec()? == [7; 8])
     });
     match tried {
         Ok(arrived) if arrived.iter().all(|&arrived| arrived) => {

@@ -182,7 +182,7 @@ mod tests {
     fn data_in_the_wrong_place_or_of_the_wrong_pe_is_found() {
         let len = 4 * PERIOD;
         let shifted = found::<f32>(len, |buf| {
-            let values = buf.to_vec();
+            let values = buf.to_vec().unwrap();
             buf.write(32, &values[..len - 32]).unwrap();
         });
         assert!(shifted > len as u64 * 9 / 10, "{shifted}");
@@ -197,7 +197,7 @@ mod tests {
             let pattern = Pattern::of(3);
             pattern.fill_part(&buf, 10..2 * PERIOD + 5, PERIOD - 7)?;
             let wrong = |range, first| pattern.wrong_part(&buf, range, first);
-            assert_eq!(buf.to_vec()[17], pattern.0[0]);
+            assert_eq!(buf.to_vec()?[17], pattern.0[0]);
             Ok::<_, Error>([wrong(10..2 * PERIOD + 5, PERIOD - 7)?, wrong(17..30, 0)?, wrong(9..11, PERIOD - 8)?])
         });
         assert_eq!(found.unwrap(), [[0, 0, 1]]);

@@ -86,7 +86,7 @@ impl Case for Word {
 
     fn wrong(&self, _row: Row, work: Work) -> Result<Option<u64>, Failure> {
         let expected = if self.me == 1 { self.last(work) } else { self.initial() };
-        Ok(Some(u64::from(self.word.to_vec() != [expected])))
+        Ok(Some(u64::from(self.word.to_vec()? != [expected])))
     }
 }
 

@@ -50,28 +50,28 @@ fn adopts(world: &mut World) -> Result<(), Error> {
     let object = unsafe { world.adopt::<u64>(theirs.at(0), LEN) }?;
     assert_eq!(world.heap_stats().live, before.live + 1);
     assert!(world.heap_stats().free >= before.free);
-    let (stream, next) = (world.stream()?, world.rank((pe + 1) % npes));
+    let (stream, next) = (world.stream()?, world.rank((pe + 1) % npes)?);
     let copy = world.alloc::<u64>(LEN)?;
     world.barrier()?;
     world.get(&stream, copy.view(), object.view().at(next))?;
     world.synchronize(&stream)?;
     let expected: Vec<_> = (0..LEN as u64).map(|i| 10 * u64::from((pe + 1) % npes) + i).collect();
-    assert_eq!(copy.to_vec(), expected);
+    assert_eq!(copy.to_vec()?, expected);
     world.barrier()?;
-    copy.fill(u64::from(pe) + 77);
+    copy.fill(u64::from(pe) + 77)?;
     world.put(&stream, object.view().at(next), copy.view())?;
     world.synchronize(&stream)?;
     world.barrier()?;
     assert_eq!(read(theirs.range.base()), u64::from((pe + npes - 1) % npes) + 77);
     // Its owner gives it back, and the heap still has it.
     drop(theirs);
-    assert_eq!(object.to_vec()[LEN - 1], u64::from((pe + npes - 1) % npes) + 77);
+    assert_eq!(object.to_vec()?[LEN - 1], u64::from((pe + npes - 1) % npes) + 77);
     // Its room is not given out again, and the heap goes on.
     drop(object);
     world.reclaim()?;
     assert_eq!(world.heap_stats().live, before.live + 2);
     let more = world.alloc::<u8>(5 * MIB as usize)?;
-    more.fill(1);
+    more.fill(1)?;
     Ok(world.barrier()?)
 }
 
@@ -111,7 +111,7 @@ fn refuses(world: &mut World) -> Result<(), Error> {
     drop((large, small));
     // SAFETY: as above.
     let object = unsafe { world.adopt::<u64>(good.at(0), LEN) }?;
-    object.fill(5);
+    object.fill(5)?;
     assert_eq!(read(good.range.base()), 5);
     Ok(world.barrier()?)
 }

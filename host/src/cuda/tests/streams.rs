@@ -25,12 +25,12 @@ fn borrowed_streams_are_ordered_with_their_owners_work() {
         // SAFETY: the stream is dropped after the world's.
         let ours = unsafe { world.borrow_stream(theirs.cu_stream().cast()) }?;
         let (comm, words) = (world.comm(world.team())?, world.alloc::<u64>(100)?);
-        let (sum, me) = (world.alloc::<u64>(100)?, world.rank(0));
-        words.fill(3);
+        let (sum, me) = (world.alloc::<u64>(100)?, world.rank(0)?);
+        words.fill(3)?;
         world.put(&ours, sum.view().at(me), words.view())?;
         comm.all_reduce(&ours, sum.view(), sum.view(), Op::Sum)?;
         world.synchronize(&ours)?;
-        assert_eq!(sum.to_vec(), [3; 100]);
+        assert_eq!(sum.to_vec()?, [3; 100]);
         // SAFETY: the stream lives.
         unsafe { raw::synchronize(theirs.cu_stream()) }.unwrap();
         assert!(ours.is_idle());
@@ -47,8 +47,8 @@ fn an_owner_may_capture() {
         // SAFETY: the stream is dropped after the world's.
         let ours = unsafe { world.borrow_stream(stream.cast()) }?;
         let (words, copy) = (world.alloc::<u64>(100)?, world.alloc::<u64>(100)?);
-        let (flag, me) = (world.alloc::<Signal>(1)?, world.rank(0));
-        words.fill(7);
+        let (flag, me) = (world.alloc::<Signal>(1)?, world.rank(0)?);
+        words.fill(7)?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives.
         unsafe { raw::begin_capture(stream, mode) }.unwrap();
@@ -61,13 +61,13 @@ fn an_owner_may_capture() {
         unsafe {
             let captured = raw::end_capture(stream).unwrap();
             let executable = graph::instantiate(captured, CUgraphInstantiate_flags(0)).unwrap();
-            assert_eq!(copy.to_vec(), [0; 100]);
+            assert_eq!(copy.to_vec()?, [0; 100]);
             graph::launch(executable, stream).unwrap();
             raw::synchronize(stream).unwrap();
             graph::exec_destroy(executable).unwrap();
             graph::destroy(captured).unwrap();
         }
-        assert_eq!(copy.to_vec(), [7; 100]);
+        assert_eq!(copy.to_vec()?, [7; 100]);
         Ok(())
     });
 }

@@ -53,7 +53,7 @@ fn program(world: &mut World) -> Result<(), Error> {
     let summing = world.plan(Layout::new(weights.view(), 1))?;
     let exchanging = world.plan(Layout::new(experts.view(), 1))?;
     inputs.write(0, &(0..TOKENS).map(|i| input(me, i)).collect::<Vec<_>>())?;
-    tokens.fill(-1.0);
+    tokens.fill(-1.0)?;
     lists.write(0, &list(pair.map(|peer| count(peer, me))))?;
     lists.write(4, &list(pair.map(|peer| count(me, peer))))?;
     let parts = |at: usize| -> Parts {
@@ -83,7 +83,7 @@ fn program(world: &mut World) -> Result<(), Error> {
     }
     let received = expected.len();
     expected.resize(TOKENS, -1.0);
-    let wrong = tokens.to_vec().iter().zip(&expected).filter(|(found, expected)| found != expected).count();
+    let wrong = tokens.to_vec()?.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
     println!("{} received {received} tokens, {wrong} of them wrong", world.pe());
     Ok(())
 }
