@@ -2,7 +2,7 @@
 
 use super::granules::Folder;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
-use crate::arch::{End, Ends, Form, Share, anew};
+use crate::arch::{End, Ends, Form, Share};
 use crate::ends::packed_words;
 use crate::poll::Patience;
 
@@ -21,7 +21,7 @@ struct Here {
 /// without its words; the reason is recorded.
 ///
 /// With lines, whose flags are words too, a thread takes two words, one after the other, and neighbouring threads store a line
-/// together, by one instruction. That it then arrives as a whole is a property of the hardware, not of the PTX model (MM-8):
+/// together, by one instruction for the two. That it then arrives as a whole is a property of the hardware, not of the PTX model (MM-8):
 /// that protocol is opt-in. Threads that are too few for a line leave it to the first of them, which stores the flag with release.
 ///
 /// # Safety
@@ -39,66 +39,53 @@ pub(super) unsafe fn words<'p>(
     patience: &impl Fn() -> Patience<'p>,
 ) -> bool {
     // Without lines, all is one line without a flag. Words of a line are a power of two: no division, which is a call.
-    let (line_words, all, halves) = if line > 0 {
-        (line as usize / 8, packed_words(bytes, line), 2)
-    } else {
-        (1 << 40, (bytes - from).div_ceil(8), 1)
-    };
+    let (line_words, all) =
+        if line > 0 { (line as usize / 8, packed_words(bytes, line)) } else { (1 << 40, (bytes - from).div_ceil(8)) };
     let line_shift = line_words.trailing_zeros();
-    // As many threads as fill whole lines, so that each line is of threads of one warp in one turn. The others do nothing.
-    let threads_of_line = if line > 0 { line_words / 2 } else { 1 };
+    // As many threads as fill whole lines, so that each line is of threads of one warp in one turn; the others are past the end.
+    let (pair, threads_of_line) = if line > 0 { (2, line_words / 2) } else { (1, 1) };
     let threads = if share.size < threads_of_line { 1 } else { share.size & !(threads_of_line - 1) };
+    let base = if share.rank < threads { share.rank * pair } else { all };
+    let mut before = [0; 2];
     // As many turns for every thread, so that they stay together where lines are stored.
     let mut turn = 0;
     while turn < all {
-        let first = turn + share.rank * halves;
-        let takes = share.rank < threads && first < all;
-        let (mut stored, mut last, mut missed) = (0, 0, false);
-        let mut word = first;
-        // Not unrolled: the arithmetic of every type would be there twice.
-        while word < first + halves && !missed {
-            let (index, place) = (word >> line_shift, word & (line_words - 1));
-            let at = from + (word - index) * 8;
-            let carries = takes && place < line_words - 1 && at < bytes;
-            let mut result = [0; 2];
+        let word = turn + base;
+        let (index, place) = (word >> line_shift, word & (line_words - 1));
+        let at = from + (word - index) * 8;
+        let carries = word < all && place < line_words - 1 && at < bytes;
+        let n = if carries { (bytes - at).min(8) as u32 } else { 0 };
+        let (mut result, mut missed) = ([0; 2], false);
+        // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
+        unsafe {
             if carries {
-                let n = (bytes - at).min(8) as u32;
-                // SAFETY: the caller's contract; `at..at + n` is inside, packets start at `2 * at`, and lines are whole.
-                unsafe {
-                    match folded(src, Here { at, n, word, place: place as u32, bytes: line }, by, patience) {
-                        None => missed = true,
-                        Some(sums) => {
-                            result = sums;
-                            for i in 0..dst.count() {
-                                give(&dst.end(i), at, n, result);
-                            }
-                        }
-                    }
+                match folded(src, Here { at, n, word, place: place as u32, bytes: line }, by, patience) {
+                    None => missed = true,
+                    Some(sums) => result = sums,
                 }
             }
-            (stored, last) = (last, u64::from(result[0]) | u64::from(result[1]) << 32);
-            word += 1;
-        }
-        if line > 0 {
             // Threads of a warp meet before they store a line, so none may leave the others there.
-            if threads > 1 {
+            if line > 0 && threads > 1 {
                 missed = Lane::new().warp_any(missed);
             }
-            if takes && !missed {
-                let with_flag = first & (line_words - 2) == line_words - 2;
-                let mut i = 0;
-                while i < dst.count() {
-                    // SAFETY: the caller's contract; lines are whole.
-                    unsafe { give_line(&dst.end(i), first, [stored, last], with_flag, threads > 1) };
-                    // Not unrolled either: one store in the text is one store.
-                    i = anew(i as u64 + 1) as usize;
+            if missed {
+                return false;
+            }
+            for i in 0..dst.count() {
+                let end = dst.end(i);
+                match end.form {
+                    Form::Plain if carries => store_up_to_8(end.start.add(at), n, result),
+                    Form::Packets { flag } if carries => give_packets(&end, at, n, flag, result),
+                    Form::Lines { flag, .. } if word < all && word & 1 == 1 => {
+                        let last = if place == line_words - 1 { [flag, 0] } else { result };
+                        give_pair(end.start.add((word - 1) * 8), before, last, threads > 1);
+                    }
+                    _ => {}
                 }
             }
         }
-        if missed {
-            return false;
-        }
-        turn += threads * halves;
+        before = result;
+        turn += if line > 0 && turn & 1 == 0 { 1 } else { threads * pair - (pair - 1) };
     }
     true
 }
@@ -131,39 +118,21 @@ unsafe fn folded<'p>(
     }
 }
 
-/// Stores `n` bytes of data at `at` of an end that is no line.
+/// Stores two words of a line. Where threads store it `together`, all of them come to one store, those with the flag too: in two
+/// arms of a branch, the flag could be stored before the data.
 ///
 /// # Safety
-/// As [`words`].
+/// As [`words`]; lines start on a multiple of their size (`End::lines`).
 #[inline(always)]
-unsafe fn give(end: &End, at: usize, n: u32, data: [u32; 2]) {
+unsafe fn give_pair(to: *mut u8, first: [u32; 2], second: [u32; 2], together: bool) {
+    let [first, second] = [first, second].map(|[low, high]| u64::from(low) | u64::from(high) << 32);
     // SAFETY: the caller's contract.
     unsafe {
-        match end.form {
-            Form::Plain => store_up_to_8(end.start.add(at), n, data),
-            Form::Packets { flag } => give_packets(end, at, n, flag, data),
-            Form::Lines { .. } => {}
-        }
-    }
-}
-
-/// Stores two words of an end that is a line, from word `first` on; the last two of a line are one and the flag. Where threads store a
-/// line `together`, all of them come to one store: in two arms of a branch, the flag could be stored before the data.
-///
-/// # Safety
-/// As [`words`].
-#[inline(always)]
-unsafe fn give_line(end: &End, first: usize, [low, high]: [u64; 2], with_flag: bool, together: bool) {
-    let Form::Lines { flag, .. } = end.form else { return };
-    let high = if with_flag { flag.into() } else { high };
-    // SAFETY: the caller's contract; lines start on a multiple of their size (`End::lines`).
-    unsafe {
-        let to = end.start.add(first * 8);
         if together {
-            store_words(to, [low, high]);
+            store_words(to, [first, second]);
         } else {
-            store(to.cast::<u64>(), low);
-            store_release(to.cast::<u64>().add(1), high);
+            store(to.cast::<u64>(), first);
+            store_release(to.cast::<u64>().add(1), second);
         }
     }
 }
