@@ -104,5 +104,6 @@ impl Ctx<'_> {
             }
         }
         self.wake(notify.pe(), word);
+        self.signalled(notify.pe());
     }
 }

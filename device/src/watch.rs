@@ -42,6 +42,8 @@ pub enum Note {
         /// How many, flags included.
         bytes: u64,
     },
+    /// A signal went to this PE.
+    Signalled(u32),
 }
 
 /// Ends its part of the work when it goes.
@@ -74,6 +76,16 @@ impl Ctx<'_> {
             self.lane.machine.note(Note::Moved { from, to, bytes: bytes as u64 });
         }
         let _unseen = (group, from, to, bytes);
+    }
+
+    /// Tells who watches that this thread signalled a PE.
+    #[inline(always)]
+    pub(crate) fn signalled(&self, to: Pe) {
+        #[cfg(not(target_arch = "nvptx64"))]
+        if self.lane.watched {
+            self.lane.machine.note(Note::Signalled(to.raw()));
+        }
+        let _unseen = to;
     }
 }
 

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use congruent_device::{Signal, abi};
+use congruent_device::{Note, Pe, Signal, abi};
 use congruent_heap::Allocator;
-use congruent_transports::Local;
+use congruent_transports::{Local, Transport};
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::shared_memory;
 use crate::trace::Session;
 use crate::tunables::{Key, TextKey, TunableError, Tunables};
-use crate::watch::Watch;
+use crate::watch::{Hold, Watch};
 use crate::{BuildError, World};
 
 /// Describes a world. Made by [`World::builder`].
@@ -33,6 +33,8 @@ pub struct Builder {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Emulation {
     multicast: bool,
+    hold: Option<Hold>,
+    transport: Option<fn(Local) -> Box<dyn Transport>>,
 }
 
 /// The heap is mapped in pages of this size, so that large pages can serve it.
@@ -105,6 +107,22 @@ impl Builder {
     pub fn multicast(mut self, emulated: bool) -> Self {
         self.emulation.multicast = emulated;
         self
+    }
+
+    /// Has kernels call this at each note of theirs, so that a test can hold a PE at a point of a protocol.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hold(mut self, at: fn(Pe, Note)) -> Self {
+        self.emulation.hold = Some(at);
+        self.watch(true)
+    }
+
+    /// Reaches every peer through the proxy, over what this makes of the transport: a late one, in tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn proxied_over(mut self, transport: fn(Local) -> Box<dyn Transport>) -> Self {
+        self.emulation.transport = Some(transport);
+        self.proxied(true)
     }
 
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower.
@@ -208,7 +226,11 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
     // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
-    let transport = unsafe { Local::new(context) };
+    let local = unsafe { Local::new(context) };
+    let transport = match emulation.transport {
+        Some(over) => over(local),
+        None => Box::new(local),
+    };
     let weak = Arc::downgrade(&shared);
     let proxy = Proxy::start(rings, transport, move |error| {
         if let Some(shared) = weak.upgrade() {
@@ -258,7 +280,7 @@ fn machine(
     }
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
     let memory = shared_memory::reserve(control, heap_bytes as usize, heap_max(tunables) as usize)?;
-    let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables)?);
+    let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables, emulation)?);
     Ok(Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)))
 }
 
@@ -270,11 +292,11 @@ fn cores(control: &Control) -> Result<u32, BuildError> {
 }
 
 /// Who hears what kernels do, where the settings ask for a trace or a count of bytes.
-fn watch(control: &Control, tunables: &Tunables) -> Result<Option<Arc<Watch>>, BuildError> {
+fn watch(control: &Control, tunables: &Tunables, emulation: Emulation) -> Result<Option<Arc<Watch>>, BuildError> {
     let first_pe = if control.in_process() { 0 } else { control.pe() };
     let trace = tunables.text(TextKey::Trace).map(|name| Session::join(name, first_pe)).transpose()?;
     let wanted = trace.is_some() || tunables.get(Key::Watch) == 1;
-    Ok(wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace))))
+    Ok(wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace, emulation.hold))))
 }
 
 /// Makes sure that every PE has the settings that shape the heap, the barriers and the choice of algorithms.
@@ -310,7 +332,7 @@ mod tests {
         let windows_with = |multicast, settings: &[(Key, u64)]| {
             let mut tunables = Tunables::default();
             settings.iter().for_each(|&(key, value)| tunables.set(key, value).unwrap());
-            windows(&tunables, Emulation { multicast })
+            windows(&tunables, Emulation { multicast, ..Emulation::default() })
         };
         assert_eq!(windows_with(true, &[]), 1);
         assert_eq!(windows_with(true, &[(Key::NvlsEnable, 1)]), 1);

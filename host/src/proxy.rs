@@ -101,7 +101,7 @@ impl Proxy {
     /// Starts to serve a ring; `failed` hears why it stops before it is told to.
     pub(crate) fn start(
         rings: Rings,
-        transport: impl Transport + 'static,
+        transport: Box<dyn Transport>,
         failed: impl FnOnce(TransportError) + Send + 'static,
     ) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
@@ -140,16 +140,16 @@ impl Drop for Proxy {
     }
 }
 
-struct Server<'r, T> {
+struct Server<'r> {
     rings: &'r Rings,
-    transport: T,
+    transport: Box<dyn Transport>,
     /// Number of the next request.
     next: u64,
     /// For each request started and not yet complete, in order: whether it has a reply, and whether it is done.
     in_flight: VecDeque<(bool, bool)>,
 }
 
-impl<T: Transport> Server<'_, T> {
+impl Server<'_> {
     fn serve(&mut self, orders: &Orders) -> Result<(), TransportError> {
         let mut idle = 0;
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && self.is_behind()) {

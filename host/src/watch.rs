@@ -6,14 +6,18 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use congruent_device::{Mark, Note};
+use congruent_device::{Mark, Note, Pe};
 
 use crate::trace::{self, Event, Session};
+
+/// Called by a kernel of a PE at each of its notes: tests hold a PE at a point of a protocol by returning late.
+pub(crate) type Hold = fn(Pe, Note);
 
 /// Hears the kernels of one PE.
 pub(crate) struct Watch {
     pe: u32,
     trace: Option<Session>,
+    hold: Option<Hold>,
     /// By peer: bytes that this PE wrote to it, and bytes that it read from it.
     moved: Vec<[AtomicU64; 2]>,
 }
@@ -28,8 +32,8 @@ pub struct Traffic {
 }
 
 impl Watch {
-    pub(crate) fn new(pe: u32, npes: u32, trace: Option<Session>) -> Self {
-        Self { pe, trace, moved: (0..npes).map(|_| Default::default()).collect() }
+    pub(crate) fn new(pe: u32, npes: u32, trace: Option<Session>, hold: Option<Hold>) -> Self {
+        Self { pe, trace, hold, moved: (0..npes).map(|_| Default::default()).collect() }
     }
 
     /// Everything moved so far.
@@ -71,7 +75,11 @@ impl BlockWatch {
 
     pub(crate) fn note(&self, note: Note) {
         let Some(watch) = &self.watch else { return };
+        if let Some(hold) = watch.hold {
+            hold(Pe::new(watch.pe), note);
+        }
         match note {
+            Note::Signalled(_) => {}
             Note::Moved { from, to, bytes } => watch.moved(from, to, bytes),
             Note::Begin(mark) => self.open.borrow_mut().push((mark, trace::now_ns())),
             Note::End => {
