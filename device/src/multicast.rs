@@ -22,7 +22,7 @@ pub struct Multicast<'c, T, G = World> {
 }
 
 impl<'c, G: Tag> Team<'c, G> {
-    /// The object on all members at once, or `None` where the team has no multicast.
+    /// The object on all members at once, or `None` where the team has no multicast, or the kernel is compiled for GPUs without.
     ///
     /// # Panics
     /// Where the object is not of this world.
@@ -32,7 +32,7 @@ impl<'c, G: Tag> Team<'c, G> {
         if !sym.fits(self.ctx.abi.heap_bytes) {
             refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
-        (self.view.window() != 0).then_some(Multicast { team: *self, sym })
+        (arch::MULTICAST && self.view.window() != 0).then_some(Multicast { team: *self, sym })
     }
 }
 

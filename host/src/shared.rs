@@ -174,7 +174,7 @@ impl Shared {
     pub(crate) fn look_after_waits(&self) {
         let Machine::Cuda(pe) = &self.machine else { return };
         for lane in pe.lanes() {
-            let failed = match lane.overdue(self.context.deadline_ns) {
+            let failed = match pe.overdue(&lane, self.context.deadline_ns) {
                 Ok(overdue) => {
                     if let Some(fault) = overdue.as_ref().and_then(Fault::from_record) {
                         self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// What the machine cannot do ends the world. Gives the first failure, which is the one that is told.
-    fn machine_failed(&self, error: &CudaError) -> WorldFailure {
+    pub(crate) fn machine_failed(&self, error: &CudaError) -> WorldFailure {
         // A kernel that left a fault ends in order; a trap leaves both, and its record says more.
         self.look_for_fault();
         let failure = WorldFailure::Device { pe: self.pe(), message: error.to_string() };

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent::device::{Group, Semaphore, Sym, kernels};
+use congruent::device::{Group, Semaphore, Signal, Sym, kernels};
 use congruent::{AccessError, Error, Grid, LaunchError, World, WorldFailure};
-use double_support::{declare, ends, entry, on_double};
+use double_support::{borrow_default, declare, ends, entry, on_double};
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
 const NPES: u32 = 3;
@@ -158,6 +158,45 @@ fn a_deadline_in_a_wait_is_a_fault_there_and_an_abort_elsewhere() {
     let _alone = alone();
     for threads in [true, false] {
         let (told, took) = told("a_deadline_in_a_wait_is_a_fault_there_and_an_abort_elsewhere", threads);
+        let (kind, text) = &told[&UNLUCKY];
+        assert_eq!(kind, "Fault", "{text}");
+        for part in ["PE 1, block 0, thread 0 waited 1", "to reach 7; it is 0", "PE 2 was to notify it"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_others(&told, "Aborted", "PE 1 gave up: PE 1, block 0");
+        assert!(took >= DEADLINE && took < DEADLINE + LOADED, "{took:?}");
+    }
+}
+
+/// A stream of somebody else's, the default one, waits for what never comes: the host can do all else meanwhile, and hears of it.
+fn default_stream_waits_in_vain(world: &mut World) -> Result<WorldFailure, Error> {
+    let (flag, numbers, stream) = (world.alloc::<Signal>(1)?, world.alloc::<u64>(9)?, world.stream()?);
+    world.barrier()?;
+    if world.pe().raw() != UNLUCKY {
+        world.launch(&stream, until_aborted, Grid::one(32), ())?;
+        return Ok(world.synchronize(&stream).unwrap_err());
+    }
+    let borrowed = borrow_default(world)?;
+    let next = world.rank(UNLUCKY + 1)?;
+    world.wait_at_least(&borrowed, flag.view().from_rank(next), 7)?;
+    numbers.write(0, &[3; 9])?;
+    let mut found = [0; 9];
+    numbers.read(0, &mut found)?;
+    assert_eq!(found, [3; 9]);
+    let told = world.synchronize(&borrowed).unwrap_err();
+    assert!(borrowed.is_idle(), "the stream waits still");
+    Ok(told)
+}
+
+#[test]
+fn a_wait_on_the_default_stream_meets_its_deadline() {
+    const TEST: &str = "a_wait_on_the_default_stream_meets_its_deadline";
+    if is_pe() {
+        return run(default_stream_waits_in_vain);
+    }
+    let _alone = alone();
+    for threads in [true, false] {
+        let (told, took) = told(TEST, threads);
         let (kind, text) = &told[&UNLUCKY];
         assert_eq!(kind, "Fault", "{text}");
         for part in ["PE 1, block 0, thread 0 waited 1", "to reach 7; it is 0", "PE 2 was to notify it"] {

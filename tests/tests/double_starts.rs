@@ -199,6 +199,31 @@ fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
     }
 }
 
+/// Processes on one device run one after the other there, unless an MPS serves it.
+#[test]
+fn processes_that_share_a_device_without_mps_say_that_they_take_turns() {
+    const TEST: &str = "processes_that_share_a_device_without_mps_say_that_they_take_turns";
+    if is_pe() {
+        let machine = World::builder().run(NPES as usize, |world| {
+            world.barrier()?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINE {}", machine.unwrap()[0]));
+    }
+    for (settings, turns) in [("", true), ("mps=1", false), ("devices=2", false)] {
+        let port = Port::reserve();
+        let mut pes = job(TEST, EVERYTHING, "", &port);
+        pes.iter_mut().for_each(|pe| _ = pe.env("CONGRUENT_DOUBLE", settings));
+        for end in ends(pes, PATIENCE) {
+            let machine = end.said.lines().find_map(|line| line.strip_prefix("MACHINE ")).map(str::to_owned);
+            let machine = machine.unwrap_or_else(|| panic!("{end:?}"));
+            assert_eq!(machine.contains("2 PEs that take turns, as no MPS runs"), turns, "{settings}: {machine}");
+        }
+    }
+    let threads = ends(vec![again(TEST, EVERYTHING, "")], PATIENCE).remove(0);
+    assert!(threads.said.contains("shared by 2 PEs\n"), "{threads:?}");
+}
+
 /// Blocks that wait for each other have to fit, those of all PEs on a device together.
 #[test]
 fn a_grid_that_does_not_fit_is_not_launched() {

@@ -50,7 +50,7 @@ fn the_kernels_compile_to_ptx() {
     let kernels = folder.join("my-kernels");
     // As `congruent-build build`, for one generation only, and with intermediate files where they stay.
     let tool = ["run", "--quiet", "--package", "congruent-build", "--target-dir"].map(OsStr::new);
-    let build = ["--", "build", "--target", "sm_90:ptx84", "--manifest-path"].map(OsStr::new);
+    let build = ["--", "build", "--target", "sm_90:ptx82", "--manifest-path"].map(OsStr::new);
     let (own, device) = (target(), target().join("newcomer-ptx"));
     let rest = [kernels.as_os_str(), OsStr::new("--target-dir"), device.as_os_str()];
     cargo(repository(), &[&tool[..], &[own.as_os_str()], &build[..], &rest[..]].concat());

@@ -25,7 +25,8 @@ begin_mps() {
     if ! command -v nvidia-cuda-mps-control >/dev/null; then
         cannot MPS "no nvidia-cuda-mps-control: PEs that are processes take turns on the GPU"
     elif step "start MPS" 20 env "${folders[@]}" nvidia-cuda-mps-control -d; then
-        SHARED=("${folders[@]}")
+        # MPS has some 96 queues for all processes on a GPU, which are 8 here at most.
+        SHARED=("${folders[@]}" CUDA_DEVICE_MAX_CONNECTIONS=12)
     fi
 }
 

@@ -12,7 +12,7 @@
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
 //! | `copy`, `fill`, `fold`, `fold_chosen` | bulk accesses by a group; bytes may tear, memory may not |
-//! | `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | stores to all members of a team, reductions over them |
+//! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `anew` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |

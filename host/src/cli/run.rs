@@ -301,10 +301,12 @@ fn pid(child: &Child) -> Result<Pid, RunError> {
 }
 
 /// What the CUDA driver is told unless the user tells it something else. Streams that share a hardware queue would wait for each
-/// other, and 8 queues, the default, are few. Kernels that are loaded at their first launch may have to wait for those of other
-/// PEs.
-const DRIVER_VARIABLES: [(&str, &str); 2] = [(connections::VARIABLE, "32"), ("CUDA_MODULE_LOADING", "EAGER")];
-const _: () = assert!(connections::MOST == 32);
+/// other, and 8 queues, the default, are few; under MPS there are so many for all PEs that share a GPU, which may be all of the job.
+/// Kernels that are loaded at their first launch may have to wait for those of other PEs.
+fn driver_variables(npes: u32, mps: bool) -> [(&'static str, String); 2] {
+    let queues = connections::advised(npes, mps);
+    [(connections::VARIABLE, queues.to_string()), ("CUDA_MODULE_LOADING", "EAGER".to_owned())]
+}
 
 /// The command of one PE: with the job's place in its environment, in a process group of its own, and bound to die with
 /// this thread.
@@ -316,7 +318,7 @@ fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
         command.env_remove(name);
     }
     command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
-    for (variable, value) in DRIVER_VARIABLES {
+    for (variable, value) in driver_variables(args.npes, connections::mps_listens()) {
         if std::env::var_os(variable).is_none() {
             command.env(variable, value);
         }

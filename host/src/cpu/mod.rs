@@ -6,7 +6,7 @@
 
 mod cores;
 mod fibers;
-pub(crate) mod nap;
+mod nap;
 mod pe;
 mod solo;
 mod stream;

@@ -1,12 +1,12 @@
 //! The driver's calls that this crate makes by itself. One that the driver lacks is an error where it is used.
 
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, CUstream};
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
-use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
+use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUstreamCaptureMode};
 use libloading::Library;
 
 use super::driver::Driver;
@@ -71,7 +71,6 @@ calls! {
     stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
-    memset_d8 = cuMemsetD8_v2 since (3, 2) (address: CUdeviceptr, value: c_uchar, bytes: usize);
 
     mem_address_reserve = cuMemAddressReserve since (10, 2)
         (address: *mut CUdeviceptr, bytes: usize, alignment: usize, wish: CUdeviceptr, flags: c_ulonglong);
@@ -115,6 +114,8 @@ calls! {
          values: *mut *mut c_void);
     func_load = cuFuncLoad since (12, 4) (function: CUfunction);
 
+    thread_exchange_stream_capture_mode = cuThreadExchangeStreamCaptureMode since (10, 1)
+        (mode: *mut CUstreamCaptureMode);
     stream_get_ctx = cuStreamGetCtx since (9, 2) (stream: CUstream, context: *mut CUcontext);
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);

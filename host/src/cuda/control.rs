@@ -9,7 +9,14 @@ use cudarc::driver::{result, sys};
 use super::{CudaError, Device};
 
 /// Pinned host memory, mapped for every context of the process.
-pub(super) struct ControlBlock(NonNull<abi::Control>);
+pub(super) struct ControlBlock(NonNull<Pinned>);
+
+#[repr(C)]
+struct Pinned {
+    control: abi::Control,
+    /// Where the monitor copies a word of the heap to.
+    word: u64,
+}
 
 // SAFETY: host threads access the block through atomics, and its record only after its state says it is complete (see
 // `Shared::fault`).
@@ -23,9 +30,9 @@ impl ControlBlock {
         device.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: it only allocates; the memory is freed once, on drop.
-        let memory = unsafe { result::malloc_host(size_of::<abi::Control>(), flags) };
+        let memory = unsafe { result::malloc_host(size_of::<Pinned>(), flags) };
         let memory = memory.map_err(CudaError::of("cuMemHostAlloc"))?;
-        let block = NonNull::new(memory.cast::<abi::Control>()).map(Self);
+        let block = NonNull::new(memory.cast::<Pinned>()).map(Self);
         let lacks = || CudaError::Unsupported { what: "pinned host memory", device: device.properties.name.clone() };
         let block = block.ok_or_else(lacks)?;
         // SAFETY: the memory is as large, aligned to a page, and this thread's alone; zero bytes are valid integers.
@@ -36,7 +43,13 @@ impl ControlBlock {
     /// Where it is, for host and kernels alike: with unified addressing, which every GPU of compute capability 2.0 and later has,
     /// mapped host memory has one address (CUDA C++ Programming Guide, "Unified Virtual Address Space").
     pub(super) fn as_ptr(&self) -> *mut abi::Control {
-        self.0.as_ptr()
+        self.0.as_ptr().cast()
+    }
+
+    /// A word for the monitor alone.
+    pub(super) fn word(&self) -> *mut u64 {
+        // SAFETY: the field is inside the block, which lives as long as this.
+        unsafe { &raw mut (*self.0.as_ptr()).word }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The devices, and which of them a PE computes on.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstream, CUuuid};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
 use super::agree::gather;
+use super::connections::mps_listens;
 use super::driver::Driver;
 use super::error::CudaError;
 use super::travel::Travel;
@@ -40,6 +41,8 @@ pub(crate) struct Properties {
     pub(crate) rdma: bool,
     /// Whether all blocks of a launch can be promised to run at once.
     pub(crate) cooperative: bool,
+    /// Whether an MPS lets processes run on it at once.
+    pub(crate) mps: bool,
 }
 
 impl Properties {
@@ -90,6 +93,8 @@ impl Properties {
             multicast: can(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
             rdma: can(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
             cooperative: can(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH),
+            // Drivers before CUDA 12.3 do not know the attribute.
+            mps: number(Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).map_or_else(|_| mps_listens(), |value| value != 0),
         })
     }
 
@@ -107,9 +112,56 @@ impl Properties {
 pub(super) struct Context {
     driver: &'static Driver,
     primary: Arc<CudaContext>,
+    /// A stream that nobody else knows, for what the host itself copies and fills. The legacy stream, which calls without a
+    /// stream take, waits for every blocking stream (CUDA Driver API, "Stream synchronization behavior"): for a borrowed one, and
+    /// so for whatever that waits for.
+    aside: Arc<CudaStream>,
 }
 
 impl Context {
+    fn new(driver: &'static Driver, ordinal: usize) -> Result<Self, CudaError> {
+        let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
+        // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
+        // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
+        unsafe { primary.disable_event_tracking() };
+        let aside = Self::aside_of(&primary)?;
+        Ok(Self { driver, primary, aside })
+    }
+
+    /// One for all PEs of the process on the device: each stream takes a hardware queue.
+    fn aside_of(primary: &Arc<CudaContext>) -> Result<Arc<CudaStream>, CudaError> {
+        static ALL: Mutex<Vec<Weak<CudaStream>>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = all.iter().filter_map(Weak::upgrade);
+        if let Some(known) = known.find(|stream| stream.context().cu_ctx() == primary.cu_ctx()) {
+            return Ok(known);
+        }
+        let made = primary.new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        all.retain(|stream| stream.strong_count() > 0);
+        all.push(Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// Does what `put` puts on the host's own stream, and waits for it: copies and fills, which wait for nothing themselves.
+    pub(super) fn now(
+        &self,
+        call: &'static str,
+        put: impl FnOnce(CUstream) -> Result<(), DriverError>,
+    ) -> Result<(), CudaError> {
+        let (driver, stream) = (self.enter()?, self.aside());
+        put(stream).map_err(CudaError::of(call))?;
+        // SAFETY: the stream lives as long as this, and is of the context that this thread has.
+        let wait = || unsafe { driver.stream_synchronize(stream) };
+        // An error may be another call's, and the caller takes the memory back: nothing may go on there. A context that is lost
+        // gives it twice, and does nothing more.
+        wait().inspect_err(|_| _ = wait())
+    }
+
+    /// The host's own stream.
+    pub(super) fn aside(&self) -> CUstream {
+        self.aside.cu_stream()
+    }
+
     /// The driver, whether or not this thread has a context.
     pub(super) fn driver(&self) -> &'static Driver {
         self.driver
@@ -165,8 +217,7 @@ impl Device {
         if let Some(what) = properties.lacks() {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
-        let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
-        let context = Context { driver, primary };
+        let context = Context::new(driver, ordinal)?;
         Ok(Self { properties, context, uuids: Vec::new(), visible, travel: Travel::default() })
     }
 
@@ -277,6 +328,7 @@ mod tests {
             multicast: false,
             rdma: false,
             cooperative: true,
+            mps: false,
         };
         assert_eq!(device.lacks(), None);
         device.virtual_memory = false;

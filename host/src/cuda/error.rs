@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use cudarc::driver::{DriverError, sys};
 
-use super::connections::MOST as MOST_CONNECTIONS;
 use crate::bootstrap::ControlError;
 
 /// Why the CUDA machine cannot do something.
@@ -254,15 +253,17 @@ pub enum CudaError {
     },
     /// More streams on one device than its hardware queues.
     #[error(
-        "{streams} streams of this process on one device share {connections} hardware queues, and two in one queue can wait for \
-         each other for ever: set CUDA_DEVICE_MAX_CONNECTIONS={MOST_CONNECTIONS} before the program starts, make fewer streams, \
-         or make the PEs processes"
+        "{streams} streams of this process on one device, one of them the library's own, share {connections} hardware queues, and \
+         two in one queue can wait for each other for ever: set CUDA_DEVICE_MAX_CONNECTIONS={advised} before the program starts, \
+         make fewer streams, or make the PEs processes"
     )]
     TooManyStreams {
-        /// The streams, the one that was asked for included.
+        /// The streams, the one that was asked for and the library's own included.
         streams: usize,
         /// The queues.
         connections: usize,
+        /// What `CUDA_DEVICE_MAX_CONNECTIONS` can be for as many PEs on the device.
+        advised: usize,
     },
     /// It failed on another PE.
     #[error("PE {pe}: {message}")]

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
+use cudarc::driver::result;
 use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType, CUmemGenericAllocationHandle,
@@ -234,13 +235,9 @@ impl Mapped {
 
     /// Writes zeros; they are there when this returns.
     pub(super) fn zero(&self) -> Result<(), CudaError> {
-        let driver = self.allocation.context.enter()?;
+        let (at, bytes) = (self.address, self.bytes);
         // SAFETY: the range is this mapping's own, and nobody else knows it yet.
-        unsafe { driver.memset_d8(self.address, 0, self.bytes) }?;
-        // The call before may return before the device is done (CUDA Driver API, "API synchronization behavior"). To wait for the
-        // whole context would be to wait for other PEs' kernels, which may wait for this PE.
-        // SAFETY: the null stream of the context that this thread has.
-        unsafe { driver.stream_synchronize(ptr::null_mut()) }
+        self.allocation.context.now("cuMemsetD8Async", |on| unsafe { result::memset_d8_async(at, 0, bytes, on) })
     }
 
     pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {

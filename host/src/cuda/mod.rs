@@ -66,6 +66,8 @@ pub(crate) struct CudaPe {
     multicast_forced: bool,
     heap: ManuallyDrop<CudaHeap>,
     control: ManuallyDrop<ControlBlock>,
+    /// Whether other processes have the device too, each for a slice of time.
+    take_turns: bool,
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
     abandoned: AtomicBool,
     /// Those that are still there: the world is idle when they all are.
@@ -92,9 +94,6 @@ impl CudaPe {
         let driver = agree(control, Driver::get().and_then(|driver| read().map(|()| driver)))?;
         let ordinal = tunables.text(TextKey::Device).and_then(|ordinal| ordinal.parse().ok());
         let device = Device::choose(driver, control, ordinal)?;
-        // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
-        // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
-        unsafe { device.context().disable_event_tracking() };
         let wish = tunables.get(Key::NvlsEnable);
         let step = match wish {
             0 => Err("CONGRUENT_NVLS_ENABLE is 0".to_owned()),
@@ -112,8 +111,18 @@ impl CudaPe {
         let (bytes, beyond) = (heap.part_bytes(), heap.bytes_used());
         let multicast = windows.as_ref().err().map_or("yes", String::as_str);
         tracing::info!(pe = control.pe(), bytes, beyond, multicast, "heap on {}", device.properties.name);
+        let (name, pes) = (&device.properties.name, device.sharing());
+        let take_turns = pes > 1 && !control.in_process() && !device.properties.mps;
+        if take_turns {
+            tracing::warn!(
+                pe = control.pe(),
+                "{pes} PEs are processes on {name} and take turns there, so that whatever one waits for of another takes \
+                 milliseconds: start MPS by `nvidia-cuda-mps-control -d`, or make them threads of one process"
+            );
+        }
         let device = Arc::new(device);
         Ok(Self {
+            take_turns,
             windows: ManuallyDrop::new(windows),
             multicast_forced: wish == 1,
             pe: control.pe(),
@@ -129,7 +138,8 @@ impl CudaPe {
     /// What it is, in a few words.
     pub(crate) fn describe(&self) -> String {
         let (name, pes) = (&self.device.properties.name, self.device.sharing());
-        format!("cuda, {name}{}", if pes > 1 { format!(", shared by {pes} PEs") } else { String::new() })
+        let how = if self.take_turns { " that take turns, as no MPS runs" } else { "" };
+        format!("cuda, {name}{}", if pes > 1 { format!(", shared by {pes} PEs{how}") } else { String::new() })
     }
 
     pub(crate) fn heap(&self) -> &CudaHeap {
@@ -230,32 +240,23 @@ impl CudaPe {
 
     /// Copies bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), CudaError> {
-        self.device.bind()?;
-        // SAFETY: the range is on this PE's heap, which is mapped, and as long as `out`.
-        let copied = unsafe { result::memcpy_dtoh_sync(out, self.at(offset)) };
-        copied.map_err(CudaError::of("cuMemcpyDtoH"))
+        let from = self.at(offset);
+        // SAFETY: the range is on this PE's heap, which is mapped, and as long as `out`, which is borrowed until the copy is done.
+        self.device.keeper().now("cuMemcpyDtoHAsync", |on| unsafe { result::memcpy_dtoh_async(out, from, on) })
     }
 
     /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        self.device.bind()?;
-        // SAFETY: the range is on this PE's heap, which is mapped, and as long as `bytes`.
-        let copied = unsafe { result::memcpy_htod_sync(self.at(offset), bytes) };
-        copied.map_err(CudaError::of("cuMemcpyHtoD"))
+        let to = self.at(offset);
+        // SAFETY: the range is on this PE's heap, which is mapped, and as long as `bytes`, which is borrowed until the copy is done.
+        self.device.keeper().now("cuMemcpyHtoDAsync", |on| unsafe { result::memcpy_htod_async(to, bytes, on) })
     }
 
     /// Zeroes bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn zero(&self, offset: u64, bytes: usize) -> Result<(), CudaError> {
-        self.device.bind()?;
+        let at = self.at(offset);
         // SAFETY: the range is on this PE's heap, which is mapped.
-        let zeroed = unsafe { result::memset_d8_sync(self.at(offset), 0, bytes) };
-        // A memset returns before it is done (CUDA Driver API, "API synchronization behavior"), and what comes next may be on
-        // another stream.
-        let done = zeroed.and_then(|()| {
-            // SAFETY: the null stream of the context that is bound.
-            unsafe { result::stream::synchronize(result::stream::null()) }
-        });
-        done.map_err(CudaError::of("cuMemsetD8"))
+        self.device.keeper().now("cuMemsetD8Async", |on| unsafe { result::memset_d8_async(at, 0, bytes, on) })
     }
 
     fn at(&self, offset: u64) -> u64 {

@@ -55,6 +55,39 @@ unsafe impl Sync for Loaded {}
 /// Bytes of the compiler's messages.
 const LOG: usize = 8192;
 
+/// From this architecture on, kernels have multicast (`device/src/arch/nvptx/multimem.rs`).
+const MULTIMEM: u32 = 90;
+
+/// Why kernels of a module have no multicast on this device, or nothing if they have: it depends on the image that the driver takes.
+/// That is asked with the head of each image, so that nothing is compiled for the answer.
+pub(super) fn lacks_multimem(device: &Device, module: &'static Module) -> Result<Option<String>, CudaError> {
+    for (arch, text) in images(module, device.properties.compute)? {
+        let raw = match compile(device, module.name, arch, &head(text)) {
+            Err(CudaError::PtxTooNew { .. }) => continue,
+            compiled => compiled?,
+        };
+        // SAFETY: it was just loaded, and nobody has a function of it.
+        unsafe { result::module::unload(raw) }.map_err(CudaError::of("cuModuleUnload"))?;
+        let version = device.driver().version();
+        let old = number(arch).is_none_or(|arch| arch < MULTIMEM);
+        return Ok(old.then(|| {
+            let name = module.name;
+            format!(
+                "the driver, for CUDA {version}, takes no newer PTX of {name} than that for {arch}, which has no multicast: \
+                 install a newer driver"
+            )
+        }));
+    }
+    Err(no_image(module, device.properties.compute))
+}
+
+/// PTX of the same version and for the same architecture, with nothing in it.
+fn head(text: &str) -> String {
+    let lines =
+        text.lines().filter(|line| [".version", ".target", ".address_size"].iter().any(|word| line.starts_with(word)));
+    lines.flat_map(|line| [line, "\n"]).chain([".visible .entry congruent_nothing() { ret; }\n"]).collect()
+}
+
 impl Entry {
     pub(crate) const fn of<K: Kernel>() -> Self {
         Self { name: K::NAME, module: K::MODULE, body: native::body::<K>, arguments: K::Args::SIZES }
@@ -144,51 +177,19 @@ impl Loaded {
     fn load(device: &Device, module: &'static Module) -> Result<Self, CudaError> {
         let mut newest = None;
         for (arch, text) in images(module, device.properties.compute)? {
-            match Self::load_image(device, module, arch, text) {
+            match compile(device, module.name, arch, text) {
                 Err(error @ CudaError::PtxTooNew { .. }) => {
                     tracing::debug!("{error}; an older image is tried");
                     newest.get_or_insert(error);
                 }
-                loaded => return loaded,
+                compiled => {
+                    let context = device.keeper().clone();
+                    let (raw, functions) = (compiled?, Mutex::default());
+                    return Ok(Self { name: module.name, text, raw, context, functions });
+                }
             }
         }
         Err(newest.unwrap_or_else(|| no_image(module, device.properties.compute)))
-    }
-
-    fn load_image(
-        device: &Device,
-        module: &'static Module,
-        arch: &'static str,
-        text: &'static str,
-    ) -> Result<Self, CudaError> {
-        let ptx = CString::new(text).map_err(|_| CudaError::BadPtx {
-            module: module.name,
-            arch,
-            log: "a null byte".into(),
-        })?;
-        device.bind()?;
-        let mut log = [0_u8; LOG];
-        let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver takes numbers where it wants numbers, in the room of a pointer (CUDA Driver API, cuModuleLoadDataEx).
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG)];
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: `ptx` ends with a null; there are as many options as values, of the kinds that they say; the log has as many
-        // bytes as its size says.
-        let loaded = unsafe {
-            let (count, options) = (options.len() as u32, options.as_mut_ptr());
-            Driver::get()?.module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
-        };
-        loaded.map_err(|error| {
-            let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
-            match said {
-                _ if error.is(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => {
-                    CudaError::PtxTooNew { module: module.name, arch, log: said.unwrap_or_default() }
-                }
-                Ok(log) if !log.is_empty() => CudaError::BadPtx { module: module.name, arch, log },
-                _ => error,
-            }
-        })?;
-        Ok(Self { name: module.name, text, raw, context: device.keeper().clone(), functions: Mutex::default() })
     }
 
     /// The function and the most threads of its blocks.
@@ -225,6 +226,34 @@ impl Drop for Loaded {
             let _unloaded_or_gone_with_the_context = unsafe { result::module::unload(self.raw) };
         }
     }
+}
+
+/// An image as the driver has it.
+fn compile(device: &Device, module: &'static str, arch: &'static str, text: &str) -> Result<sys::CUmodule, CudaError> {
+    let ptx = CString::new(text).map_err(|_| CudaError::BadPtx { module, arch, log: "a null byte".into() })?;
+    device.bind()?;
+    let mut log = [0_u8; LOG];
+    let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The driver takes numbers where it wants numbers, in the room of a pointer (CUDA Driver API, cuModuleLoadDataEx).
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG)];
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: `ptx` ends with a null; there are as many options as values, of the kinds that they say; the log has as many
+    // bytes as its size says.
+    let loaded = unsafe {
+        let (count, options) = (options.len() as u32, options.as_mut_ptr());
+        Driver::get()?.module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
+    };
+    loaded.map_err(|error| {
+        let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
+        match said {
+            _ if error.is(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => {
+                CudaError::PtxTooNew { module, arch, log: said.unwrap_or_default() }
+            }
+            Ok(log) if !log.is_empty() => CudaError::BadPtx { module, arch, log },
+            _ => error,
+        }
+    })?;
+    Ok(raw)
 }
 
 /// The images that the GPU can run, the newest first; at least one.

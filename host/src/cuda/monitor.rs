@@ -6,16 +6,30 @@ use std::sync::Arc;
 use std::thread::{self, Builder};
 use std::time::Duration;
 
+use cudarc::driver::sys::CUstreamCaptureMode;
+
+use super::{CudaError, Driver};
 use crate::shared::Shared;
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(1);
+
+/// Lets this thread ask for anything while another one captures a stream. Otherwise a question about an event would end a capture
+/// that is for all threads, which is the default of other libraries' (CUDA Driver API, cuThreadExchangeStreamCaptureMode).
+fn relax() -> Result<(), CudaError> {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the place for the mode is there.
+    unsafe { Driver::get()?.thread_exchange_stream_capture_mode(&raw mut mode) }
+}
 
 /// Starts to look after a world, until it is gone.
 pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     let weak = Arc::downgrade(shared);
     let name = format!("pe{} monitor", shared.pe());
     let looks = move || {
+        if let (Err(error), Some(shared)) = (relax(), weak.upgrade()) {
+            shared.machine_failed(&error);
+        }
         while let Some(shared) = weak.upgrade() {
             shared.look_for_fault();
             shared.look_after_waits();

@@ -13,6 +13,7 @@ use super::device::Device;
 use super::error::CudaError;
 use super::heap::CudaHeap;
 use super::memory::{Allocation, Chunk, Mapped, Range};
+use super::module::lacks_multimem;
 use super::travel::{Parcel, Travel};
 use crate::bootstrap::Control;
 
@@ -81,6 +82,10 @@ fn granularity(device: &Device, npes: u32, heap_max: u64) -> Result<u64, String>
     }
     if device.travel() == Travel::Nowhere {
         return Err(format!("{name} and the other PEs' devices have no way in common to hand multicast objects over"));
+    }
+    // Windows promise multicast to the fixed kernels, so there are none where those come without.
+    if let Some(lacks) = lacks_multimem(device, &congruent_kernels::PTX).map_err(|error| error.to_string())? {
+        return Err(lacks);
     }
     let driver = device.keeper().enter().map_err(|error| error.to_string())?;
     let (mut bytes, properties) = (0, properties(device, heap_max as usize, npes));

@@ -1,16 +1,20 @@
 //! Words that a stream waits for. The driver's wait has no deadline and hears of no failure, so the host looks after it: once the
 //! stream has come to it, it may take as long as a wait in a kernel may.
+//!
+//! The monitor, which looks, never waits itself: it asks events, and what it reads and writes goes over the host's own stream,
+//! which no wait is on. A borrowed stream may be the legacy stream, behind which a copy without a stream would queue.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
-use cudarc::driver::sys::{CUevent_flags, CUstreamWaitValue_flags};
-use cudarc::driver::{CudaEvent, result};
+use cudarc::driver::sys::{CUevent_flags, CUstream, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
+use cudarc::driver::{CudaEvent, result, sys};
 
-use super::CudaError;
 use super::lane::Lane;
+use super::{CudaError, CudaPe};
 
 /// A signal word of this PE's heap, and the value that it is to reach.
 #[derive(Clone, Copy)]
@@ -33,9 +37,15 @@ struct Waiting {
     word: Word,
     /// Complete when the stream has come to the wait.
     come: CudaEvent,
+    /// Complete when the wait is over. Not there before it is recorded, as an event without a record counts as complete.
+    gone: Arc<OnceLock<CudaEvent>>,
     /// When that was seen.
     since: Option<Instant>,
 }
+
+/// How long the word of a wait that is overdue may take to be read: a microsecond, unless the device does nothing any more.
+const READ: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_micros(50);
 
 impl Waits {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
@@ -47,80 +57,118 @@ impl Lane {
     /// Makes the stream wait until a word is at least a value, by the distance between them: counts may wrap around.
     pub(super) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
         self.device.bind()?;
-        let event = self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING));
-        let come = event.map_err(CudaError::of("cuEventCreate"))?;
-        // SAFETY: the event was just made, and the stream is the lane's; both are of one context.
-        let recorded = unsafe { result::event::record(come.cu_event(), self.raw()) };
-        recorded.map_err(CudaError::of("cuEventRecord"))?;
-        // Known before it is asked for, so that no wait goes on that nobody looks after.
-        self.waits.lock().push_back(Waiting { word, come, since: None });
+        let (come, over, gone) = (self.event()?, self.event()?, Arc::new(OnceLock::new()));
+        record(&come, self.raw())?;
+        // Known before it is asked for, so that no wait goes on that nobody looks after. Not under the lock: a full stream takes
+        // nothing more until it has gone on, for which the monitor may have to end a wait.
+        self.waits.lock().push_back(Waiting { word, come, gone: Arc::clone(&gone), since: None });
         let asked = self.put(|stream| {
             let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
             // SAFETY: the word is on this PE's heap, as the caller checked, and aligned; the heap stays mapped until the stream is
             // idle.
-            unsafe { self.device.driver().stream_wait_value_64(stream, word.address, word.value, flags) }
+            unsafe { self.device.driver().stream_wait_value_64(stream, word.address, word.value, flags) }?;
+            // Without its mark it would be taken to go on for ever.
+            record(&over, stream).inspect_err(|_| _ = self.let_go(word))
         });
-        if asked.is_err() {
-            self.waits.lock().pop_back();
+        match asked {
+            Ok(()) => _ = gone.set(over),
+            Err(_) => self.waits.lock().retain(|waiting| !Arc::ptr_eq(&waiting.gone, &gone)),
         }
         asked
-    }
-
-    /// The record of a wait that has taken longer than `limit_ns`, if there is one.
-    pub(crate) fn overdue(&self, limit_ns: u64) -> Result<Option<FaultRecord>, CudaError> {
-        let mut waits = self.waits.lock();
-        while let Some(first) = waits.front_mut() {
-            self.device.bind()?;
-            let since = match first.since {
-                Some(since) => since,
-                None if first.come.try_is_complete().map_err(CudaError::of("cuEventQuery"))? => {
-                    *first.since.insert(Instant::now())
-                }
-                None => return Ok(None),
-            };
-            let Word { address, offset, pe, peer, value } = first.word;
-            let seen = self.read(address)?;
-            // As the driver compares.
-            if seen.wrapping_sub(value) as i64 >= 0 {
-                waits.pop_front();
-                continue;
-            }
-            let waited = since.elapsed();
-            let record = FaultRecord {
-                kind: FaultKind::Timeout as u32,
-                pe,
-                block: 0,
-                thread: 0,
-                peer: peer.unwrap_or(NO_PE),
-                part: 0,
-                offset,
-                expected: value,
-                seen,
-                waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
-            };
-            return Ok((waited >= Duration::from_nanos(limit_ns)).then_some(record));
-        }
-        Ok(None)
     }
 
     /// Ends every wait of a world that has failed, by giving the words what is waited for. What they say is nobody's any more.
     pub(crate) fn release(&self) -> Result<(), CudaError> {
         let mut waits = self.waits.lock();
         while let Some(Waiting { word, .. }) = waits.front() {
-            self.device.bind()?;
-            // SAFETY: the word is on this PE's heap, which stays mapped until the stream is idle.
-            let written = unsafe { result::memcpy_htod_sync(word.address, &[word.value]) };
-            written.map_err(CudaError::of("cuMemcpyHtoD"))?;
+            self.let_go(*word)?;
             waits.pop_front();
         }
         Ok(())
     }
 
-    fn read(&self, address: u64) -> Result<u64, CudaError> {
-        let mut value = [0_u64];
-        // SAFETY: the word is on this PE's heap, which stays mapped until the stream is idle.
-        let read = unsafe { result::memcpy_dtoh_sync(&mut value, address) };
-        read.map_err(CudaError::of("cuMemcpyDtoH"))?;
-        Ok(value[0])
+    /// The first wait that has taken longer than `limit`, and how long.
+    fn overdue(&self, limit: Duration) -> Result<Option<(Word, Duration)>, CudaError> {
+        let mut waits = self.waits.lock();
+        while let Some(first) = waits.front_mut() {
+            self.device.bind()?;
+            if first.gone.get().map_or(Ok(false), is_complete)? {
+                waits.pop_front();
+                continue;
+            }
+            let since = match first.since {
+                Some(since) => since,
+                None if is_complete(&first.come)? => *first.since.insert(Instant::now()),
+                None => return Ok(None),
+            };
+            let waited = since.elapsed();
+            return Ok((waited >= limit).then_some((first.word, waited)));
+        }
+        Ok(None)
     }
+
+    /// Lets a stream go on that waits for this word.
+    fn let_go(&self, word: Word) -> Result<(), CudaError> {
+        let context = self.device.keeper();
+        let (driver, flags) = (context.enter()?, CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32);
+        // SAFETY: the word is on this PE's heap, which stays mapped until the stream is idle.
+        unsafe { driver.stream_write_value_64(context.aside(), word.address, word.value, flags) }
+    }
+
+    fn event(&self) -> Result<CudaEvent, CudaError> {
+        let event = self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING));
+        event.map_err(CudaError::of("cuEventCreate"))
+    }
+}
+
+impl CudaPe {
+    /// The record of a wait of one of this PE's streams that has taken longer than `limit_ns`, if there is one.
+    pub(crate) fn overdue(&self, lane: &Lane, limit_ns: u64) -> Result<Option<FaultRecord>, CudaError> {
+        let Some((word, waited)) = lane.overdue(Duration::from_nanos(limit_ns))? else { return Ok(None) };
+        let Word { address, offset, pe, peer, value } = word;
+        let seen = self.look_at(lane, address)?.unwrap_or_else(|| {
+            tracing::warn!(pe, "the device does not copy any more: what the word at {offset:#x} is, is not known");
+            0
+        });
+        Ok(Some(FaultRecord {
+            kind: FaultKind::Timeout as u32,
+            pe,
+            block: 0,
+            thread: 0,
+            peer: peer.unwrap_or(NO_PE),
+            part: 0,
+            offset,
+            expected: value,
+            seen,
+            waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
+        }))
+    }
+
+    /// What a word of this PE's heap is, if the device tells in time. The monitor asks, and nobody else.
+    fn look_at(&self, lane: &Lane, address: u64) -> Result<Option<u64>, CudaError> {
+        let (aside, read, word) = (self.device.keeper().aside(), lane.event()?, self.control.word());
+        // SAFETY: the word is on this PE's heap, which is mapped. The pinned word lives as long as the machine, whatever happens to
+        // the copy, and nobody reads it before the copy is done.
+        let asked = unsafe { sys::cuMemcpyDtoHAsync_v2(word.cast(), address, size_of::<u64>(), aside) };
+        asked.result().map_err(CudaError::of("cuMemcpyDtoHAsync"))?;
+        record(&read, aside)?;
+        let began = Instant::now();
+        while !is_complete(&read)? {
+            if began.elapsed() > READ {
+                return Ok(None);
+            }
+            thread::sleep(PAUSE);
+        }
+        // SAFETY: the copy is done, and this thread alone asks for copies to there.
+        Ok(Some(unsafe { word.read() }))
+    }
+}
+
+fn record(event: &CudaEvent, stream: CUstream) -> Result<(), CudaError> {
+    // SAFETY: event and stream live, and are of one context.
+    unsafe { result::event::record(event.cu_event(), stream) }.map_err(CudaError::of("cuEventRecord"))
+}
+
+fn is_complete(event: &CudaEvent) -> Result<bool, CudaError> {
+    event.try_is_complete().map_err(CudaError::of("cuEventQuery"))
 }

@@ -57,7 +57,9 @@ pub enum Refusal {
     #[error("the self-test of LL128 failed here, so it would corrupt data")]
     Ll128Failed,
     /// No multicast addresses.
-    #[error("the team has no multicast addresses; they need GPUs that one NVSwitch joins")]
+    #[error(
+        "the team has no multicast addresses: they need GPUs that one NVSwitch joins and a driver that takes their PTX; `congruent info` tells what is missing"
+    )]
     NoMulticast,
     /// Links do not do the operator on the type, or not as it says.
     #[error(

@@ -4,6 +4,7 @@
 //! must have waited for all of them before it ends. So each stream keeps how many nodes of every stream it is behind,
 //! a vector clock; it is complete when the origin's counts are those of the capture.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
@@ -16,7 +17,7 @@ use crate::monitor::lock;
 use crate::operation::Operation;
 use crate::stream::{self, Stream};
 
-/// Whom a capture keeps from calls that are unsafe beside it, such as allocating memory.
+/// Whom a capture keeps from calls that are unsafe beside it, such as allocating memory; and of a thread, whose captures keep it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All threads.
@@ -52,6 +53,11 @@ pub(crate) struct Position {
     behind: BTreeMap<u64, u64>,
 }
 
+thread_local! {
+    /// Whose captures keep this thread: all that say so, its own, or none.
+    static HEEDS: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
 /// Captures that have not ended.
 static ACTIVE: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
@@ -65,6 +71,11 @@ impl Mode {
             2 => Ok(Self::Relaxed),
             _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
+    }
+
+    /// As [`from_number`](Self::from_number) reads it.
+    pub(crate) fn number(self) -> u32 {
+        self as u32
     }
 }
 
@@ -157,13 +168,18 @@ pub(crate) fn join(stream: &Stream, event: &Position) -> Outcome {
 /// # Errors
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` where a capture forbids it; that capture is invalid then
 pub(crate) fn refuse_unsafe() -> Outcome {
-    let here = thread::current().id();
-    let forbids = |capture: &Capture| match capture.mode {
-        Mode::Global => true,
-        Mode::ThreadLocal => capture.thread == here,
-        Mode::Relaxed => false,
+    let (here, heeds) = (thread::current().id(), HEEDS.get());
+    let forbids = |capture: &Capture| match (heeds, capture.mode) {
+        (Mode::Relaxed, _) | (_, Mode::Relaxed) => false,
+        (Mode::Global, Mode::Global) => true,
+        _ => capture.thread == here,
     };
     refuse(lock(&ACTIVE).iter().filter(|capture| forbids(capture)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Gives this thread another mode, and tells the one that it had.
+pub(crate) fn exchange(mode: Mode) -> Mode {
+    HEEDS.replace(mode)
 }
 
 /// Refuses work on the legacy stream, which would wait for blocking streams, while one of those captures.

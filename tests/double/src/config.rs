@@ -1,6 +1,6 @@
 //! What the double pretends to be: the environment variable `CONGRUENT_DOUBLE`.
 //!
-//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,handles=posix,reach=1,
+//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
 //! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
 //! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
 
@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) version: u32,
     /// Whether devices have multicast objects.
     pub(crate) multicast: bool,
+    /// Whether devices say that an MPS serves them.
+    pub(crate) mps: bool,
     /// How memory can be exported: the driver's kinds of handles, of which there may be several. `handles=none`, `posix`, `fabric` or
     /// `both`.
     pub(crate) handles: u32,
@@ -59,6 +61,7 @@ impl Default for Config {
             capability: (9, 0),
             version: 12080,
             multicast: false,
+            mps: false,
             handles: POSIX,
             reach: true,
             faults: Vec::new(),
@@ -87,11 +90,12 @@ fn parse(text: &str) -> Result<Config, String> {
             "capability" => config.capability = capability(value)?,
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
+            "mps" => config.mps = number(key, value, 0..=1)? == 1,
             "handles" => config.handles = handles(value)?,
             "reach" => config.reach = number(key, value, 0..=1)? == 1,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, handles, reach, fail";
+                let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,handles=both,reach=0,\
+        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
                     fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
@@ -174,6 +178,7 @@ mod tests {
             capability: (8, 6),
             version: 11040,
             multicast: true,
+            mps: true,
             handles: POSIX | FABRIC,
             reach: false,
             faults: vec![

@@ -34,6 +34,7 @@ pub(crate) struct Device {
     pub(crate) memory: u64,
     pub(crate) capability: (u32, u32),
     pub(crate) multicast: bool,
+    mps: bool,
     /// The kinds of handles that memory can be exported as.
     handles: u32,
     pub(crate) context: Arc<Context>,
@@ -48,6 +49,7 @@ impl Device {
             memory: config.memory,
             capability: config.capability,
             multicast: config.multicast,
+            mps: config.mps,
             handles: config.handles,
             context: Context::new(ordinal),
             used: Mutex::new(0),
@@ -120,6 +122,7 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self.capability.0),
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self.capability.1),
             (A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, u32::from(self.multicast)),
+            (A::CU_DEVICE_ATTRIBUTE_MPS_ENABLED, u32::from(self.mps)),
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, u32::from(self.handles & POSIX != 0)),
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, u32::from(self.handles & FABRIC != 0)),
         ];

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUresult, CUstream};
 type Act<'a> = Box<dyn FnMut() -> CUresult + 'a>;
 
 const GLOBAL: u32 = 0;
+const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 
 fn word() -> u64 {
@@ -125,6 +126,39 @@ fn what_a_capture_forbids_ends_it() {
         ok!(cuStreamBeginCapture_v2(origin, RELAXED));
         ok!(cuMemAlloc_v2(&mut at.clone(), 8));
         assert_eq!(end(origin).0, CUresult::CUDA_SUCCESS);
+    });
+}
+
+#[test]
+fn a_capture_keeps_other_threads_from_unsafe_calls_unless_they_are_relaxed() {
+    alone("a_capture_keeps_other_threads_from_unsafe_calls_unless_they_are_relaxed", "", || {
+        begin(0);
+        let (origin, mark) = (stream(), event());
+        let (mark, unsupported) = (mark.addr(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        let elsewhere = |mode: u32| {
+            let asks = || {
+                begin(0);
+                let mut exchanged = mode;
+                ok!(cuThreadExchangeStreamCaptureMode(&mut exchanged));
+                assert_eq!(exchanged, GLOBAL, "what a thread begins with");
+                call!(cuEventQuery(core::ptr::without_provenance_mut(mark)))
+            };
+            std::thread::scope(|scope| scope.spawn(asks).join().unwrap())
+        };
+        for (capture, thread, expected) in [
+            (GLOBAL, GLOBAL, unsupported),
+            (GLOBAL, THREAD_LOCAL, CUresult::CUDA_SUCCESS),
+            (GLOBAL, RELAXED, CUresult::CUDA_SUCCESS),
+            (THREAD_LOCAL, GLOBAL, CUresult::CUDA_SUCCESS),
+        ] {
+            ok!(cuStreamBeginCapture_v2(origin, capture));
+            assert_eq!(elsewhere(thread), expected, "{capture} {thread}");
+            let ended =
+                if expected == unsupported { CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED } else { expected };
+            assert_eq!(end(origin).0, ended, "{capture} {thread}");
+        }
+        let mut nonsense = 3;
+        assert_eq!(call!(cuThreadExchangeStreamCaptureMode(&mut nonsense)), CUresult::CUDA_ERROR_INVALID_VALUE);
     });
 }
 

@@ -19,7 +19,7 @@ mod multimem;
 
 pub(crate) use bulk::{copy, fill, fold, fold_chosen};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
-pub(crate) use multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
+pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.
 ///

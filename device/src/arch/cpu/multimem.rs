@@ -7,6 +7,9 @@ use super::{copy, load, store};
 use crate::arch::{Replicas, Share, Word};
 use crate::link::{LinkNumber, LinkOp, LinkReduction};
 
+/// Kernels have it where their world emulates it.
+pub(crate) const MULTICAST: bool = true;
+
 /// Stores its share of `bytes` bytes to every member.
 ///
 /// # Safety

@@ -37,9 +37,9 @@ mod words;
 pub(crate) use bulk::{copy, fill};
 pub(crate) use fold::{fold, fold_chosen};
 #[cfg(target_feature = "sm_90")]
-pub(crate) use multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
+pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]
-pub(crate) use no_multimem::{multicast_all_reduce, multicast_put, multicast_reduce};
+pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 use wide::{load_words, load16, store_words, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]

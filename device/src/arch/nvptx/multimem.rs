@@ -10,6 +10,9 @@ use super::{load, load16, store, store16};
 use crate::arch::{Replicas, Share};
 use crate::link::{LinkNumber, LinkOp, LinkReduction};
 
+/// Whether kernels that are compiled so have multicast.
+pub(crate) const MULTICAST: bool = true;
+
 /// Stores its share of `bytes` bytes to every member.
 ///
 /// # Safety

@@ -5,6 +5,9 @@ use congruent_heap::refuse;
 use crate::arch::{Replicas, Share};
 use crate::link::LinkReduction;
 
+/// Whether kernels that are compiled so have multicast.
+pub(crate) const MULTICAST: bool = false;
+
 /// # Safety
 /// None: it refuses.
 pub(crate) unsafe fn multicast_put(_share: Share, _dst: &impl Replicas, _src: *const u8, _bytes: usize) {

@@ -18,7 +18,10 @@ pub(super) fn lines() -> Vec<Line> {
         vec![Line::ok(GPU, format!("the driver is for CUDA {}{found}", driver.version())), calls(&driver.missing())];
     match Properties::all(driver) {
         Ok(devices) if devices.is_empty() => lines.push(no_driver(&CudaError::NoDevice, true)),
-        Ok(devices) => lines.extend(devices.iter().map(device)),
+        Ok(devices) => {
+            lines.extend(devices.iter().map(device));
+            lines.push(mps(devices.iter().any(|device| device.mps)));
+        }
         Err(error) => lines.push(Line::missing("CUDA devices", error.to_string(), NEXT)),
     }
     lines
@@ -79,6 +82,16 @@ fn device(device: &Properties) -> Line {
     }
 }
 
+/// Whether PEs that are processes can share a GPU.
+fn mps(runs: bool) -> Line {
+    let subject = "CUDA MPS";
+    if runs {
+        return Line::ok(subject, "it runs: PEs that are processes run at once on a GPU that they share");
+    }
+    let next = "start it by `nvidia-cuda-mps-control -d`, or make PEs that share a GPU threads of one process";
+    Line::note(subject, "it does not run: PEs that are processes take turns on a GPU that they share", next)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
@@ -98,6 +111,7 @@ mod tests {
             multicast: true,
             rdma: false,
             cooperative: true,
+            mps: false,
         }
     }
 
@@ -122,6 +136,15 @@ mod tests {
         assert!(line.verdict == Verdict::Note && line.next.is_some_and(|next| next.contains("threads")));
         let line = device(&Properties { virtual_memory: false, ..properties() });
         assert!(line.verdict == Verdict::Missing && line.next.is_some_and(|next| next.contains("cuMemCreate")));
+    }
+
+    #[test]
+    fn an_mps_is_a_note_where_it_does_not_run() {
+        assert_eq!(mps(true).verdict, Verdict::Ok);
+        let line = mps(false);
+        assert!(
+            line.verdict == Verdict::Note && line.next.is_some_and(|next| next.contains("nvidia-cuda-mps-control"))
+        );
     }
 
     #[test]

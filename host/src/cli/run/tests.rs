@@ -136,6 +136,9 @@ fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
         let kept = std::env::var_os(variable).is_some();
         assert_eq!(set, (!kept).then_some(value.as_ref()));
     }
+    for (npes, mps, queues) in [(8, false, "32"), (1, true, "32"), (8, true, "12"), (60, true, "2")] {
+        assert_eq!(driver_variables(npes, mps)[0], ("CUDA_DEVICE_MAX_CONNECTIONS", queues.to_owned()));
+    }
 }
 
 /// This binary again, as the launcher of a job whose PEs each write their process number and then sleep.

@@ -79,7 +79,7 @@ fn a_call_that_fails_in_one_thread_is_told_to_all() {
         "cuMemCreate",
         "cuMemMap",
         "cuMemSetAccess",
-        "cuMemsetD8_v2",
+        "cuMemsetD8Async",
         "cuStreamSynchronize",
     ] {
         case(test, &format!("{call}:1:CUDA_ERROR_UNKNOWN"));
@@ -139,7 +139,7 @@ fn growth_that_fails_in_one_thread_changes_nothing() {
         return;
     }
     let test = "cuda::tests::faults::growth_that_fails_in_one_thread_changes_nothing";
-    for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8_v2"] {
+    for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async"] {
         case(test, &format!("{call}:3:CUDA_ERROR_UNKNOWN"));
     }
 }

@@ -72,6 +72,26 @@ fn an_owner_may_capture() {
     });
 }
 
+/// The monitor, which looks after a wait meanwhile, asks what a capture for all threads forbids those that have not said otherwise.
+#[test]
+#[ignore = "needs a CUDA driver"]
+fn a_capture_for_all_threads_goes_on_while_a_stream_waits() {
+    world(|world, theirs| {
+        let (waits, other) = (world.stream()?, world.stream()?);
+        let (flag, me) = (world.alloc::<Signal>(1)?, world.rank(0)?);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: the stream lives.
+        unsafe { raw::begin_capture(theirs.cu_stream(), mode) }.unwrap();
+        world.wait_at_least(&waits, flag.view().from_rank(me), 1)?;
+        // It looks every millisecond.
+        thread::sleep(std::time::Duration::from_millis(50));
+        // SAFETY: the stream captures, and what comes of it is used no more.
+        unsafe { graph::destroy(raw::end_capture(theirs.cu_stream()).unwrap()) }.unwrap();
+        world.notify(&other, flag.view().at(me).set(1))?;
+        Ok(world.synchronize(&waits)?)
+    });
+}
+
 #[test]
 #[ignore = "needs a CUDA driver"]
 fn the_default_stream_of_each_thread_is_refused() {

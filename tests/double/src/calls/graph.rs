@@ -15,6 +15,12 @@ entry_points! {
         capture::begin(&*stream::find(on.address())?, Mode::from_number(mode)?)
     }
 
+    /// Says whose captures keep this thread from unsafe calls, and tells what held before.
+    Driver fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
+        let before = capture::exchange(Mode::from_number(mode.get()?)?);
+        mode.set(before.number())
+    }
+
     /// Ends a capture, which gives a graph, or null for a capture that came to nothing.
     Context fn cuStreamEndCapture(on: CUstream, given: *mut CUgraph) {
         given.set(core::ptr::null_mut())?;
