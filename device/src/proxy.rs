@@ -49,7 +49,9 @@ impl Ctx<'_> {
     /// Sends a signal.
     #[cold]
     pub(crate) fn ask_signal(&self, notify: Notify) -> u64 {
-        signal(self.waiter(), self.abi.ring, self.abi.deadline_ns, notify)
+        let ticket = signal(self.waiter(), self.abi.ring, self.abi.deadline_ns, notify);
+        self.wake_proxy();
+        ticket
     }
 
     /// Sets a word of a peer's, after all that was asked of it before. False when the kernel must end.
@@ -117,7 +119,16 @@ impl Ctx<'_> {
 
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        enqueue(self.waiter(), self.abi.ring, self.abi.deadline_ns, request)
+        let ticket = enqueue(self.waiter(), self.abi.ring, self.abi.deadline_ns, request);
+        self.wake_proxy();
+        ticket
+    }
+
+    /// Wakes the proxy, which sleeps on the count of requests where it has nothing to do.
+    #[inline(always)]
+    fn wake_proxy(&self) {
+        // SAFETY: the ring is mapped (`Ctx::new`).
+        self.wake(self.pe(), unsafe { &raw mut (*self.ring()).reserved });
     }
 
     /// Waits for the reply to request `ticket`, and frees its entry.

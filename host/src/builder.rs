@@ -9,7 +9,7 @@ use congruent_heap::Allocator;
 use congruent_transports::{Local, Transport};
 
 use crate::bootstrap::{Bootstrap, Control};
-use crate::cpu::{Cores, CpuMachine, CpuPe};
+use crate::cpu::{Cores, CpuMachine, CpuPe, nap};
 use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
@@ -226,13 +226,13 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
     // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
-    let local = unsafe { Local::new(context) };
+    let local = unsafe { Local::new(context, nap::wake) };
     let transport = match emulation.transport {
         Some(over) => over(local),
         None => Box::new(local),
     };
     let weak = Arc::downgrade(&shared);
-    let proxy = Proxy::start(rings, transport, move |error| {
+    let proxy = Proxy::start(context, rings, transport, move |error| {
         if let Some(shared) = weak.upgrade() {
             shared.transport_failed(&error);
         }

@@ -12,16 +12,14 @@ use congruent_device::{Pe, abi};
 use congruent_heap::abi::{Request, Ring, Route, Slot, Then, Verb};
 use congruent_transports::{Atomic, Signal, Transport, TransportError};
 
+use crate::cpu::nap;
+
 /// Requests that a ring holds.
 const CAPACITY: usize = 1 << LOG2_CAPACITY;
 const LOG2_CAPACITY: u32 = 8;
 
-/// How often the proxy finds nothing to do before it yields, and before it sleeps.
+/// How often the proxy finds nothing to do before it gives up its core, as a waiting lane does.
 const SPINS: u32 = 200;
-const YIELDS: u32 = 400;
-
-/// How long it sleeps then.
-const NAP: Duration = Duration::from_micros(20);
 
 /// What the proxy and the kernels share: the ring and the route table. Raw memory, because both write it.
 pub(crate) struct Rings {
@@ -98,8 +96,9 @@ impl Drop for Rings {
 }
 
 impl Proxy {
-    /// Starts to serve a ring; `failed` hears why it stops before it is told to.
+    /// Starts to serve the ring of the PE that `context` describes; `failed` hears why it stops before it is told to.
     pub(crate) fn start(
+        context: abi::Context,
         rings: Rings,
         transport: Box<dyn Transport>,
         failed: impl FnOnce(TransportError) + Send + 'static,
@@ -108,7 +107,8 @@ impl Proxy {
         let told = Arc::clone(&orders);
         let pe_thread = thread::Builder::new().name("proxy".into());
         let thread = pe_thread.spawn(move || {
-            let mut server = Server { rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
+            let mut server =
+                Server { context: &context, rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
             if let Err(error) = server.serve(&told) {
                 failed(error);
             }
@@ -141,6 +141,7 @@ impl Drop for Proxy {
 }
 
 struct Server<'r> {
+    context: &'r abi::Context,
     rings: &'r Rings,
     transport: Box<dyn Transport>,
     /// Number of the next request.
@@ -151,7 +152,7 @@ struct Server<'r> {
 
 impl Server<'_> {
     fn serve(&mut self, orders: &Orders) -> Result<(), TransportError> {
-        let mut idle = 0;
+        let mut idle = 0u32;
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && self.is_behind()) {
             let mut busy = !self.in_flight.is_empty();
             while let Some(request) = self.take() {
@@ -160,19 +161,24 @@ impl Server<'_> {
             }
             self.finish()?;
             idle = if busy { 0 } else { idle + 1 };
-            match idle {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS => thread::yield_now(),
-                _ => thread::sleep(NAP),
+            match idle.checked_sub(SPINS) {
+                None => std::hint::spin_loop(),
+                // Who reserves a request changes this word, and wakes who sleeps on it once the request is published.
+                Some(turn) => nap::pass(self.context, turn, low_half(self.reserved()), self.next as u32),
             }
         }
         Ok(())
     }
 
+    /// How many requests were ever asked for.
+    fn reserved(&self) -> *mut u64 {
+        // SAFETY: the word is in the ring, which `rings` owns.
+        unsafe { &raw mut (*self.rings.ring).reserved }
+    }
+
     /// Whether requests are left to serve. Asked when no kernel runs, so none comes after.
     fn is_behind(&self) -> bool {
-        // SAFETY: the word is in the ring, which `rings` owns.
-        let reserved = atomic(unsafe { &raw mut (*self.rings.ring).reserved }).load(Ordering::Acquire);
+        let reserved = atomic(self.reserved()).load(Ordering::Acquire);
         self.next < reserved || !self.in_flight.is_empty()
     }
 
@@ -212,7 +218,7 @@ impl Server<'_> {
 
     /// Takes what has completed, and counts it complete in order.
     fn finish(&mut self) -> Result<(), TransportError> {
-        let Self { rings, transport, next, in_flight } = self;
+        let Self { context, rings, transport, next, in_flight } = self;
         let first = *next - in_flight.len() as u64;
         transport.poll(&mut |ticket, reply| {
             // SAFETY: the slot is in the ring, which `rings` owns.
@@ -226,18 +232,26 @@ impl Server<'_> {
             in_flight.pop_front();
             if !has_reply {
                 // SAFETY: as above.
-                let laps = atomic(unsafe { &raw mut (*rings.slot(complete)).laps });
-                laps.store(complete / CAPACITY as u64 + 1, Ordering::Release);
+                let laps = unsafe { &raw mut (*rings.slot(complete)).laps };
+                atomic(laps).store(complete / CAPACITY as u64 + 1, Ordering::Release);
+                nap::wake_own(context, low_half(laps));
             }
             complete += 1;
         }
         if complete > first {
             // Whoever waits for this sees what the transport has done before.
             // SAFETY: the word is in the ring, which `rings` owns.
-            atomic(unsafe { &raw mut (*rings.ring).complete }).store(complete, Ordering::Release);
+            let word = unsafe { &raw mut (*rings.ring).complete };
+            atomic(word).store(complete, Ordering::Release);
+            nap::wake_own(context, low_half(word));
         }
         Ok(())
     }
+}
+
+/// The half of a word that lanes sleep on: the one that changes with every count.
+fn low_half(word: *mut u64) -> *const u32 {
+    word.cast::<u32>().wrapping_add(usize::from(cfg!(target_endian = "big")))
 }
 
 fn atomic<'a>(word: *mut u64) -> &'a AtomicU64 {

@@ -66,7 +66,7 @@ pub enum Route {
 /// The start of every PE's heap, readable by all of them.
 #[repr(C, align(64))]
 pub struct HeapHeader {
-    /// How many threads of this PE sleep on a word of its heap: who changes a word wakes them if this is not 0.
+    /// How many threads of this PE sleep on a word of its heap, or of its ring: who changes a word wakes them if this is not 0.
     pub sleepers: u32,
 }
 

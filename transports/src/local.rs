@@ -6,11 +6,12 @@
 //! at once, so they take effect in the order in which they were started.
 #![allow(clippy::disallowed_types, reason = "this is the hardware of the proxied route")]
 
+use std::mem::offset_of;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use congruent_heap::Pe;
-use congruent_heap::abi::{AtomicOp, Context, NumberKind};
+use congruent_heap::abi::{AtomicOp, Context, HeapHeader, NumberKind};
 
 use crate::{Atomic, Signal, Transport, TransportError};
 
@@ -18,17 +19,29 @@ use crate::{Atomic, Signal, Transport, TransportError};
 #[derive(Debug)]
 pub struct Local {
     heaps: Context,
+    wake: fn(*const u32),
     done: Vec<(u64, u64)>,
 }
 
 impl Local {
-    /// The transport of the PE that `heaps` describes.
+    /// The transport of the PE that `heaps` describes; `wake` wakes who sleeps on a word that was signalled, given by its low
+    /// half.
     ///
     /// # Safety
     /// Every PE's heap is mapped as `heaps` says, with its provenance exposed, for as long as the transport lives, and all
     /// accesses to it by others are atomic.
-    pub unsafe fn new(heaps: Context) -> Self {
-        Self { heaps, done: Vec::new() }
+    pub unsafe fn new(heaps: Context, wake: fn(*const u32)) -> Self {
+        Self { heaps, wake, done: Vec::new() }
+    }
+
+    /// Wakes who sleeps on a signal of a peer's, if anybody does there.
+    fn wake(&self, peer: Pe, signal: &AtomicU64) -> Result<(), TransportError> {
+        let Word::Four(sleepers) = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4)? else { return Ok(()) };
+        if sleepers.load(Ordering::Relaxed) != 0 {
+            let low_half = usize::from(cfg!(target_endian = "big"));
+            (self.wake)(signal.as_ptr().cast::<u32>().wrapping_add(low_half));
+        }
+        Ok(())
     }
 
     /// `bytes` bytes at `offset` of a PE's heap, aligned to `align`.
@@ -93,6 +106,7 @@ impl Transport for Local {
             } else {
                 word.fetch_add(signal.value, Ordering::Release);
             }
+            self.wake(peer, word)?;
         }
         self.done.push((ticket, 0));
         Ok(())
@@ -213,7 +227,7 @@ mod tests {
             reserved: 0,
         };
         // SAFETY: the memory outlives the transport in every test, and nobody else touches it meanwhile.
-        unsafe { Local::new(context) }
+        unsafe { Local::new(context, |_| {}) }
     }
 
     fn replies(transport: &mut Local) -> Vec<(u64, u64)> {

@@ -6,7 +6,7 @@
 
 mod cores;
 mod fibers;
-mod nap;
+pub(crate) mod nap;
 mod pe;
 mod solo;
 mod stream;

@@ -1,13 +1,17 @@
-//! How a waiting lane gives up its core: it yields for a while, then sleeps on the word it polls.
+//! How a waiting lane, or proxy, gives up its core: it yields for a while, then sleeps on the word it polls.
+//!
+//! Where other programs compute, a yield gives the core away for a whole slice of theirs, some milliseconds, while who is woken
+//! gets a core soon. So a thread whose yield took long sleeps instead of yielding for a while.
 //!
 //! A sleeper registers in the header of its PE's heap, so that who changes a word makes the system call to wake it only
 //! when someone sleeps. The check of the notifier and the registration here are not ordered (that would cost every notify a
 //! full fence), so a wake can be missed; a nap is therefore short, and a miss costs at most [`NAP`].
 #![allow(clippy::disallowed_types, reason = "registers sleepers that other processes read")]
 
+use std::cell::Cell;
 use std::ptr::with_exposed_provenance;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use congruent_device::abi;
 use rustix::thread::futex;
@@ -18,17 +22,24 @@ const YIELDS: u32 = 50;
 /// The longest sleep between two looks at the word, the abort word and the clock.
 const NAP: Duration = Duration::from_micros(500);
 
+/// A yield that takes longer gave the core to somebody who computes.
+const LONG: Duration = Duration::from_micros(200);
+
+/// How long a thread does not yield after that.
+const CROWDED: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// Until when this thread does not yield.
+    static CROWDED_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
 /// Passes time for turn `turn` of a poll of `word`, which held `seen`.
-pub(super) fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
-    if turn < YIELDS {
-        std::thread::yield_now();
+pub(crate) fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
+    if turn < YIELDS && yields() {
         return;
     }
-    let header = context.base + u64::from(context.pe) * context.stride;
-    let sleepers = header as usize + std::mem::offset_of!(abi::HeapHeader, sleepers);
-    // SAFETY: every heap starts with a mapped HeapHeader, whose count is only accessed atomically.
-    let sleepers = unsafe { &*with_exposed_provenance::<AtomicU32>(sleepers) };
-    // SAFETY: the device polls words of this PE's mapped heap, aligned to 8 bytes, and only atomically.
+    let sleepers = sleepers(context);
+    // SAFETY: who polls gives a mapped word, aligned to 4 bytes, that is only accessed atomically.
     let word = unsafe { &*word.cast::<AtomicU32>() };
     sleepers.fetch_add(1, Ordering::Relaxed);
     let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
@@ -37,9 +48,37 @@ pub(super) fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u3
     sleepers.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// Yields, unless a yield has lately cost this thread its core; tells whether it did.
+fn yields() -> bool {
+    CROWDED_UNTIL.with(|until| {
+        let now = Instant::now();
+        if until.get().is_some_and(|until| now < until) {
+            return false;
+        }
+        std::thread::yield_now();
+        until.set((now.elapsed() > LONG).then(|| now + CROWDED));
+        true
+    })
+}
+
+/// The count of those who sleep on words of this PE.
+fn sleepers(context: &abi::Context) -> &AtomicU32 {
+    let header = context.base + u64::from(context.pe) * context.stride;
+    let sleepers = header as usize + std::mem::offset_of!(abi::HeapHeader, sleepers);
+    // SAFETY: every heap starts with a mapped HeapHeader, whose count is only accessed atomically.
+    unsafe { &*with_exposed_provenance::<AtomicU32>(sleepers) }
+}
+
+/// Wakes who sleeps on `word` of this PE, if anybody does.
+pub(crate) fn wake_own(context: &abi::Context, word: *const u32) {
+    if sleepers(context).load(Ordering::Relaxed) != 0 {
+        wake(word);
+    }
+}
+
 /// Wakes everyone who sleeps on `word`, in any process that maps it.
-pub(super) fn wake(word: *const u32) {
-    // SAFETY: the device notifies words of mapped heaps, aligned to 8 bytes, and only atomically.
+pub(crate) fn wake(word: *const u32) {
+    // SAFETY: who has changed a word gives one that is mapped, aligned to 4 bytes, and only accessed atomically.
     let word = unsafe { &*word.cast::<AtomicU32>() };
     let _how_many = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
