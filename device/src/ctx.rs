@@ -128,6 +128,14 @@ impl<'m> Ctx<'m> {
         unsafe { self.locate(sym, self.pe()).add(i) }
     }
 
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn check_pe(&self, pe: Pe) {
+        if pe.raw() >= self.abi.npes {
+            refuse!("a rank names a PE that this world lacks: is it of another world?");
+        }
+    }
+
     /// Where `sym` is on `pe`: every element mapped and aligned.
     #[inline(always)]
     #[track_caller]
@@ -135,9 +143,7 @@ impl<'m> Ctx<'m> {
         if !sym.fits(self.abi.heap_bytes) {
             refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
-        if pe.raw() >= self.abi.npes {
-            refuse!("a rank names a PE that this world lacks: is it of another world?");
-        }
+        self.check_pe(pe);
         with_exposed_provenance_mut(self.abi.address(pe, sym.offset()) as usize)
     }
 

@@ -17,7 +17,11 @@ pub struct Peer<'c, T> {
 
 impl Ctx<'_> {
     /// Whether loads and stores reach a member's heap; otherwise a proxy does.
+    ///
+    /// # Panics
+    /// Where the rank is not of this world.
     #[inline(always)]
+    #[track_caller]
     pub fn reaches<G>(&self, rank: Rank<G>) -> bool {
         !self.is_proxied(rank.pe())
     }

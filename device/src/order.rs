@@ -15,6 +15,9 @@ impl Ctx<'_> {
     /// # Ordering
     /// Release (MM-2): a PE whose wait sees this signal also sees everything that every thread of this group put to that
     /// PE before, and whatever those threads had seen themselves.
+    ///
+    /// # Panics
+    /// Where the PE is not of this world.
     #[inline(always)]
     #[track_caller]
     pub fn notify(&self, group: &impl Group, notify: Notify) {
@@ -60,7 +63,11 @@ impl Ctx<'_> {
     /// # Ordering
     /// Acquire-release at system scope, by every thread of the group (MM-4). To no other PE. The proxy keeps the order of
     /// requests to a peer by itself.
+    ///
+    /// # Panics
+    /// Where the rank is not of this world.
     #[inline(always)]
+    #[track_caller]
     pub fn fence<G>(&self, group: &impl Group, rank: Rank<G>) {
         group.sync();
         if !self.is_proxied(rank.pe()) {
@@ -83,7 +90,11 @@ impl Ctx<'_> {
     }
 
     /// [`quiet`](Ctx::quiet), for what went to that PE: a proxy is waited for only if it serves that PE.
+    ///
+    /// # Panics
+    /// Where the rank is not of this world.
     #[inline(always)]
+    #[track_caller]
     pub fn quiet_to<G>(&self, group: &impl Group, rank: Rank<G>) {
         group.sync();
         if self.is_proxied(rank.pe()) {

@@ -19,13 +19,15 @@ const ENDING: u64 = u64::MAX;
 impl Ctx<'_> {
     /// Whether a peer is reached through the proxy.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn is_proxied(&self, pe: Pe) -> bool {
+        self.check_pe(pe);
         if self.abi.routes == 0 {
             return false;
         }
         let index = arch::anew(pe.raw().into()) as usize;
         let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi.routes as usize).wrapping_add(index);
-        // SAFETY: the route table has an entry for every PE (`Ctx::new`), and callers checked that this one exists.
+        // SAFETY: the route table has an entry for every PE (`Ctx::new`), of which this is one.
         unsafe { arch::load(entry) == Route::Proxied as u32 }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, Sum, View, multimem, ring};
 use congruent::device::{End, Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, ends, kernels};
-use congruent::{Error, Grid, Plan, SymVec, World, WorldFailure};
+use congruent::{Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
 /// Longer than any test may take: nothing here ends because a wait expires.
@@ -89,6 +89,26 @@ kernels! {
         ctx.put(block, numbers.at(ctx.team(team).rank(3)), numbers);
     }
 
+    /// A signal to a place in a larger world.
+    pub fn notify_another_world(block, ctx, semaphore: Sym<Semaphore>, team: TeamView<WorldTag>) {
+        ctx.notify(block, semaphore.at(ctx.team(team).rank(3)).post());
+    }
+
+    /// A fence for a PE of a larger world.
+    pub fn fence_of_another_world(block, ctx, team: TeamView<WorldTag>) {
+        ctx.fence(block, ctx.team(team).rank(3));
+    }
+
+    /// What went to a PE of a larger world.
+    pub fn quiet_to_another_world(block, ctx, team: TeamView<WorldTag>) {
+        ctx.quiet_to(block, ctx.team(team).rank(3));
+    }
+
+    /// The route to a PE of a larger world.
+    pub fn route_to_another_world(_block, ctx, team: TeamView<WorldTag>) {
+        ctx.reaches(ctx.team(team).rank(3));
+    }
+
     /// Buffers of two lengths.
     pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: View) {
         ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers.slice(1..), Sum, &plan);
@@ -150,10 +170,18 @@ struct Words {
 
 /// That `kernel` fails with `message` on PE 1, and everybody knows soon.
 fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
-    in_block(0, 1, kernel, args, message);
+    in_block(0, 1, false, kernel, args, message);
 }
 
-fn in_block<K: Kernel>(block: u32, blocks: u32, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
+/// The same in one block of several, and where peers may be `proxied`.
+fn in_block<K: Kernel>(
+    block: u32,
+    blocks: u32,
+    proxied: bool,
+    kernel: K,
+    args: impl Fn(&Words) -> K::Args + Sync,
+    message: &str,
+) {
     for width in WIDTHS {
         let program = |world: &mut World| {
             let started = Instant::now();
@@ -162,7 +190,7 @@ fn in_block<K: Kernel>(block: u32, blocks: u32, kernel: K, args: impl Fn(&Words)
             assert_eq!(world.check().as_ref(), Err(&told), "and it stays that way");
             Ok::<_, Error>(told)
         };
-        let told = World::builder().width(width).deadline(DEADLINE).heap(8 << 20).local(2, program).unwrap();
+        let told = builder(proxied).width(width).deadline(DEADLINE).local(2, program).unwrap();
         let WorldFailure::KernelPanicked { kernel, pe, block: at, message: said } = &told[1] else {
             panic!("{} at width {width}: {:?}", K::NAME, told[1]);
         };
@@ -174,6 +202,10 @@ fn in_block<K: Kernel>(block: u32, blocks: u32, kernel: K, args: impl Fn(&Words)
             assert!(reason.contains(part), "no `{part}` in: {reason}");
         }
     }
+}
+
+fn builder(proxied: bool) -> Builder {
+    World::builder().heap(8 << 20).proxied(proxied)
 }
 
 /// PE 1 runs the kernel and PE 0 waits for the end, which may come before it has begun to wait.
@@ -205,6 +237,18 @@ fn ranks_that_teams_lack() {
 }
 
 #[test]
+fn ranks_that_worlds_lack() {
+    for proxied in [false, true] {
+        let team = builder(proxied).local(4, |larger| Ok::<_, Error>(larger.team())).unwrap()[1];
+        let other = "a rank names a PE that this world lacks: is it of another world?";
+        in_block(0, 1, proxied, notify_another_world, |words| (words.semaphore.view(), team), other);
+        in_block(0, 1, proxied, fence_of_another_world, |_| (team,), other);
+        in_block(0, 1, proxied, quiet_to_another_world, |_| (team,), other);
+        in_block(0, 1, proxied, route_to_another_world, |_| (team,), other);
+    }
+}
+
+#[test]
 fn elements_that_are_not_there() {
     panics(slice_out_of_bounds, |words| (words.numbers.view(),), "symmetric slice out of bounds");
     panics(element_out_of_bounds, |words| (words.numbers.view(),), "symmetric index out of bounds");
@@ -231,7 +275,7 @@ fn a_signal_for_another_pe_than_its_data() {
 #[test]
 fn a_plan_for_fewer_blocks() {
     let args = |words: &Words| (words.numbers.view(), words.plan.view(), words.semaphore.view());
-    in_block(1, 2, plan_for_fewer_blocks, args, "no slot for this block");
+    in_block(1, 2, false, plan_for_fewer_blocks, args, "no slot for this block");
 }
 
 #[test]
