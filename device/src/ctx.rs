@@ -7,7 +7,8 @@ use congruent_heap::abi;
 use congruent_heap::{Element, KernelArg, Pe, Place, Pod, Sym, Tag, TeamView, World};
 
 use crate::arch::{self, Lane};
-use crate::{Team, access, poll};
+use crate::poll::Polled;
+use crate::{Team, access};
 
 /// What a kernel communicates through: its first argument, never a global.
 ///
@@ -109,7 +110,7 @@ impl<'m> Ctx<'m> {
     /// Whether the launch is ending: another PE failed or a wait of this one expired. A loop that does not wait asks this.
     #[inline(always)]
     pub fn aborted(&self) -> bool {
-        poll::aborted(self.abi.control)
+        self.waiter().aborted()
     }
 
     /// Ends the kernel of this thread, as a wait does where [`aborted`](Ctx::aborted) holds. The threads of a group end together.
@@ -157,16 +158,18 @@ impl<'m> Ctx<'m> {
     /// The word at `offset` of `pe`'s heap.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn word(&self, offset: u64, pe: Pe) -> *mut u64 {
-        self.locate(Sym::<u64>::from_raw(arch::anew(offset), 1), pe)
+    pub(crate) fn word(&self, offset: u64, pe: Pe) -> Polled {
+        let word = self.locate(Sym::<u64>::from_raw(arch::anew(offset), 1), pe);
+        // SAFETY: `locate` checked that it is on that heap, which `Ctx::new` vouches for, and aligned.
+        unsafe { Polled::new(word) }
     }
 
     /// Wakes who sleeps on `word` of `pe`.
     #[inline(always)]
-    pub(crate) fn wake(&self, pe: Pe, word: *mut u64) {
+    pub(crate) fn wake(&self, pe: Pe, word: Polled) {
         let header = self.abi.address(pe, core::mem::offset_of!(abi::HeapHeader, sleepers) as u64);
-        // SAFETY: every heap starts with a HeapHeader, and `word` is on it.
-        unsafe { arch::wake(&self.lane, with_exposed_provenance_mut(header as usize), word) }
+        // SAFETY: every heap starts with a HeapHeader, and the word is mapped and aligned.
+        unsafe { arch::wake(&self.lane, with_exposed_provenance_mut(header as usize), word.as_ptr()) }
     }
 
     /// Wakes who sleeps on packets or lines that have been written.

@@ -107,11 +107,12 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn send(&self, notify: Notify) {
         let word = self.word(notify.offset(), notify.pe());
+        let place = word.as_ptr();
         // SAFETY: `word` is on the peer's heap, mapped and aligned, and only ever accessed as one 8-byte word.
         unsafe {
             match notify.op() {
-                NotifyOp::Add => arch::add_release(word, notify.value()),
-                NotifyOp::Set => arch::store_release(word, notify.value()),
+                NotifyOp::Add => arch::add_release(place, notify.value()),
+                NotifyOp::Set => arch::store_release(place, notify.value()),
             }
         }
         self.wake(notify.pe(), word);

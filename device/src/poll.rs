@@ -6,13 +6,52 @@ use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
 
 use crate::arch::{self, Backoff, End, Form, Lane};
 
+/// A word that may be polled: mapped, aligned, and never plain memory of somebody's.
+#[derive(Clone, Copy)]
+pub(crate) struct Polled(*mut u64);
+
+impl Polled {
+    /// # Safety
+    /// The word is mapped for as long as the kernel runs, aligned, and accessed as words of `arch` are.
+    #[inline(always)]
+    pub(crate) unsafe fn new(word: *mut u64) -> Self {
+        Self(word)
+    }
+
+    /// Where it is.
+    #[inline(always)]
+    pub(crate) fn as_ptr(self) -> *mut u64 {
+        self.0
+    }
+
+    /// What it holds, relaxed.
+    #[inline(always)]
+    pub(crate) fn load(self) -> u64 {
+        // SAFETY: `new` was promised that it is mapped and aligned.
+        unsafe { arch::load(self.0) }
+    }
+
+    /// What it holds, with acquire.
+    #[inline(always)]
+    pub(crate) fn load_acquire(self) -> u64 {
+        // SAFETY: as in `load`.
+        unsafe { arch::load_acquire(self.0) }
+    }
+
+    /// Whether it has reached `value`, with acquire.
+    #[inline(always)]
+    pub(crate) fn at_least(self, value: u64) -> bool {
+        reaches(self.load_acquire(), value)
+    }
+}
+
 /// Who polls, and where that is told.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiter<'m> {
-    pub(crate) lane: Lane<'m>,
-    /// Address of the PE's control block, which the context vouches for.
-    pub(crate) control: u64,
-    pub(crate) pe: u32,
+    lane: Lane<'m>,
+    /// Address of the PE's control block.
+    control: u64,
+    pe: u32,
 }
 
 /// Who waits for packets in a bulk operation, and how long.
@@ -27,7 +66,7 @@ impl Patience<'_> {
     /// and then the reason is recorded.
     #[cold]
     #[inline(always)]
-    pub(crate) fn packet(self, end: impl Fn() -> End, word: *mut u64, arrived: impl FnMut() -> bool) -> bool {
+    pub(crate) fn packet(self, end: impl Fn() -> End, word: Polled, arrived: impl FnMut() -> bool) -> bool {
         self.waiter.poll(word, self.budget_ns, arrived, |expiry| {
             let end = end();
             let flag = match end.form {
@@ -57,16 +96,9 @@ pub(crate) struct Expiry {
 /// On a GPU it is a function of its own, with scalar arguments only: inlined, it would be most of every kernel's text.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
 #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
-pub(crate) fn reached(waiter: Waiter<'_>, word: *mut u64, budget_ns: u64, offset: u64, peer: u32, value: u64) -> bool {
-    let ready = || at_least(word, value);
+pub(crate) fn reached(waiter: Waiter<'_>, word: Polled, budget_ns: u64, offset: u64, peer: u32, value: u64) -> bool {
+    let ready = || word.at_least(value);
     waiter.poll(word, budget_ns, ready, |expiry| waiter.timed_out(expiry, offset, peer, value))
-}
-
-/// Whether a word of this PE's heap has reached `value`, with acquire.
-#[inline(always)]
-pub(crate) fn at_least(word: *mut u64, value: u64) -> bool {
-    // SAFETY: callers give words of this PE's heap, mapped and aligned.
-    reaches(unsafe { arch::load_acquire(word) }, value)
 }
 
 /// Whether a count has reached `value`, by the distance between them, so that counts may wrap around.
@@ -75,21 +107,37 @@ pub(crate) fn reaches(seen: u64, value: u64) -> bool {
     seen.wrapping_sub(value) as i64 >= 0
 }
 
-/// Whether the launch is ending.
-#[inline(always)]
-pub(crate) fn aborted(control: u64) -> bool {
-    let word = control as usize + core::mem::offset_of!(abi::Control, abort);
-    // SAFETY: the context vouches for the control block, and the word is aligned.
-    unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
-}
+impl<'m> Waiter<'m> {
+    /// A lane of `pe`, whose control block is at `control`.
+    ///
+    /// # Safety
+    /// The control block is mapped for as long as the kernel runs, with its provenance exposed.
+    #[inline(always)]
+    pub(crate) unsafe fn new(lane: Lane<'m>, control: u64, pe: u32) -> Self {
+        Self { lane, control, pe }
+    }
 
-impl Waiter<'_> {
+    /// The address of the control block, and the PE: what [`new`](Self::new) takes elsewhere.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub(crate) fn parts(self) -> (u64, u32) {
+        (self.control, self.pe)
+    }
+
+    /// Whether the launch is ending.
+    #[inline(always)]
+    pub(crate) fn aborted(self) -> bool {
+        let word = self.control as usize + core::mem::offset_of!(abi::Control, abort);
+        // SAFETY: the control block is mapped, as `new` was promised, and the word is aligned.
+        unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
+    }
+
     /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the launch is ending, and
     /// when the budget is spent: of that `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
     pub(crate) fn poll(
         self,
-        word: *mut u64,
+        word: Polled,
         budget_ns: u64,
         mut ready: impl FnMut() -> bool,
         expired: impl FnOnce(Expiry),
@@ -100,14 +148,13 @@ impl Waiter<'_> {
         let mut backoff = Backoff::new();
         let mut started = NOT_YET;
         loop {
-            // SAFETY: callers give words of this PE's heap, mapped and aligned. Read before `ready`, so that a sleep on
-            // this value ends at once if the word has changed since.
-            let seen = unsafe { arch::load(word) };
+            // Read before `ready`, so that a sleep on this value ends at once if the word has changed since.
+            let seen = word.load();
             if ready() {
                 return true;
             }
             if backoff.turn(&self.lane, word, seen) {
-                if aborted(self.control) {
+                if self.aborted() {
                     return false;
                 }
                 let now = self.lane.now_ns();
@@ -144,7 +191,7 @@ impl Waiter<'_> {
     #[inline(always)]
     pub(crate) fn leave(self, record: FaultRecord) {
         let control: *mut abi::Control = with_exposed_provenance_mut(self.control as usize);
-        // SAFETY: the context vouches for the control block; the claim makes this thread the record's only writer, and the
+        // SAFETY: the control block is mapped, as `new` was promised; the claim makes this thread the record's only writer, and the
         // host reads it only after it has seen state 2.
         unsafe {
             if arch::claim(&raw mut (*control).fault_state, 0, 1) {

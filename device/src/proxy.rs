@@ -10,7 +10,7 @@ use congruent_heap::abi::{AtomicOp, FaultKind, NumberKind, Request, Ring, Route,
 use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Sym};
 
 use crate::arch::{self, Rmw};
-use crate::poll::{Expiry, Waiter};
+use crate::poll::{Expiry, Polled, Waiter};
 use crate::{Ctx, Group};
 
 /// What [`submit`] gives when the launch is ending.
@@ -51,7 +51,7 @@ impl Ctx<'_> {
     /// Sends a signal.
     #[cold]
     pub(crate) fn ask_signal(&self, notify: Notify) -> u64 {
-        let ticket = signal(self.waiter(), self.abi.ring, self.abi.deadline_ns, notify);
+        let ticket = signal(self.waiter(), self.ring(), self.abi.deadline_ns, notify);
         self.wake_proxy();
         ticket
     }
@@ -97,9 +97,10 @@ impl Ctx<'_> {
     #[cold]
     pub(crate) fn drain(&self, group: &impl Group) {
         let failed = group.leader() && {
-            // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
-            let reserved = unsafe { arch::load(&raw const (*self.ring()).reserved) };
-            !complete(self.waiter(), self.abi.ring, reserved, self.abi.deadline_ns)
+            let ring = self.ring();
+            // SAFETY: the ring is mapped, and the word aligned.
+            let reserved = unsafe { arch::load(&raw const (*ring.start()).reserved) };
+            !complete(self.waiter(), ring, reserved, self.abi.deadline_ns)
         };
         self.join(group, failed);
     }
@@ -109,7 +110,7 @@ impl Ctx<'_> {
     pub(crate) fn finish(&self, group: &impl Group, ticket: u64) {
         let failed = group.leader()
             && (ticket == ENDING
-                || !complete(self.waiter(), self.abi.ring, ticket.wrapping_add(1), self.abi.deadline_ns));
+                || !complete(self.waiter(), self.ring(), ticket.wrapping_add(1), self.abi.deadline_ns));
         self.join(group, failed);
     }
 
@@ -121,7 +122,7 @@ impl Ctx<'_> {
 
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        let ticket = enqueue(self.waiter(), self.abi.ring, self.abi.deadline_ns, request);
+        let ticket = enqueue(self.waiter(), self.ring(), self.abi.deadline_ns, request);
         self.wake_proxy();
         ticket
     }
@@ -129,18 +130,18 @@ impl Ctx<'_> {
     /// Wakes the proxy, which sleeps on the count of requests where it has nothing to do.
     #[inline(always)]
     fn wake_proxy(&self) {
-        // SAFETY: the ring is mapped (`Ctx::new`).
-        self.wake(self.pe(), unsafe { &raw mut (*self.ring()).reserved });
+        // SAFETY: the ring is mapped, and the word aligned.
+        self.wake(self.pe(), unsafe { Polled::new(&raw mut (*self.ring().start()).reserved) });
     }
 
     /// Waits for the reply to request `ticket`, and frees its entry.
     #[inline(always)]
     fn reply(&self, ticket: u64) -> u64 {
         self.or_exit(ticket);
-        if !complete(self.waiter(), self.abi.ring, ticket + 1, self.abi.deadline_ns) {
+        if !complete(self.waiter(), self.ring(), ticket + 1, self.abi.deadline_ns) {
             self.lane.exit();
         }
-        let entry = Entry::new(self.abi.ring, ticket);
+        let entry = Entry::new(self.ring(), ticket);
         // SAFETY: the slot is mapped (`Ctx::new`), and this thread's until it counts the lap.
         unsafe {
             let reply = arch::load(&raw const (*entry.slot).reply);
@@ -157,14 +158,34 @@ impl Ctx<'_> {
     }
 
     #[inline(always)]
-    fn ring(&self) -> *mut Ring {
-        with_exposed_provenance_mut(self.abi.ring as usize)
+    fn ring(&self) -> RingAt {
+        // SAFETY: where peers are proxied, which callers have found, the ring is mapped (`Ctx::new`).
+        unsafe { RingAt::new(self.abi.ring) }
+    }
+}
+
+/// The address of a mapped ring: one scalar, which functions of a GPU take in a register.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct RingAt(u64);
+
+impl RingAt {
+    /// # Safety
+    /// The ring is mapped for as long as the kernel runs, with its entries, and their provenance is exposed.
+    #[inline(always)]
+    unsafe fn new(address: u64) -> Self {
+        Self(address)
+    }
+
+    #[inline(always)]
+    fn start(self) -> *mut Ring {
+        with_exposed_provenance_mut(self.0 as usize)
     }
 }
 
 /// Puts a request into the ring. [`ENDING`] when the kernel must end.
 #[inline(always)]
-fn enqueue(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u64 {
+fn enqueue(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, request: Request) -> u64 {
     let ticket = reserve(waiter, ring, budget_ns);
     if ticket != ENDING {
         fill(ring, ticket, request.peer, request.remote, request.local, request.bytes);
@@ -175,7 +196,7 @@ fn enqueue(waiter: Waiter<'_>, ring: u64, budget_ns: u64, request: Request) -> u
 
 /// Asks for a signal.
 #[cfg(not(target_arch = "nvptx64"))]
-fn signal(waiter: Waiter<'_>, ring: u64, budget_ns: u64, notify: Notify) -> u64 {
+fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u64 {
     let (then, second, signal) = tail(Some(notify));
     let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
     enqueue(waiter, ring, budget_ns, Request { header, second, signal, ..request(notify.pe(), 0, 0, 0) })
@@ -184,19 +205,21 @@ fn signal(waiter: Waiter<'_>, ring: u64, budget_ns: u64, notify: Notify) -> u64 
 /// The same, by a function of few scalar arguments: kernels notify in many places.
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-fn signal(waiter: Waiter<'_>, ring: u64, budget_ns: u64, notify: Notify) -> u64 {
+fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u64 {
     let adds = u64::from(notify.op() == NotifyOp::Add) << 63;
-    let who = u64::from(waiter.pe) | u64::from(notify.pe().raw()) << 32 | adds;
-    signal_apart(ring, waiter.control, budget_ns, who, notify.value(), notify.offset())
+    let (control, pe) = waiter.parts();
+    let who = u64::from(pe) | u64::from(notify.pe().raw()) << 32 | adds;
+    signal_apart(ring, control, budget_ns, who, notify.value(), notify.offset())
 }
 
 #[cfg(target_arch = "nvptx64")]
 #[inline(never)]
-fn signal_apart(ring: u64, control: u64, budget_ns: u64, who: u64, second: u64, signal: u64) -> u64 {
+fn signal_apart(ring: RingAt, control: u64, budget_ns: u64, who: u64, second: u64, signal: u64) -> u64 {
     let then = if who >> 63 == 1 { Then::Add } else { Then::Set };
     let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
     let peer = Pe::new((who >> 32) as u32 & (u32::MAX >> 1));
-    let waiter = Waiter { lane: arch::Lane::new(), control, pe: who as u32 };
+    // SAFETY: the caller has it from a waiter.
+    let waiter = unsafe { Waiter::new(arch::Lane::new(), control, who as u32) };
     enqueue(waiter, ring, budget_ns, Request { header, second, signal, ..request(peer, 0, 0, 0) })
 }
 
@@ -204,20 +227,18 @@ fn signal_apart(ring: u64, control: u64, budget_ns: u64, who: u64, second: u64, 
 
 /// Reserves an entry and waits until it is free. [`ENDING`] when the kernel must end.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-fn reserve(waiter: Waiter<'_>, ring: u64, budget_ns: u64) -> u64 {
-    // SAFETY: the ring is mapped (`Ctx::new`).
-    let ticket =
-        unsafe { Rmw::fetch_add(&raw mut (*with_exposed_provenance_mut::<Ring>(ring as usize)).reserved, 1u64) };
+fn reserve(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64) -> u64 {
+    // SAFETY: the ring is mapped.
+    let ticket = unsafe { Rmw::fetch_add(&raw mut (*ring.start()).reserved, 1u64) };
     let entry = Entry::new(ring, ticket);
-    // SAFETY: the slot is mapped (`Ctx::new`), and the word aligned.
-    let laps = unsafe { &raw mut (*entry.slot).laps };
-    // SAFETY: as above.
-    let is_free = || unsafe { arch::load_acquire(laps) } == entry.lap;
+    // SAFETY: the slot is mapped with its ring, and the word aligned.
+    let laps = unsafe { Polled::new(&raw mut (*entry.slot).laps) };
+    let is_free = || laps.load_acquire() == entry.lap;
     if waiter.poll(laps, budget_ns, is_free, |expiry| give_up(waiter, expiry, ticket)) { ticket } else { ENDING }
 }
 
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-fn fill(ring: u64, ticket: u64, peer: u64, remote: u64, local: u64, bytes: u64) {
+fn fill(ring: RingAt, ticket: u64, peer: u64, remote: u64, local: u64, bytes: u64) {
     let request = Entry::new(ring, ticket).request;
     // SAFETY: the entry is mapped (`Ctx::new`) and this thread's until it publishes it.
     unsafe {
@@ -229,7 +250,7 @@ fn fill(ring: u64, ticket: u64, peer: u64, remote: u64, local: u64, bytes: u64) 
 }
 
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-fn publish(ring: u64, ticket: u64, header: u64, value: u64, second: u64, signal: u64) {
+fn publish(ring: RingAt, ticket: u64, header: u64, value: u64, second: u64, signal: u64) {
     let entry = Entry::new(ring, ticket);
     // SAFETY: as in `fill`; the release store of the header makes the fields the proxy's.
     unsafe {
@@ -249,9 +270,9 @@ struct Entry {
 
 impl Entry {
     #[inline(always)]
-    fn new(ring: u64, ticket: u64) -> Self {
-        let ring: *const Ring = with_exposed_provenance_mut(ring as usize);
-        // SAFETY: the ring is mapped (`Ctx::new`), and these fields never change.
+    fn new(ring: RingAt, ticket: u64) -> Self {
+        let ring = ring.start();
+        // SAFETY: the ring is mapped, and these fields never change.
         let (requests, slots, shift) = unsafe { ((*ring).requests, (*ring).slots, (*ring).log2_capacity as u32) };
         let lap = ticket.wrapping_shr(shift);
         let index = (ticket - lap.wrapping_shl(shift)) as usize;
@@ -265,11 +286,10 @@ impl Entry {
 
 /// Waits until `count` requests are complete. False when the kernel must end.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
-fn complete(waiter: Waiter<'_>, ring: u64, count: u64, budget_ns: u64) -> bool {
-    let ring: *mut Ring = with_exposed_provenance_mut(ring as usize);
-    // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
-    let word = unsafe { &raw mut (*ring).complete };
-    let is_complete = || crate::poll::at_least(word, count);
+fn complete(waiter: Waiter<'_>, ring: RingAt, count: u64, budget_ns: u64) -> bool {
+    // SAFETY: the ring is mapped, and the word aligned.
+    let word = unsafe { Polled::new(&raw mut (*ring.start()).complete) };
+    let is_complete = || word.at_least(count);
     waiter.poll(word, budget_ns, is_complete, |expiry| give_up(waiter, expiry, count))
 }
 

@@ -131,8 +131,8 @@ impl Ctx<'_> {
         let layout = SyncLayout::new(size as u32);
         let base = team.view.sync().offset();
         let epoch_word = self.word(base + layout.epoch(slot), self.pe());
-        // SAFETY: the epoch is a word of this PE's heap that only this block's leader writes, after the last join.
-        let epoch = unsafe { arch::load(epoch_word) }.wrapping_add(1);
+        // Only this block's leader writes it, after the last join.
+        let epoch = epoch_word.load().wrapping_add(1);
         group.sync();
         let me = team.view.me();
         let mut failed = false;
@@ -159,8 +159,8 @@ impl Ctx<'_> {
         }
         self.join(group, failed);
         if group.leader() {
-            // SAFETY: as above; the next call's group sync orders this store before its loads.
-            unsafe { arch::store(epoch_word, epoch) };
+            // SAFETY: mapped and aligned; the next call's group sync orders this store before its loads.
+            unsafe { arch::store(epoch_word.as_ptr(), epoch) };
         }
         group.sync();
     }
@@ -173,7 +173,7 @@ impl Ctx<'_> {
         }
         let word = self.word(offset, to.pe());
         // SAFETY: a sync word of a peer, mapped and aligned, with this PE as its only writer.
-        unsafe { arch::store_release(word, epoch) };
+        unsafe { arch::store_release(word.as_ptr(), epoch) };
         self.wake(to.pe(), word);
         true
     }

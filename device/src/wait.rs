@@ -6,7 +6,7 @@ use core::time::Duration;
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
 use congruent_heap::{Awaited, Notify, Pe, Semaphore, Signal, Sym};
 
-use crate::poll::{self, Waiter, reaches};
+use crate::poll::{self, Polled, Waiter, reaches};
 use crate::{Ctx, Group, Thread, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
@@ -127,11 +127,11 @@ impl Ctx<'_> {
         if group.leader() {
             let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
             let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
-            let came = self.waiter().poll(posted, budget, || poll::at_least(posted, expected), |_| expired = true);
+            let came = self.waiter().poll(posted, budget, || posted.at_least(expected), |_| expired = true);
             aborted = !came && !expired;
             if came {
                 // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
-                unsafe { arch::store(taken, expected) };
+                unsafe { arch::store(taken.as_ptr(), expected) };
             }
         }
         self.join(group, aborted);
@@ -181,8 +181,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn signal_value(&self, signal: Sym<Signal>) -> u64 {
-        // SAFETY: the word is on this PE's heap, mapped and aligned.
-        unsafe { arch::load_acquire(self.word(signal.elem(0).offset(), self.pe())) }
+        self.word(signal.elem(0).offset(), self.pe()).load_acquire()
     }
 
     /// How many posts a semaphore of this PE holds that have not been taken, by the calling thread.
@@ -193,8 +192,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn available(&self, semaphore: Sym<Semaphore>) -> u64 {
         let (posted, _, taken) = self.claim_posts(semaphore, 0);
-        // SAFETY: the word is on this PE's heap, mapped and aligned.
-        unsafe { arch::load_acquire(posted) }.wrapping_sub(taken)
+        posted.load_acquire().wrapping_sub(taken)
     }
 
     /// Waits until the word at `offset` of this PE is at least `value`; false when the kernel must end.
@@ -216,7 +214,8 @@ impl Ctx<'_> {
     /// Who waits here.
     #[inline(always)]
     pub(crate) fn waiter(&self) -> Waiter<'_> {
-        Waiter { lane: self.lane, control: self.abi.control, pe: self.abi.pe }
+        // SAFETY: the control block is mapped (`Ctx::new`).
+        unsafe { Waiter::new(self.lane, self.abi.control, self.abi.pe) }
     }
 
     #[inline(always)]
@@ -227,18 +226,17 @@ impl Ctx<'_> {
             return false;
         }
         // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
-        unsafe { arch::store(taken, expected) };
+        unsafe { arch::store(taken.as_ptr(), expected) };
         true
     }
 
     /// The words of a semaphore of this PE, and the count of posts after which `n` more have come.
     #[inline(always)]
     #[track_caller]
-    fn claim_posts(&self, semaphore: Sym<Semaphore>, n: u64) -> (*mut u64, *mut u64, u64) {
+    fn claim_posts(&self, semaphore: Sym<Semaphore>, n: u64) -> (Polled, Polled, u64) {
         let offset = semaphore.elem(0).offset();
         let posted = self.word(offset + Semaphore::POSTED, self.pe());
         let taken = self.word(offset + Semaphore::TAKEN, self.pe());
-        // SAFETY: `taken` is mapped and aligned; only its owner's waits touch it, one at a time.
-        (posted, taken, unsafe { arch::load(taken) }.wrapping_add(n))
+        (posted, taken, taken.load().wrapping_add(n))
     }
 }

@@ -164,7 +164,10 @@ impl Server<'_> {
             match idle.checked_sub(SPINS) {
                 None => std::hint::spin_loop(),
                 // Who reserves a request changes this word, and wakes who sleeps on it once the request is published.
-                Some(turn) => nap::pass(self.context, turn, low_half(self.reserved()), self.next as u32),
+                // SAFETY: a word of the ring, and the heap outlives the proxy.
+                Some(turn) => unsafe {
+                    nap::pass(self.context, turn, low_half(self.reserved()), self.next as u32);
+                },
             }
         }
         Ok(())
@@ -178,7 +181,8 @@ impl Server<'_> {
 
     /// Whether requests are left to serve. Asked when no kernel runs, so none comes after.
     fn is_behind(&self) -> bool {
-        let reserved = atomic(self.reserved()).load(Ordering::Acquire);
+        // SAFETY: the word is in the ring, which `rings` owns.
+        let reserved = unsafe { AtomicU64::from_ptr(self.reserved()) }.load(Ordering::Acquire);
         self.next < reserved || !self.in_flight.is_empty()
     }
 
@@ -186,7 +190,7 @@ impl Server<'_> {
     fn take(&mut self) -> Option<Request> {
         let entry = self.rings.entry(self.next);
         // SAFETY: the entry is in the ring, which `rings` owns.
-        let header = atomic(unsafe { &raw mut (*entry).header }).load(Ordering::Acquire);
+        let header = unsafe { AtomicU64::from_ptr(&raw mut (*entry).header) }.load(Ordering::Acquire);
         let published = header & Request::PARITY == Request::parity(self.next >> LOG2_CAPACITY) && header & 0xff != 0;
         // SAFETY: a published entry is not written again before this proxy counts its lap, and the acquire load of the
         // header makes its fields visible.
@@ -222,7 +226,7 @@ impl Server<'_> {
         let first = *next - in_flight.len() as u64;
         transport.poll(&mut |ticket, reply| {
             // SAFETY: the slot is in the ring, which `rings` owns.
-            atomic(unsafe { &raw mut (*rings.slot(ticket)).reply }).store(reply, Ordering::Relaxed);
+            unsafe { AtomicU64::from_ptr(&raw mut (*rings.slot(ticket)).reply) }.store(reply, Ordering::Relaxed);
             if let Some(entry) = in_flight.get_mut((ticket - first) as usize) {
                 entry.1 = true;
             }
@@ -233,17 +237,22 @@ impl Server<'_> {
             if !has_reply {
                 // SAFETY: as above.
                 let laps = unsafe { &raw mut (*rings.slot(complete)).laps };
-                atomic(laps).store(complete / CAPACITY as u64 + 1, Ordering::Release);
-                nap::wake_own(context, low_half(laps));
+                // SAFETY: as above; the heap outlives the proxy.
+                unsafe {
+                    AtomicU64::from_ptr(laps).store(complete / CAPACITY as u64 + 1, Ordering::Release);
+                    nap::wake_own(context, low_half(laps));
+                }
             }
             complete += 1;
         }
         if complete > first {
             // Whoever waits for this sees what the transport has done before.
             // SAFETY: the word is in the ring, which `rings` owns.
-            let word = unsafe { &raw mut (*rings.ring).complete };
-            atomic(word).store(complete, Ordering::Release);
-            nap::wake_own(context, low_half(word));
+            unsafe {
+                let word = &raw mut (*rings.ring).complete;
+                AtomicU64::from_ptr(word).store(complete, Ordering::Release);
+                nap::wake_own(context, low_half(word));
+            }
         }
         Ok(())
     }
@@ -252,9 +261,4 @@ impl Server<'_> {
 /// The half of a word that lanes sleep on: the one that changes with every count.
 fn low_half(word: *mut u64) -> *const u32 {
     word.cast::<u32>().wrapping_add(usize::from(cfg!(target_endian = "big")))
-}
-
-fn atomic<'a>(word: *mut u64) -> &'a AtomicU64 {
-    // SAFETY: callers give words of the ring that the proxy owns; kernels access them atomically too.
-    unsafe { AtomicU64::from_ptr(word) }
 }

@@ -19,7 +19,7 @@ use crate::{Atomic, Signal, Transport, TransportError};
 #[derive(Debug)]
 pub struct Local {
     heaps: Context,
-    wake: fn(*const u32),
+    wake: unsafe fn(*const u32),
     done: Vec<(u64, u64)>,
 }
 
@@ -29,8 +29,8 @@ impl Local {
     ///
     /// # Safety
     /// Every PE's heap is mapped as `heaps` says, with its provenance exposed, for as long as the transport lives, and all
-    /// accesses to it by others are atomic.
-    pub unsafe fn new(heaps: Context, wake: fn(*const u32)) -> Self {
+    /// accesses to it by others are atomic. `wake` may be called with any aligned word of these heaps.
+    pub unsafe fn new(heaps: Context, wake: unsafe fn(*const u32)) -> Self {
         Self { heaps, wake, done: Vec::new() }
     }
 
@@ -39,7 +39,8 @@ impl Local {
         let Word::Four(sleepers) = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4)? else { return Ok(()) };
         if sleepers.load(Ordering::Relaxed) != 0 {
             let low_half = usize::from(cfg!(target_endian = "big"));
-            (self.wake)(signal.as_ptr().cast::<u32>().wrapping_add(low_half));
+            // SAFETY: a word of a mapped heap, as `new` was promised.
+            unsafe { (self.wake)(signal.as_ptr().cast::<u32>().wrapping_add(low_half)) };
         }
         Ok(())
     }

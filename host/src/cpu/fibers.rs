@@ -169,15 +169,17 @@ impl Machine for Fibers {
     fn warp_broadcast(&self, lane: u32, value: u64) -> u64 {
         self.meet(self.warp(lane), lane, false, lane.is_multiple_of(self.width).then_some(value)).1
     }
-    fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32) {
+    unsafe fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32) {
         self.suspend(lane);
         // Other lanes have had their turn. Leave the core to other PEs too, ever longer if nothing comes.
         if turn.is_multiple_of(16) {
-            nap::pass(&self.site.context, turn / 16, word, seen);
+            // SAFETY: the caller's contract, and the context is that of the launch.
+            unsafe { nap::pass(&self.site.context, turn / 16, word, seen) };
         }
     }
-    fn wake(&self, word: *const u32) {
-        nap::wake(word);
+    unsafe fn wake(&self, word: *const u32) {
+        // SAFETY: the caller's contract.
+        unsafe { nap::wake(word) };
     }
     fn now_ns(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64

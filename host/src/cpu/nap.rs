@@ -34,12 +34,16 @@ thread_local! {
 }
 
 /// Passes time for turn `turn` of a poll of `word`, which held `seen`.
-pub(crate) fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
+///
+/// # Safety
+/// As for `Machine::pause`; the heap of the PE that `context` is of is mapped.
+pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
     if turn < YIELDS && yields() {
         return;
     }
-    let sleepers = sleepers(context);
-    // SAFETY: who polls gives a mapped word, aligned to 4 bytes, that is only accessed atomically.
+    // SAFETY: the caller's contract.
+    let sleepers = unsafe { sleepers(context) };
+    // SAFETY: the caller's contract; the word is looked at by the kernel of the system only.
     let word = unsafe { &*word.cast::<AtomicU32>() };
     sleepers.fetch_add(1, Ordering::Relaxed);
     let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
@@ -62,7 +66,10 @@ fn yields() -> bool {
 }
 
 /// The count of those who sleep on words of this PE.
-fn sleepers(context: &abi::Context) -> &AtomicU32 {
+///
+/// # Safety
+/// The heap of the PE that `context` is of is mapped.
+unsafe fn sleepers(context: &abi::Context) -> &AtomicU32 {
     let header = context.base + u64::from(context.pe) * context.stride;
     let sleepers = header as usize + std::mem::offset_of!(abi::HeapHeader, sleepers);
     // SAFETY: every heap starts with a mapped HeapHeader, whose count is only accessed atomically.
@@ -70,15 +77,24 @@ fn sleepers(context: &abi::Context) -> &AtomicU32 {
 }
 
 /// Wakes who sleeps on `word` of this PE, if anybody does.
-pub(crate) fn wake_own(context: &abi::Context, word: *const u32) {
-    if sleepers(context).load(Ordering::Relaxed) != 0 {
-        wake(word);
+///
+/// # Safety
+/// As for `Machine::wake`; the heap of the PE that `context` is of is mapped.
+pub(crate) unsafe fn wake_own(context: &abi::Context, word: *const u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if sleepers(context).load(Ordering::Relaxed) != 0 {
+            wake(word);
+        }
     }
 }
 
 /// Wakes everyone who sleeps on `word`, in any process that maps it.
-pub(crate) fn wake(word: *const u32) {
-    // SAFETY: who has changed a word gives one that is mapped, aligned to 4 bytes, and only accessed atomically.
+///
+/// # Safety
+/// As for `Machine::wake`.
+pub(crate) unsafe fn wake(word: *const u32) {
+    // SAFETY: as in `pass`.
     let word = unsafe { &*word.cast::<AtomicU32>() };
     let _how_many = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }

@@ -31,11 +31,13 @@ impl Machine for Solo<'_> {
     fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
         value
     }
-    fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
-        nap::pass(self.context, turn, word, seen);
+    unsafe fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
+        // SAFETY: the caller's contract, and the context is that of the launch.
+        unsafe { nap::pass(self.context, turn, word, seen) };
     }
-    fn wake(&self, word: *const u32) {
-        nap::wake(word);
+    unsafe fn wake(&self, word: *const u32) {
+        // SAFETY: the caller's contract.
+        unsafe { nap::wake(word) };
     }
     fn now_ns(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64

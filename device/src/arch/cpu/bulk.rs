@@ -9,7 +9,7 @@ use super::{load, load_acquire, store, store_release};
 use crate::arch::{End, Ends, Form, Share};
 use crate::bulk::{Fold, FoldChoice, FoldJob};
 use crate::group::{Group, share};
-use crate::poll::Patience;
+use crate::poll::{Patience, Polled};
 use crate::sealed::Sealed;
 
 /// Copies its share of `bytes` bytes.
@@ -399,7 +399,7 @@ unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Pat
                     let word = first.add(k);
                     let mut packet = load(word);
                     if packet as u32 != flag {
-                        if !patience.packet(|| *end, end.last, || load(word) as u32 == flag) {
+                        if !patience.packet(|| *end, Polled::new(end.last), || load(word) as u32 == flag) {
                             return false;
                         }
                         packet = load(word);
@@ -414,7 +414,7 @@ unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Pat
                     let start = end.start.add(k * line as usize);
                     let word = start.add(data).cast::<u64>();
                     let arrived = || load_acquire(word) == u64::from(flag);
-                    if !arrived() && !patience.packet(|| *end, end.last, arrived) {
+                    if !arrived() && !patience.packet(|| *end, Polled::new(end.last), arrived) {
                         return false;
                     }
                     let from = k * data - at;

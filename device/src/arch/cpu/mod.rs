@@ -11,6 +11,7 @@ use congruent_heap::{bf16, f16};
 
 use super::{Rmw, RmwInt, Word};
 use crate::Note;
+use crate::poll::Polled;
 
 mod bulk;
 #[cfg(target_arch = "x86_64")]
@@ -35,9 +36,15 @@ pub trait Machine {
     fn warp_broadcast(&self, lane: u32, value: u64) -> u64;
     /// Passes the time while a poll sees nothing new: `turn` counts up, `word` is the low half of what is polled and `seen`
     /// what it held. Returns after a bounded time.
-    fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32);
+    ///
+    /// # Safety
+    /// The word is mapped symmetric memory, aligned, or a word that host and kernels share.
+    unsafe fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32);
     /// Wakes who sleeps in [`pause`](Machine::pause) on this word, in any process.
-    fn wake(&self, word: *const u32);
+    ///
+    /// # Safety
+    /// As for [`pause`](Machine::pause).
+    unsafe fn wake(&self, word: *const u32);
     /// A clock that only grows, nanoseconds.
     fn now_ns(&self) -> u64;
     /// Ends this lane's kernel, by unwinding to the machine.
@@ -140,20 +147,14 @@ impl Backoff {
 
     /// One turn of a poll of `word`, which held `seen`; true when it is time to look at the abort word and the clock.
     #[inline(always)]
-    pub(crate) fn turn(&mut self, lane: &Lane<'_>, word: *const u64, seen: u64) -> bool {
+    pub(crate) fn turn(&mut self, lane: &Lane<'_>, word: Polled, seen: u64) -> bool {
         self.turn += 1;
         if self.turn < lane.spins {
             core::hint::spin_loop();
             return false;
         }
-        // The futex word is the half that changes with every notify: the low one.
-        let half = if cfg!(target_endian = "big") { 4 } else { 0 };
-        lane.machine.pause(
-            lane.thread,
-            self.turn - lane.spins,
-            word.cast::<u8>().wrapping_add(half).cast(),
-            seen as u32,
-        );
+        // SAFETY: a word that may be polled. Its half that changes with every notify is the low one, which comes first.
+        unsafe { lane.machine.pause(lane.thread, self.turn - lane.spins, word.as_ptr().cast(), seen as u32) };
         true
     }
 }
@@ -167,9 +168,11 @@ impl Backoff {
 /// `sleepers` is the address of a PE's count of sleepers, `word` an aligned word on its heap.
 #[inline(always)]
 pub(crate) unsafe fn wake(lane: &Lane<'_>, sleepers: *mut u32, word: *mut u64) {
-    // SAFETY: the caller's contract; the word is only accessed atomically.
-    if unsafe { AtomicU32::from_ptr(sleepers) }.load(Ordering::Relaxed) != 0 {
-        lane.machine.wake(word.cast());
+    // SAFETY: the caller's contract.
+    unsafe {
+        if load(sleepers) != 0 {
+            lane.machine.wake(word.cast());
+        }
     }
 }
 

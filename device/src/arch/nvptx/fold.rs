@@ -74,15 +74,22 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
             Form::Lines { flag, bytes } => (bytes, flag),
         };
         let slot = shared + (i as u32 + 1) * SLOT;
-        put_shared::<0>(slot, end.start as u64);
-        put_shared::<8>(slot, u64::from(flag) | u64::from(form) << 32);
-        put_shared::<16>(slot, end.offset);
-        put_shared::<24>(slot, u64::from(end.sender));
+        // SAFETY: there are slots for MOST ends, which these are not more than.
+        unsafe {
+            put_shared::<0>(slot, end.start as u64);
+            put_shared::<8>(slot, u64::from(flag) | u64::from(form) << 32);
+            put_shared::<16>(slot, end.offset);
+            put_shared::<24>(slot, u64::from(end.sender));
+        }
     }
     if share.rank == 0 {
-        put_shared::<0>(shared, patience.waiter.control);
-        put_shared::<8>(shared, patience.budget_ns);
-        put_shared::<16>(shared, u64::from(patience.waiter.pe));
+        let (control, pe) = patience.waiter.parts();
+        // SAFETY: the head is before the slots.
+        unsafe {
+            put_shared::<0>(shared, control);
+            put_shared::<8>(shared, patience.budget_ns);
+            put_shared::<16>(shared, u64::from(pe));
+        }
     }
     lane.block_sync();
     let [a, b, c] = choice.encode();
@@ -102,8 +109,11 @@ unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts:
     // Who waits has time to look it up.
     let patience = || {
         let shared = anew(shared.into()) as u32;
-        let waiter = Waiter { lane, control: get_shared::<0>(shared), pe: get_shared::<16>(shared) as u32 };
-        Patience { waiter, budget_ns: get_shared::<8>(shared) }
+        // SAFETY: `fold_chosen` put them at the head of the ends, of a waiter of this launch.
+        unsafe {
+            let waiter = Waiter::new(lane, get_shared::<0>(shared), get_shared::<16>(shared) as u32);
+            Patience { waiter, budget_ns: get_shared::<8>(shared) }
+        }
     };
     let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
     let dst = &SharedEnds { first: shared + SLOT, count: dsts };
@@ -113,7 +123,7 @@ unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts:
     unsafe { pieces(share, dst, src, bytes as usize, Chosen::<C>::encoded([a, b, c]), &patience) }
 }
 
-/// Ends that are in the block's shared memory.
+/// Ends that are in the block's shared memory, each in its slot, for as long as this lives.
 struct SharedEnds {
     first: u32,
     count: u32,
@@ -127,11 +137,12 @@ impl Ends for SharedEnds {
     #[inline(always)]
     fn end(&self, i: usize) -> End {
         let slot = anew((self.first + i as u32 * SLOT).into()) as u32;
-        let start = core::ptr::with_exposed_provenance_mut(get_shared::<0>(slot) as usize);
-        let form = get_shared::<8>(slot);
+        // SAFETY: `fold_shared` made this of ends that `fold_chosen` has put there, and folds ask for those only.
+        let [start, form, offset, sender] =
+            unsafe { [get_shared::<0>(slot), get_shared::<8>(slot), get_shared::<16>(slot), get_shared::<24>(slot)] };
+        let start = core::ptr::with_exposed_provenance_mut(start as usize);
         let form = Form::of((form >> 32) as u32, form as u32);
-        let (offset, sender) = (get_shared::<16>(slot), get_shared::<24>(slot) as u32);
-        End { start, form, last: start.cast(), offset, sender }
+        End { start, form, last: start.cast(), offset, sender: sender as u32 }
     }
 }
 
@@ -147,18 +158,22 @@ fn shared_ends() -> u32 {
     address
 }
 
+/// # Safety
+/// The address is that of `shared_ends` or of a slot behind it.
 #[inline(always)]
-fn put_shared<const AT: u32>(address: u32, value: u64) {
-    // SAFETY: callers give addresses of `shared_ends`, aligned.
+unsafe fn put_shared<const AT: u32>(address: u32, value: u64) {
+    // SAFETY: the caller's contract.
     unsafe {
         asm!("st.shared.b64 [{a} + {o}], {v};", a = in(reg32) address, o = const AT, v = in(reg64) value, options(nostack));
     }
 }
 
+/// # Safety
+/// As for [`put_shared`].
 #[inline(always)]
-fn get_shared<const AT: u32>(address: u32) -> u64 {
+unsafe fn get_shared<const AT: u32>(address: u32) -> u64 {
     let value;
-    // SAFETY: callers give addresses of `shared_ends`, aligned. What is not used need not be read.
+    // SAFETY: the caller's contract. What is not used need not be read.
     unsafe {
         asm!(
             "ld.shared.b64 {v}, [{a} + {o}];",

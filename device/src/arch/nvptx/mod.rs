@@ -188,7 +188,7 @@ impl Backoff {
         Self { turn: 0 }
     }
     #[inline(always)]
-    pub(crate) fn turn(&mut self, _lane: &Lane<'_>, _word: *const u64, _seen: u64) -> bool {
+    pub(crate) fn turn(&mut self, _lane: &Lane<'_>, _word: crate::poll::Polled, _seen: u64) -> bool {
         self.turn = self.turn.wrapping_add(1);
         self.turn & 1023 == 0
     }

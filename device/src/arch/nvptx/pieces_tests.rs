@@ -286,7 +286,7 @@ struct Late {
 }
 
 impl cpu::Machine for Late {
-    fn pause(&self, _lane: u32, _turn: u32, _word: *const u32, _seen: u32) {
+    unsafe fn pause(&self, _lane: u32, _turn: u32, _word: *const u32, _seen: u32) {
         if let Some((to, bytes)) = self.due.borrow_mut().pop() {
             // SAFETY: it is memory of a test that nothing else accesses meanwhile.
             unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
@@ -308,7 +308,7 @@ impl cpu::Machine for Late {
     fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
         value
     }
-    fn wake(&self, _word: *const u32) {}
+    unsafe fn wake(&self, _word: *const u32) {}
     fn exit(&self) -> ! {
         panic!("a fold gives back control")
     }
@@ -344,7 +344,8 @@ fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Fa
             spins: 0,
             watched: false,
         };
-        Patience { waiter: Waiter { lane, control: address, pe: 1 }, budget_ns: 1000 }
+        // SAFETY: the control block lives as long as this test.
+        Patience { waiter: unsafe { Waiter::new(lane, address, 1) }, budget_ns: 1000 }
     };
     let from = List(vec![End { offset: 4096, sender: 3, ..source.end() }]);
     let to = List(vec![result.end()]);

@@ -4,7 +4,7 @@ use super::granules::Folder;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
 use crate::arch::{End, Ends, Form, Share};
 use crate::ends::packed_words;
-use crate::poll::Patience;
+use crate::poll::{Patience, Polled};
 
 /// Where a thread's word is: its bytes `at..at + n` of the data; with lines word `word`, which is word `place` of a line of
 /// `bytes` bytes.
@@ -184,7 +184,7 @@ unsafe fn take<'p>(
         if packets[0] as u32 != flag || both && packets[1] as u32 != flag {
             // What lines need, the flag acquires.
             let has = |i| load_acquire(flags.add(i)) as u32 == flag;
-            if !patience().packet(|| src.end(i), flags, || has(0) && (!both || has(1))) {
+            if !patience().packet(|| src.end(i), Polled::new(flags), || has(0) && (!both || has(1))) {
                 return None;
             }
             if !lined {
