@@ -239,7 +239,8 @@ fn share(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd,
 /// Believes a descriptor only if it is memory of the right size, and sealed.
 fn sealed(fd: Option<OwnedFd>, bytes: usize) -> io::Result<OwnedFd> {
     let refused = || io::Error::new(io::ErrorKind::InvalidData, "the descriptor is not the memory that was agreed on");
-    let fd = fd.ok_or_else(refused)?;
+    let fd =
+        fd.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "PE 0 hands nothing over: see its own error"))?;
     let size = rustix::fs::fstat(&fd)?.st_size as u64;
     if size == bytes as u64 && rustix::fs::fcntl_get_seals(&fd)? == SEALS { Ok(fd) } else { Err(refused()) }
 }

@@ -2,28 +2,36 @@
 //!
 //! | launcher | PE, number of PEs | meeting place |
 //! |---|---|---|
-//! | `congruent run` | `CONGRUENT_PE`, `CONGRUENT_NPES` | `CONGRUENT_RENDEZVOUS=host:port` |
+//! | `congruent run` | `CONGRUENT_PE`, `CONGRUENT_NPES` | `CONGRUENT_RENDEZVOUS=host:port`; PE 0 listens there at descriptor `CONGRUENT_LISTENER` |
 //! | torchrun | `RANK`, `WORLD_SIZE` | the 16 ports after `MASTER_PORT`, which torch itself uses, at `MASTER_ADDR` |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK`, `_SIZE` | a file, on one host |
 //! | PMI | `PMI_RANK`, `PMI_SIZE` | a file, on one host |
 //! | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` | the step's first node, at a port made of the step's number |
 //!
 //! Where torchrun or Slurm say that all PEs are on one host, they too meet by a file. `CONGRUENT_RENDEZVOUS` and
-//! `CONGRUENT_JOB_TOKEN` hold with every launcher. Without that token a job that meets by a file makes its own secret;
-//! one that meets at a port has only its name to tell it from others, which keeps jobs apart but not intruders.
+//! `CONGRUENT_JOB_TOKEN` hold with every launcher. Who meets at a port proves itself by that token, so without it there is no
+//! such job: PEs that would meet at a loopback address meet by a file instead, for which PE 0 makes a secret, and others are
+//! told what to export. No launcher has a secret of its own that could do: what torchrun's store and Slurm's environment tell,
+//! they tell everyone.
 //! A launcher often runs inside a Slurm step, so Slurm is asked last; all others must agree.
 
 use super::error::BootstrapError;
 use super::job::{Job, Launcher, Rendezvous};
 use super::token::Token;
 use super::{DEFAULT_DEADLINE, MAX_PES};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
+
+/// What of a value is repeated in an error.
+const SHOWN: usize = 64;
 
 /// How many ports after torch's own are tried.
 const TORCH_PORTS: u16 = 16;
 
 /// Reads the job out of the environment.
-pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Job, BootstrapError> {
+pub(super) fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Job, BootstrapError> {
     let env = Environment { variable };
     let mut seats = [congruent(&env)?, torchrun(&env)?, open_mpi(&env)?, pmi(&env)?].into_iter().flatten();
     let seat = match seats.next() {
@@ -38,7 +46,7 @@ pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Job, Boo
 }
 
 struct Environment<'a> {
-    variable: &'a dyn Fn(&str) -> Option<String>,
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 /// A number, and the variable that said it.
@@ -74,9 +82,22 @@ impl Seat {
             (Some(given), _) | (None, Some(given)) => given,
             (None, None) => return Err(BootstrapError::NoRendezvous),
         };
-        let token = match env.text("CONGRUENT_JOB_TOKEN") {
-            Some(secret) => Token::derive(secret.as_bytes()),
-            None => Token::derive(self.name.as_bytes()),
+        let (rendezvous, token) = match (env.token()?, rendezvous) {
+            (Some(token), rendezvous) => (rendezvous, token),
+            // On one host there is a way to meet that tells a secret to nobody else.
+            (None, Rendezvous::Address { host, port, .. }) if is_loopback(&host) => {
+                (Rendezvous::File { name: format!("{} {host} {port}", self.name) }, Token::random()?)
+            }
+            (None, Rendezvous::Address { host, port, .. }) => {
+                return Err(BootstrapError::NoToken { place: format!("{host}:{port}") });
+            }
+            (None, rendezvous) => (rendezvous, Token::random()?),
+        };
+        let rendezvous = match (self.launcher, self.pe.1, env.number("CONGRUENT_LISTENER")?, rendezvous) {
+            (Launcher::Congruent, 0, Some(descriptor), Rendezvous::Address { .. }) => {
+                Rendezvous::Inherited { descriptor }
+            }
+            (.., rendezvous) => rendezvous,
         };
         Ok(Job {
             pe: self.pe.1,
@@ -93,7 +114,7 @@ impl Seat {
 
 fn congruent(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
     let Some((pe, npes)) = env.place("CONGRUENT_PE", "CONGRUENT_NPES")? else { return Ok(None) };
-    if npes.1 > 1 && env.text("CONGRUENT_JOB_TOKEN").is_none() {
+    if npes.1 > 1 && env.token()?.is_none() {
         return Err(BootstrapError::MissingVariable { name: "CONGRUENT_JOB_TOKEN", because: "CONGRUENT_PE" });
     }
     let name = "congruent".to_string();
@@ -103,6 +124,7 @@ fn congruent(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
 fn torchrun(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
     let Some((pe, npes)) = env.place("RANK", "WORLD_SIZE")? else { return Ok(None) };
     let (host, port) = match (env.text("MASTER_ADDR"), env.number::<u16>("MASTER_PORT")?) {
+        (Some(_), Some(0)) if npes.1 > 1 => return Err(bad("MASTER_PORT", "0".into(), "between 1 and 65535")),
         (Some(host), Some(port)) => (host, port),
         _ if npes.1 == 1 => (String::new(), 0),
         (None, _) => return Err(BootstrapError::MissingVariable { name: "MASTER_ADDR", because: pe.0 }),
@@ -188,7 +210,16 @@ fn first_host(list: &str) -> String {
 
 impl Environment<'_> {
     fn text(&self, name: &str) -> Option<String> {
-        (self.variable)(name)
+        (self.variable)(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    /// The job's secret, byte for byte. It is never repeated, not even in an error.
+    fn token(&self) -> Result<Option<Token>, BootstrapError> {
+        const NAME: &str = "CONGRUENT_JOB_TOKEN";
+        match (self.variable)(NAME) {
+            Some(secret) if secret.is_empty() => Err(bad(NAME, String::new(), "a secret, the same on every PE")),
+            secret => Ok(secret.map(|secret| Token::derive(secret.as_bytes()))),
+        }
     }
 
     fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, BootstrapError> {
@@ -244,7 +275,16 @@ impl Environment<'_> {
     }
 }
 
-fn bad(name: &'static str, value: String, expected: &str) -> BootstrapError {
+/// Whether a name or address can only mean the host that it is said on.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
+}
+
+fn bad(name: &'static str, mut value: String, expected: &str) -> BootstrapError {
+    if let Some((end, _)) = value.char_indices().nth(SHOWN) {
+        value.truncate(end);
+        value.push_str("...");
+    }
     BootstrapError::BadVariable { name, value, expected: expected.to_string() }
 }
 
@@ -253,15 +293,20 @@ mod tests {
     use super::*;
 
     fn job(variables: &[(&str, &str)]) -> Result<Job, BootstrapError> {
-        read(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()))
+        read(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
     }
 
     fn complaint(variables: &[(&str, &str)]) -> String {
         job(variables).expect_err("refused").to_string()
     }
 
-    const TORCH: [(&str, &str); 4] =
-        [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "29500")];
+    const TORCH: [(&str, &str); 5] = [
+        ("RANK", "3"),
+        ("WORLD_SIZE", "8"),
+        ("MASTER_ADDR", "node0"),
+        ("MASTER_PORT", "29500"),
+        ("CONGRUENT_JOB_TOKEN", "s"),
+    ];
 
     fn torch_and(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
         more.iter().chain(&TORCH).copied().collect()
@@ -288,6 +333,66 @@ mod tests {
         assert_eq!(found.rendezvous, Rendezvous::Address { host: "::1".into(), port: 4000, ports: 1 });
         assert!(complaint(&ours[..3]).contains("CONGRUENT_JOB_TOKEN"));
         assert!(complaint(&[ours[0], ours[1], ours[3]]).contains("CONGRUENT_RENDEZVOUS"));
+    }
+
+    #[test]
+    fn pe_0_listens_where_its_launcher_does() {
+        let ours = [
+            ("CONGRUENT_NPES", "2"),
+            ("CONGRUENT_RENDEZVOUS", "127.0.0.1:4000"),
+            ("CONGRUENT_JOB_TOKEN", "s"),
+            ("CONGRUENT_LISTENER", "7"),
+        ];
+        let meets = |pe| job(&[&[("CONGRUENT_PE", pe)], &ours[..]].concat()).unwrap().rendezvous;
+        assert_eq!(meets("0"), Rendezvous::Inherited { descriptor: 7 });
+        assert_eq!(meets("1"), Rendezvous::Address { host: "127.0.0.1".into(), port: 4000, ports: 1 });
+    }
+
+    #[test]
+    fn without_a_token_nobody_meets_at_a_port() {
+        let torch = |host| [TORCH[0], TORCH[1], ("MASTER_ADDR", host), TORCH[3]];
+        for host in ["127.0.0.1", "localhost", "::1", "127.3.2.1", "::ffff:127.0.0.1"] {
+            let found = job(&torch(host)).unwrap();
+            let Rendezvous::File { name } = &found.rendezvous else { panic!("{host}: {found:?}") };
+            assert!(name.contains(host) && name.contains("29500"), "{name}");
+        }
+        for host in ["node0", "10.0.0.1", "0.0.0.0"] {
+            let said = complaint(&torch(host));
+            assert!(said.contains("export CONGRUENT_JOB_TOKEN") && said.contains(host), "{said}");
+        }
+        let slurm = [
+            ("SLURM_PROCID", "1"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "2"),
+            ("SLURM_STEP_NODELIST", "gpu[07-09]"),
+        ];
+        assert!(complaint(&slurm).contains("CONGRUENT_JOB_TOKEN"));
+        let one_host = [&slurm[..], &[("SLURM_NNODES", "1")]].concat();
+        assert!(matches!(job(&one_host).unwrap().rendezvous, Rendezvous::File { .. }));
+        let mpi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("CONGRUENT_RENDEZVOUS", "gpu07:4000")];
+        assert!(complaint(&mpi).contains("CONGRUENT_JOB_TOKEN"));
+    }
+
+    #[test]
+    fn tokens_are_bytes() {
+        use std::os::unix::ffi::OsStringExt;
+        let token = |secret: &[u8]| {
+            let lookup = |name: &str| match name {
+                "CONGRUENT_JOB_TOKEN" => Some(OsString::from_vec(secret.to_vec())),
+                _ => TORCH.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()),
+            };
+            read(&lookup).unwrap().token
+        };
+        assert!(token(b"\xff") != token(b"\xfe"), "neither is UTF-8");
+        assert!(token(b"\xff") == token(b"\xff"));
+    }
+
+    #[test]
+    fn giant_values_are_not_repeated() {
+        let giant = "9".repeat(100_000);
+        let said = complaint(&torch_and(&[("MASTER_PORT", Box::leak(giant.into_boxed_str()))]));
+        assert!(said.starts_with("MASTER_PORT=999") && said.len() < 200, "{} bytes", said.len());
     }
 
     #[test]
@@ -333,6 +438,7 @@ mod tests {
             ("SLURM_JOB_ID", "77"),
             ("SLURM_STEP_ID", "2"),
             ("SLURM_STEP_NODELIST", "gpu[07-09],x"),
+            ("CONGRUENT_JOB_TOKEN", "s"),
         ];
         let found = job(&slurm).unwrap();
         assert_eq!((found.pe, found.npes, found.launcher), (1, 4, Launcher::Slurm));
@@ -369,6 +475,9 @@ mod tests {
             (torch_and(&[("CONGRUENT_RENDEZVOUS", "host:0")]), "CONGRUENT_RENDEZVOUS=host:0"),
             (torch_and(&[("CONGRUENT_BOOTSTRAP_DEADLINE", "0")]), "CONGRUENT_BOOTSTRAP_DEADLINE=0"),
             (torch_and(&[("LOCAL_RANK", "one")]), "LOCAL_RANK=one"),
+            (torch_and(&[("MASTER_PORT", "0")]), "MASTER_PORT=0"),
+            (torch_and(&[("CONGRUENT_JOB_TOKEN", "")]), "CONGRUENT_JOB_TOKEN="),
+            (torch_and(&[("CONGRUENT_LISTENER", "x")]), "CONGRUENT_LISTENER=x"),
         ] {
             let complaint = complaint(&variables);
             assert!(complaint.contains(name), "{variables:?}: {complaint}");

@@ -44,6 +44,25 @@ pub enum BootstrapError {
     /// The launcher does not say where the PEs can meet.
     #[error("the launcher names no meeting place: set CONGRUENT_RENDEZVOUS to host:port, with the host of PE 0")]
     NoRendezvous,
+    /// The PEs meet where others can come too, and nothing tells who is of the job.
+    #[error(
+        "PEs meet at {place}, where anyone can come: export CONGRUENT_JOB_TOKEN, a secret that is the same on every PE (as \
+         `openssl rand -hex 32` makes one; mpirun passes it on with -x, srun by itself, torchrun on every node that has it)"
+    )]
+    NoToken {
+        /// Where they meet.
+        place: String,
+    },
+    /// PE 0 needs more open files than its process may have.
+    #[error("{npes} PEs take {needed} open files in PE 0 and the limit is {limit}: raise it with ulimit -Hn")]
+    Files {
+        /// The number of PEs.
+        npes: u32,
+        /// How many files that takes, with those that are open.
+        needed: u64,
+        /// How many there may be.
+        limit: u64,
+    },
     /// This PE and PE 0 speak different versions of the control protocol.
     #[error(
         "PE 0 speaks version {hub} of the control protocol and another PE version {peer}: use one build of congruent"

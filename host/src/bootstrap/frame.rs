@@ -5,7 +5,7 @@
 //!         4  version  u16
 //!         6  kind     u16
 //!         8  from     u32, the PE the frame is about
-//!        12  length   u32, of the payload; checked against the kind's limit before anything is set aside for it
+//!        12  length   u32, of the payload; checked before anything is set aside for it, as is the kind
 //!        16  round    u64, zero but for parts of a gather
 //!        24  payload
 //! ```
@@ -16,7 +16,7 @@ use super::relay::{Envelope, Message};
 use std::sync::Arc;
 
 /// The wire version: both ends of a connection must speak the same.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 const MAGIC: [u8; 4] = *b"CGRT";
 const HEADER: usize = 24;
@@ -43,6 +43,19 @@ pub(super) enum Kind {
     Failed = 19,
 }
 
+/// How far a connection has come: what may be said on it, and how much of it at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stage {
+    /// PE 0 hears someone who may be anyone.
+    Stranger,
+    /// A PE hears someone who may be anyone.
+    Found,
+    /// A PE hears PE 0, which has proved that it is.
+    Proved,
+    /// Both are of the job.
+    Joined,
+}
+
 /// Why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum FrameError {
@@ -52,6 +65,8 @@ pub(super) enum FrameError {
     Version(u16),
     #[error("unknown frame kind {0}")]
     Kind(u16),
+    #[error("a {0:?} frame out of place")]
+    Misplaced(Kind),
     #[error("a {kind:?} frame of {length} bytes")]
     Length { kind: Kind, length: u32 },
 }
@@ -69,12 +84,16 @@ impl Kind {
         Self::Failed,
     ];
 
-    /// The most payload bytes. Those who are not yet trusted get little room.
-    fn limit(self) -> usize {
-        match self {
-            Self::Hello | Self::Challenge | Self::Proof | Self::Welcome => 128,
-            Self::Refuse | Self::Part | Self::Abort | Self::Failed => MAX_PAYLOAD,
-            Self::Depart => 0,
+    /// The most payload bytes at `stage`, or nothing where the kind is out of place. Those who are not yet trusted get little
+    /// room, whatever they say that they send.
+    fn limit(self, stage: Stage) -> Option<usize> {
+        match (stage, self) {
+            (Stage::Stranger, Self::Hello | Self::Proof) => Some(128),
+            (Stage::Found, Self::Challenge) | (Stage::Proved, Self::Welcome) => Some(128),
+            (Stage::Found, Self::Refuse) | (Stage::Joined, Self::Depart) => Some(0),
+            (Stage::Proved, Self::Refuse) => Some(MAX_PAYLOAD),
+            (Stage::Joined, Self::Part | Self::Abort | Self::Failed) => Some(MAX_PAYLOAD),
+            _ => None,
         }
     }
 }
@@ -93,7 +112,7 @@ impl Frame {
     }
 
     /// The frame at the start of `bytes` and its length, or nothing while more bytes are needed.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
+    pub(super) fn decode(bytes: &[u8], stage: Stage) -> Result<Option<(Self, usize)>, FrameError> {
         let seen = bytes.len().min(MAGIC.len());
         if bytes[..seen] != MAGIC[..seen] {
             return Err(FrameError::Magic);
@@ -111,7 +130,7 @@ impl Frame {
         let kind = u16::from_le_bytes(kind);
         let kind = Kind::ALL.into_iter().find(|known| *known as u16 == kind).ok_or(FrameError::Kind(kind))?;
         let length = u32::from_le_bytes(length);
-        if length as usize > kind.limit() {
+        if length as usize > kind.limit(stage).ok_or(FrameError::Misplaced(kind))? {
             return Err(FrameError::Length { kind, length });
         }
         let end = HEADER + length as usize;
@@ -163,6 +182,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const STAGES: [Stage; 4] = [Stage::Stranger, Stage::Found, Stage::Proved, Stage::Joined];
+
+    fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
+        Frame::decode(bytes, Stage::Joined)
+    }
+
     fn part() -> Frame {
         Frame { kind: Kind::Part, from: 3, round: 7, payload: b"payload".to_vec() }
     }
@@ -171,9 +196,9 @@ mod tests {
     fn every_truncation_asks_for_more() {
         let bytes = part().encode();
         for end in 0..bytes.len() {
-            assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "at {end}");
+            assert_eq!(decode(&bytes[..end]), Ok(None), "at {end}");
         }
-        assert_eq!(Frame::decode(&bytes), Ok(Some((part(), bytes.len()))));
+        assert_eq!(decode(&bytes), Ok(Some((part(), bytes.len()))));
     }
 
     #[test]
@@ -181,16 +206,30 @@ mod tests {
         let mut bytes = part().encode();
         bytes.truncate(HEADER);
         bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(Frame::decode(&bytes), Err(FrameError::Length { kind: Kind::Part, length: u32::MAX }));
+        assert_eq!(decode(&bytes), Err(FrameError::Length { kind: Kind::Part, length: u32::MAX }));
         bytes[12..16].copy_from_slice(&(MAX_PAYLOAD as u32 + 1).to_le_bytes());
-        assert!(matches!(Frame::decode(&bytes), Err(FrameError::Length { .. })));
+        assert!(matches!(decode(&bytes), Err(FrameError::Length { .. })));
     }
 
     #[test]
     fn strangers_are_known_by_their_first_byte() {
-        assert_eq!(Frame::decode(b"G"), Err(FrameError::Magic));
-        assert_eq!(Frame::decode(b"CGR!"), Err(FrameError::Magic));
-        assert_eq!(Frame::decode(b"CGRT\x02\0"), Err(FrameError::Version(2)));
+        assert_eq!(decode(b"G"), Err(FrameError::Magic));
+        assert_eq!(decode(b"CGR!"), Err(FrameError::Magic));
+        assert_eq!(decode(b"CGRT\x01\0"), Err(FrameError::Version(1)));
+    }
+
+    #[test]
+    fn who_is_not_trusted_gets_128_bytes_whatever_it_claims_to_send() {
+        for stage in [Stage::Stranger, Stage::Found] {
+            for kind in Kind::ALL {
+                let mut header = Frame { kind, from: 0, round: 0, payload: Vec::new() }.encode();
+                header[12..16].copy_from_slice(&129_u32.to_le_bytes());
+                assert!(Frame::decode(&header, stage).is_err(), "{kind:?} at {stage:?}");
+            }
+        }
+        let hears = |stage| Kind::ALL.into_iter().filter(|kind| kind.limit(stage).is_some()).collect::<Vec<_>>();
+        assert_eq!(hears(Stage::Stranger), [Kind::Hello, Kind::Proof]);
+        assert_eq!(hears(Stage::Found), [Kind::Challenge, Kind::Refuse]);
     }
 
     #[test]
@@ -203,21 +242,21 @@ mod tests {
         ];
         for message in messages {
             let envelope = Envelope { from: 2, message };
-            let (frame, _) = Frame::decode(&Frame::from(&envelope).encode()).unwrap().unwrap();
+            let (frame, _) = decode(&Frame::from(&envelope).encode()).unwrap().unwrap();
             assert_eq!(Envelope::try_from(frame), Ok(envelope));
         }
     }
 
     proptest! {
         #[test]
-        fn what_decodes_encodes_to_the_same_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), valid: bool) {
+        fn what_decodes_encodes_to_the_same_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), valid: bool, stage in 0..4_usize) {
             if valid && bytes.len() >= HEADER {
                 bytes[..4].copy_from_slice(&MAGIC);
                 bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
                 (bytes[6], bytes[7]) = (bytes[6] % 20, 0);
                 bytes[13..16].fill(0);
             }
-            if let Ok(Some((frame, length))) = Frame::decode(&bytes) {
+            if let Ok(Some((frame, length))) = Frame::decode(&bytes, STAGES[stage]) {
                 prop_assert!(frame.payload.capacity() <= MAX_PAYLOAD);
                 prop_assert_eq!(&frame.encode()[..], &bytes[..length]);
             }

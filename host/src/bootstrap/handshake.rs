@@ -5,19 +5,28 @@
 //! PE 0  -> PE p   Challenge  nonce, proof over {job, Hello, nonce}
 //! PE p  -> PE 0   Proof      proof over {job, Hello, Challenge}
 //! PE 0  -> PE p   Welcome    same_host, proof over {job, Hello, Challenge, same_host}; once all PEs are there
-//!           or    Refuse     a verdict, or nothing: the handshake took too long, try again
+//!           or    Refuse     a verdict, proof over {job, Hello, Challenge, verdict}
 //! ```
-//! Proofs cover whole frames, so version, PE and number of PEs are proved as well. Nothing here touches a socket.
+//! Proofs cover whole frames, so version, PE and number of PEs are proved as well; and the address at which the two met, so
+//! that nobody who listens at another one can stand between them. A Refuse without verdict and proof may come at any point:
+//! try again. It ends nothing, because anyone can send it. Nothing here touches a socket.
+//!
+//! What follows the handshake is neither authenticated nor encrypted: who can change packets between two hosts can end a
+//! job and forge what its PEs tell each other, and who can read them reads it.
 
 use super::error::BootstrapError;
 use super::frame::{Frame, Kind, array};
 use super::host_identity::HostIdentity;
 use super::token::{Token, random};
 use super::verdict::Verdict;
+use std::net::SocketAddr;
 
 const HUB: &str = "congruent relay";
 const PEER: &str = "congruent peer";
 const WELCOME: &str = "congruent welcome";
+const REFUSE: &str = "congruent refuse";
+/// Bytes of a proof.
+const PROOF: usize = 32;
 
 /// What both sides of a handshake must hold in common.
 #[derive(Clone, Debug)]
@@ -25,6 +34,14 @@ pub(super) struct Secret {
     pub(super) token: Token,
     /// The job's name: two jobs that share a token still do not mix.
     pub(super) job: String,
+}
+
+impl Secret {
+    /// What to prove to someone who was met at `address`, PE 0's end of the connection.
+    pub(super) fn at(&self, address: SocketAddr) -> Self {
+        let (ip, port) = (address.ip().to_canonical(), address.port());
+        Self { token: self.token.clone(), job: format!("{} at {ip} port {port}", self.job) }
+    }
 }
 
 /// What a PE says of itself, proved once the handshake is done.
@@ -42,8 +59,8 @@ pub(super) enum HandshakeError {
     Token,
     #[error("a malformed or misplaced {0:?} frame")]
     Malformed(Kind),
-    #[error("the handshake took too long")]
-    Late,
+    #[error("it was sent away")]
+    SentAway,
     #[error("{0}")]
     Refused(Verdict),
 }
@@ -88,8 +105,11 @@ impl Greeted {
 }
 
 impl Proved {
-    /// Reads PE 0's last word: whether all PEs are on one host.
+    /// Reads PE 0's last word: whether all PEs are on one host, or why there is no job.
     pub(super) fn welcome(&self, frame: &Frame) -> Result<bool, HandshakeError> {
+        if frame.kind == Kind::Refuse && !frame.payload.is_empty() {
+            return Err(self.refused(&frame.payload));
+        }
         let payload = expect(frame, Kind::Welcome, 0)?;
         let Some((flag @ (0 | 1), proof)) = payload.split_first() else {
             return Err(HandshakeError::Malformed(frame.kind));
@@ -99,6 +119,15 @@ impl Proved {
             return Err(HandshakeError::Token);
         }
         Ok(*flag == 1)
+    }
+
+    fn refused(&self, payload: &[u8]) -> HandshakeError {
+        let Greeted { secret, hello, .. } = &self.greeted;
+        let (verdict, proof) = payload.split_at(payload.len().saturating_sub(PROOF));
+        if !secret.token.verify(REFUSE, &[secret.job.as_bytes(), hello, &self.challenge, verdict], proof) {
+            return HandshakeError::Token;
+        }
+        Verdict::decode(verdict).map_or(HandshakeError::Malformed(Kind::Refuse), HandshakeError::Refused)
     }
 }
 
@@ -154,22 +183,25 @@ impl Trusted {
         let proof = secret.token.sign(WELCOME, &[secret.job.as_bytes(), hello, challenge, &flag]);
         Frame { kind: Kind::Welcome, from: 0, round: 0, payload: [&flag[..], &proof].concat() }.encode()
     }
+
+    /// The Refuse to send where there is no job to be had.
+    pub(super) fn refusal(&self, verdict: &Verdict) -> Vec<u8> {
+        let Challenged { secret, hello, challenge, .. } = &self.0;
+        let verdict = verdict.encode();
+        let proof = secret.token.sign(REFUSE, &[secret.job.as_bytes(), hello, challenge, &verdict]);
+        Frame { kind: Kind::Refuse, from: 0, round: 0, payload: [&verdict[..], &proof].concat() }.encode()
+    }
 }
 
-/// PE 0's refusal: for a reason, or because the peer was too slow.
-pub(super) fn refusal(verdict: Option<&Verdict>) -> Vec<u8> {
-    let payload = verdict.map_or_else(Vec::new, Verdict::encode);
-    Frame { kind: Kind::Refuse, from: 0, round: 0, payload }.encode()
+/// What PE 0 says to whom it has no time for. Its header tells a peer of another version the version that is spoken here.
+pub(super) fn send_away() -> Vec<u8> {
+    Frame { kind: Kind::Refuse, from: 0, round: 0, payload: Vec::new() }.encode()
 }
 
-/// The payload of the frame that is due. A refusal may come in its place at any point.
+/// The payload of the frame that is due.
 fn expect(frame: &Frame, kind: Kind, from: u32) -> Result<&[u8], HandshakeError> {
     if frame.kind == Kind::Refuse {
-        return Err(match Verdict::decode(&frame.payload) {
-            Some(verdict) => HandshakeError::Refused(verdict),
-            None if frame.payload.is_empty() => HandshakeError::Late,
-            None => HandshakeError::Malformed(frame.kind),
-        });
+        return Err(HandshakeError::SentAway);
     }
     if frame.kind != kind || frame.from != from || frame.round != 0 {
         return Err(HandshakeError::Malformed(frame.kind));
@@ -179,7 +211,7 @@ fn expect(frame: &Frame, kind: Kind, from: u32) -> Result<&[u8], HandshakeError>
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::FrameError;
+    use super::super::frame::{FrameError, Stage};
     use super::*;
 
     fn secret(token: &[u8]) -> Secret {
@@ -190,8 +222,20 @@ mod tests {
         Claim { pe: 2, npes: 3, host: HostIdentity([5; 32]) }
     }
 
+    /// Reads what comes from the peer: a Hello and a Proof do, the others come from PE 0.
+    fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
+        let mut decoded = Err(FrameError::Magic);
+        for stage in [Stage::Stranger, Stage::Found, Stage::Proved] {
+            decoded = Frame::decode(bytes, stage);
+            if !matches!(decoded, Err(FrameError::Misplaced(_) | FrameError::Length { .. })) {
+                break;
+            }
+        }
+        decoded
+    }
+
     fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
-        Frame::decode(bytes).map(|frame| frame.expect("a whole frame").0)
+        decode(bytes).map(|frame| frame.expect("a whole frame").0)
     }
 
     /// Runs a handshake in which `tamper` may change the frame of step `n` (0 Hello .. 3 Welcome) on its way.
@@ -200,7 +244,7 @@ mod tests {
         let say = |error: &dyn std::fmt::Display| error.to_string();
         let step = |n, bytes| {
             let bytes = tamper(n, bytes);
-            match Frame::decode(&bytes) {
+            match decode(&bytes) {
                 Ok(Some((frame, used))) if used == bytes.len() => Ok(frame),
                 Ok(_) => Err("half a frame".to_string()),
                 Err(error) => Err(error.to_string()),
@@ -260,14 +304,49 @@ mod tests {
         assert!(matches!(again.verify(&read(&proof).unwrap()), Err(HandshakeError::Token)));
     }
 
+    /// PE 2 and PE 0 when PE 0 is about to decide.
+    fn met(at: SocketAddr, listened: SocketAddr) -> Result<(Proved, Trusted), HandshakeError> {
+        let secret = secret(b"t");
+        let (greeted, hello) = Greeted::new(&secret.at(at), claim()).unwrap();
+        let (challenged, challenge) = Challenged::new(&secret.at(listened), &read(&hello).unwrap())?;
+        let (proved, proof) = greeted.answer(&read(&challenge).unwrap())?;
+        Ok((proved, challenged.verify(&read(&proof).unwrap())?))
+    }
+
     #[test]
-    fn a_refusal_is_heard_at_any_step() {
+    fn a_verdict_counts_only_with_its_proof() {
+        let here = "127.0.0.1:1".parse().unwrap();
+        let (proved, trusted) = met(here, here).unwrap();
         let verdict = Verdict::DuplicatePe { pe: 2 };
-        for (verdict, heard) in
-            [(Some(&verdict), HandshakeError::Refused(verdict.clone())), (None, HandshakeError::Late)]
-        {
-            let (greeted, _) = Greeted::new(&secret(b"t"), claim()).unwrap();
-            assert_eq!(greeted.answer(&read(&refusal(verdict)).unwrap()).err(), Some(heard));
+        let refusal = read(&trusted.refusal(&verdict)).unwrap();
+        assert_eq!(proved.welcome(&refusal), Err(HandshakeError::Refused(verdict.clone())));
+        let of = |payload| Frame { payload, ..refusal.clone() };
+        for byte in 0..refusal.payload.len() {
+            let mut changed = refusal.payload.clone();
+            changed[byte] ^= 1;
+            assert_eq!(proved.welcome(&of(changed)), Err(HandshakeError::Token), "byte {byte}");
         }
+        for unproved in [verdict.encode(), [verdict.encode(), vec![0; PROOF]].concat(), vec![1]] {
+            assert_eq!(proved.welcome(&of(unproved)), Err(HandshakeError::Token));
+        }
+        let (another, _) = met(here, here).unwrap();
+        assert_eq!(another.welcome(&refusal), Err(HandshakeError::Token), "that of an earlier handshake");
+    }
+
+    #[test]
+    fn being_sent_away_is_heard_at_any_step_and_is_no_verdict() {
+        let away = read(&send_away()).unwrap();
+        let (greeted, _) = Greeted::new(&secret(b"t"), claim()).unwrap();
+        assert_eq!(greeted.answer(&away).err(), Some(HandshakeError::SentAway));
+        let here = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(met(here, here).unwrap().0.welcome(&away), Err(HandshakeError::SentAway));
+    }
+
+    #[test]
+    fn who_listens_elsewhere_cannot_stand_between() {
+        let met = |at: &str, listened: &str| met(at.parse().unwrap(), listened.parse().unwrap()).err();
+        assert_eq!(met("127.0.0.1:29501", "127.0.0.1:29502"), Some(HandshakeError::Token));
+        assert_eq!(met("[::1]:29501", "127.0.0.1:29501"), Some(HandshakeError::Token));
+        assert_eq!(met("127.0.0.1:29501", "[::ffff:127.0.0.1]:29501"), None);
     }
 }

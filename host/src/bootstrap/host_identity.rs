@@ -1,22 +1,29 @@
-//! Who may share memory with whom: the same boot of the same kernel, under the same user.
+//! Who may share memory with whom: the same boot of the same kernel, under the same user, in reach of each other's sockets.
 
 use sha2::{Digest, Sha256};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Equal for PEs that can hand each other descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostIdentity(pub(super) [u8; 32]);
 
 impl HostIdentity {
-    /// This process's own. Where the system does not tell, no two PEs are taken to be alike.
+    /// This process's own.
     pub(super) fn own() -> Self {
-        let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| {
-            let mut stranger = vec![0; 16];
-            let _ = getrandom::fill(&mut stranger);
-            stranger
-        });
+        Self::of(Path::new("/proc"))
+    }
+
+    /// Where `proc` does not tell, the host's name has to do: sharing memory says by itself if it is not possible.
+    fn of(proc: &Path) -> Self {
+        let boot = fs::read(proc.join("sys/kernel/random/boot_id"));
+        let boot = boot.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
+        // Descriptors travel over sockets of a network namespace, and containers of one host may each have their own.
+        let network = fs::read_link(proc.join("self/ns/net")).unwrap_or_default();
         let uid = rustix::process::getuid().as_raw();
-        Self(Sha256::new().chain_update(boot).chain_update(uid.to_le_bytes()).finalize().into())
+        let hash = Sha256::new().chain_update(boot).chain_update([0]).chain_update(network.as_os_str().as_bytes());
+        Self(hash.chain_update(uid.to_le_bytes()).finalize().into())
     }
 }
 
@@ -27,5 +34,6 @@ mod tests {
     #[test]
     fn one_process_is_one_host() {
         assert_eq!(HostIdentity::own(), HostIdentity::own());
+        assert_eq!(HostIdentity::of(Path::new("/none")), HostIdentity::of(Path::new("/none")), "without /proc, too");
     }
 }

@@ -6,6 +6,7 @@ use super::error::BootstrapError;
 use super::token::Token;
 use super::{DEFAULT_DEADLINE, connect};
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// A PE's place in its job and the way to the others.
@@ -43,6 +44,11 @@ pub enum Rendezvous {
         /// The number of ports, at least one.
         ports: u16,
     },
+    /// For PE 0 only: it listens at a socket that is open already. The others are told its address.
+    Inherited {
+        /// The socket's descriptor, which stays open as long as this process may join a job by it.
+        descriptor: RawFd,
+    },
     /// All PEs are on one host: PE 0 listens on loopback and leaves its address and a fresh token in a file of this
     /// name, which only its user can read. The file is removed when all are there.
     File {
@@ -78,11 +84,11 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// Reads what the launcher set. Without a launcher it is a job of one PE.
     pub fn from_env() -> Result<Self, BootstrapError> {
-        Self::from_lookup(|name| std::env::var_os(name).map(OsString::into_encoded_bytes).map(lossy))
+        Self::from_lookup(|name| std::env::var_os(name))
     }
 
     /// As [`from_env`](Self::from_env), with the environment given as a function.
-    pub fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, BootstrapError> {
+    pub fn from_lookup(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, BootstrapError> {
         environment::read(&variable).map(|job| Self { job })
     }
 
@@ -129,8 +135,4 @@ impl Job {
             launcher: Launcher::None,
         }
     }
-}
-
-fn lossy(bytes: Vec<u8>) -> String {
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,6 +1,6 @@
 //! One control connection: frames in and out of a socket, never blocking unless asked to.
 
-use super::frame::{Frame, FrameError};
+use super::frame::{Frame, FrameError, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::collections::VecDeque;
@@ -24,6 +24,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Link {
     stream: TcpStream,
+    stage: Stage,
     inbox: Vec<u8>,
     outbox: VecDeque<Arc<[u8]>>,
     /// How much of the first frame in the outbox is already sent.
@@ -46,7 +47,7 @@ pub(super) enum LinkEnd {
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(super) fn new(stream: TcpStream, stage: Stage) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -54,7 +55,12 @@ impl Link {
         sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL)?;
         sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
-        Ok(Self { stream, inbox: Vec::new(), outbox: VecDeque::new(), sent: 0, full: false })
+        Ok(Self { stream, stage, inbox: Vec::new(), outbox: VecDeque::new(), sent: 0, full: false })
+    }
+
+    /// The peer is trusted further: from the next frame on it may say what belongs to `stage`.
+    pub(super) fn proceed(&mut self, stage: Stage) {
+        self.stage = stage;
     }
 
     /// What a poll loop should wait for. Room to write only where there was none: frames may wait in the outbox for
@@ -101,7 +107,7 @@ impl Link {
     pub(super) fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), LinkEnd> {
         let end = self.read();
         let mut used = 0;
-        while let Some((frame, length)) = Frame::decode(&self.inbox[used..])? {
+        while let Some((frame, length)) = Frame::decode(&self.inbox[used..], self.stage)? {
             frames.push(frame);
             used += length;
         }
@@ -117,7 +123,7 @@ impl Link {
             wait(&mut [self.interest()], Some(left))?;
             let end = self.read();
             // What follows that frame stays in the inbox, for whoever takes the link over.
-            if let Some((frame, length)) = Frame::decode(&self.inbox)? {
+            if let Some((frame, length)) = Frame::decode(&self.inbox, self.stage)? {
                 self.inbox.drain(..length);
                 return Ok(frame);
             }

@@ -4,6 +4,10 @@
 //! The relay judges who failed first, so all PEs report the same reason. [`local`] builds the star out of threads and
 //! channels, [`connect`] out of processes and TCP; everything above the wire is shared.
 //!
+//! Each side of a connection proves that it knows the job's token before the other believes a word; until then it can do no
+//! more than be sent away, and whatever it says ends nobody's job. What follows is neither authenticated nor encrypted: between
+//! hosts, the control plane trusts the network. It carries no data of the heaps.
+//!
 //! ```text
 //! environment -> Job -> connect: rendezvous, handshake -> monitor (poll loop) -> relay -> seat -> Control
 //!                       local:                            in_process (channel) -> relay -> seat -> Control
@@ -13,6 +17,7 @@ mod assemble;
 mod control;
 mod environment;
 mod error;
+mod files;
 mod frame;
 mod handshake;
 mod host_identity;
@@ -80,7 +85,9 @@ pub fn connect(job: &Job) -> Result<Control, BootstrapError> {
 /// Reads bytes as every decoder of the wire does: for fuzzing.
 #[doc(hidden)]
 pub fn fuzz_decode(mut bytes: &[u8]) {
-    while let Ok(Some((frame, length))) = frame::Frame::decode(bytes) {
+    use frame::{Frame, Stage};
+    let stages = [Stage::Stranger, Stage::Found, Stage::Proved, Stage::Joined];
+    while let Some((frame, length)) = stages.into_iter().find_map(|stage| Frame::decode(bytes, stage).ok().flatten()) {
         let _ = verdict::Verdict::decode(&frame.payload);
         let _ = relay::Envelope::try_from(frame);
         bytes = &bytes[length..];

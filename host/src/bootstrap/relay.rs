@@ -30,17 +30,30 @@ impl Envelope {
     }
 }
 
+/// How many rounds a PE may be ahead of the slowest. It is further ahead of another by one only where it gave a round up.
+const AHEAD: u64 = 16;
+
 /// The relay's memory: who has left, how many have given to which round, and whether the job has ended.
 #[derive(Debug)]
 pub(super) struct Relay {
     departed: Vec<bool>,
     given: BTreeMap<u64, usize>,
+    /// The round that each PE gives to next.
+    next: Vec<u64>,
+    /// The least of `next`, when it was last needed.
+    slowest: u64,
     ended: bool,
 }
 
 impl Relay {
     pub(super) fn new(npes: u32) -> Self {
-        Self { departed: vec![false; npes as usize], given: BTreeMap::new(), ended: false }
+        Self {
+            departed: vec![false; npes as usize],
+            given: BTreeMap::new(),
+            next: vec![0; npes as usize],
+            slowest: 0,
+            ended: false,
+        }
     }
 
     /// What to pass on of a message from PE `from`. Only the first end of the job is.
@@ -50,7 +63,12 @@ impl Relay {
         }
         match message {
             Message::Abort { .. } | Message::Failed { .. } => self.ended = true,
+            Message::Depart if self.has_left(from) => return None,
             Message::Depart => self.mark_departed(from),
+            Message::Part { round, .. } if !self.is_due(from, round) => {
+                tracing::warn!(pe = from, round, "a part out of turn was dropped");
+                return None;
+            }
             Message::Part { round, .. } => self.count(round),
         }
         Some(Envelope { from, message })
@@ -68,6 +86,17 @@ impl Relay {
     /// Whether the message can wait for others to go with it: a part of a round that is not complete is of no use yet.
     pub(super) fn can_wait(&self, message: &Message) -> bool {
         matches!(message, Message::Part { round, .. } if self.given.contains_key(round))
+    }
+
+    /// Whether it is the PE's turn to give to `round`: once, in order, and not too far ahead of the others, since all that the
+    /// slowest has not given to is kept.
+    fn is_due(&mut self, from: u32, round: u64) -> bool {
+        let Some(next) = self.next.get_mut(from as usize).filter(|next| **next == round) else { return false };
+        *next += 1;
+        if round >= self.slowest + AHEAD {
+            self.slowest = self.next.iter().copied().min().unwrap_or(0);
+        }
+        round < self.slowest + AHEAD
     }
 
     fn count(&mut self, round: u64) {
@@ -106,6 +135,21 @@ mod tests {
             assert_eq!(relay.can_wait(&part), can_wait, "PE {from}, round {round}");
         }
         assert!(!relay.can_wait(&Message::Depart));
+    }
+
+    #[test]
+    fn parts_come_once_in_order_and_not_far_ahead() {
+        let mut relay = Relay::new(2);
+        let mut admitted = |from, round| relay.admit(from, Message::Part { round, bytes: Arc::from([]) }).is_some();
+        assert!((0..AHEAD).all(|round| admitted(0, round)));
+        assert!(!admitted(0, AHEAD - 1), "a second time");
+        assert!(!admitted(0, AHEAD), "too far ahead");
+        assert!(!admitted(0, u64::MAX), "out of order");
+        assert!(admitted(1, 0) && !admitted(1, 2) && admitted(1, 1) && !admitted(1, 1));
+        assert!(admitted(0, AHEAD + 1), "not too far ahead any more: PE 1 has given two");
+        assert!(!admitted(7, 0), "of no PE");
+        assert_eq!(relay.admit(1, Message::Depart), Some(Envelope { from: 1, message: Message::Depart }));
+        assert_eq!(relay.admit(1, Message::Depart), None, "it leaves once");
     }
 
     #[test]

@@ -4,13 +4,13 @@ use super::error::BootstrapError;
 use super::handshake::Secret;
 use super::job::{Job, Rendezvous};
 use super::token::Token;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 
 /// PE 0's side: a socket to listen at, and the file that tells of it, which goes when this does.
 pub(super) struct Meeting {
@@ -40,6 +40,13 @@ impl Meeting {
                 )))?;
                 Ok(Self { listener, secret, _notice: None })
             }
+            Rendezvous::Inherited { descriptor } => {
+                let listener = inherited(*descriptor).map_err(BootstrapError::io(format!(
+                    "listening at {} (CONGRUENT_LISTENER, which `congruent run` sets)",
+                    describe(&job.rendezvous)
+                )))?;
+                Ok(Self { listener, secret, _notice: None })
+            }
             Rendezvous::File { name } => {
                 let doing = || BootstrapError::io::<io::Error>(format!("meeting at {}", describe(&job.rendezvous)));
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(doing())?;
@@ -58,7 +65,7 @@ impl Directions {
     pub(super) fn find(job: &Job) -> io::Result<Self> {
         let secret = Secret { token: job.token.clone(), job: job.name.clone() };
         match &job.rendezvous {
-            Rendezvous::Alone => Err(io::Error::other(BootstrapError::NoRendezvous)),
+            Rendezvous::Alone | Rendezvous::Inherited { .. } => Err(io::Error::other(BootstrapError::NoRendezvous)),
             Rendezvous::Address { host, port, ports } => Ok(Self { addresses: resolve(host, *port, *ports)?, secret }),
             Rendezvous::File { name } => {
                 let text = Posted::read(name)?;
@@ -76,8 +83,26 @@ pub(super) fn describe(rendezvous: &Rendezvous) -> String {
     match rendezvous {
         Rendezvous::Alone => "no place".into(),
         Rendezvous::Address { host, port, ports } => place(host, *port, *ports),
-        Rendezvous::File { name } => directory().join(file_name(name)).display().to_string(),
+        Rendezvous::Inherited { descriptor } => format!("descriptor {descriptor}"),
+        Rendezvous::File { name } => format!("file {} in {}", file_name(name), directory().display()),
     }
+}
+
+/// The socket that a launcher has left open for PE 0: a copy, as a process may join one job after another.
+fn inherited(descriptor: RawFd) -> io::Result<TcpListener> {
+    if descriptor < 0 || !Path::new("/proc/self/fd").join(descriptor.to_string()).exists() {
+        return Err(rustix::io::Errno::BADF.into());
+    }
+    // SAFETY: it is open, as was just seen, and it is borrowed for one call. Nobody else closes it meanwhile: its number is known
+    // from the environment only, and there it means that it is left to this function.
+    let left = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let copy = rustix::io::fcntl_dupfd_cloexec(left, 3)?;
+    // Programs that this one starts are no PEs.
+    rustix::io::fcntl_setfd(left, rustix::io::FdFlags::CLOEXEC)?;
+    if !rustix::net::sockopt::socket_acceptconn(copy.as_fd())? {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    Ok(TcpListener::from(copy))
 }
 
 fn place(host: &str, port: u16, ports: u16) -> String {
@@ -129,8 +154,11 @@ impl Drop for Posted {
 
 /// The user's own directory for meetings.
 fn directory() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
     let uid = rustix::process::getuid().as_raw();
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // Nobody else can make a folder there, but not every system has it, and not every launcher tells.
+    let usual = PathBuf::from(format!("/run/user/{uid}"));
+    let runtime = given.into_iter().chain([usual]).find(|path| rustix::fs::access(path, Access::WRITE_OK).is_ok());
     runtime.unwrap_or_else(std::env::temp_dir).join(format!("congruent-{uid}"))
 }
 
@@ -140,15 +168,24 @@ fn file_name(name: &str) -> String {
 }
 
 fn open_directory() -> io::Result<OwnedFd> {
-    let path = directory();
-    match rustix::fs::mkdir(&path, Mode::RWXU) {
+    open_private(&directory())
+}
+
+fn open_private(path: &Path) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(not_ours(path, error.into())),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(&path, flags, Mode::empty())?;
-    private(&directory)?;
+    let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| not_ours(path, error.into()))?;
+    private(&directory).map_err(|error| not_ours(path, error))?;
     Ok(directory)
+}
+
+/// Says what to do where someone else was there first, or nobody can be.
+fn not_ours(path: &Path, error: io::Error) -> io::Error {
+    let advice = "set XDG_RUNTIME_DIR to a folder that is yours alone, the same for every PE";
+    io::Error::new(ErrorKind::PermissionDenied, format!("{}: {error}: {advice}", path.display()))
 }
 
 /// In a shared temporary directory someone else may have been there first.
@@ -195,6 +232,39 @@ mod tests {
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
         assert!(Directions::find(&job("not believed")).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused_with_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let squatted = folder.path().join("squatted");
+        std::fs::create_dir(&squatted).unwrap();
+        std::fs::set_permissions(&squatted, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).unwrap();
+        for path in [squatted, folder.path().join("link")] {
+            let error = open_private(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "which ends the search");
+            let said = error.to_string();
+            assert!(said.contains(&path.display().to_string()) && said.contains("XDG_RUNTIME_DIR"), "{said}");
+        }
+    }
+
+    #[test]
+    fn only_a_listening_socket_is_inherited() {
+        use std::os::fd::AsRawFd;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let inherited =
+            |descriptor| Meeting::open(&Job { rendezvous: Rendezvous::Inherited { descriptor }, ..Job::single() });
+        let meeting = inherited(listener.as_raw_fd()).unwrap();
+        assert_eq!(meeting.listener.local_addr().unwrap(), listener.local_addr().unwrap());
+        drop(meeting);
+        assert!(inherited(listener.as_raw_fd()).is_ok(), "again, for the next job");
+        let file = tempfile::tempfile().unwrap();
+        let connected = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        for descriptor in [-1, i32::MAX, file.as_raw_fd(), connected.as_raw_fd()] {
+            let error = inherited(descriptor).map(drop).unwrap_err().to_string();
+            assert!(error.contains("CONGRUENT_LISTENER"), "{error}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ impl Token {
         Ok(Self(random()?))
     }
 
-    /// The token of a secret given as text. As hard to guess as the text.
+    /// The token of a secret given as bytes. As hard to guess as they are.
     pub fn derive(secret: &[u8]) -> Self {
         Self(Sha256::digest(secret).into())
     }

@@ -7,38 +7,16 @@ use std::fmt;
 /// A reason that every PE of the job is to report alike.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// The peer speaks another version of the wire than PE 0.
-    Version {
-        hub: u32,
-        peer: u32,
-    },
-    Token,
-    WorldSize {
-        pe: u32,
-        claims: u32,
-        expected: u32,
-    },
-    DuplicatePe {
-        pe: u32,
-    },
-    PeOutOfRange {
-        pe: u32,
-        npes: u32,
-    },
-    Missing {
-        pes: Vec<u32>,
-        millis: u32,
-    },
-    Lost {
-        pe: u32,
-    },
+    WorldSize { pe: u32, claims: u32, expected: u32 },
+    DuplicatePe { pe: u32 },
+    PeOutOfRange { pe: u32, npes: u32 },
+    Missing { pes: Vec<u32>, millis: u32 },
+    Lost { pe: u32 },
 }
 
 impl Verdict {
     pub(super) fn encode(&self) -> Vec<u8> {
         let numbers = match self {
-            Self::Version { hub, peer } => vec![1, *hub, *peer],
-            Self::Token => vec![2],
             Self::WorldSize { pe, claims, expected } => vec![3, *pe, *claims, *expected],
             Self::DuplicatePe { pe } => vec![4, *pe],
             Self::PeOutOfRange { pe, npes } => vec![5, *pe, *npes],
@@ -55,8 +33,6 @@ impl Verdict {
         let numbers: Vec<u32> =
             (0..bytes.len()).step_by(4).filter_map(|at| array(bytes, at)).map(u32::from_le_bytes).collect();
         Some(match numbers[..] {
-            [1, hub, peer] => Self::Version { hub, peer },
-            [2] => Self::Token,
             [3, pe, claims, expected] => Self::WorldSize { pe, claims, expected },
             [4, pe] => Self::DuplicatePe { pe },
             [5, pe, npes] => Self::PeOutOfRange { pe, npes },
@@ -70,8 +46,6 @@ impl Verdict {
 impl From<Verdict> for BootstrapError {
     fn from(verdict: Verdict) -> Self {
         match verdict {
-            Verdict::Version { hub, peer } => Self::Version { hub, peer },
-            Verdict::Token => Self::WrongToken,
             Verdict::WorldSize { pe, claims, expected } => Self::WorldSize { pe, claims, expected },
             Verdict::DuplicatePe { pe } => Self::DuplicatePe { pe },
             Verdict::PeOutOfRange { pe, npes } => Self::PeOutOfRange { pe, npes },
@@ -96,8 +70,6 @@ mod tests {
     #[test]
     fn verdicts_survive_the_wire_and_nothing_else_does() {
         let verdicts = [
-            Verdict::Version { hub: 1, peer: 2 },
-            Verdict::Token,
             Verdict::WorldSize { pe: 1, claims: 2, expected: 3 },
             Verdict::DuplicatePe { pe: 4 },
             Verdict::PeOutOfRange { pe: 9, npes: 4 },

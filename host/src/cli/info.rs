@@ -31,14 +31,18 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 10] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
     (
         "CONGRUENT_RENDEZVOUS",
         "host:port where the PEs meet; set by `congruent run`, and to be set where others lack one",
     ),
-    (SECRET, "the job's secret, the same on all PEs; set by `congruent run`"),
+    ("CONGRUENT_LISTENER", "descriptor of the socket that PE 0 listens at; set by `congruent run`"),
+    (
+        SECRET,
+        "the job's secret, the same on all PEs; set by `congruent run`, and to be set where PEs are on several hosts",
+    ),
     ("CONGRUENT_BOOTSTRAP_DEADLINE", "seconds that a PE waits for the others, 1 to 86400; 60 unless set"),
     (
         connections::VARIABLE,

@@ -3,13 +3,12 @@
 use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use crate::cuda::connections;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -119,7 +118,6 @@ struct Launch {
     pes: Vec<Pe>,
     interrupts: [(Signal, UnixStream, signal_hook::SigId); 3],
     output: Output,
-    port: Port,
 }
 
 struct Pe {
@@ -142,14 +140,17 @@ impl Launch {
             return Err(RunError::Files { npes, needed, limit });
         }
         let token = Token::random()?.reveal();
-        let port = Port::reserve().map_err(system("reserving a port"))?;
+        // PE 0 is given the socket itself, so nobody can listen there in its place, and who comes before it waits there.
+        let mut listener = Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("listening for PE 0"))?);
+        let place = listener.as_ref().map_or(Ok(String::new()), |at| at.local_addr().map(|at| at.to_string()));
+        let place = place.map_err(system("listening for PE 0"))?;
         let interrupts = [(Signal::INT, SIGINT), (Signal::TERM, SIGTERM), (Signal::CHILD, SIGCHLD)];
         let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
         let interrupts = [int?, term?, child?];
-        let mut launch = Self { pes: Vec::new(), interrupts, output: Output::new(args.label), port };
+        let mut launch = Self { pes: Vec::new(), interrupts, output: Output::new(args.label) };
         for index in 0..npes {
-            let mut command = prepare(args, index)?;
-            command.env("CONGRUENT_RENDEZVOUS", launch.port.address.to_string()).env("CONGRUENT_JOB_TOKEN", &token);
+            let mut command = prepare(args, index, listener.take())?;
+            command.env("CONGRUENT_RENDEZVOUS", &place).env("CONGRUENT_JOB_TOKEN", &token);
             let program = command.get_program().display().to_string();
             let mut child = command.spawn().map_err(|source| RunError::Start { pe: index, program, source })?;
             launch.output.forward(index, &mut child);
@@ -309,14 +310,18 @@ fn driver_variables(npes: u32, mps: bool) -> [(&'static str, String); 2] {
 }
 
 /// The command of one PE: with the job's place in its environment, in a process group of its own, and bound to die with
-/// this thread.
-fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
+/// this thread. A listener is left to it.
+fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Command, RunError> {
     let (program, arguments) = args.command.split_first().ok_or(RunError::NoProgram)?;
     let mut command = Command::new(program);
     command.args(arguments).process_group(0);
     for name in PLACING_VARIABLES {
         command.env_remove(name);
     }
+    match &listener {
+        Some(listener) => command.env("CONGRUENT_LISTENER", listener.as_raw_fd().to_string()),
+        None => command.env_remove("CONGRUENT_LISTENER"),
+    };
     command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
     for (variable, value) in driver_variables(args.npes, connections::mps_listens()) {
         if std::env::var_os(variable).is_none() {
@@ -332,6 +337,9 @@ fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
     }
     let launcher = rustix::process::getpid();
     let bind = move || {
+        if let Some(listener) = &listener {
+            rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty())?;
+        }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // The launcher may have died before the line above.
         match rustix::process::getppid() {
@@ -339,26 +347,9 @@ fn prepare(args: &Args, index: u32) -> Result<Command, RunError> {
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     };
-    // SAFETY: between fork and exec the closure makes two system calls and touches no lock and no memory of others.
+    // SAFETY: between fork and exec the closure makes three system calls and touches no lock and no memory of others.
     unsafe { command.pre_exec(bind) };
     Ok(command)
-}
-
-/// A loopback port that is bound but not listened at: PE 0 can have it, and the system gives it to nobody else.
-struct Port {
-    address: SocketAddr,
-    _held: OwnedFd,
-}
-
-impl Port {
-    fn reserve() -> io::Result<Self> {
-        let held =
-            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, rustix::net::SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseaddr(&held, true)?;
-        rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
-        let address = SocketAddr::try_from(rustix::net::getsockname(&held)?)?;
-        Ok(Self { address, _held: held })
-    }
 }
 
 fn interrupt(signal: Signal, number: i32) -> Result<(Signal, UnixStream, signal_hook::SigId), RunError> {

@@ -1,21 +1,21 @@
-//! PEs of several processes hand each other memory: descriptors, passed over sockets in folders that only their user can
-//! enter, and that are gone once all have them.
+//! PEs of several processes hand each other memory: descriptors, passed over sockets that have a name in no file system, to
+//! processes of the same user that know the word which the PEs have given each other.
 
 use crate::bootstrap::{Control, ControlError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 /// All PEs are there and about to do this one thing, so they need not long.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of a counter's name, and of its word.
+const WORD: usize = 16;
 
 /// Collective: every PE gives a descriptor or nothing, and gets those of all the others, in PE order, with nothing in its
 /// own place.
@@ -26,10 +26,9 @@ pub(crate) fn exchange(
     goods: Option<BorrowedFd<'_>>,
 ) -> Result<io::Result<Vec<Option<OwnedFd>>>, ControlError> {
     let counter = goods.map(|_| Counter::open()).transpose();
-    let socket = counter.as_ref().ok().and_then(Option::as_ref).map(Counter::socket);
-    let socket = socket.map(|path| path.into_os_string().into_vec()).unwrap_or_default();
-    let sockets = control.all_gather(&socket)?;
-    Ok(visit(control, counter, goods, &sockets))
+    let sign = counter.as_ref().ok().and_then(Option::as_ref).map(Counter::sign).unwrap_or_default();
+    let signs = control.all_gather(&sign)?;
+    Ok(visit(control, counter, goods, &signs))
 }
 
 /// Nobody waits for anyone's turn: all queue up at every counter before they serve at their own, and what is handed over
@@ -38,59 +37,66 @@ fn visit(
     control: &Control,
     counter: io::Result<Option<Counter>>,
     goods: Option<BorrowedFd<'_>>,
-    sockets: &[Vec<u8>],
+    signs: &[Vec<u8>],
 ) -> io::Result<Vec<Option<OwnedFd>>> {
     let until = Instant::now() + LIMIT;
-    let queue = |(pe, socket): (u32, &Vec<u8>)| {
-        let there = pe != control.pe() && !socket.is_empty();
-        there.then(|| connect(Path::new(std::ffi::OsStr::from_bytes(socket)))).transpose()
+    let queue = |(pe, sign): (u32, &Vec<u8>)| {
+        let there = pe != control.pe() && !sign.is_empty();
+        there.then(|| connect(sign).map_err(|error| about(pe, "asking", error))).transpose()
     };
-    let queued: io::Result<Vec<_>> = (0..).zip(sockets).map(queue).collect();
+    let queued: io::Result<Vec<_>> = (0..).zip(signs).map(queue).collect();
     let served = counter.and_then(|counter| match (counter, goods) {
         (Some(counter), Some(goods)) => counter.serve(goods, control.npes() - 1, until),
         _ => Ok(()),
     });
     // A PE that failed so far still takes what it queued for: the others count on it.
     let collected = queued.and_then(|streams| {
-        let collect = |stream: Option<UnixStream>| stream.map(|stream| collect(&stream, until)).transpose();
-        streams.into_iter().map(collect).collect()
+        let collect = |(pe, stream): (u32, Option<UnixStream>)| {
+            stream.map(|stream| collect(&stream, until).map_err(|error| about(pe, "taking from", error))).transpose()
+        };
+        (0..).zip(streams).map(collect).collect()
     });
     served.and(collected)
 }
 
-/// A socket and the folder it is in.
+fn about(pe: u32, doing: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{doing} PE {pe}: {error}"))
+}
+
+/// A socket where descriptors are handed out. Nothing of it is left when its process ends.
 struct Counter {
-    folder: PathBuf,
+    name: [u8; WORD],
+    /// What customers say. Everyone of this host can read the name, and connect.
+    word: [u8; WORD],
     listener: UnixListener,
 }
 
 impl Counter {
     fn open() -> io::Result<Self> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random)?;
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-        let folder =
-            runtime.unwrap_or_else(std::env::temp_dir).join(format!("congruent-{:016x}", u64::from_le_bytes(random)));
-        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-        match UnixListener::bind(folder.join("memory")) {
-            Ok(listener) => Ok(Self { folder, listener }),
-            Err(error) => {
-                let _ = std::fs::remove_dir(&folder);
-                Err(error)
-            }
-        }
+        let (mut name, mut word) = ([0; WORD], [0; WORD]);
+        getrandom::fill(&mut name)?;
+        getrandom::fill(&mut word)?;
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        Ok(Self { name, word, listener })
     }
 
-    fn socket(&self) -> PathBuf {
-        self.folder.join("memory")
+    /// What the other PEs must know.
+    fn sign(&self) -> Vec<u8> {
+        [self.name, self.word].concat()
     }
 
-    /// Hands `fd` to that many processes of this user.
+    /// Hands `fd` to that many processes of this user which know the word. Others are sent away.
     fn serve(self, fd: BorrowedFd<'_>, customers: u32, until: Instant) -> io::Result<()> {
-        for _ in 0..customers {
-            wait(&self.listener, until)?;
+        let mut served = 0;
+        while served < customers {
+            let late = |error: io::Error| {
+                io::Error::new(error.kind(), format!("{served} of {customers} PEs came for it: {error}"))
+            };
+            wait(&self.listener, until).map_err(late)?;
             let (stream, _) = self.listener.accept()?;
-            same_user(&stream)?;
+            if !self.is_customer(&stream, until) {
+                continue;
+            }
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut parcel = SendAncillaryBuffer::new(&mut space);
             let fds = [fd];
@@ -98,22 +104,27 @@ impl Counter {
                 return Err(ErrorKind::OutOfMemory.into());
             }
             rustix::net::sendmsg(&stream, &[IoSlice::new(&[0])], &mut parcel, SendFlags::NOSIGNAL)?;
+            served += 1;
         }
         Ok(())
     }
-}
 
-impl Drop for Counter {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.socket());
-        let _ = std::fs::remove_dir(&self.folder);
+    /// Other users are not even listened to, so only this one's processes can be slow.
+    fn is_customer(&self, mut stream: &UnixStream, until: Instant) -> bool {
+        let mut word = [0; WORD];
+        same_user(stream).and_then(|()| wait(stream, until)).is_ok()
+            && stream.set_nonblocking(true).is_ok()
+            && stream.read_exact(&mut word).is_ok()
+            && word == self.word
     }
 }
 
 /// Queues up at another PE's counter, if it is of this user.
-fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(socket)?;
+fn connect(sign: &[u8]) -> io::Result<UnixStream> {
+    let (name, word) = sign.split_at_checked(WORD).ok_or(ErrorKind::InvalidData)?;
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
     same_user(&stream)?;
+    stream.write_all(word)?;
     Ok(stream)
 }
 
@@ -204,13 +215,27 @@ mod tests {
         assert_eq!(counter.serve(fd.as_fd(), 1, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
+    /// Strangers that come first, silent or with another word, get nothing and keep nobody waiting.
     #[test]
-    fn the_folder_is_its_users_alone_and_goes_with_the_counter() {
-        use std::os::unix::fs::PermissionsExt;
+    fn only_who_knows_the_word_is_served() {
         let counter = Counter::open().unwrap();
-        let folder = counter.folder.clone();
-        assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        let sign = counter.sign();
+        let guess = [&counter.name[..], &[0; WORD]].concat();
+        drop(connect(&sign[..WORD]).unwrap());
+        let stranger = connect(&guess).unwrap();
+        let customer = connect(&sign).unwrap();
+        counter.serve(memory(7).as_fd(), 1, Instant::now() + LIMIT).unwrap();
+        let soon = Instant::now() + LIMIT;
+        assert_eq!(fstat(collect(&customer, soon).unwrap()).unwrap().st_size, 7);
+        assert!(collect(&stranger, soon).is_err());
+    }
+
+    #[test]
+    fn no_folder_is_needed_and_nothing_is_left() {
+        let counter = Counter::open().unwrap();
+        let sign = counter.sign();
         drop(counter);
-        assert!(!folder.exists());
+        assert_eq!(connect(&sign).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert!(Counter::open().unwrap().listener.local_addr().unwrap().as_pathname().is_none());
     }
 }

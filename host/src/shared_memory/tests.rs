@@ -63,6 +63,9 @@ fn processes_share_memory_at_one_address() {
             .env("CONGRUENT_NPES", "3")
             .env("CONGRUENT_RENDEZVOUS", format!("127.0.0.1:{port}"))
             .env("CONGRUENT_JOB_TOKEN", "shared memory test")
+            // No folder is needed.
+            .env("TMPDIR", "/does/not/exist")
+            .env_remove("XDG_RUNTIME_DIR")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

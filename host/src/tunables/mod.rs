@@ -56,8 +56,14 @@ impl fmt::Display for Source {
 }
 
 /// Variables that the launcher sets for the bootstrap, which are not tunables.
-const OTHERS: [&str; 5] =
-    ["CONGRUENT_PE", "CONGRUENT_NPES", "CONGRUENT_RENDEZVOUS", "CONGRUENT_JOB_TOKEN", "CONGRUENT_BOOTSTRAP_DEADLINE"];
+const OTHERS: [&str; 6] = [
+    "CONGRUENT_PE",
+    "CONGRUENT_NPES",
+    "CONGRUENT_RENDEZVOUS",
+    "CONGRUENT_LISTENER",
+    "CONGRUENT_JOB_TOKEN",
+    "CONGRUENT_BOOTSTRAP_DEADLINE",
+];
 
 /// Prefixes of variables that other tools of this project read.
 const TOOLS: [&str; 4] = ["CONGRUENT_DEVICE_RUSTC", "CONGRUENT_DOUBLE", "CONGRUENT_PTXAS", "CONGRUENT_TEST_"];

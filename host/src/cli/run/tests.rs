@@ -19,6 +19,18 @@ fn success_is_everyones() {
     assert_eq!(job(3, "test $CONGRUENT_PE -lt $CONGRUENT_NPES && test ${#CONGRUENT_JOB_TOKEN} = 64").0, None);
 }
 
+/// PE 0 alone has the socket.
+#[test]
+fn pe_0_is_given_a_socket_that_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = format!("ls -l /proc/self/fd | grep -c socket: > {}/sockets.$CONGRUENT_PE", folder.path().display());
+    let has = "if [ $CONGRUENT_PE = 0 ]; then [ -S /proc/self/fd/$CONGRUENT_LISTENER ]; else [ -z \"$CONGRUENT_LISTENER\" ]; fi";
+    assert_eq!(job(2, &format!("{has} || exit 1; {counts}; exit 0")).0, None);
+    let sockets = |pe| std::fs::read_to_string(folder.path().join(format!("sockets.{pe}"))).unwrap();
+    let [with, without]: [u32; 2] = [sockets(0), sockets(1)].map(|count| count.trim().parse().unwrap());
+    assert_eq!(with, without + 1);
+}
+
 #[test]
 fn the_first_failure_ends_the_job_and_is_its_code() {
     let (status, took) = job(3, "if [ $CONGRUENT_PE = 1 ]; then exit 7; fi; sleep 60");
@@ -100,7 +112,7 @@ fn what_cannot_run_is_said() {
 #[test]
 fn no_variable_of_an_outer_launcher_reaches_a_pe() {
     let args = Args { npes: 2, label: false, command: vec!["true".into()] };
-    let command = prepare(&args, 1).unwrap();
+    let command = prepare(&args, 1, None).unwrap();
     for name in ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         assert!(command.get_envs().any(|(known, value)| known == name && value.is_none()), "{name}");
     }
@@ -130,7 +142,7 @@ fn labels_begin_every_line() {
 #[test]
 fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
     let args = Args { npes: 1, label: false, command: vec!["true".into()] };
-    let command = prepare(&args, 0).unwrap();
+    let command = prepare(&args, 0, None).unwrap();
     for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")] {
         let set = command.get_envs().find(|(name, _)| *name == variable).and_then(|(_, value)| value);
         let kept = std::env::var_os(variable).is_some();
