@@ -35,6 +35,10 @@ impl Grid {
 }
 
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches.
+///
+/// # Ordering
+/// Kernels on several streams that wait for other PEs are launched in one order by all of them, or a stream is synchronized before
+/// the next one's launch. On a GPU they have to fit together: see [`LaunchError::NotCoresident`].
 pub struct Stream {
     runner: Runner,
     world: u64,
@@ -97,14 +101,15 @@ impl Target<'_> {
             return Err(LaunchError::EmptyGrid { blocks: grid.blocks, threads: grid.threads });
         }
         let context = shared.context();
-        if grid.blocks > context.block_slots {
-            return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: context.block_slots });
-        }
+        let slots = context.block_slots;
         if !args.fit(context.heap_bytes) {
             return Err(LaunchError::ForeignArgument { kernel: K::NAME });
         }
         match &stream.runner {
             Runner::Cpu(queue) => {
+                if grid.blocks > slots {
+                    return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
+                }
                 let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
                 let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
                 queue.put(shared, Work { name: K::NAME, site, body });
@@ -112,7 +117,7 @@ impl Target<'_> {
             Runner::Cuda(runner, _) => {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
                 args.places(|place| places.push(place.cast_mut()));
-                runner.launch(&Entry::of::<K>(), grid, &mut places)?;
+                runner.launch(&Entry::of::<K>(), grid, slots, &mut places)?;
             }
         }
         Ok(())

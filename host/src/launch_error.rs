@@ -18,16 +18,20 @@ pub enum LaunchError {
         /// Threads asked for.
         threads: u32,
     },
-    /// More blocks than can run at once; kernels that wait for each other need all of them.
+    /// More blocks than can run at once: kernels that wait need all of them, on a GPU beside those of other streams that are not
+    /// idle. It asks nothing of a GPU's kernels that never wait.
     #[error(
-        "{asked} blocks cannot run at once, {fits} can: launch fewer, or with fewer threads in each, or raise \
-         CONGRUENT_MAX_BLOCKS"
+        "{asked} blocks cannot run at once{}, {fits} can: launch fewer, or with fewer threads in each, {}",
+        if *running > 0 { format!(" beside {running} of this PE's other streams") } else { String::new() },
+        if *running > 0 { "or synchronize those streams first" } else { "or raise CONGRUENT_MAX_BLOCKS" }
     )]
     NotCoresident {
         /// Blocks asked for.
         asked: u32,
         /// Blocks that fit.
         fits: u32,
+        /// Blocks of kernels on other streams of this PE that may still run, and wait for others.
+        running: u32,
     },
     /// More threads in a block than the kernel runs with.
     #[error(

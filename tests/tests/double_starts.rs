@@ -10,8 +10,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use congruent::device::Signal;
 use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
-use double_cases::scenarios::{self, EVERYTHING, NPES, everything, meet};
+use double_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet};
 use double_cases::{Outcome, PATIENCE, again, job, outcome};
 use double_support::{FOLDER, ends};
 use processes::{Port, is_pe, say};
@@ -233,7 +234,10 @@ fn a_grid_that_does_not_fit_is_not_launched() {
             let stream = world.stream()?;
             // Two blocks of 128 threads with all registers fit on the one multiprocessor: one of each PE.
             let refused = world.launch(&stream, meet, Grid::new(2, 128), ());
-            assert!(matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1 })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1, running: 0 })),
+                "{refused:?}"
+            );
             // And no block of more than 256 threads on any.
             let refused = world.launch(&stream, meet, Grid::one(512), ()).unwrap_err();
             assert!(matches!(refused, LaunchError::TooManyThreads { asked: 512, fits: 256, .. }), "{refused:?}");
@@ -247,6 +251,51 @@ fn a_grid_that_does_not_fit_is_not_launched() {
     }
     let end = ends(vec![again(TEST, EVERYTHING, "sms=1")], PATIENCE).remove(0);
     assert!(outcome("one multiprocessor", &end).is_right(), "{end:?}");
+}
+
+/// Kernels of several streams run at once, so their blocks have to fit together, until they are done; those of a kernel that never
+/// waits go on whenever there is room.
+#[test]
+fn kernels_that_wait_fit_together_or_are_not_launched() {
+    const TEST: &str = "kernels_that_wait_fit_together_or_are_not_launched";
+    if is_pe() {
+        let ended = World::builder().local(1, |world| {
+            let (one, two) = (world.stream()?, world.stream()?);
+            let (flag, other) = (world.alloc::<Signal>(1)?, world.stream()?);
+            let numbers = world.alloc::<f32>(1000)?;
+            let me = world.rank(0)?;
+            // Two blocks of 128 threads with all registers fit on each of four multiprocessors. These do not begin yet.
+            world.wait_at_least(&one, flag.view().from_rank(me), 1)?;
+            world.launch(&one, meet, Grid::new(5, 128), ())?;
+            world.launch(&one, meet, Grid::new(2, 128), ())?;
+            let refused = world.launch(&two, meet, Grid::new(4, 128), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::NotCoresident { asked: 4, fits: 3, running: 5 }), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("beside 5 of this PE's other streams") && said.contains("synchronize"), "{said}");
+            world.launch(&two, meet, Grid::new(3, 128), ())?;
+            // More than run at once, which need not.
+            world.launch(&other, fill, Grid::new(40, 128), (numbers.view(),))?;
+            world.synchronize(&other)?;
+            world.notify(&other, flag.view().at(me).set(1))?;
+            world.synchronize(&one)?;
+            world.synchronize(&two)?;
+            let graph = world.capture(&two, |stream| world.launch(stream, meet, Grid::new(8, 128), ()))?;
+            graph.launch(&two)?;
+            world.synchronize(&two)?;
+            world.wait_at_least(&one, flag.view().from_rank(me), 2)?;
+            world.launch(&one, meet, Grid::new(1, 128), ())?;
+            let refused = graph.launch(&two).unwrap_err();
+            assert!(matches!(refused, LaunchError::NotCoresident { asked: 8, fits: 7, running: 1 }), "{refused:?}");
+            world.notify(&other, flag.view().at(me).set(2))?;
+            world.synchronize(&one)?;
+            graph.launch(&two)?;
+            Ok::<_, Error>(world.synchronize(&two)?)
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=4")], PATIENCE).remove(0);
+    assert!(outcome("four multiprocessors", &end).is_right(), "{end:?}");
 }
 
 /// A graph in checked mode compares at every launch, and one that differs is told to all.

@@ -6,6 +6,7 @@ use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
 use cudarc::driver::{CudaStream, result};
 
 use super::lane::Lane;
+use super::residents::Need;
 use super::{CudaError, CudaRunner, Device};
 use crate::LaunchError;
 
@@ -13,6 +14,8 @@ use crate::LaunchError;
 pub(crate) struct CudaGraph {
     /// Calls about one graph are made one at a time: the driver does not lock it (CUDA Driver API, "Graph object thread safety").
     executable: Mutex<usize>,
+    /// The most that one of its kernels that wait needs: they run one after the other.
+    need: Option<Need>,
     device: Arc<Device>,
 }
 
@@ -31,7 +34,7 @@ impl CudaRunner {
     pub(crate) fn capture(&self, record: impl FnOnce() -> Result<(), LaunchError>) -> Result<CudaGraph, LaunchError> {
         let capture = Capture::begin(self.lane())?;
         record()?;
-        let graph = capture.end()?;
+        let (graph, need) = capture.end()?;
         let device = &self.lane().device;
         // SAFETY: the graph is the capture's, and goes right after: what was made of it does not need it.
         let executable = unsafe {
@@ -39,17 +42,20 @@ impl CudaRunner {
             destroy(graph);
             made.map_err(CudaError::of("cuGraphInstantiateWithFlags"))?
         };
-        Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), device: Arc::clone(device) })
+        Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), need, device: Arc::clone(device) })
     }
 
     /// Puts all that a graph has at the end of the stream.
-    pub(crate) fn launch_graph(&self, graph: &CudaGraph) -> Result<(), CudaError> {
+    pub(crate) fn launch_graph(&self, graph: &CudaGraph) -> Result<(), LaunchError> {
+        if let Some(need) = graph.need {
+            self.admit(need)?;
+        }
         let executable = graph.executable.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the graph was instantiated, and lives as long as `graph`; the lock keeps other threads away. What its kernels
         // and copies touch was checked when they were captured; the world's memory and modules live as long as the graph.
-        self.lane().put(|stream| unsafe {
+        Ok(self.lane().put(|stream| unsafe {
             result::graph::launch(handle(*executable), stream).map_err(CudaError::of("cuGraphLaunch"))
-        })
+        })?)
     }
 }
 
@@ -69,9 +75,11 @@ impl<'l> Capture<'l> {
         if capture.records { Ok(capture) } else { Err(CudaError::Captured) }
     }
 
-    /// What was captured.
-    fn end(mut self) -> Result<CUgraph, CudaError> {
-        self.stop()
+    /// What was captured, and what it needs.
+    fn end(mut self) -> Result<(CUgraph, Option<Need>), CudaError> {
+        self.records = false;
+        let need = self.lane.record_no_more();
+        Ok((self.stop()?, need))
     }
 
     fn stop(&mut self) -> Result<CUgraph, CudaError> {

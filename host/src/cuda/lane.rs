@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, DriverError, result, sys};
 
+use super::residents::Need;
 use super::waits::Waits;
 use super::{CudaError, Device};
 
@@ -32,6 +33,8 @@ struct Counts {
     completed: u64,
     /// Takes what is submitted, while the lane records.
     recorder: Option<Arc<CudaStream>>,
+    /// The most that a kernel needs of those that are recorded.
+    recorded: Option<Need>,
 }
 
 /// How long a stream is polled without a pause, and how long the pauses are then.
@@ -88,9 +91,21 @@ impl Lane {
         first
     }
 
-    /// Ends what [`record_to`](Self::record_to) began.
-    pub(super) fn record_no_more(&self) {
-        self.counts().recorder = None;
+    /// Keeps what a kernel needs while it is recorded; false where it is not.
+    pub(super) fn note(&self, need: Need) -> bool {
+        let mut counts = self.counts();
+        let records = counts.recorder.is_some();
+        if records {
+            counts.recorded = Some(counts.recorded.map_or(need, |most| most.and(need)));
+        }
+        records
+    }
+
+    /// Ends what [`record_to`](Self::record_to) began, and tells what it needs.
+    pub(super) fn record_no_more(&self) -> Option<Need> {
+        let mut counts = self.counts();
+        counts.recorder = None;
+        counts.recorded.take()
     }
 
     /// Whether its owner captures it. Then it must be left alone: a question about a stream that captures ends the capture (CUDA

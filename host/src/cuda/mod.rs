@@ -23,6 +23,8 @@ pub(crate) mod monitor;
 mod multicast;
 mod native;
 mod parameters;
+mod patience;
+mod residents;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -54,12 +56,14 @@ use control::ControlBlock;
 use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
+use residents::Residents;
 
 /// One PE's GPU, or its share of one.
 pub(crate) struct CudaPe {
     pe: u32,
     device: Arc<Device>,
     modules: Arc<Modules>,
+    residents: Arc<Residents>,
     /// They reach the heap, so they go before it. Without multicast, why there is none.
     windows: ManuallyDrop<Result<Windows, String>>,
     /// Whether it is an error to have none.
@@ -127,6 +131,7 @@ impl CudaPe {
             multicast_forced: wish == 1,
             pe: control.pe(),
             modules: Arc::new(Modules::new(&device)),
+            residents: Arc::default(),
             device,
             heap: ManuallyDrop::new(heap),
             control: ManuallyDrop::new(block),
@@ -216,7 +221,7 @@ impl CudaPe {
 
     /// The world waits for the streams that it knows.
     fn register(&self, lane: Arc<Lane>) -> CudaRunner {
-        let runner = CudaRunner::new(lane, &self.device, &self.modules);
+        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(runner.lane()));

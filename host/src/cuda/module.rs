@@ -9,7 +9,8 @@ use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
 use cudarc::driver::{result, sys};
 
 use super::device::Context;
-use super::{CudaError, Device, Driver, files, native, parameters};
+use super::residents::Need;
+use super::{CudaError, Device, Driver, files, native, parameters, patience};
 
 /// A kernel, as a launch names it.
 pub(crate) struct Entry {
@@ -31,10 +32,18 @@ type Found = Result<Arc<Loaded>, CudaError>;
 
 /// A kernel in a context.
 pub(super) struct Function {
-    raw: sys::CUfunction,
-    most_threads: u32,
+    known: Known,
     /// It goes with its module.
     _module: Arc<Loaded>,
+}
+
+/// What is found out of a function once.
+#[derive(Clone, Copy)]
+struct Known {
+    raw: usize,
+    most_threads: u32,
+    /// Whether it may wait for another kernel.
+    waits: bool,
 }
 
 /// A module in a context.
@@ -43,7 +52,7 @@ struct Loaded {
     text: &'static str,
     raw: sys::CUmodule,
     context: Context,
-    functions: Mutex<HashMap<&'static str, (usize, u32)>>,
+    functions: Mutex<HashMap<&'static str, Known>>,
 }
 
 // SAFETY: handles of the driver, which may be used from any thread (CUDA Driver API, "Context management": a context may be
@@ -103,7 +112,7 @@ impl Modules {
     pub(super) fn function(&self, entry: &Entry) -> Result<Function, CudaError> {
         let loaded = self.module(entry)?;
         let mut functions = lock(&loaded.functions);
-        let (raw, most_threads) = match functions.get(entry.name) {
+        let known = match functions.get(entry.name) {
             Some(&known) => known,
             None => {
                 let found = loaded.function(entry)?;
@@ -112,7 +121,7 @@ impl Modules {
             }
         };
         drop(functions);
-        Ok(Function { raw: raw as sys::CUfunction, most_threads, _module: loaded })
+        Ok(Function { known, _module: loaded })
     }
 
     /// The module that has the kernel; of several, the newest that the driver can compile.
@@ -139,20 +148,25 @@ impl Modules {
 
 impl Function {
     pub(super) fn raw(&self) -> sys::CUfunction {
-        self.raw
+        self.known.raw as sys::CUfunction
+    }
+
+    /// Whether it may wait for another kernel.
+    pub(super) fn waits(&self) -> bool {
+        self.known.waits
     }
 
     /// The most threads of a block.
     pub(super) fn most_threads(&self) -> u32 {
-        self.most_threads
+        self.known.most_threads
     }
 
-    /// The most blocks of so many threads that run at once, when every PE that shares the GPU launches as many.
-    pub(super) fn most_blocks(&self, threads: u32, device: &Device) -> Result<u32, CudaError> {
+    /// What so many blocks of so many threads hold while they run.
+    pub(super) fn need(&self, blocks: u32, threads: u32) -> Result<Need, CudaError> {
         // SAFETY: the function is of a module that is loaded.
-        let of_sm = unsafe { result::occupancy::max_active_block_per_multiprocessor(self.raw, threads as i32, 0) };
+        let of_sm = unsafe { result::occupancy::max_active_block_per_multiprocessor(self.raw(), threads as i32, 0) };
         let of_sm = of_sm.map_err(CudaError::of("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
-        Ok(u32::try_from(of_sm).unwrap_or(0) * device.properties.sms / device.sharing())
+        Ok(Need { blocks, of_sm: u32::try_from(of_sm).unwrap_or(0) })
     }
 }
 
@@ -192,8 +206,8 @@ impl Loaded {
         Err(newest.unwrap_or_else(|| no_image(module, device.properties.compute)))
     }
 
-    /// The function and the most threads of its blocks.
-    fn function(&self, entry: &Entry) -> Result<(usize, u32), CudaError> {
+    /// The function, and what is to be known of it.
+    fn function(&self, entry: &Entry) -> Result<Known, CudaError> {
         parameters::check(self.name, self.text, entry.name, entry.arguments)?;
         let name = CString::new(entry.name).unwrap_or_default();
         // SAFETY: the driver double's function is of this type.
@@ -215,7 +229,8 @@ impl Loaded {
         // SAFETY: a function of a module that is loaded.
         let most = unsafe { result::function::get_function_attribute(raw, attribute) };
         let most = most.map_err(CudaError::of("cuFuncGetAttribute"))?;
-        Ok((raw as usize, u32::try_from(most).unwrap_or(0)))
+        let waits = patience::waits(self.text, entry.name);
+        Ok(Known { raw: raw as usize, most_threads: u32::try_from(most).unwrap_or(0), waits })
     }
 }
 

@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUstreamWriteValue_flags;
 
 use super::lane::Lane;
 use super::module::{Entry, Modules};
+use super::residents::{Need, Residents, fits};
 use super::waits::Word;
 use super::{CudaError, Device};
 use crate::{Grid, LaunchError};
@@ -17,43 +18,69 @@ pub(crate) struct CudaRunner {
     lane: Arc<Lane>,
     device: Arc<Device>,
     modules: Arc<Modules>,
+    residents: Arc<Residents>,
 }
 
 impl CudaRunner {
-    pub(super) fn new(lane: Arc<Lane>, device: &Arc<Device>, modules: &Arc<Modules>) -> Self {
-        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules) }
+    pub(super) fn new(
+        lane: Arc<Lane>,
+        device: &Arc<Device>,
+        modules: &Arc<Modules>,
+        residents: &Arc<Residents>,
+    ) -> Self {
+        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents) }
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
         &self.lane
     }
 
-    /// Puts a kernel at the end of the stream. `places` are those of its parameters, in their order.
-    pub(crate) fn launch(&self, entry: &Entry, grid: Grid, places: &mut [*mut c_void]) -> Result<(), LaunchError> {
+    /// Puts a kernel at the end of the stream, of `slots` blocks at most if it waits. `places` are those of its parameters, in their
+    /// order.
+    pub(crate) fn launch(
+        &self,
+        entry: &Entry,
+        grid: Grid,
+        slots: u32,
+        places: &mut [*mut c_void],
+    ) -> Result<(), LaunchError> {
         let function = self.modules.function(entry)?;
         let most = function.most_threads();
         if grid.threads > most {
             return Err(LaunchError::TooManyThreads { kernel: entry.name, asked: grid.threads, fits: most });
         }
-        let fits = function.most_blocks(grid.threads, &self.device)?;
-        if grid.blocks > fits {
-            return Err(LaunchError::NotCoresident { asked: grid.blocks, fits });
+        if function.waits() {
+            if grid.blocks > slots {
+                return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
+            }
+            self.admit(function.need(grid.blocks, grid.threads)?)?;
         }
         let shape = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
         // A cooperative launch makes sure that its own blocks run at once. Where PEs share a GPU that is not enough, and what
-        // `most_blocks` counts is: blocks of all of them.
+        // `admit` counts is: blocks of all of them. A kernel that never waits may have more than run at once.
         // SAFETY: the function is of a module that is loaded, `places` has one entry for each parameter of it (the kernel's own
         // argument types), and what they point to is copied before the call returns. What the kernel does with memory is
         // argued where it does it; the heap stays mapped until the stream is idle.
         let put = |stream| unsafe {
             match self.device.sharing() {
-                1 => result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
-                    .map_err(CudaError::of("cuLaunchCooperativeKernel")),
+                1 if function.waits() => {
+                    result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
+                        .map_err(CudaError::of("cuLaunchCooperativeKernel"))
+                }
                 _ => result::launch_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
                     .map_err(CudaError::of("cuLaunchKernel")),
             }
         };
         Ok(self.lane.put(put)?)
+    }
+
+    /// Sees that a kernel that waits finds room beside what other streams run; in a capture, later, for the graph.
+    pub(super) fn admit(&self, need: Need) -> Result<(), LaunchError> {
+        let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
+        if self.lane.note(need) {
+            return fits(need, &[], sms, sharing);
+        }
+        self.residents.admit(&self.lane, need, sms, sharing)
     }
 
     /// Puts a copy between heaps at the end of the stream. Both ranges are on heaps that this PE reaches.

@@ -9,7 +9,7 @@ use congruent::collectives::Op;
 use congruent::device::{Group, Signal, Sym, kernels, team_tag};
 use congruent::{Error, Grid, LaunchError, SymVec, World};
 
-use crate::double_support::{adopt, borrow_default, calls, declare, entry, foreign_memory};
+use crate::double_support::{adopt, borrow_default, calls, declare, entry, entry_without_waits, foreign_memory};
 use crate::processes::say;
 
 /// A program of two PEs, and the machine that it needs.
@@ -85,7 +85,7 @@ team_tag! {
 
 /// PTX for the kernels of the scenarios, written once by the process that starts the others.
 pub(crate) static PTX: LazyLock<PathBuf> =
-    LazyLock::new(|| declare("scenarios", &[entry::<meet>(), entry::<fill>(), entry::<give>()]));
+    LazyLock::new(|| declare("scenarios", &[entry::<meet>(), entry_without_waits::<fill>(), entry::<give>()]));
 
 /// Runs a scenario as the environment says, as one PE or all, and says what came of it and which calls were made: `BEFORE` those that
 /// made the world, and `CALLS` all.

@@ -91,12 +91,21 @@ pub(crate) fn entry<K: Kernel>() -> String {
     entry_of(K::NAME, K::Args::SIZES)
 }
 
+/// The declaration of a kernel that never waits: it does not look at the clock.
+pub(crate) fn entry_without_waits<K: Kernel>() -> String {
+    declared(K::NAME, K::Args::SIZES, "ret;")
+}
+
 /// The declaration of a kernel that is out of sight, with arguments of so many bytes.
 pub(crate) fn entry_of(name: &str, arguments: &[usize]) -> String {
+    declared(name, arguments, "mov.u64 %rd1, %globaltimer; ret;")
+}
+
+fn declared(name: &str, arguments: &[usize], body: &str) -> String {
     let sizes = [size_of::<abi::Context>()].into_iter().chain(arguments.iter().copied());
     let param = |(at, bytes): (usize, usize)| format!(".param .align 8 .b8 param_{at}[{bytes}]");
     let params: Vec<_> = sizes.enumerate().map(param).collect();
-    format!(".visible .entry {name}({})\n{{ ret; }}\n", params.join(", "))
+    format!(".visible .entry {name}({})\n{{ {body} }}\n", params.join(", "))
 }
 
 /// How often each function of the double was called so far, in this process, which has loaded it as its driver.
