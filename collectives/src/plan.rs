@@ -66,6 +66,8 @@ impl Layout {
     pub const BUFFER: u64 = 1 << 20;
     /// Bytes of a line of the LL128 protocol where nothing else is asked for.
     pub const LINE_BYTES: u32 = 128;
+    /// Scratch of each block and protocol for each member where less is asked for, bytes.
+    pub const FEWEST_BYTES: u64 = 4096;
     const FEWEST_FLAG_BITS: u32 = 4;
     const MOST_FLAG_BITS: u32 = 31;
 
@@ -130,13 +132,18 @@ impl Layout {
         payload(self.inbox(), protocol, self.line)
     }
 
+    /// Scratch of each block and protocol, bytes.
+    pub const fn buffer_bytes(&self) -> u64 {
+        self.bytes()
+    }
+
     /// Bytes of a line of the LL128 protocol.
     pub const fn line_bytes(&self) -> u32 {
         self.line
     }
 
     const fn bytes(&self) -> u64 {
-        let fewest = self.members as u64 * 4096;
+        let fewest = self.members as u64 * Self::FEWEST_BYTES;
         if self.buffer < fewest { fewest } else { self.buffer }
     }
 
@@ -208,6 +215,7 @@ kernel_arg! {
         /// Whether a call ends before it touches anything where the launch is ending already.
         pub(crate) heeds: u32,
     }
+    most_blocks = Self::launch_blocks;
 }
 
 impl View {
@@ -271,6 +279,11 @@ impl View {
     #[inline(always)]
     pub const fn blocks(&self) -> u32 {
         self.blocks
+    }
+
+    /// The most blocks of a launch that is given it as it is. Blocks that call by themselves say in the kernel which slot is theirs.
+    fn launch_blocks(&self) -> u32 {
+        if self.alone == 0 { self.blocks.saturating_sub(self.first) } else { u32::MAX }
     }
 
     /// Bytes of data in a piece, in its protocol.

@@ -41,6 +41,10 @@ pub unsafe trait KernelArgs: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in them lies inside a heap of this size.
     fn fit(&self, heap_bytes: u64) -> bool;
 
+    /// The most blocks of a launch that all of them are for.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn most_blocks(&self) -> u32;
+
     /// Where each of them is, in their order: what a driver is given. Those without bytes are no parameters of a kernel.
     #[cfg(not(target_arch = "nvptx64"))]
     fn places(&self, visit: impl FnMut(*const core::ffi::c_void));
@@ -65,6 +69,13 @@ macro_rules! tuples {
             fn fit(&self, heap_bytes: u64) -> bool {
                 let ($($name,)*) = self;
                 true $(&& $name.fits(heap_bytes))*
+            }
+
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[allow(non_snake_case, reason = "one macro for every length")]
+            fn most_blocks(&self) -> u32 {
+                let ($($name,)*) = self;
+                u32::MAX $(.min($name.most_blocks()))*
             }
 
             #[cfg(not(target_arch = "nvptx64"))]

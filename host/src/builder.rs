@@ -16,7 +16,7 @@ use crate::proxy::{Proxy, Rings};
 use crate::shared::Shared;
 use crate::shared_memory;
 use crate::trace::Session;
-use crate::tunables::{Key, TextKey, TunableError, Tunables};
+use crate::tunables::{Key, Source, TextKey, TunableError, Tunables, printer};
 use crate::watch::{Hold, Watch};
 use crate::{BuildError, World};
 
@@ -87,8 +87,8 @@ impl Builder {
         self.set(Key::MaxBlocks, blocks.into())
     }
 
-    /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. The same
-    /// on every PE.
+    /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. On the CPU
+    /// machine, which it chooses where nothing else does. The same on every PE.
     #[must_use]
     pub fn proxied(self, proxied: bool) -> Self {
         self.set(Key::P2pDisable, proxied.into())
@@ -125,7 +125,8 @@ impl Builder {
         self.proxied(true)
     }
 
-    /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower.
+    /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower. On the CPU machine, which it
+    /// chooses where nothing else does. The same on every PE.
     #[must_use]
     pub fn watch(self, watch: bool) -> Self {
         self.set(Key::Watch, watch.into())
@@ -156,6 +157,7 @@ impl Builder {
         for (key, value) in &self.texts {
             tunables.set_text(*key, value.clone())?;
         }
+        printer::start(&tunables);
         Ok(tunables)
     }
 
@@ -178,13 +180,13 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| {
-        if let BuildError::Cuda(error) = error
-            && !matches!(error, CudaError::Control(_))
-        {
-            // Every PE was told, so this one leaves in order.
-            control.depart();
-        }
+    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| match error {
+        // The others told this PE, or miss the same one.
+        BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
+        // Every PE was told, so this one leaves in order.
+        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } => control.depart(),
+        // The others are to hear why, and not only that this PE is gone.
+        _ => control.abort(error.to_string().as_bytes()),
     })?;
     if matches!(machine, Machine::Cpu(_)) && windows == 0 && tunables.get(Key::NvlsEnable) == 1 {
         // Every PE sees it, as above.
@@ -252,6 +254,20 @@ fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
     u32::from(emulation.multicast && wanted)
 }
 
+/// What the CPU machine alone has.
+const ONLY_CPU: [&str; 4] = ["CONGRUENT_P2P_DISABLE", "CONGRUENT_WATCH", "CONGRUENT_TRACE", "Builder::multicast"];
+/// A PE that asks for none of it says this to the others.
+const NOTHING: u8 = u8::MAX;
+
+/// Which of [`ONLY_CPU`] is asked for, and by whom.
+fn only_cpu(tunables: &Tunables, emulation: Emulation) -> Option<(usize, Source)> {
+    let number = |key| Some(tunables.setting(key)).filter(|setting| setting.value == 1).map(|setting| setting.source);
+    let trace = tunables.text_setting(TextKey::Trace).map(|setting| setting.source);
+    let multicast = emulation.multicast.then_some(Source::Program);
+    let asked = [number(Key::P2pDisable), number(Key::Watch), trace, multicast];
+    asked.into_iter().enumerate().find_map(|(at, source)| Some((at, source?)))
+}
+
 /// The machine that is asked for, or else the one that every PE has.
 fn machine(
     control: &Control,
@@ -260,19 +276,21 @@ fn machine(
     heap_bytes: u64,
 ) -> Result<Machine, BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
-    // These are the CPU machine's alone.
-    let only_cpu = [(Key::P2pDisable, "CONGRUENT_P2P_DISABLE"), (Key::Watch, "CONGRUENT_WATCH")];
-    let asked = only_cpu.into_iter().find(|(key, _)| tunables.get(*key) == 1).map(|(_, name)| name);
-    let asked = asked.or(tunables.text(TextKey::Trace).map(|_| "CONGRUENT_TRACE"));
-    let asked = asked.or(emulation.multicast.then_some("Builder::multicast"));
-    let on_gpu = match (kind, asked) {
-        (MachineKind::Cuda, Some(name)) => return Err(BuildError::OnlyCpu { name }),
+    let on_gpu = match (kind, only_cpu(tunables, emulation)) {
+        (MachineKind::Cuda, Some((at, _))) => return Err(BuildError::OnlyCpu { name: ONLY_CPU[at] }),
         (MachineKind::Cuda, None) => true,
-        (MachineKind::Cpu, _) | (MachineKind::Auto, Some(_)) => false,
-        // Found out together: what one PE lacks, none can use.
-        (MachineKind::Auto, None) => {
-            let usable = [u8::from(CudaPe::is_usable())];
-            control.all_gather(&usable)?.iter().all(|usable| usable[..] == [1])
+        // A program that asks for what the CPU machine alone has asks for that machine, on every PE.
+        (MachineKind::Cpu, _) | (MachineKind::Auto, Some((_, Source::Program))) => false,
+        // Found out together: what one PE lacks, none can use. A variable of the environment moves no job off its GPUs.
+        (MachineKind::Auto, asked) => {
+            let asked = asked.map_or(NOTHING, |(at, _)| at as u8);
+            let said = control.all_gather(&[u8::from(CudaPe::is_usable()), asked])?;
+            let usable = said.iter().all(|said| said.first() == Some(&1));
+            let asked = said.iter().find_map(|said| ONLY_CPU.get(usize::from(*said.get(1)?)));
+            match asked {
+                Some(name) if usable => return Err(BuildError::OnlyCpu { name }),
+                _ => usable,
+            }
         }
     };
     if on_gpu {

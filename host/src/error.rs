@@ -1,5 +1,7 @@
 //! What can go wrong, one enum for each family of operations, and [`Error`] over all of them.
 
+use std::fmt;
+
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
 
@@ -12,7 +14,7 @@ use crate::tunables::TunableError;
 use crate::{LaunchError, WorldFailure};
 
 /// Any error of this crate, for `?`.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Building a world.
@@ -53,6 +55,19 @@ pub enum Error {
     Control(#[from] ControlError),
 }
 
+/// `fn main() -> Result<(), Error>` prints an error by `Debug`; who reads it wants the sentence.
+macro_rules! debug_as_display {
+    ($($error:ty)*) => {$(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+debug_as_display!(Error AccessError AdoptError AllocError BootstrapError BuildError CollectiveError CommError);
+debug_as_display!(ControlError LaunchError SplitError TunableError WorldFailure);
+
 impl Error {
     /// The world's failure, where that is what this tells, whichever call was told it.
     pub fn world_failure(&self) -> Option<&WorldFailure> {
@@ -76,7 +91,7 @@ impl Error {
 }
 
 /// Why there is no world.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// Joining the job.
@@ -119,7 +134,9 @@ pub enum BuildError {
     #[error("the heap is too small for the world's own words: {0}")]
     Heap(#[from] HeapError),
     /// What only the CPU machine has, asked of a GPU.
-    #[error("{name} is set, which only the CPU machine obeys so far: unset it, or set CONGRUENT_MACHINE=cpu")]
+    #[error(
+        "{name} is set, which only the CPU machine obeys so far, and PEs have GPUs: unset it, or set CONGRUENT_MACHINE=cpu"
+    )]
     OnlyCpu {
         /// The setting.
         name: &'static str,
@@ -144,7 +161,7 @@ pub enum BuildError {
 }
 
 /// Why PEs did not come together for a collective call.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
     /// The PEs asked for different things.
@@ -170,7 +187,7 @@ pub enum CollectiveError {
 }
 
 /// Why an allocation gave nothing. The world is as it was before.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
     /// Zero elements.
@@ -213,7 +230,7 @@ pub enum GrowError {
 }
 
 /// Why a team could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
     /// Members that make no team.
@@ -231,7 +248,7 @@ pub enum SplitError {
 }
 
 /// Why there is no communicator.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
     /// The PEs did not come together.
@@ -280,7 +297,7 @@ pub enum CommError {
 }
 
 /// Why the host could not read or write its PE's copy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// Elements that are not there.

@@ -95,7 +95,7 @@ impl fmt::Display for Fault {
 }
 
 /// Why a world can do nothing more. The first reason of the job wins; every PE reports the same cause.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldFailure {
     /// A wait of this PE passed its deadline, or a kernel of it broke a rule.

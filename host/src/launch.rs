@@ -34,6 +34,10 @@ impl Grid {
     }
 }
 
+/// The most threads of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"). The CPU machine could run more
+/// lanes, but such a program would run nowhere else.
+const MAX_THREADS: u32 = 1024;
+
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches.
 ///
 /// # Ordering
@@ -102,6 +106,21 @@ impl Target<'_> {
         }
         let context = shared.context();
         let slots = context.block_slots;
+        if grid.threads > MAX_THREADS {
+            return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: MAX_THREADS });
+        }
+        let planned = args.most_blocks();
+        if grid.blocks > planned {
+            return Err(LaunchError::PlanBlocks { asked: grid.blocks, fits: planned });
+        }
+        tracing::trace!(
+            pe = context.pe,
+            stream = stream.id,
+            "{} in {} blocks of {}",
+            K::NAME,
+            grid.blocks,
+            grid.threads
+        );
         if !args.fit(context.heap_bytes) {
             return Err(LaunchError::ForeignArgument { kernel: K::NAME });
         }

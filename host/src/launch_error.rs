@@ -7,7 +7,7 @@ use crate::cuda::CudaError;
 use crate::select::{Refusal, SelectError};
 
 /// Why a launch was refused. Nothing ran.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// A grid with no block or no thread.
@@ -35,7 +35,7 @@ pub enum LaunchError {
     },
     /// More threads in a block than the kernel runs with.
     #[error(
-        "kernel {kernel} runs with up to {fits} threads in a block, not {asked}: its registers have no room for more; \
+        "kernel {kernel} runs with up to {fits} threads in a block, not {asked}: a GPU has no room for more; \
          launch {fits} or fewer, and more blocks where the work needs them"
     )]
     TooManyThreads {

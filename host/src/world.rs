@@ -71,7 +71,10 @@ impl World {
     }
 
     pub(crate) fn new(shared: Arc<Shared>, proxy: Option<Proxy>, tunables: Tunables, allocator: Allocator) -> Self {
-        Self { shared, proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 }
+        let world = Self { shared, proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 };
+        let (pe, npes) = (world.pe().raw(), world.npes());
+        tracing::info!("PE {pe} of {npes} is ready: {}", world.machine());
+        world
     }
 
     /// This PE.

@@ -1,4 +1,4 @@
-//! The examples do what they say: on threads, on processes, and with lanes.
+//! The examples do what they say: on threads, on processes, and with lanes. And what a program says on standard error.
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -80,4 +80,56 @@ fn digits_are_learnt_alike_by_lanes_and_by_processes() {
     for found in [on_threads("digits", 4, "--pes 4 --epochs 3"), on_processes(4, "digits", "--epochs 3")] {
         assert_eq!(losses(found), expected);
     }
+}
+
+/// What `scale_and_sum` writes to standard error with these variables.
+fn told(variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new(example("scale_and_sum")).envs(variables.iter().copied()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_error_that_main_returns_is_printed_as_a_sentence() {
+    let sentence = "Error: CONGRUENT_HEAP=much: expected a whole number, with K, M or G after it if you like\n";
+    assert_eq!(told(&[("CONGRUENT_HEAP", "much")]), (Some(1), sentence.to_owned()));
+}
+
+/// A PE that cannot start tells the others why, and not only that it is gone.
+#[test]
+fn the_last_line_of_each_survivor_of_a_failed_start_is_its_reason() {
+    let script = "[ $CONGRUENT_PE = 1 ] && export CONGRUENT_TRACE=/nowhere/trace; exec \"$0\"";
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_congruent"));
+    launcher.args(["run", "-n", "3", "--label", "--", "sh", "-c", script]).arg(example("scale_and_sum"));
+    let output = launcher.env("CONGRUENT_MACHINE", "cpu").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for pe in 0..3 {
+        let last = said.lines().rfind(|line| line.starts_with(&format!("[{pe}] "))).unwrap_or_default();
+        assert!(
+            last.contains("Error: ") && last.contains("cannot write the trace to '/nowhere/trace"),
+            "PE {pe}: {said}"
+        );
+        assert!(pe == 1 || last.contains("PE 1 gave up: "), "PE {pe}: {said}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_told_on_standard_error() {
+    let lines = |detail, parts| {
+        let (code, text) = told(&[("CONGRUENT_DEBUG", detail), ("CONGRUENT_DEBUG_SUBSYS", parts)]);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    assert_eq!(told(&[]), (Some(0), String::new()));
+    let version = concat!("congruent: INFO init: version ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(lines("version", "all"), version);
+    assert_eq!(lines("warn", "all"), version, "nothing goes wrong");
+    let info = lines("info", "all");
+    assert!(info.contains("congruent: INFO env: CONGRUENT_DEBUG=info, by the environment\n"), "{info}");
+    assert!(info.contains("congruent: INFO init: PE 3 of 4 is ready: ") && !info.contains("TRACE"), "{info}");
+    let trace = lines("trace", "launch");
+    assert!(
+        trace.contains("TRACE launch: scale_and_sum in 1 blocks of 256 pe=2") && !trace.contains("env:"),
+        "{trace}"
+    );
 }

@@ -12,12 +12,18 @@ use crate::{Element, Place, Pod, Rank, Sym, Tag, TeamView};
 pub unsafe trait KernelArg: Copy + Send + Sync + 'static {
     /// Whether every symmetric object in it lies inside a heap of this size: a launch refuses those of another world.
     fn fits(&self, heap_bytes: u64) -> bool;
+
+    /// The most blocks of a launch that it is for: a launch of more is refused.
+    fn most_blocks(&self) -> u32 {
+        u32::MAX
+    }
 }
 
 /// Declares a struct of kernel arguments, or an enum without fields, that is a kernel argument itself.
 ///
 /// It is `Copy`, and laid out alike by the host's compiler and the device's: a struct is `repr(C)`, an enum `repr(u32)`. A
-/// field that is no [`KernelArg`], such as a reference to the host's memory, does not compile.
+/// field that is no [`KernelArg`], such as a reference to the host's memory, does not compile. A struct that serves launches of
+/// so many blocks only says how many after its fields: `most_blocks = Self::blocks;`, a function of `&Self`.
 ///
 /// ```
 /// use congruent_heap::{KernelArg, Semaphore, Sym, kernel_arg};
@@ -35,6 +41,7 @@ macro_rules! kernel_arg {
     (
         $(#[$meta:meta])*
         $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $type:ty),+ $(,)? }
+        $(most_blocks = $most:expr;)?
     ) => {
         $(#[$meta])*
         #[repr(C)]
@@ -46,6 +53,13 @@ macro_rules! kernel_arg {
             #[inline(always)]
             fn fits(&self, heap_bytes: u64) -> bool {
                 $(<$type as $crate::KernelArg>::fits(&self.$field, heap_bytes))&&+
+            }
+
+            fn most_blocks(&self) -> u32 {
+                let most = u32::MAX;
+                $(let most = most.min(<$type as $crate::KernelArg>::most_blocks(&self.$field));)+
+                $(let most = most.min($most(self));)?
+                most
             }
         }
     };

@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 
 use congruent::bootstrap::{BootstrapError, MAX_PES};
-use congruent::collectives::{Algorithm, Op, Protocol};
-use congruent::device::{Pod, Semaphore, Sym, kernels, team_tag};
+use congruent::collectives::{Algorithm, Layout, Op, Protocol, View};
+use congruent::device::{Pod, Semaphore, Sym, kernel_arg, kernels, team_tag};
 use congruent::tunables::TunableError;
 use congruent::{
     AccessError, AllocError, BuildError, CollectiveError, Error, Grid, LaunchError, STREAMS, SplitError, Stream, World,
@@ -16,12 +16,20 @@ team_tag! {
     Few
 }
 
+kernel_arg! {
+    /// A plan among other things.
+    pub struct Held { plan: View, number: u32 }
+}
+
 kernels! {
     /// Stores the PE's index, then meets the others.
     pub fn meet(block, ctx, numbers: Sym<u32>) {
         ctx.store(numbers, 0, ctx.pe().raw());
         ctx.barrier(block, &ctx.world());
     }
+
+    /// Takes plans, one of them in a struct, and does nothing with them.
+    pub fn plans(_block, _ctx, _plan: View, _held: Held) {}
 
     /// Takes a semaphore and does nothing with it.
     pub fn ignore(_block, _ctx, _semaphore: Sym<Semaphore>) {}
@@ -262,7 +270,33 @@ fn grids_that_cannot_run() {
                 "CONGRUENT_MAX_BLOCKS"
             );
         }
+        // As on a GPU, which has room for no more.
+        for asked in [1025, u32::MAX] {
+            assert_refused!(
+                launch(world, 1, asked),
+                LaunchError::TooManyThreads { kernel: "ignore", fits: 1024, .. },
+                asked,
+                "launch 1024 or fewer"
+            );
+        }
+        launch(world, 1, 1024)?;
         Ok(launch(world, 64, 1)?)
+    });
+}
+
+#[test]
+fn more_blocks_than_a_plan_is_for() {
+    on_stream(|world, stream| {
+        let plan = world.plan(Layout::new(world.team(), 2))?.view();
+        let launch = |world: &World, blocks, plan| {
+            world.launch(stream, plans, Grid::new(blocks, 32), (plan, Held { plan, number: 1 }))
+        };
+        let refused = launch(world, 3, plan);
+        assert_refused!(refused, LaunchError::PlanBlocks { asked: 3, fits: 2 }, "up to 2 blocks", "not 3");
+        assert_refused!(launch(world, 2, plan.from_slot(1)), LaunchError::PlanBlocks { asked: 2, fits: 1 }, "1 blocks");
+        launch(world, 2, plan)?;
+        // Its blocks say in the kernel which slot they use.
+        Ok(launch(world, 3, plan.alone(0))?)
     });
 }
 

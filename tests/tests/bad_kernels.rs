@@ -119,12 +119,9 @@ kernels! {
         ring::broadcast(block, ctx, &ctx.world(), numbers, numbers, ctx.npes(), &plan);
     }
 
-    /// A plan for one block, used by two; the first one waits for the second.
-    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: View, semaphore: Sym<Semaphore>) {
-        if block.index() == 0 {
-            ctx.wait(block, semaphore, 1);
-        }
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    /// A plan for one block, of which the second slot is asked for: only the kernel knows.
+    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: View) {
+        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan.alone(1));
     }
 
     /// Multicast where there is none.
@@ -170,22 +167,15 @@ struct Words {
 
 /// That `kernel` fails with `message` on PE 1, and everybody knows soon.
 fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
-    in_block(0, 1, false, kernel, args, message);
+    panics_where(false, kernel, args, message);
 }
 
-/// The same in one block of several, and where peers may be `proxied`.
-fn in_block<K: Kernel>(
-    block: u32,
-    blocks: u32,
-    proxied: bool,
-    kernel: K,
-    args: impl Fn(&Words) -> K::Args + Sync,
-    message: &str,
-) {
+/// The same where peers may be `proxied`.
+fn panics_where<K: Kernel>(proxied: bool, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
     for width in WIDTHS {
         let program = |world: &mut World| {
             let started = Instant::now();
-            let told = failure(run(world, kernel, Grid::new(blocks, 32), &args).unwrap_err());
+            let told = failure(run(world, kernel, &args).unwrap_err());
             assert!(started.elapsed() < SOON, "known only after {:?}", started.elapsed());
             assert_eq!(world.check().as_ref(), Err(&told), "and it stays that way");
             Ok::<_, Error>(told)
@@ -194,11 +184,11 @@ fn in_block<K: Kernel>(
         let WorldFailure::KernelPanicked { kernel, pe, block: at, message: said } = &told[1] else {
             panic!("{} at width {width}: {:?}", K::NAME, told[1]);
         };
-        assert_eq!((*kernel, *pe, *at), (K::NAME, 1, block), "at width {width}");
+        assert_eq!((*kernel, *pe, *at), (K::NAME, 1, 0), "at width {width}");
         assert!(said.contains(message), "{}: {said}", K::NAME);
         let WorldFailure::Aborted { by: 1, reason } = &told[0] else { panic!("{}: {:?}", K::NAME, told[0]) };
         assert_eq!(*reason, told[1].to_string());
-        for part in [K::NAME, "PE 1", &format!("block {block}"), message] {
+        for part in [K::NAME, "PE 1", "block 0", message] {
             assert!(reason.contains(part), "no `{part}` in: {reason}");
         }
     }
@@ -209,7 +199,7 @@ fn builder(proxied: bool) -> Builder {
 }
 
 /// PE 1 runs the kernel and PE 0 waits for the end, which may come before it has begun to wait.
-fn run<K: Kernel>(world: &mut World, kernel: K, grid: Grid, args: impl Fn(&Words) -> K::Args) -> Result<(), Error> {
+fn run<K: Kernel>(world: &mut World, kernel: K, args: impl Fn(&Words) -> K::Args) -> Result<(), Error> {
     let words = Words {
         numbers: world.alloc(100)?,
         semaphore: world.alloc(1)?,
@@ -218,7 +208,7 @@ fn run<K: Kernel>(world: &mut World, kernel: K, grid: Grid, args: impl Fn(&Words
     let stream = world.stream()?;
     match world.pe().raw() {
         0 => world.run(&stream, until_ended, Grid::one(32), (words.semaphore.view(),))?,
-        _ => world.run(&stream, kernel, grid, args(&words))?,
+        _ => world.run(&stream, kernel, Grid::one(32), args(&words))?,
     }
     Ok(())
 }
@@ -241,10 +231,10 @@ fn ranks_that_worlds_lack() {
     for proxied in [false, true] {
         let team = builder(proxied).local(4, |larger| Ok::<_, Error>(larger.team())).unwrap()[1];
         let other = "a rank names a PE that this world lacks: is it of another world?";
-        in_block(0, 1, proxied, notify_another_world, |words| (words.semaphore.view(), team), other);
-        in_block(0, 1, proxied, fence_of_another_world, |_| (team,), other);
-        in_block(0, 1, proxied, quiet_to_another_world, |_| (team,), other);
-        in_block(0, 1, proxied, route_to_another_world, |_| (team,), other);
+        panics_where(proxied, notify_another_world, |words| (words.semaphore.view(), team), other);
+        panics_where(proxied, fence_of_another_world, |_| (team,), other);
+        panics_where(proxied, quiet_to_another_world, |_| (team,), other);
+        panics_where(proxied, route_to_another_world, |_| (team,), other);
     }
 }
 
@@ -274,8 +264,7 @@ fn a_signal_for_another_pe_than_its_data() {
 
 #[test]
 fn a_plan_for_fewer_blocks() {
-    let args = |words: &Words| (words.numbers.view(), words.plan.view(), words.semaphore.view());
-    in_block(1, 2, false, plan_for_fewer_blocks, args, "no slot for this block");
+    panics(plan_for_fewer_blocks, |words| (words.numbers.view(), words.plan.view()), "no slot for this block");
 }
 
 #[test]

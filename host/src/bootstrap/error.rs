@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 /// Why a job could not be brought together.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// A job needs between one PE and [`MAX_PES`].
@@ -143,7 +143,7 @@ impl BootstrapError {
 }
 
 /// Why a collective of the control plane did not complete.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
     /// The job has ended; every PE reports the same first reason.

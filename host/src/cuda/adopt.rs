@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::{AllocError, CollectiveError, SymVec, World};
 
 /// Why memory was not adopted. All PEs hear of the same cause, and the heaps are as they were.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
     /// The call is not alike on all PEs, or the world has failed.

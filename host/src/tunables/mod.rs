@@ -1,5 +1,6 @@
 //! Every `CONGRUENT_*` variable: its name, meaning, default and range, and where its value came from.
 
+pub(crate) mod printer;
 mod rows;
 mod verbosity;
 
@@ -69,7 +70,7 @@ const OTHERS: [&str; 6] = [
 const TOOLS: [&str; 4] = ["CONGRUENT_DEVICE_RUSTC", "CONGRUENT_DOUBLE", "CONGRUENT_PTXAS", "CONGRUENT_TEST_"];
 
 /// Why a `CONGRUENT_*` variable was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunableError {
     /// No variable has that name.
@@ -215,6 +216,20 @@ impl Tunables {
     /// Where the value cannot be read.
     pub fn set_text(&mut self, key: TextKey, value: impl Into<String>) -> Result<(), TunableError> {
         self.put_text(key, value.into(), Source::Program)
+    }
+
+    /// Tells what this process is, and what of it is not as it is built in.
+    fn tell(&self) {
+        tracing::info!(target: "congruent::version", "version {}", env!("CARGO_PKG_VERSION"));
+        let numbers = TABLE.iter().map(|row| (row.name, self.setting(row.key)));
+        for (name, Setting { value, source }) in numbers.filter(|(_, setting)| setting.source != Source::Default) {
+            tracing::info!("{name}={value}, by the {source}");
+        }
+        for (row, setting) in TEXTS.iter().zip(&self.texts) {
+            if let Some(TextSetting { value, source }) = setting {
+                tracing::info!("{}={value}, by the {source}", row.name);
+            }
+        }
     }
 
     fn put_text(&mut self, key: TextKey, value: String, source: Source) -> Result<(), TunableError> {

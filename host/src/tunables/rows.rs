@@ -20,8 +20,6 @@ pub enum Key {
     MaxBlocks,
     /// `CONGRUENT_P2P_DISABLE`.
     P2pDisable,
-    /// `CONGRUENT_IB_DISABLE`.
-    IbDisable,
     /// `CONGRUENT_BUFFSIZE`.
     BuffSize,
     /// `CONGRUENT_LL128_ENABLE`.
@@ -102,7 +100,7 @@ pub struct Refused {
 }
 
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 12] = [
+pub const TABLE: [Tunable; 11] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -144,17 +142,9 @@ pub const TABLE: [Tunable; 12] = [
         is_size: false,
     },
     Tunable {
-        key: Key::IbDisable,
-        name: "CONGRUENT_IB_DISABLE",
-        meaning: "no effect: this version has no InfiniBand transport, so 0 cannot enable one",
-        default: 1,
-        range: (0, 1),
-        is_size: false,
-    },
-    Tunable {
         key: Key::BuffSize,
         name: "CONGRUENT_BUFFSIZE",
-        meaning: "bytes of a plan's scratch for each block slot (K, M, G may follow)",
+        meaning: "bytes of scratch of a communicator's stream for each protocol (K, M, G may follow)",
         default: 1 << 20,
         range: (64 << 10, 1 << 30),
         is_size: true,
@@ -234,7 +224,7 @@ pub const TEXTS: [TextTunable; 9] = [
     TextTunable {
         key: TextKey::Debug,
         name: "CONGRUENT_DEBUG",
-        meaning: "what a program's own tracing subscriber lets through, by tunables::Verbosity",
+        meaning: "what the library tells of itself on standard error, each with what those before show",
         form: "version, warn, info, trace",
         check: |text| Verbosity::parse(Some(text), None).map(drop),
     },
@@ -269,11 +259,17 @@ pub const TEXTS: [TextTunable; 9] = [
 ];
 
 /// All variables that are refused.
-pub const REFUSED: [Refused; 1] = [Refused {
-    name: "CONGRUENT_SOCKET_IFNAME",
-    because: "no interface is chosen: PEs meet at the address that CONGRUENT_RENDEZVOUS (or MASTER_ADDR) names and nowhere \
-              else, so name one of the interface that you want",
-}];
+pub const REFUSED: [Refused; 2] = [
+    Refused {
+        name: "CONGRUENT_SOCKET_IFNAME",
+        because: "no interface is chosen: PEs meet at the address that CONGRUENT_RENDEZVOUS (or MASTER_ADDR) names and \
+                  nowhere else, so name one of the interface that you want",
+    },
+    Refused {
+        name: "CONGRUENT_IB_DISABLE",
+        because: "this version has no InfiniBand transport, so there is none to disable; unset it",
+    },
+];
 
 fn path(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected the path of a file; unset it for none".to_owned()) } else { Ok(()) }
@@ -281,6 +277,9 @@ fn path(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -292,6 +291,29 @@ mod tests {
         for (i, row) in TEXTS.iter().enumerate() {
             assert_eq!(row.key as usize, i);
             assert!((row.check)("").is_err(), "{}", row.name);
+        }
+    }
+
+    /// A row that nothing reads has no effect.
+    #[test]
+    fn every_row_is_read_by_the_product() {
+        let (mut product, mut folders) = (String::new(), vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if !path.ends_with("tests.rs") {
+                    // Tests stand at the ends of their files.
+                    product += fs::read_to_string(path).unwrap().split("#[cfg(test)]\nmod tests {").next().unwrap();
+                }
+            }
+        }
+        for row in &TABLE {
+            assert!(product.contains(&format!(".get(Key::{:?})", row.key)), "nobody reads {}", row.name);
+        }
+        for row in &TEXTS {
+            assert!(product.contains(&format!(".text(TextKey::{:?})", row.key)), "nobody reads {}", row.name);
         }
     }
 

@@ -1,12 +1,14 @@
 //! `CONGRUENT_DEBUG` and `CONGRUENT_DEBUG_SUBSYS`: which of the library's events a program wants to see.
 
+use std::fmt;
+
 use tracing::{Level, Metadata};
 
 use super::{TextKey, Tunables};
 
 /// Which of this library's `tracing` events to show.
 ///
-/// The library emits events and prints nothing. A program that wants to see them installs a subscriber, and asks
+/// They go to standard error. A program that installs a subscriber before it makes a world gets them instead, and asks
 /// [`allows`](Self::allows) in its filter; with tracing-subscriber, `filter_fn(move |metadata| verbosity.allows(metadata))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verbosity {
@@ -60,12 +62,12 @@ impl Subsystem {
     const ALL: [(&'static str, Self, &'static [&'static str]); 8] = [
         ("init", Self::Init, &[]),
         ("bootstrap", Self::Bootstrap, &["bootstrap"]),
-        ("heap", Self::Heap, &["shared_memory", "sym_vec", "heap"]),
+        ("heap", Self::Heap, &["shared_memory", "sym_vec"]),
         ("launch", Self::Launch, &["launch", "cpu", "cuda"]),
-        ("coll", Self::Coll, &["on_stream", "plan", "team", "coll"]),
+        ("coll", Self::Coll, &["comm", "plan", "team"]),
         ("proxy", Self::Proxy, &["proxy"]),
-        ("env", Self::Env, &["tunables", "env"]),
-        ("tuning", Self::Tuning, &["select", "tuning"]),
+        ("env", Self::Env, &["tunables"]),
+        ("tuning", Self::Tuning, &["select"]),
     ];
 
     /// The part that an event's target names: `congruent::proxy` and what is below it.
@@ -76,6 +78,12 @@ impl Subsystem {
         let module = target.split("::").nth(1).unwrap_or_default();
         let found = Self::ALL.iter().find(|(.., modules)| modules.contains(&module));
         found.map_or(Self::Init, |(_, subsystem, _)| *subsystem)
+    }
+}
+
+impl fmt::Display for Subsystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::ALL[*self as usize].0)
     }
 }
 
@@ -210,6 +218,10 @@ mod tests {
         }
         for (place, (_, subsystem, _)) in Subsystem::ALL.iter().enumerate() {
             assert_eq!(*subsystem as usize, place);
+        }
+        for module in Subsystem::ALL.iter().flat_map(|(.., modules)| *modules) {
+            let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(module);
+            assert!(source.is_dir() || source.with_extension("rs").is_file(), "there is no module {module}");
         }
     }
 
