@@ -61,6 +61,14 @@ impl Machine {
         }
     }
 
+    /// A GPU's multiprocessors, those of this PE where several share it. `None` on the CPU machine.
+    pub(crate) fn multiprocessors(&self) -> Option<u32> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(pe) => Some(pe.multiprocessors()),
+        }
+    }
+
     /// Who hears what its kernels do, if anybody does.
     pub(crate) fn watch(&self) -> Option<&Watch> {
         match self {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use congruent_device::{Block, Ctx, Group, Pe, Sym};
+
 use crate::LaunchError;
-use crate::cpu::CpuStream;
+use crate::cpu::{CpuStream, Site};
 use crate::cuda::{CudaError, CudaRunner};
-use crate::graph::CpuQueue;
+use crate::graph::{CpuQueue, Work};
 use crate::machine::Machine;
 use crate::shared::Shared;
 
@@ -38,6 +40,27 @@ impl Runner {
         match self {
             Self::Cpu(queue) => Ok(queue.is_recording()),
             Self::Cuda(runner, _) => runner.lane().is_recording(),
+        }
+    }
+
+    /// Puts a store of words of this PE's heap, where the caller knows them to fit, at the end of the stream.
+    pub(crate) fn write(&self, shared: &Arc<Shared>, to: Sym<u64>, words: Vec<u64>) -> Result<(), CudaError> {
+        let context = shared.context();
+        match self {
+            Self::Cpu(queue) => {
+                let body = move |block: &Block<'_>, ctx: &Ctx<'_>| {
+                    for i in block.strided(words.len()) {
+                        ctx.store(to, i, words[i]);
+                    }
+                };
+                let site = Site { context, block: 0, blocks: 1, threads: 1 };
+                queue.put(shared, Work { name: "list", site, body: Arc::new(body) });
+                Ok(())
+            }
+            Self::Cuda(runner, _) => {
+                let at = context.address(Pe::new(context.pe), to.offset());
+                words.iter().zip((at..).step_by(8)).try_for_each(|(word, address)| runner.store(address, *word))
+            }
         }
     }
 

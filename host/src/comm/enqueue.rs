@@ -6,7 +6,7 @@ use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
 use super::checked::Description;
-use super::{Comm, Group, LISTS, STREAMS, TRANSFERS, kernels as table};
+use super::{Comm, Group, TRANSFERS, kernels as table};
 use crate::launch::Target;
 use crate::{Grid, LaunchError, Stream};
 
@@ -40,6 +40,8 @@ pub(super) struct Call {
     pub(super) collective: Collective,
     pub(super) algorithm: Algorithm,
     pub(super) protocol: Protocol,
+    /// Blocks of its launch, the same on all members.
+    pub(super) blocks: u32,
     /// Operator and type of a reduction.
     pub(super) reduction: Option<(Op, Reduction)>,
     pub(super) dst: Sym<u8>,
@@ -82,9 +84,16 @@ impl Comm {
 
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
-        let (team, target) = (self.team, self.target(stream));
+        let (team, target) = (self.team, self.target(stream, call.blocks));
         let mut view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
+        let Call { collective, algorithm, protocol, count, element, .. } = *call;
+        tracing::trace!(
+            pe = self.shared.pe(),
+            number,
+            "{collective} of {} bytes by {algorithm} over {protocol}",
+            count * element
+        );
         if self.options.check == Some(true) {
             view = view.heeding();
             let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
@@ -92,7 +101,7 @@ impl Comm {
             let members = self.size();
             let description =
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
-            let one = Target { grid: Grid::new(1, self.grid().threads), ..self.target(stream) };
+            let one = self.target(stream, 1);
             let words = description.words();
             let simple = self.view(stream, Protocol::Simple)?.heeding();
             one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, simple))?;
@@ -127,27 +136,23 @@ impl Comm {
             .not_captured("a send or receive", "its list on the heap is used again; give all_to_all_v, or a kernel")?;
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
         let view = self.view(stream, Protocol::Simple)?;
-        let mut lanes = self.lanes();
-        let Some((ordinal, lane)) = lanes.iter_mut().enumerate().find(|(_, lane)| lane.stream == stream.id()) else {
-            return Err(LaunchError::PlanStreams { fits: STREAMS });
-        };
-        let turn = (lane.groups % LISTS as u64) as usize;
-        // The list was another group's, which must have been read before it is written again.
-        stream.wait_for(lane.lists_free[turn]);
-        let list = (ordinal * LISTS + turn) * TRANSFERS;
-        let within = |at: usize, entries: &[[u64; 3]]| {
-            let written = self.lists.write(at, entries).and_then(|()| self.lists.slice(at..at + entries.len()));
-            written.map_err(|_| LaunchError::GroupFull { fits: TRANSFERS })
-        };
-        let transfers = Listed { sends: within(list, sends)?, receives: within(list + sends.len(), receives)? };
-        self.target(stream).launch(kernels::send_recv_direct, (self.team, memory, transfers, view, 1))?;
-        lane.groups += 1;
-        lane.lists_free[turn] = stream.submitted();
-        Ok(())
+        let known = self.lanes().iter().position(|lane| lane.stream == stream.id());
+        let list = known.unwrap_or(0) * TRANSFERS;
+        let full = |_| LaunchError::GroupFull { fits: TRANSFERS };
+        let whole = self.lists.slice(list..list + sends.len() + receives.len()).map_err(full)?;
+        let (to, from) = (whole.slice(..sends.len()), whole.slice(sends.len()..));
+        // The stream writes the list, after the group before has read it, so the host waits for neither.
+        stream.runner().write(
+            &self.shared,
+            Sym::from_raw(whole.offset(), 3 * whole.len() as u64),
+            [sends, receives].concat().concat(),
+        )?;
+        let target = self.target(stream, self.most);
+        target.launch(kernels::send_recv_direct, (self.team, memory, Listed { sends: to, receives: from }, view, 1))
     }
 
-    fn target<'t>(&'t self, stream: &'t Stream) -> Target<'t> {
-        Target { shared: &self.shared, stream, grid: self.grid() }
+    fn target<'t>(&'t self, stream: &'t Stream, blocks: u32) -> Target<'t> {
+        Target { shared: &self.shared, stream, grid: Grid { blocks, ..self.grid() } }
     }
 }
 

@@ -7,19 +7,21 @@ use congruent_collectives::{Layout, Needs, Protocol, Shape, View};
 use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
-use super::{Comm, LISTS, STREAMS, TRANSFERS, self_test};
+use super::{Comm, STREAMS, TRANSFERS, self_test};
+use crate::machine::Machine;
 use crate::select::Selector;
 use crate::tunables::Key;
-use crate::{CollectiveError, CommError, Grid, Team, World, WorldFailure};
+use crate::{CollectiveError, CommError, Team, World, WorldFailure};
 
 /// How a communicator is made. The same on every member. What is `None` is as the environment has it, or as is usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommOptions {
-    /// Blocks of each launch, which share the work; 1 is usual.
+    /// Blocks of each launch, which share the work. Without it, as many as the machine and the message take: one on the CPU
+    /// machine, up to 32 on a GPU, which then share the scratch of one.
     pub blocks: Option<NonZeroU32>,
     /// Threads of each block; 256 are usual.
     pub threads: Option<NonZeroU32>,
-    /// Bytes of scratch for each block: `CONGRUENT_BUFFSIZE`.
+    /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
     pub buffer: Option<u64>,
     /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`.
     pub check: Option<bool>,
@@ -30,23 +32,34 @@ pub struct CommOptions {
 
 impl CommOptions {
     fn resolved(self, world: &World) -> Self {
-        let set = |key| world.tunables().get(key);
+        let tunables = world.tunables();
         Self {
-            buffer: Some(self.buffer.unwrap_or_else(|| set(Key::BuffSize))),
-            check: Some(self.check.unwrap_or_else(|| set(Key::Check) == 1)),
+            buffer: Some(self.buffer.unwrap_or_else(|| tunables.get(Key::BuffSize))),
+            check: Some(self.check.unwrap_or_else(|| tunables.get(Key::Check) == 1)),
             ..self
         }
     }
 
-    /// Blocks and threads of a launch.
-    pub(super) fn grid(&self) -> Grid {
-        let or = |asked: Option<NonZeroU32>, usual| asked.map_or(usual, NonZeroU32::get);
-        Grid::new(or(self.blocks, 1), or(self.threads, 256))
+    /// Threads of a block.
+    pub(super) fn threads(&self) -> u32 {
+        self.threads.map_or(256, NonZeroU32::get)
     }
 
-    fn layout(&self, team: TeamView) -> Layout {
-        let layout = Layout::new(team, self.grid().blocks * STREAMS);
-        let layout = self.buffer.map_or(layout, |bytes| layout.buffer(bytes));
+    /// Blocks of a team's largest launches, and scratch of each, on a machine that takes up to `most` where nobody says how many.
+    /// Those share the scratch of one block, so a communicator takes no more of the heap for being fast.
+    fn blocks(&self, members: usize, most: u32) -> (u32, u64) {
+        let buffer = self.buffer.unwrap_or(Layout::BUFFER);
+        if let Some(asked) = self.blocks {
+            return (asked.get(), buffer);
+        }
+        let fit = buffer / (Layout::FEWEST_BYTES * members as u64);
+        let blocks = fit.clamp(1, most.max(1).into());
+        (blocks as u32, buffer / blocks)
+    }
+
+    fn layout(&self, team: TeamView, most: u32) -> Layout {
+        let (blocks, buffer) = self.blocks(team.size(), most);
+        let layout = Layout::new(team, blocks * STREAMS).buffer(buffer);
         self.flag_bits.map_or(layout, |bits| layout.flag_bits(bits))
     }
 }
@@ -76,6 +89,8 @@ struct Said {
     team: (u64, u32),
     size: u32,
     options: CommOptions,
+    /// Blocks that this PE's machine takes where nobody says how many.
+    most: u32,
 }
 
 impl Said {
@@ -153,15 +168,17 @@ impl World {
         options: CommOptions,
     ) -> Result<Comm, CommError> {
         let options = options.resolved(self);
-        let mine =
-            Said { team: identity(self, team).map_err(CollectiveError::World)?, size: team.size() as u32, options };
+        let fits = self.shared().context().block_slots;
+        let team_of = identity(self, team).map_err(CollectiveError::World)?;
+        let most = usual_blocks(self.shared().machine()).min(fits);
+        let mine = Said { team: team_of, size: team.size() as u32, options, most };
         let all = self.exchange("communicator", &mine.to_text())?;
         let each: Vec<Said> = all.iter().filter_map(|said| Said::from_text(said)).collect();
         let selector = self.agreed_selector()?;
-        let fits = self.shared().context().block_slots;
+        let most = each.iter().map(|said| said.most).min().unwrap_or(1);
         // Every PE sees what all said, so every PE takes the same way out from here.
         for (pe, said) in (0..).zip(&each) {
-            let asked = said.options.grid().blocks;
+            let (asked, _) = said.options.blocks(said.size as usize, most);
             if asked > fits {
                 return Err(CommError::Blocks { asked, fits });
             }
@@ -173,12 +190,12 @@ impl World {
         let mut needs = Needs { signals: 0, scratch: 0 };
         for said in &each {
             // Only the size of a team matters for what it needs.
-            let needed = said.options.layout(TeamView::strided(0, 1, said.size, 0, Sym::empty())).needs();
+            let needed = said.options.layout(TeamView::strided(0, 1, said.size, 0, Sym::empty()), most).needs();
             needs.signals = needs.signals.max(needed.signals);
             needs.scratch = needs.scratch.max(needed.scratch);
         }
-        let plan = self.plan(Room { layout: options.layout(team), needs })?;
-        let lists = self.alloc(STREAMS as usize * LISTS * TRANSFERS)?;
+        let plan = self.plan(Room { layout: options.layout(team, most), needs })?;
+        let lists = self.alloc(STREAMS as usize * TRANSFERS)?;
         let largest = each.iter().map(|one| one.size).max().unwrap_or(1) as usize;
         let lines_arrive = self.tunables().get(Key::Ll128Enable) == 1
             && self_test::lines_arrive(self, team, plan.view().over(Protocol::Ll128), largest)?;
@@ -192,6 +209,7 @@ impl World {
             lists,
             selector,
             options,
+            most: options.blocks(team.size(), most).0,
             lines_arrive,
             streams,
             forced: None,
@@ -233,6 +251,14 @@ impl Comm {
     }
 }
 
+/// Blocks of launches for long messages, where nobody says how many. Cores are busy with one block for each PE. A GPU's block
+/// moves a few tens of GB/s at most, so it takes as many as NCCL has channels there, as far as launches on all streams of all PEs
+/// that share it leave each block a multiprocessor.
+fn usual_blocks(machine: &Machine) -> u32 {
+    const MOST: u32 = 32;
+    machine.multiprocessors().map_or(1, |all| (all / STREAMS).clamp(1, MOST))
+}
+
 /// Tells teams of a world apart, the same on every member: where its words are, and the PE of rank 0, because teams that were
 /// made by one call lie at the same place.
 fn identity(world: &World, team: TeamView) -> Result<(u64, u32), WorldFailure> {
@@ -242,4 +268,33 @@ fn identity(world: &World, team: TeamView) -> Result<(u64, u32), WorldFailure> {
         world.shared().read(list.offset(), bytemuck::bytes_of_mut(&mut first))?;
     }
     Ok((team.sync().offset(), team.rank_with(0, |_| first).pe().raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a communicator takes of the heap, bytes, and the blocks of its largest launches.
+    fn takes(options: CommOptions, members: u32, most: u32) -> (usize, u32) {
+        let layout = options.layout(TeamView::strided(0, 1, members, 0, Sym::empty()), most);
+        let Needs { signals, scratch } = layout.needs();
+        (scratch + signals * size_of::<Signal>(), layout.blocks() / STREAMS)
+    }
+
+    #[test]
+    fn more_blocks_share_the_scratch_of_one() {
+        for (members, blocks) in [(2, 32), (8, 32), (16, 16), (64, 4), (300, 1)] {
+            let (one, _) = takes(CommOptions::default(), members, 1);
+            let (all, found) = takes(CommOptions::default(), members, 32);
+            assert_eq!(found, blocks, "{members} members");
+            assert!(all < one * 5 / 4, "{members} members: {all} bytes for {blocks} blocks and {one} for one");
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_asked_for_have_scratch_each() {
+        let options = CommOptions { blocks: NonZeroU32::new(4), ..CommOptions::default() };
+        let (one, _) = takes(CommOptions::default(), 8, 1);
+        assert_eq!(takes(options, 8, 32), (4 * one, 4));
+    }
 }

@@ -77,10 +77,12 @@ pub struct Comm {
     /// Keeps the team's words, where it was made for this communicator.
     _own_team: Option<Team<WorldTag>>,
     plan: Plan<Room>,
-    /// What groups send and receive, list by list, for each stream.
+    /// What groups send and receive, a list for each stream.
     lists: SymVec<[u64; 3]>,
     selector: Selector,
     options: CommOptions,
+    /// Blocks of its largest launches.
+    most: u32,
     /// Whether the protocol LL128 has passed its self-test, which is made where the protocol is enabled.
     lines_arrive: bool,
     streams: Mutex<Vec<Lane>>,
@@ -93,10 +95,6 @@ struct Lane {
     stream: u64,
     /// Collectives so far.
     calls: u64,
-    /// Groups with sends or receives so far.
-    groups: u64,
-    /// For each list, how many launches of the stream must be complete before it may be written.
-    lists_free: [u64; LISTS],
 }
 
 /// Streams of one [`Comm`] whose collectives may run at once.
@@ -104,9 +102,6 @@ pub const STREAMS: u32 = 4;
 
 /// The most sends and receives of a group together: a send to and a receive from each of 64 members.
 const TRANSFERS: usize = 128;
-
-/// Lists of sends and receives for each stream: so many groups may be in flight before the next one waits for the first.
-const LISTS: usize = 8;
 
 impl Comm {
     /// The plan that its collectives run on, which tells what each of them [moves](Layout::moves).
@@ -124,9 +119,19 @@ impl Comm {
         self.team.size()
     }
 
-    /// Blocks and threads of each launch.
+    /// Blocks and threads of its largest launches. Where [`CommOptions`] give no number of blocks, short messages take fewer.
     pub fn grid(&self) -> Grid {
-        self.options.grid()
+        Grid::new(self.most, self.options.threads())
+    }
+
+    /// Blocks of a launch for so many bytes, the same on every member: what one block carries at once is left to one.
+    fn blocks(&self, bytes: u64) -> u32 {
+        if self.options.blocks.is_some() {
+            return self.most;
+        }
+        // Up to there packets go in one round; and beyond it each thread has an access of 16 bytes.
+        let each = self.layout().shot(Protocol::Ll).min(self.options.threads() as usize * 16).max(1);
+        bytes.div_ceil(each as u64).clamp(1, self.most.into()) as u32
     }
 
     /// Makes every call take this algorithm and protocol; a call that cannot is an error.
@@ -179,8 +184,8 @@ impl Comm {
             all_direct: self.shared.context().routes == 0,
             multicast: self.team.window() != 0,
             ll128: self.selector.ll128(self.lines_arrive),
-            buffer: self.options.buffer.unwrap_or(Layout::BUFFER),
-            blocks: self.grid().blocks,
+            buffer: self.layout().buffer_bytes(),
+            blocks: self.blocks(bytes),
         }
     }
 
@@ -193,9 +198,9 @@ impl Comm {
             return Err(LaunchError::PlanStreams { fits: STREAMS });
         }
         if known.is_none() {
-            lanes.push(Lane { stream: stream.id(), calls: 0, groups: 0, lists_free: [0; LISTS] });
+            lanes.push(Lane { stream: stream.id(), calls: 0 });
         }
-        Ok(self.plan.view().over(protocol).from_slot(ordinal * self.grid().blocks as usize))
+        Ok(self.plan.view().over(protocol).from_slot(ordinal * self.most as usize))
     }
 
     /// The number of the next collective on a stream that has slots.

@@ -120,6 +120,8 @@ impl Comm {
                 collective,
                 algorithm: choice.algorithm,
                 protocol: choice.protocol,
+                // As many on every member, whose lengths differ.
+                blocks: self.most,
                 reduction: None,
                 dst: dst.cast(),
                 src: src.cast(),

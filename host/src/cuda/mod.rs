@@ -147,6 +147,11 @@ impl CudaPe {
         format!("cuda, {name}{}", if pes > 1 { format!(", shared by {pes} PEs{how}") } else { String::new() })
     }
 
+    /// Multiprocessors, those of this PE where several share the GPU.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.device.properties.sms / self.device.sharing().max(1)
+    }
+
     pub(crate) fn heap(&self) -> &CudaHeap {
         &self.heap
     }

@@ -21,7 +21,7 @@ pub struct Circumstances {
     pub multicast: bool,
     /// Whether LL128 may be used.
     pub ll128: Ll128State,
-    /// Bytes of a plan's scratch for each block slot: `CONGRUENT_BUFFSIZE`.
+    /// Bytes of a plan's scratch for each block slot: of `CONGRUENT_BUFFSIZE`, the part that a block has.
     pub buffer: u64,
     /// Blocks that share the call, each with a slot of the scratch.
     pub blocks: u32,
