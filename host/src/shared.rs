@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// What the machine cannot do ends the world. Gives the first failure, which is the one that is told.
-    pub(crate) fn machine_failed(&self, error: &CudaError) -> WorldFailure {
+    fn machine_failed(&self, error: &CudaError) -> WorldFailure {
         // A kernel that left a fault ends in order; a trap leaves both, and its record says more.
         self.look_for_fault();
         let failure = WorldFailure::Device { pe: self.pe(), message: error.to_string() };

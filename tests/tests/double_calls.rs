@@ -21,8 +21,8 @@ use processes::{Port, is_pe};
 /// What the driver may say of any call: resources, arguments, and a context that is lost.
 const CODES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"];
 
-/// Calls that may fail and leave the world as good: they give back what nobody uses any more.
-const FORGIVEN: [&str; 11] = [
+/// Calls that may fail and leave the world as good: they give back what nobody uses any more, or spare others' captures.
+const FORGIVEN: [&str; 12] = [
     "cuDevicePrimaryCtxRelease_v2",
     "cuEventDestroy_v2",
     "cuGraphDestroy",
@@ -34,6 +34,7 @@ const FORGIVEN: [&str; 11] = [
     "cuModuleUnload",
     "cuMulticastUnbind",
     "cuStreamDestroy_v2",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
