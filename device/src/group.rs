@@ -61,7 +61,8 @@ pub struct Block<'m> {
     lane: Lane<'m>,
 }
 
-/// The threads of a block that the hardware runs together. Made by [`Block::warp`].
+/// The threads of a block that the hardware runs together; the last of a block may have fewer than the others. Made by
+/// [`Block::warp`].
 pub struct Warp<'m> {
     lane: Lane<'m>,
 }
@@ -144,7 +145,7 @@ impl Group for Warp<'_> {
     }
     #[inline(always)]
     fn size(&self) -> usize {
-        self.lane.warp_size() as usize
+        lanes_of_warp(&self.lane) as usize
     }
     #[inline(always)]
     fn sync(&self) {
@@ -179,6 +180,13 @@ impl Group for Thread {
     fn broadcast(&self, value: u64) -> u64 {
         value
     }
+}
+
+/// How many threads this thread's warp has: a block need not fill its last one.
+#[inline(always)]
+pub(crate) fn lanes_of_warp(lane: &Lane<'_>) -> u32 {
+    let (whole, thread) = (lane.warp_size(), lane.thread());
+    (lane.threads() - thread / whole * whole).min(whole)
 }
 
 /// What part of a bulk operation this thread of the group does.

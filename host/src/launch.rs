@@ -13,7 +13,8 @@ use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
 
-/// How many blocks of how many threads. On the CPU machine the threads of a block are what its width makes of them.
+/// How many blocks of how many threads. On the CPU machine the threads of a block are what its width makes of them: at most two
+/// warps, the last as full as a GPU's would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks.

@@ -13,9 +13,8 @@ use super::{BlockEnd, BlockWatch, Body, Site, exit_kernel, nap, run_lane};
 /// Stack of one lane. Only the pages that are touched cost memory.
 const STACK: usize = 512 << 10;
 
-/// Runs a block of `warps` warps of `width` lanes to its end, on this thread.
-pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, watch: BlockWatch, body: &Body) -> BlockEnd {
-    let lanes = width * warps;
+/// Runs a block of `lanes` lanes, in warps of `width` or what is left, to its end, on this thread.
+pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: BlockWatch, body: &Body) -> BlockEnd {
     let machine = Fibers {
         born,
         site,
@@ -23,7 +22,7 @@ pub(super) fn run(born: Instant, width: u32, warps: u32, site: Site, watch: Bloc
         width,
         yielders: (0..lanes).map(|_| Cell::new(std::ptr::null())).collect(),
         block: Meeting::new(lanes),
-        warps: (0..warps).map(|_| Meeting::new(width)).collect(),
+        warps: (0..lanes).step_by(width as usize).map(|first| Meeting::new(width.min(lanes - first))).collect(),
         end: RefCell::new(BlockEnd::Done),
     };
     let watched = machine.watch.is_on();

@@ -103,14 +103,23 @@ impl CpuMachine {
             };
             return run_lane(lane, site.context, body);
         }
-        let warps = site.threads.div_ceil(32).clamp(1, MAX_WARPS);
-        fibers::run(self.born, self.width.get(), warps, site, watch, body)
+        fibers::run(self.born, self.width.get(), lanes(self.width.get(), site.threads), site, watch, body)
     }
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
     fn spins(&self, blocks: u32) -> u32 {
         if self.pes * blocks <= self.cores { 4000 } else { 40 }
     }
+}
+
+/// How many lanes a block of `threads` threads has where warps have `width` instead of 32: its last warp is as full as it would be
+/// there, and at most all but one of the others are left out.
+fn lanes(width: u32, threads: u32) -> u32 {
+    let last = match threads % 32 {
+        0 => width,
+        rest => (rest * width).div_ceil(32),
+    };
+    (threads.div_ceil(32).clamp(1, MAX_WARPS) - 1) * width + last
 }
 
 /// Runs the kernel as one lane, and says how it ended.
@@ -138,5 +147,17 @@ fn message(thrown: &(dyn std::any::Any + Send)) -> String {
         text.clone()
     } else {
         "a value that is not text".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lanes;
+
+    #[test]
+    fn the_last_warp_is_as_full_as_on_a_gpu() {
+        let of = |width, threads: [u32; 6]| threads.map(|threads| lanes(width, threads));
+        assert_eq!(of(32, [1, 6, 32, 48, 64, 100]), [1, 6, 32, 48, 64, 36]);
+        assert_eq!(of(4, [1, 24, 32, 48, 64, 100]), [1, 3, 4, 6, 8, 5]);
     }
 }

@@ -9,7 +9,8 @@ kernels! {
     /// turn, how often each index of a third of it was somebody's.
     pub fn group_facts(block, ctx, told: Sym<u64>, marks: Sym<u32>) {
         let warp = block.warp();
-        let (rank, first) = (block.rank() as u64, (block.warp_index() * warp.size()) as u64);
+        let whole = block.broadcast(warp.size() as u64);
+        let (rank, first) = (block.rank() as u64, block.warp_index() as u64 * whole);
         tell::leader(ctx, block, told, 0, block.size() as u64);
         tell::leader(ctx, block, told, 1, warp.size() as u64);
         tell::leader(ctx, block, told, 2, block.warps() as u64);

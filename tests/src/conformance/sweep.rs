@@ -194,7 +194,7 @@ impl Bench {
         });
         let made = calls.zip(&self.buffers).enumerate().map(|(i, (call, buffers))| {
             let made = Made::write(world, call, buffers, i == 1)?;
-            let site = Site { world, stream: &self.stream, grid: Grid::new(blocks, 64) };
+            let site = Site { world, stream: &self.stream, grid: Grid::new(blocks, 64 - 16 * (blocks % 2)) };
             let plan = self.plan.view();
             way.launch(&site, made.args(world, plan))?;
             Ok(made)

@@ -9,6 +9,7 @@ use core::marker::PhantomData;
 use core::mem::transmute_copy;
 
 use super::{Rmw, RmwInt, Word};
+use crate::group::lanes_of_warp;
 
 /// One instruction on global memory at a generic address.
 macro_rules! on_global {
@@ -77,9 +78,6 @@ pub(crate) fn anew(mut value: u64) -> u64 {
     value
 }
 
-/// All lanes of a warp take part.
-const FULL: i32 = -1;
-
 /// Which thread this is: asked of the hardware.
 #[derive(Clone, Copy)]
 pub struct Lane<'m>(PhantomData<&'m ()>);
@@ -143,25 +141,32 @@ impl Lane<'_> {
         self.block_sync();
         seen
     }
+    /// The lanes of this warp: not those that a block, whose threads are no multiple of a warp's, does not have. PTX lets a mask
+    /// name lanes that have exited, and says nothing of lanes that never were.
+    #[inline(always)]
+    fn warp_mask(&self) -> i32 {
+        (u32::MAX >> (32 - lanes_of_warp(self))) as i32
+    }
     #[inline(always)]
     pub(crate) fn warp_sync(&self) {
         // SAFETY: every lane of the warp calls it, by the contract of a group.
-        unsafe { bar_warp_sync(FULL) }
+        unsafe { bar_warp_sync(self.warp_mask()) }
     }
     #[inline(always)]
     pub(crate) fn warp_any(&self, flag: bool) -> bool {
         // SAFETY: every lane of the warp calls it, by the contract of a group.
         unsafe {
-            bar_warp_sync(FULL);
-            vote_any(FULL, flag)
+            bar_warp_sync(self.warp_mask());
+            vote_any(self.warp_mask(), flag)
         }
     }
     #[inline(always)]
     pub(crate) fn warp_broadcast(&self, value: u64) -> u64 {
         // SAFETY: every lane of the warp calls it, by the contract of a group; there are no 64-bit shuffles.
         let (low, high) = unsafe {
-            bar_warp_sync(FULL);
-            (shfl_idx(FULL, value as i32, 0, 31), shfl_idx(FULL, (value >> 32) as i32, 0, 31))
+            let mask = self.warp_mask();
+            bar_warp_sync(mask);
+            (shfl_idx(mask, value as i32, 0, 31), shfl_idx(mask, (value >> 32) as i32, 0, 31))
         };
         u64::from(low as u32) | u64::from(high as u32) << 32
     }
