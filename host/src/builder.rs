@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use congruent_device::{Note, Pe, Signal, abi};
+use congruent_device::{Note, Pe, Signal, abi, cpu};
 use congruent_heap::Allocator;
-use congruent_transports::{Local, Transport};
+use congruent_transports::{Access, Local, Transport};
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe, nap};
@@ -227,8 +227,16 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let shared = Shared::new(control, rings.context(context), machine);
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
-    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; kernels access heaps atomically.
-    let local = unsafe { Local::new(context, nap::wake) };
+    let access = Access {
+        copy: cpu::copy_bytes_for_host,
+        load: cpu::load_for_host,
+        store: cpu::store_for_host,
+        store_release: cpu::store_release_for_host,
+        compare_exchange: cpu::compare_exchange_for_host,
+        wake: nap::wake,
+    };
+    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; these functions are what kernels use.
+    let local = unsafe { Local::new(context, access) };
     let transport = match emulation.transport {
         Some(over) => over(local),
         None => Box::new(local),

@@ -14,7 +14,7 @@
 
 mod local;
 
-pub use local::Local;
+pub use local::{Access, Local};
 
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};

@@ -1,25 +1,42 @@
 //! The transport to peers whose heaps this process maps: it does with the CPU what a network card would do.
 //!
 //! # Why the signal follows the data
-//! Data is stored with relaxed atomic words, then the signal with a release store or read-modify-write by the same thread:
-//! whoever acquires the signal sees the data (C++20 memory model, [atomics.order]; MM-2). One thread does every operation
-//! at once, so they take effect in the order in which they were started.
-#![allow(clippy::disallowed_types, reason = "this is the hardware of the proxied route")]
+//! Data is stored relaxed, then the signal with a release store or read-modify-write by the same thread: whoever acquires the
+//! signal sees the data (MM-1, MM-2). One thread does every operation at once, so they take effect in the order in which they
+//! were started.
 
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, Context, HeapHeader, NumberKind};
 
 use crate::{Atomic, Signal, Transport, TransportError};
 
+/// How words and bytes of heaps are accessed: by the instructions that kernels use, which the host knows.
+///
+/// Each function takes mapped memory, and words of 1, 2, 4 or 8 bytes at a multiple of their size.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Copies bytes to the first place from the second, relaxed.
+    pub copy: unsafe fn(*mut u8, *const u8, usize),
+    /// Loads a word of so many bytes, relaxed.
+    pub load: unsafe fn(*const u8, usize) -> u64,
+    /// Stores a word of so many bytes, relaxed.
+    pub store: unsafe fn(*mut u8, usize, u64),
+    /// Stores a word of 8 bytes, with release.
+    pub store_release: unsafe fn(*mut u8, u64),
+    /// Replaces a word of 4 or 8 bytes, with release, by the second value where it is the first; gives what it was.
+    pub compare_exchange: unsafe fn(*mut u8, usize, u64, u64) -> u64,
+    /// Wakes who sleeps on a word, given by its low half.
+    pub wake: unsafe fn(*const u32),
+}
+
 /// Peers by load and store.
 #[derive(Debug)]
 pub struct Local {
     heaps: Context,
-    wake: unsafe fn(*const u32),
+    access: Access,
     done: Vec<(u64, u64)>,
 }
 
@@ -28,19 +45,20 @@ impl Local {
     /// half.
     ///
     /// # Safety
-    /// Every PE's heap is mapped as `heaps` says, with its provenance exposed, for as long as the transport lives, and all
-    /// accesses to it by others are atomic. `wake` may be called with any aligned word of these heaps.
-    pub unsafe fn new(heaps: Context, wake: unsafe fn(*const u32)) -> Self {
-        Self { heaps, wake, done: Vec::new() }
+    /// Every PE's heap is mapped as `heaps` says, with its provenance exposed, for as long as the transport lives. Others
+    /// access it as `access` does, whose functions do what their fields say.
+    pub unsafe fn new(heaps: Context, access: Access) -> Self {
+        Self { heaps, access, done: Vec::new() }
     }
 
     /// Wakes who sleeps on a signal of a peer's, if anybody does there.
-    fn wake(&self, peer: Pe, signal: &AtomicU64) -> Result<(), TransportError> {
-        let Word::Four(sleepers) = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4)? else { return Ok(()) };
-        if sleepers.load(Ordering::Relaxed) != 0 {
-            let low_half = usize::from(cfg!(target_endian = "big"));
-            // SAFETY: a word of a mapped heap, as `new` was promised.
-            unsafe { (self.wake)(signal.as_ptr().cast::<u32>().wrapping_add(low_half)) };
+    fn wake(&self, peer: Pe, signal: *mut u8) -> Result<(), TransportError> {
+        let sleepers = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4, &[4])?;
+        // SAFETY: both are aligned words of mapped heaps; the low half of a word comes first.
+        unsafe {
+            if (self.access.load)(sleepers, 4) != 0 {
+                (self.access.wake)(signal.cast());
+            }
         }
         Ok(())
     }
@@ -56,35 +74,31 @@ impl Local {
 
     fn copy(&self, to: (Pe, u64), from: (Pe, u64), bytes: u64) -> Result<(), TransportError> {
         let (dst, src) = (self.at(to.0, to.1, bytes, 1)?, self.at(from.0, from.1, bytes, 1)?);
-        let mut at = 0;
-        let word_wise = (dst as usize | src as usize).is_multiple_of(8);
-        while word_wise && at + 8 <= bytes as usize {
-            // SAFETY: `at` checked both ranges, and both addresses are multiples of 8.
-            let (dst, src) =
-                unsafe { (AtomicU64::from_ptr(dst.add(at).cast()), AtomicU64::from_ptr(src.add(at).cast())) };
-            dst.store(src.load(Ordering::Relaxed), Ordering::Relaxed);
-            at += 8;
-        }
-        while at < bytes as usize {
-            // SAFETY: `at` checked both ranges.
-            let (dst, src) = unsafe { (AtomicU8::from_ptr(dst.add(at)), AtomicU8::from_ptr(src.add(at))) };
-            dst.store(src.load(Ordering::Relaxed), Ordering::Relaxed);
-            at += 1;
-        }
+        // SAFETY: `at` checked both ranges.
+        unsafe { (self.access.copy)(dst, src, bytes as usize) };
         Ok(())
     }
 
-    fn word(&self, peer: Pe, remote: u64, bytes: u64) -> Result<Word<'_>, TransportError> {
-        let at = self.at(peer, remote, bytes, bytes.max(1))?;
-        // SAFETY: `at` checked that the word is inside the heap and aligned to its size.
-        unsafe {
-            Ok(match bytes {
-                1 => Word::One(AtomicU8::from_ptr(at)),
-                2 => Word::Two(AtomicU16::from_ptr(at.cast())),
-                4 => Word::Four(AtomicU32::from_ptr(at.cast())),
-                8 => Word::Eight(AtomicU64::from_ptr(at.cast())),
-                _ => return Err(TransportError::Malformed { peer, remote, bytes }),
-            })
+    /// A word of one of these sizes.
+    fn word(&self, peer: Pe, remote: u64, bytes: u64, sizes: &[u64]) -> Result<*mut u8, TransportError> {
+        if !sizes.contains(&bytes) {
+            return Err(TransportError::Malformed { peer, remote, bytes });
+        }
+        self.at(peer, remote, bytes, bytes)
+    }
+
+    /// Replaces a word of 4 or 8 bytes by what becomes of it, and gives the old one.
+    fn update(&self, peer: Pe, remote: u64, bytes: u64, new: impl Fn(u64) -> u64) -> Result<u64, TransportError> {
+        let word = self.word(peer, remote, bytes, &[4, 8])?;
+        // SAFETY: `word` checked that it is on the heap and aligned, here and below.
+        let mut seen = unsafe { (self.access.load)(word, bytes as usize) };
+        loop {
+            // SAFETY: as above.
+            let old = unsafe { (self.access.compare_exchange)(word, bytes as usize, seen, new(seen)) };
+            if old == seen {
+                return Ok(old);
+            }
+            seen = old;
         }
     }
 }
@@ -101,11 +115,12 @@ impl Transport for Local {
     ) -> Result<(), TransportError> {
         self.copy((peer, remote), (Pe::new(self.heaps.pe), local), bytes)?;
         if let Some(signal) = then {
-            let Word::Eight(word) = self.word(peer, signal.offset, 8)? else { return Ok(()) };
+            let word = self.word(peer, signal.offset, 8, &[8])?;
             if signal.set {
-                word.store(signal.value, Ordering::Release);
+                // SAFETY: `word` checked that it is on the heap and aligned.
+                unsafe { (self.access.store_release)(word, signal.value) };
             } else {
-                word.fetch_add(signal.value, Ordering::Release);
+                self.update(peer, signal.offset, 8, |old| old.wrapping_add(signal.value))?;
             }
             self.wake(peer, word)?;
         }
@@ -120,39 +135,23 @@ impl Transport for Local {
     }
 
     fn store(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64, value: u64) -> Result<(), TransportError> {
-        match self.word(peer, remote, bytes)? {
-            Word::One(word) => word.store(value as u8, Ordering::Relaxed),
-            Word::Two(word) => word.store(value as u16, Ordering::Relaxed),
-            Word::Four(word) => word.store(value as u32, Ordering::Relaxed),
-            Word::Eight(word) => word.store(value, Ordering::Relaxed),
-        }
+        let word = self.word(peer, remote, bytes, &[1, 2, 4, 8])?;
+        // SAFETY: `word` checked that it is on the heap and aligned.
+        unsafe { (self.access.store)(word, bytes as usize, value) };
         self.done.push((ticket, 0));
         Ok(())
     }
 
     fn load(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64) -> Result<(), TransportError> {
-        let value = match self.word(peer, remote, bytes)? {
-            Word::One(word) => word.load(Ordering::Relaxed).into(),
-            Word::Two(word) => word.load(Ordering::Relaxed).into(),
-            Word::Four(word) => word.load(Ordering::Relaxed).into(),
-            Word::Eight(word) => word.load(Ordering::Relaxed),
-        };
+        let word = self.word(peer, remote, bytes, &[1, 2, 4, 8])?;
+        // SAFETY: `word` checked that it is on the heap and aligned.
+        let value = unsafe { (self.access.load)(word, bytes as usize) };
         self.done.push((ticket, value));
         Ok(())
     }
 
     fn atomic(&mut self, ticket: u64, peer: Pe, remote: u64, atomic: Atomic) -> Result<(), TransportError> {
-        let old = match self.word(peer, remote, atomic.bytes)? {
-            Word::Four(word) => {
-                let update = |bits: u32| Some(compute(atomic, bits.into()) as u32);
-                word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).unwrap_or_else(|bits| bits).into()
-            }
-            Word::Eight(word) => {
-                let update = |bits| Some(compute(atomic, bits));
-                word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).unwrap_or_else(|bits| bits)
-            }
-            _ => return Err(TransportError::Malformed { peer, remote, bytes: atomic.bytes }),
-        };
+        let old = self.update(peer, remote, atomic.bytes, |bits| compute(atomic, bits))?;
         self.done.push((ticket, old));
         Ok(())
     }
@@ -161,14 +160,6 @@ impl Transport for Local {
         self.done.drain(..).for_each(|(ticket, reply)| done(ticket, reply));
         Ok(())
     }
-}
-
-/// A word of a heap, at the one width at which it is accessed.
-enum Word<'h> {
-    One(&'h AtomicU8),
-    Two(&'h AtomicU16),
-    Four(&'h AtomicU32),
-    Eight(&'h AtomicU64),
 }
 
 /// The new bits of a word after an atomic.
@@ -208,6 +199,36 @@ mod tests {
     use super::*;
     use congruent_heap::abi;
 
+    // Memory that nobody else touches may be accessed in any way.
+    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+        // SAFETY: as `Access` says.
+        unsafe { dst.copy_from(src, bytes) }
+    }
+    unsafe fn load(from: *const u8, bytes: usize) -> u64 {
+        let mut word = [0; 8];
+        // SAFETY: as `Access` says, and a word has at most 8 bytes.
+        unsafe { copy(word.as_mut_ptr(), from, bytes) };
+        u64::from_le_bytes(word)
+    }
+    unsafe fn store(to: *mut u8, bytes: usize, value: u64) {
+        // SAFETY: as in `load`.
+        unsafe { copy(to, value.to_le_bytes().as_ptr(), bytes) }
+    }
+    unsafe fn store_release(to: *mut u8, value: u64) {
+        // SAFETY: as `Access` says.
+        unsafe { store(to, 8, value) }
+    }
+    unsafe fn compare_exchange(at: *mut u8, bytes: usize, expected: u64, new: u64) -> u64 {
+        // SAFETY: as `Access` says.
+        unsafe {
+            let old = load(at, bytes);
+            if old == expected {
+                store(at, bytes, new);
+            }
+            old
+        }
+    }
+
     /// Two heaps of 256 bytes side by side, seen from PE 0.
     fn pair(memory: &mut [u64; 64]) -> Local {
         let context = Context {
@@ -227,8 +248,9 @@ mod tests {
             windows: 0,
             reserved: 0,
         };
+        let access = Access { copy, load, store, store_release, compare_exchange, wake: |_| {} };
         // SAFETY: the memory outlives the transport in every test, and nobody else touches it meanwhile.
-        unsafe { Local::new(context, |_| {}) }
+        unsafe { Local::new(context, access) }
     }
 
     fn replies(transport: &mut Local) -> Vec<(u64, u64)> {

@@ -30,7 +30,7 @@ mod nvptx;
 pub(crate) use nvptx::*;
 
 /// An unsigned integer that one instruction moves.
-pub(crate) trait Word: Copy + PartialEq {}
+pub(crate) trait Word: Copy + PartialEq + Into<u64> {}
 impl Word for u8 {}
 impl Word for u16 {}
 impl Word for u32 {}
@@ -46,7 +46,11 @@ pub(crate) struct Share {
 /// Relaxed read-modify-write at system scope; the pointers are mapped symmetric memory, aligned.
 pub(crate) trait Rmw: Sized {
     unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self;
-    unsafe fn add(pointer: *mut Self, value: Self);
+    #[inline(always)]
+    unsafe fn add(pointer: *mut Self, value: Self) {
+        // SAFETY: the same contract.
+        unsafe { Self::fetch_add(pointer, value) };
+    }
     unsafe fn swap(pointer: *mut Self, value: Self) -> Self;
     unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
 }

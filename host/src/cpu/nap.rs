@@ -6,14 +6,14 @@
 //! A sleeper registers in the header of its PE's heap, so that who changes a word makes the system call to wake it only
 //! when someone sleeps. The check of the notifier and the registration here are not ordered (that would cost every notify a
 //! full fence), so a wake can be missed; a nap is therefore short, and a miss costs at most [`NAP`].
-#![allow(clippy::disallowed_types, reason = "registers sleepers that other processes read")]
+#![allow(clippy::disallowed_types, reason = "the futex's words have this type; nothing here looks at one")]
 
 use std::cell::Cell;
-use std::ptr::with_exposed_provenance;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use congruent_device::abi;
+use congruent_device::{abi, cpu};
 use rustix::thread::futex;
 
 /// How often a waiting lane yields before it sleeps.
@@ -41,15 +41,16 @@ pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, s
     if turn < YIELDS && yields() {
         return;
     }
-    // SAFETY: the caller's contract.
-    let sleepers = unsafe { sleepers(context) };
+    let sleepers = sleepers(context);
     // SAFETY: the caller's contract; the word is looked at by the kernel of the system only.
     let word = unsafe { &*word.cast::<AtomicU32>() };
-    sleepers.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: every heap starts with a mapped HeapHeader.
+    unsafe { cpu::add_for_host(sleepers, 1) };
     let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
     // Every outcome means "look again": woken, timed out, interrupted, or the word has changed already.
     let _look_again = futex::wait(word, futex::Flags::empty(), seen, Some(&nap));
-    sleepers.fetch_sub(1, Ordering::Relaxed);
+    // SAFETY: as above.
+    unsafe { cpu::add_for_host(sleepers, u32::MAX) };
 }
 
 /// Yields, unless a yield has lately cost this thread its core; tells whether it did.
@@ -65,15 +66,10 @@ fn yields() -> bool {
     })
 }
 
-/// The count of those who sleep on words of this PE.
-///
-/// # Safety
-/// The heap of the PE that `context` is of is mapped.
-unsafe fn sleepers(context: &abi::Context) -> &AtomicU32 {
+/// Where the count of those who sleep on words of this PE is.
+fn sleepers(context: &abi::Context) -> *mut u32 {
     let header = context.base + u64::from(context.pe) * context.stride;
-    let sleepers = header as usize + std::mem::offset_of!(abi::HeapHeader, sleepers);
-    // SAFETY: every heap starts with a mapped HeapHeader, whose count is only accessed atomically.
-    unsafe { &*with_exposed_provenance::<AtomicU32>(sleepers) }
+    with_exposed_provenance_mut(header as usize + std::mem::offset_of!(abi::HeapHeader, sleepers))
 }
 
 /// Wakes who sleeps on `word` of this PE, if anybody does.
@@ -83,7 +79,7 @@ unsafe fn sleepers(context: &abi::Context) -> &AtomicU32 {
 pub(crate) unsafe fn wake_own(context: &abi::Context, word: *const u32) {
     // SAFETY: the caller's contract.
     unsafe {
-        if sleepers(context).load(Ordering::Relaxed) != 0 {
+        if cpu::load_for_host(sleepers(context).cast(), size_of::<u32>()) != 0 {
             wake(word);
         }
     }

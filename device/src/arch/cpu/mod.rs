@@ -1,15 +1,13 @@
 //! The CPU: native instructions, under a [`Machine`] that the host provides.
 //!
-//! Accesses to symmetric memory are relaxed atomics of one word, or bulk copies by `asm!`. A bulk copy reads and writes
+//! Accesses to symmetric memory are `asm!`: of one word (`single.rs`), or in bulk (`bulk.rs`). A bulk copy reads and writes
 //! each byte as a relaxed atomic access of that byte would, several at once, which the hardware may do because relaxed
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
-#![allow(clippy::disallowed_types, reason = "this is the layer that gives atomics their meaning")]
 
-use core::sync::atomic::{self, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{self, Ordering};
 
 use congruent_heap::{bf16, f16};
 
-use super::{Rmw, RmwInt, Word};
 use crate::Note;
 use crate::poll::Polled;
 
@@ -17,10 +15,22 @@ mod bulk;
 #[cfg(target_arch = "x86_64")]
 mod fused;
 mod multimem;
+mod single;
+
+#[cfg(any(
+    not(target_os = "linux"),
+    not(target_endian = "little"),
+    not(any(target_arch = "x86_64", target_arch = "aarch64"))
+))]
+compile_error!("kernels run on Linux on x86-64, on Linux on aarch64 (little-endian), and on NVIDIA GPUs (nvptx64)");
+#[cfg(miri)]
+compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly (docs/memory-model.md)");
 
 pub(crate) use bulk::{copy, fill, fold, fold_chosen};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
+pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
+pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.
 ///
@@ -176,77 +186,6 @@ pub(crate) unsafe fn wake(lane: &Lane<'_>, sleepers: *mut u32, word: *mut u64) {
     }
 }
 
-macro_rules! by_width {
-    ($word:ty, $pointer:expr, |$atomic:ident, $as:ident| $access:expr) => {
-        match size_of::<$word>() {
-            1 => by_width!(@ AtomicU8, u8, $pointer, |$atomic, $as| $access),
-            2 => by_width!(@ AtomicU16, u16, $pointer, |$atomic, $as| $access),
-            4 => by_width!(@ AtomicU32, u32, $pointer, |$atomic, $as| $access),
-            _ => by_width!(@ AtomicU64, u64, $pointer, |$atomic, $as| $access),
-        }
-    };
-    (@ $type:ty, $int:ty, $pointer:expr, |$atomic:ident, $as:ident| $access:expr) => {{
-        // SAFETY: the caller vouches that the word is mapped and aligned; it is only ever accessed atomically or by the
-        // byte-wise atomic copies of this file (MM-1).
-        let $atomic = unsafe { <$type>::from_ptr($pointer.cast()) };
-        type $as = $int;
-        $access
-    }};
-}
-
-/// # Safety
-/// `pointer` is mapped symmetric memory, aligned to its width.
-#[inline(always)]
-pub(crate) unsafe fn load<W: Word>(pointer: *const W) -> W {
-    by_width!(W, pointer.cast_mut(), |atomic, Int| {
-        let value: Int = atomic.load(Ordering::Relaxed);
-        // SAFETY: W is the unsigned integer of this width (Word has no other implementor).
-        unsafe { core::mem::transmute_copy(&value) }
-    })
-}
-
-/// # Safety
-/// `pointer` is mapped symmetric memory, aligned to its width.
-#[inline(always)]
-pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
-    by_width!(W, pointer, |atomic, Int| {
-        // SAFETY: W is the unsigned integer of this width (Word has no other implementor).
-        let value: Int = unsafe { core::mem::transmute_copy(&value) };
-        atomic.store(value, Ordering::Relaxed);
-    });
-}
-
-/// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
-#[inline(always)]
-pub(crate) unsafe fn load_acquire(pointer: *const u64) -> u64 {
-    // SAFETY: the caller's contract; the word is only accessed atomically.
-    unsafe { AtomicU64::from_ptr(pointer.cast_mut()) }.load(Ordering::Acquire)
-}
-
-/// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
-#[inline(always)]
-pub(crate) unsafe fn store_release(pointer: *mut u64, value: u64) {
-    // SAFETY: the caller's contract; the word is only accessed atomically.
-    unsafe { AtomicU64::from_ptr(pointer) }.store(value, Ordering::Release);
-}
-
-/// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
-#[inline(always)]
-pub(crate) unsafe fn add_release(pointer: *mut u64, value: u64) {
-    // SAFETY: the caller's contract; the word is only accessed atomically.
-    unsafe { AtomicU64::from_ptr(pointer) }.fetch_add(value, Ordering::Release);
-}
-
-/// # Safety
-/// `pointer` is mapped memory, aligned.
-pub(crate) unsafe fn claim(pointer: *mut u32, from: u32, to: u32) -> bool {
-    // SAFETY: the caller's contract; the word is only accessed atomically.
-    unsafe { AtomicU32::from_ptr(pointer) }.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-}
-
 /// What the registers have no room for is on the stack, which is near.
 #[inline(always)]
 pub(crate) fn anew(value: u64) -> u64 {
@@ -262,71 +201,6 @@ pub(crate) fn fence() {
 pub(crate) fn fence_sc() {
     atomic::fence(Ordering::SeqCst);
 }
-
-macro_rules! rmw_integers {
-    ($($int:ty, $atomic:ty;)*) => {$(
-        impl Rmw for $int {
-            rmw_integers!(@ $int, $atomic, fetch_add swap);
-            #[inline(always)]
-            unsafe fn add(pointer: *mut Self, value: Self) {
-                // SAFETY: the trait's contract; the word is only accessed atomically.
-                unsafe { <$atomic>::from_ptr(pointer) }.fetch_add(value, Ordering::Relaxed);
-            }
-            #[inline(always)]
-            unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self {
-                // SAFETY: the trait's contract; the word is only accessed atomically.
-                let result = unsafe { <$atomic>::from_ptr(pointer) }
-                    .compare_exchange(expected, new, Ordering::Relaxed, Ordering::Relaxed);
-                result.unwrap_or_else(|seen| seen)
-            }
-        }
-        impl RmwInt for $int {
-            rmw_integers!(@ $int, $atomic, fetch_and fetch_or fetch_xor fetch_min fetch_max);
-        }
-    )*};
-    (@ $int:ty, $atomic:ty, $($method:ident)*) => {$(
-        #[inline(always)]
-        unsafe fn $method(pointer: *mut Self, value: Self) -> Self {
-            // SAFETY: the trait's contract; the word is only accessed atomically.
-            unsafe { <$atomic>::from_ptr(pointer) }.$method(value, Ordering::Relaxed)
-        }
-    )*};
-}
-
-rmw_integers! { u32, AtomicU32; i32, AtomicI32; u64, AtomicU64; i64, AtomicI64; }
-
-macro_rules! rmw_floats {
-    ($($float:ty, $bits:ty, $atomic:ty;)*) => {$(
-        impl Rmw for $float {
-            #[inline(always)]
-            unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self {
-                // SAFETY: the trait's contract; a float is as wide and as aligned as its bits.
-                let word = unsafe { <$atomic>::from_ptr(pointer.cast()) };
-                let sum = |bits| Some((<$float>::from_bits(bits) + value).to_bits());
-                let bits = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).unwrap_or_else(|seen| seen);
-                <$float>::from_bits(bits)
-            }
-            #[inline(always)]
-            unsafe fn add(pointer: *mut Self, value: Self) {
-                // SAFETY: the same contract.
-                unsafe { Self::fetch_add(pointer, value) };
-            }
-            #[inline(always)]
-            unsafe fn swap(pointer: *mut Self, value: Self) -> Self {
-                // SAFETY: the same contract; a float is as wide and as aligned as its bits.
-                <$float>::from_bits(unsafe { <$bits as Rmw>::swap(pointer.cast(), value.to_bits()) })
-            }
-            #[inline(always)]
-            unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self {
-                let (expected, new) = (expected.to_bits(), new.to_bits());
-                // SAFETY: the same contract; a float is as wide and as aligned as its bits.
-                <$float>::from_bits(unsafe { <$bits as Rmw>::compare_exchange(pointer.cast(), expected, new) })
-            }
-        }
-    )*};
-}
-
-rmw_floats! { f32, u32, AtomicU32; f64, u64, AtomicU64; }
 
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
