@@ -3,6 +3,7 @@
 use congruent_device::{Ctx, Disagreement, Group, Rank, Sym, Tag, Team, kernel_arg};
 
 use crate::call::Call;
+use crate::names::Operation;
 use crate::plan::View;
 
 /// Words that a member tells another at once.
@@ -34,7 +35,7 @@ kernel_arg! {
 #[inline(always)]
 #[track_caller]
 pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, plan: &View) {
-    let call = Call::enter(group, ctx, team, plan, "barrier", 0);
+    let call = Call::enter(group, ctx, team, plan, Operation::Barrier, 0);
     ctx.quiet(group);
     call.meet(group);
     call.leave(group);
@@ -54,7 +55,7 @@ pub fn barrier<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, pl
 #[inline(always)]
 #[track_caller]
 pub fn agree<G: Tag>(group: &impl Group, ctx: &Ctx<'_>, team: &Team<'_, G>, description: Description, plan: &View) {
-    let call = Call::enter(group, ctx, team, plan, "agree", size_of_val(&description));
+    let call = Call::enter(group, ctx, team, plan, Operation::Agree, size_of_val(&description));
     let heard = Heard::tell(&call, group, |_| description.words);
     let differs = |i| {
         // Word by word, because an array with an index would need memory on a GPU.

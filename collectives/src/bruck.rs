@@ -12,6 +12,7 @@ use congruent_device::{Ctx, Group, Pod, Sym, Tag, Team};
 
 use crate::call::Call;
 use crate::link::{Incoming, Outgoing, largest_piece};
+use crate::names::Operation;
 use crate::plan::View;
 use crate::{check, scratch};
 
@@ -40,7 +41,7 @@ pub fn all_to_all<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::parted(dst, src, team.size());
-    let call = Call::enter(group, ctx, team, plan, "all-to-all bruck", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllBruck, src.bytes());
     let part = |parts: Sym<T>, i| call.mine(call.part(parts, i));
     if call.n == 1 {
         if dst != src {
@@ -84,10 +85,14 @@ fn travel<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, held: Sym<T>, 
             call.ctx.copy(group, packed(i), call.part(held, distance));
         }
         let mut way = Outgoing::open(call, to);
-        each_piece(call, message, |piece| way.pass(group, piece));
+        for piece in pieces(call, message) {
+            way.pass(group, piece);
+        }
         way.close(group);
         let mut way = Incoming::open(call, from);
-        each_piece(call, message, |piece| way.receive(group, piece));
+        for piece in pieces(call, message) {
+            way.receive(group, piece);
+        }
         way.close(group);
         for (i, distance) in blocks().enumerate() {
             call.ctx.copy(group, call.part(held, distance), packed(i));
@@ -95,11 +100,10 @@ fn travel<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, held: Sym<T>, 
     }
 }
 
-/// The pieces of a message: one in the simple protocol, and no more than a queue holds in the others.
+/// The pieces of a message: one in the simple protocol, and no more than a queue holds in the others. An iterator, and no function
+/// that takes what is done with each: a wait in a closure would name the closure's line as the program's.
 #[inline(always)]
-fn each_piece<T: Pod, G: Tag>(call: &Call<'_, G>, message: Sym<T>, mut run: impl FnMut(Sym<T>)) {
+fn pieces<T: Pod, G: Tag>(call: &Call<'_, G>, message: Sym<T>) -> impl Iterator<Item = Sym<T>> {
     let most = largest_piece::<T, G>(call);
-    for start in (0..message.len()).step_by(most) {
-        run(message.slice(start..(start + most).min(message.len())));
-    }
+    (0..message.len()).step_by(most).map(move |start| message.slice(start..(start + most).min(message.len())))
 }

@@ -5,6 +5,7 @@ use core::cell::Cell;
 use congruent_device::refuse;
 use congruent_device::{Ctx, Group, Mark, Pod, Rank, Span, Sym, Tag, Team};
 
+use crate::names::Operation;
 use crate::plan::View;
 use crate::reducer::{Reducer, Stage};
 use crate::share::Share;
@@ -12,14 +13,14 @@ use crate::share::Share;
 /// The signal of a link by which members meet; the others are its link's (`link.rs`).
 const MEET: usize = 3;
 
-/// Instead of the count of exchanges, while a call uses the channel.
-const BUSY: u64 = u64::MAX;
+/// Instead of the count of exchanges, while a call uses the channel: this, and the number of its [`Operation`] more.
+pub(crate) const BUSY: u64 = 1 << 63;
 /// Instead of it, where the launch is ending.
 const ENDING: u64 = BUSY - 1;
 
 /// Where in a channel's head the counts of exchanges and of meetings are. The first says too whose turn it is: one access takes
 /// the channel and gets the count.
-const SHOTS: usize = 0;
+pub(crate) const SHOTS: usize = 0;
 const MEETINGS: usize = 1;
 
 /// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
@@ -48,7 +49,7 @@ impl<'c, G: Tag> Call<'c, G> {
         ctx: &'c Ctx<'_>,
         team: &'c Team<'_, G>,
         plan: &View,
-        name: &'static str,
+        operation: Operation,
         bytes: usize,
     ) -> Self {
         if plan.team != team.id() || plan.members as usize != team.size() {
@@ -56,21 +57,20 @@ impl<'c, G: Tag> Call<'c, G> {
         }
         let (channel, blocks) = plan.channel_of(ctx.block_index(), ctx.blocks());
         let me = team.me();
-        let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(name) });
-        let take = || match plan.heeds == 1 && ctx.aborted() {
-            true => ENDING,
-            false => ctx.swap(plan.head(channel).elem(SHOTS).at(me), BUSY),
+        let span = ctx.span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) });
+        let ends = plan.heeds == 1 && ctx.aborted();
+        let shots = match group.leader() {
+            true if ends => ENDING,
+            true => ctx.swap(plan.head(channel).elem(SHOTS).at(me), BUSY + operation as u64),
+            false => 0,
         };
-        let shots = match if group.leader() { take() } else { 0 } {
-            // A call that was given up has not given its channel back.
-            BUSY if ctx.aborted() => ENDING,
-            shots => shots,
-        };
+        // A call that was given up has not given its channel back.
+        let shots = if shots >= BUSY && ctx.aborted() { ENDING } else { shots };
         let shots = group.broadcast(shots);
         if shots == ENDING {
             ctx.end();
         }
-        if shots == BUSY {
+        if shots >= BUSY {
             refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
         }
         let shots = Cell::new(shots);
@@ -79,6 +79,7 @@ impl<'c, G: Tag> Call<'c, G> {
 
     /// Gives the channel back.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn leave(self, group: &impl Group) {
         if group.leader() {
             self.ctx.store(self.view.head(self.channel), SHOTS, self.shots.get());

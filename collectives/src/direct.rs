@@ -12,6 +12,7 @@ use congruent_device::{Ctx, End, Group, Pod, Rank, Sym, Tag, Team, ends};
 use crate::call::Call;
 use crate::check;
 use crate::link::Link;
+use crate::names::Operation;
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
 use crate::share::Share;
@@ -40,7 +41,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::same(dst, src);
-    let call = Call::enter(group, ctx, team, plan, "all-reduce direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceDirect, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else if !src.is_empty() {
@@ -79,7 +80,7 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "reduce-scatter direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterDirect, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else if !dst.is_empty() {
@@ -121,7 +122,7 @@ pub fn reduce<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "reduce direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceDirect, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else if !src.is_empty() {
@@ -158,7 +159,7 @@ pub fn all_gather<T: Pod, G: Tag>(
     plan: &View,
 ) {
     let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "all-gather direct", dst.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherDirect, dst.bytes());
     let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
     if !src.is_empty() {
         call.meet(group);
@@ -197,7 +198,7 @@ pub fn broadcast<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "broadcast direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastDirect, src.bytes());
     if !src.is_empty() {
         let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
         let (to, from) = (chunk(dst), chunk(src));
@@ -239,7 +240,7 @@ pub fn scatter<T: Pod, G: Tag>(
 ) {
     check::root(root, team.size());
     let inside = check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "scatter direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ScatterDirect, src.bytes());
     let (mine, from) = (call.mine(dst), call.mine(call.part(src, call.me)));
     if call.me == root && !inside {
         ctx.copy(group, mine, from);
@@ -274,7 +275,7 @@ pub fn gather<T: Pod, G: Tag>(
 ) {
     check::root(root, team.size());
     let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "gather direct", dst.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::GatherDirect, dst.bytes());
     let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
     if call.me == root && !inside {
         ctx.copy(group, to, mine);
@@ -321,7 +322,7 @@ pub fn all_to_all<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::parted(dst, src, team.size());
-    let call = Call::enter(group, ctx, team, plan, "all-to-all direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllDirect, src.bytes());
     if src.is_empty() {
     } else if dst == src {
         swap(&call, group, dst);
@@ -432,6 +433,7 @@ fn fetched<G: Tag>(call: &Call<'_, G>, group: &impl Group, root: usize, get: imp
 
 /// Knocks at the member at distance `i`.
 #[inline(always)]
+#[track_caller]
 fn knock<G: Tag>(call: &Call<'_, G>, group: &impl Group, i: usize) {
     let mut link = Link::open(call, call.after(i));
     link.knock(group);

@@ -12,6 +12,7 @@ use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, Tag, Team, kernel_arg
 use crate::agree::Heard;
 use crate::call::Call;
 use crate::check;
+use crate::names::Operation;
 use crate::plan::View;
 
 kernel_arg! {
@@ -102,7 +103,7 @@ pub fn all_to_all_v<T: Pod, G: Tag>(
     check::apart(dst, src);
     receives.check(team.size());
     sends.check(team.size());
-    let call = Call::enter(group, ctx, team, plan, "all-to-all-v direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllVDirect, src.bytes());
     rendezvous(&call, group, |i| receives.of(ctx, dst, i), |i| sends.of(ctx, src, i));
     call.leave(group);
 }
@@ -133,7 +134,7 @@ pub fn all_gather_v<T: Pod, G: Tag>(
     if src != parts.of(ctx, dst, team.me().index()) {
         check::apart(dst, src);
     }
-    let call = Call::enter(group, ctx, team, plan, "all-gather-v direct", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherVDirect, src.bytes());
     rendezvous(&call, group, |i| parts.of(ctx, dst, i), |_| src);
     call.leave(group);
 }

@@ -60,11 +60,12 @@ mod send_recv;
 mod share;
 mod transfers;
 pub mod tree;
+mod word;
 
 pub use agree::{Description, agree, barrier};
 pub use exchange::Parts;
 pub use located::{MaxLoc, MinLoc};
-pub use names::{Algorithm, Collective, Datatype, Protocol};
+pub use names::{Algorithm, Collective, Datatype, Operation, Protocol};
 pub use number::{AccumulateIn, Integer, Number};
 pub use op::{Arithmetic, In, ReduceOp};
 pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
@@ -75,3 +76,4 @@ pub use schedule::{Job, Move};
 pub use send_recv::send_recv;
 pub use share::Share;
 pub use transfers::{Listed, Transfer};
+pub use word::PlanWord;

@@ -60,6 +60,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
 
     /// Remembers the counts, for the next call.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn close(self, group: &impl Group) {
         if group.leader() {
             let counters = self.call.view.counters(self.call.channel, self.peer.index());
@@ -130,6 +131,7 @@ impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
 
     /// Tells the member that what this block did for it before is done.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn knock(&mut self, group: &impl Group) {
         self.knocked += 1;
         self.call.ctx.notify(group, sent_to(self.call, KNOCK).at(self.peer).set(self.knocked));
@@ -146,6 +148,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
 
     /// Remembers the counts, for the next call.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn close(self, group: &impl Group) {
         if group.leader() {
             let counters = self.call.view.counters(self.call.channel, self.peer.index());
@@ -176,6 +179,7 @@ impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
 
     /// Gives the place of the piece back to the sender.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn release(&mut self, group: &impl Group) {
         self.received += 1;
         self.call.ctx.notify(group, sent_to(self.call, CREDIT).at(self.peer).set(self.received));
@@ -221,6 +225,7 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
 
     /// Remembers the counts, for the next call.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn close(self, group: &impl Group) {
         self.to.close(group);
         self.from.close(group);
@@ -248,6 +253,7 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
 
     /// See [`Outgoing::knock`].
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn knock(&mut self, group: &impl Group) {
         self.to.knock(group);
     }
@@ -261,6 +267,7 @@ impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
 
     /// See [`Incoming::release`].
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn release(&mut self, group: &impl Group) {
         self.from.release(group);
     }

@@ -15,6 +15,7 @@ use congruent_device::{Ctx, Group, LinkReduction, Multicast, Pod, Sym, Tag, Team
 
 use crate::call::Call;
 use crate::check;
+use crate::names::Operation;
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
 use crate::share::Share;
@@ -45,7 +46,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     let how = linked(team, op);
-    let call = Call::enter(group, ctx, team, plan, "all-reduce multimem", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceMultimem, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else if !src.is_empty() {
@@ -97,7 +98,7 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
 ) {
     check::part_of(src, dst, team.size(), team.me().index());
     let how = linked(team, op);
-    let call = Call::enter(group, ctx, team, plan, "reduce-scatter multimem", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterMultimem, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else if !dst.is_empty() {
@@ -142,7 +143,7 @@ pub fn all_gather<T: Pod, G: Tag>(
 ) {
     check::part_of(dst, src, team.size(), team.me().index());
     must_have(team);
-    let call = Call::enter(group, ctx, team, plan, "all-gather multimem", dst.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherMultimem, dst.bytes());
     if !src.is_empty() {
         let (to, from) = (call.mine(call.part(dst, call.me)), call.mine(src));
         call.meet(group);
@@ -180,7 +181,7 @@ pub fn broadcast<T: Pod, G: Tag>(
     check::same(dst, src);
     check::root(root, team.size());
     must_have(team);
-    let call = Call::enter(group, ctx, team, plan, "broadcast multimem", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastMultimem, src.bytes());
     if !src.is_empty() {
         call.meet(group);
         if call.me == root {

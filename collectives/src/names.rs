@@ -177,3 +177,43 @@ impl Datatype {
         matches!(self, Self::I8 | Self::U8 | Self::I16 | Self::U16 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
     }
 }
+
+names! {
+    /// What a block does with a channel of a plan.
+    #[allow(missing_docs, reason = "they are as they are named")]
+    Operation {
+        Barrier = "barrier",
+        Agree = "agree",
+        AllToAllBruck = "all-to-all bruck",
+        AllReduceDirect = "all-reduce direct",
+        ReduceScatterDirect = "reduce-scatter direct",
+        ReduceDirect = "reduce direct",
+        AllGatherDirect = "all-gather direct",
+        BroadcastDirect = "broadcast direct",
+        ScatterDirect = "scatter direct",
+        GatherDirect = "gather direct",
+        AllToAllDirect = "all-to-all direct",
+        AllToAllVDirect = "all-to-all-v direct",
+        AllGatherVDirect = "all-gather-v direct",
+        AllReduceMultimem = "all-reduce multimem",
+        ReduceScatterMultimem = "reduce-scatter multimem",
+        AllGatherMultimem = "all-gather multimem",
+        BroadcastMultimem = "broadcast multimem",
+        AllReduceOneShot = "all-reduce one-shot",
+        ReduceScatterOneShot = "reduce-scatter one-shot",
+        AllGatherOneShot = "all-gather one-shot",
+        AllToAllOneShot = "all-to-all one-shot",
+        AllReduceRecursive = "all-reduce recursive",
+        ReduceScatterRecursive = "reduce-scatter recursive",
+        AllGatherRecursive = "all-gather recursive",
+        AllReduceRing = "all-reduce ring",
+        ReduceScatterRing = "reduce-scatter ring",
+        AllGatherRing = "all-gather ring",
+        BroadcastRing = "broadcast ring",
+        ReduceRing = "reduce ring",
+        SendRecvDirect = "send-recv direct",
+        AllReduceTree = "all-reduce tree",
+        ReduceTree = "reduce tree",
+        BroadcastTree = "broadcast tree",
+    }
+}

@@ -9,10 +9,11 @@
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
 use congruent_device::refuse;
-use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, ends};
+use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Span, Sym, Tag, Team, ends};
 
 use crate::call::Call;
 use crate::link::packed_or_plain;
+use crate::names::Operation;
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
 use crate::{Protocol, check};
@@ -41,16 +42,16 @@ pub fn all_reduce<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::same(dst, src);
-    let call = enter(group, ctx, team, plan, "all-reduce one-shot", src.bytes());
+    let call = enter(group, ctx, team, plan, Operation::AllReduceOneShot, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
         let (to, from) = (call.mine(dst), call.mine(src));
-        shots::<T, G>(&call, from.len(), |shot, range| {
+        for (shot, range) in shots::<T, G>(&call, from.len()) {
             let (to, from) = (to.slice(range.clone()), from.slice(range));
             Keep.fold(group, ctx, shot.to_others(group, from.len()), [from.at(call.own())], Stage::RAW);
             op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, from), Stage::RAW.finish(call.n));
-        });
+        }
     }
     call.leave(group);
 }
@@ -78,19 +79,19 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::part_of(src, dst, team.size(), team.me().index());
-    let call = enter(group, ctx, team, plan, "reduce-scatter one-shot", src.bytes());
+    let call = enter(group, ctx, team, plan, Operation::ReduceScatterOneShot, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
         let part = |i| call.mine(call.part(src, i));
-        shots::<T, G>(&call, call.mine(dst).len(), |shot, range| {
+        for (shot, range) in shots::<T, G>(&call, call.mine(dst).len()) {
             for i in 1..call.n {
                 let rank = call.after(i);
                 shot.send(group, rank, part(rank.index()).slice(range.clone()));
             }
             let (to, own) = (call.mine(dst).slice(range.clone()), part(call.me).slice(range));
             op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, own), Stage::RAW.finish(call.n));
-        });
+        }
     }
     call.leave(group);
 }
@@ -116,20 +117,20 @@ pub fn all_gather<T: Pod, G: Tag>(
     plan: &View,
 ) {
     let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = enter(group, ctx, team, plan, "all-gather one-shot", dst.bytes());
+    let call = enter(group, ctx, team, plan, Operation::AllGatherOneShot, dst.bytes());
     let mine = call.mine(src);
     if !inside {
         ctx.copy(group, call.mine(call.part(dst, call.me)), mine);
     }
     if call.n > 1 {
-        shots::<T, G>(&call, mine.len(), |shot, range| {
+        for (shot, range) in shots::<T, G>(&call, mine.len()) {
             let piece = mine.slice(range.clone());
             Keep.fold(group, ctx, shot.to_others(group, piece.len()), [piece.at(call.own())], Stage::RAW);
             for i in 1..call.n {
                 let rank = call.after(i);
                 shot.receive(group, rank, call.mine(call.part(dst, rank.index())).slice(range.clone()));
             }
-        });
+        }
     }
     call.leave(group);
 }
@@ -156,13 +157,13 @@ pub fn all_to_all<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::parted(dst, src, team.size());
-    let call = enter(group, ctx, team, plan, "all-to-all one-shot", src.bytes());
+    let call = enter(group, ctx, team, plan, Operation::AllToAllOneShot, src.bytes());
     let part = |parts: Sym<T>, i| call.mine(call.part(parts, i));
     if dst != src {
         ctx.copy(group, part(dst, call.me), part(src, call.me));
     }
     if call.n > 1 {
-        shots::<T, G>(&call, part(src, 0).len(), |shot, range| {
+        for (shot, range) in shots::<T, G>(&call, part(src, 0).len()) {
             // All is sent before anything is received, so that the buffers may be the same.
             for i in 1..call.n {
                 let rank = call.after(i);
@@ -172,7 +173,7 @@ pub fn all_to_all<T: Pod, G: Tag>(
                 let rank = call.after(i);
                 shot.receive(group, rank, part(dst, rank.index()).slice(range.clone()));
             }
-        });
+        }
     }
     call.leave(group);
 }
@@ -184,40 +185,42 @@ fn enter<'c, G: Tag>(
     ctx: &'c Ctx<'_>,
     team: &'c Team<'_, G>,
     plan: &View,
-    name: &'static str,
+    operation: Operation,
     bytes: usize,
 ) -> Call<'c, G> {
     if plan.protocol() == Protocol::Simple {
         refuse!("one-shot algorithms need a plan over LL or LL128");
     }
-    Call::enter(group, ctx, team, plan, name, bytes)
+    Call::enter(group, ctx, team, plan, operation, bytes)
 }
 
-/// Makes as many exchanges as `len` elements need: each is given the range of its elements.
+/// As many exchanges as `len` elements need, each with the range of its elements. An iterator, and no function that takes what is done
+/// in each: a wait in a closure would name the closure's line as the program's.
 #[inline(always)]
 #[track_caller]
-fn shots<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
+fn shots<'s, 'c, T: Pod, G: Tag>(
+    call: &'s Call<'c, G>,
     len: usize,
-    mut exchange: impl FnMut(&Shot<'_, '_, G>, core::ops::Range<usize>),
-) {
-    let (mut count, most) = (call.shots(), call.view.shot_bytes() / size_of::<T>());
+) -> impl Iterator<Item = (Shot<'s, 'c, G>, core::ops::Range<usize>)> {
+    let most = call.view.shot_bytes() / size_of::<T>();
     if most == 0 {
         refuse!("the plan's buffer is too small for one-shot algorithms");
     }
-    for start in (0..len).step_by(most) {
-        let range = start..(start + most).min(len);
-        let _step = call.step("exchange", (start / most, len.div_ceil(most)), call.own(), range.len() * size_of::<T>());
-        exchange(&Shot { call, count }, range);
-        count += 1;
-    }
-    call.set_shots(count);
+    (0..len).step_by(most).map(move |start| {
+        let (count, range) = (call.shots(), start..(start + most).min(len));
+        call.set_shots(count + 1);
+        let bytes = range.len() * size_of::<T>();
+        let _step = call.step("exchange", (start / most, len.div_ceil(most)), call.own(), bytes);
+        (Shot { call, count, _step }, range)
+    })
 }
 
 /// One exchange of all with all.
 struct Shot<'s, 'c, G> {
     call: &'s Call<'c, G>,
     count: u64,
+    /// Ends with it.
+    _step: Span<'c>,
 }
 
 impl<G: Tag> Shot<'_, '_, G> {

@@ -5,6 +5,7 @@ use congruent_device::{anew, refuse};
 
 use crate::Protocol;
 use crate::share::Share;
+use crate::word::PlanWord;
 
 /// How much is needed on every PE's heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,11 @@ pub trait Shape {
 
     /// The kernel argument, over signals and scratch of at least what it needs, zeroed when they were allocated.
     fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> Self::View;
+
+    /// What the word at a heap offset is for, if it is a word of the plan: what a fault says of a wait for it.
+    fn word(&self, _signals: Sym<Signal>, _scratch: Sym<u8>, _offset: u64) -> Option<PlanWord> {
+        None
+    }
 }
 
 /// A plan for every algorithm of this crate: so many bytes of scratch and a few signals for each block and member.
@@ -53,9 +59,9 @@ pub(crate) const HEAD: usize = 128;
 /// Counters that a channel's owner keeps of each link.
 pub(crate) const COUNTERS: usize = 4;
 /// Words of 8 bytes that a member posts at a channel, or the channel's owner keeps beside them (`agree.rs`, `exchange.rs`).
-const POST: usize = 16;
+pub(crate) const POST: usize = 16;
 /// Channels of a slot, one for each protocol.
-const CHANNELS: usize = Protocol::ALL.len();
+pub(crate) const CHANNELS: usize = Protocol::ALL.len();
 /// Everything starts on a multiple of this.
 const GRAIN: usize = 128;
 
@@ -183,6 +189,10 @@ impl Shape for Layout {
             heeds: 0,
         }
     }
+
+    fn word(&self, signals: Sym<Signal>, scratch: Sym<u8>, offset: u64) -> Option<PlanWord> {
+        PlanWord::at(&self.view(signals, scratch), offset)
+    }
 }
 
 /// Bytes of data that `bytes` bytes of queue hold in a protocol, a multiple of 128 where there is room for it.
@@ -302,7 +312,7 @@ impl View {
     // compute all of them before it.
 
     #[inline(always)]
-    fn members(&self) -> usize {
+    pub(crate) fn members(&self) -> usize {
         anew(self.members.into()) as usize
     }
 
@@ -314,7 +324,7 @@ impl View {
 
     /// Bytes of one half of what a member writes to an inbox.
     #[inline(always)]
-    fn inbox_half(&self) -> usize {
+    pub(crate) fn inbox_half(&self) -> usize {
         anew(self.inbox.into()) as usize
     }
 
@@ -331,18 +341,18 @@ impl View {
     }
 
     #[inline(always)]
-    fn counters_bytes(&self) -> usize {
+    pub(crate) fn counters_bytes(&self) -> usize {
         (self.members() * COUNTERS * 8).next_multiple_of(GRAIN)
     }
 
     /// Where in a channel the queues begin.
     #[inline(always)]
-    fn queues(&self) -> usize {
+    pub(crate) fn queues(&self) -> usize {
         HEAD + self.counters_bytes() + self.members() * POST * 8
     }
 
     #[inline(always)]
-    fn channel_bytes(&self) -> usize {
+    pub(crate) fn channel_bytes(&self) -> usize {
         let queue = Layout::DEPTH as usize * self.piece();
         self.queues() + self.members() * (queue + 2 * self.inbox_half())
     }

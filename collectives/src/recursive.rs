@@ -19,6 +19,7 @@ use congruent_device::{Ctx, Group, Pod, Sym, Tag, Team};
 
 use crate::call::Call;
 use crate::link::{Incoming, Link, Outgoing};
+use crate::names::Operation;
 use crate::pairs::{Pairs, Role, Step, kept};
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
@@ -49,7 +50,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::same(dst, src);
-    let call = Call::enter(group, ctx, team, plan, "all-reduce recursive", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceRecursive, src.bytes());
     let (from, to) = (call.mine(src), call.mine(dst));
     if call.n == 1 {
         call.keep(group, dst, src, op);
@@ -121,7 +122,7 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "reduce-scatter recursive", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterRecursive, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -198,7 +199,7 @@ pub fn all_gather<T: Pod, G: Tag>(
     plan: &View,
 ) {
     let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "all-gather recursive", dst.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherRecursive, dst.bytes());
     let part = |i| call.mine(call.part(dst, i));
     if !inside {
         ctx.copy(group, part(call.me), call.mine(src));

@@ -42,6 +42,7 @@ pub trait Reducer<T: Pod>: Copy {
 
 impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
     #[inline(always)]
+    #[track_caller]
     fn fold(self, group: &impl Group, ctx: &Ctx<'_>, dst: impl Ends<T>, src: impl Ends<T>, stage: Stage) {
         if O::ONLY_MOVES {
             ctx.transfer(group, dst, src.get(0));

@@ -48,6 +48,7 @@ impl Reduction {
 
 impl Reducer<u8> for Reduction {
     #[inline(always)]
+    #[track_caller]
     fn fold(self, group: &impl Group, ctx: &Ctx<'_>, dst: impl Ends<u8>, src: impl Ends<u8>, stage: Stage) {
         ctx.fold_as(group, dst, src, Chosen { reduction: self, stage });
     }

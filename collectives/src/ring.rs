@@ -12,6 +12,7 @@ use congruent_device::{Ctx, End, Group, Pod, Rank, Sym, Tag, Team, ends};
 
 use crate::call::Call;
 use crate::link::{Incoming, Outgoing, largest_piece};
+use crate::names::Operation;
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
 use crate::share::Share;
@@ -40,7 +41,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::same(dst, src);
-    let call = Call::enter(group, ctx, team, plan, "all-reduce ring", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceRing, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -80,7 +81,7 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "reduce-scatter ring", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterRing, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -114,7 +115,7 @@ pub fn all_gather<T: Pod, G: Tag>(
     plan: &View,
 ) {
     let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, "all-gather ring", dst.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherRing, dst.bytes());
     if !inside {
         ctx.copy(group, call.mine(call.part(dst, call.me)), call.mine(src));
     }
@@ -153,7 +154,7 @@ pub fn broadcast<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "broadcast ring", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastRing, src.bytes());
     if call.me == root && dst != src {
         ctx.copy(group, call.mine(dst), call.mine(src));
     }
@@ -197,7 +198,7 @@ pub fn reduce<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "reduce ring", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceRing, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -260,6 +261,7 @@ impl<'l, 'c, G: Tag> Ring<'l, 'c, G> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn close(self, group: &impl Group) {
         self.from_left.close(group);
         self.to_right.close(group);

@@ -13,6 +13,7 @@ use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym
 
 use crate::call::Call;
 use crate::check;
+use crate::names::Operation;
 use crate::plan::View;
 use crate::transfers::{Listed, Transfer};
 
@@ -63,7 +64,7 @@ pub fn send_recv<T: Pod, G: Tag>(
     plan: &View,
 ) {
     overlap(group, ctx, dst, src, transfers);
-    let call = Call::enter(group, ctx, team, plan, "send-recv direct", 0);
+    let call = Call::enter(group, ctx, team, plan, Operation::SendRecvDirect, 0);
     let exchange = Exchange { call: &call, dst, src, transfers };
     let mut left = exchange.begin(group) - exchange.keep(group);
     while left > 0 {
@@ -228,6 +229,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
 
     /// Ends the kernel where a part is not as long as the other side's.
     #[inline(always)]
+    #[track_caller]
     fn compare(&self, group: &impl Group, peer: Rank<G>, sends: bool, part: Sym<T>, theirs: u64) {
         let mine = part.bytes() as u64;
         let found = Disagreement::Count { peer: peer.pe(), sends, mine, theirs };
@@ -236,6 +238,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
 
     /// The entry that is next with a member: the leader's word for all threads.
     #[inline(always)]
+    #[track_caller]
     fn next(&self, group: &impl Group, member: usize, which: usize) -> Option<usize> {
         let next = group.broadcast(if group.leader() { self.word(member, which) } else { NONE });
         (next != NONE).then_some(next as usize)

@@ -24,6 +24,7 @@ use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Sym, Tag, Team, anew, e
 
 use crate::call::Call;
 use crate::link::{Arrival, Incoming, Outgoing, largest_piece};
+use crate::names::Operation;
 use crate::node::{Node, height};
 use crate::plan::View;
 use crate::reducer::{Keep, Reducer, Stage};
@@ -57,7 +58,7 @@ pub fn all_reduce<T: Pod, G: Tag>(
     plan: &View,
 ) {
     check::same(dst, src);
-    let call = Call::enter(group, ctx, team, plan, "all-reduce tree", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceTree, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -107,7 +108,7 @@ pub fn reduce<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "reduce tree", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::ReduceTree, src.bytes());
     if call.n == 1 {
         call.keep(group, dst, src, op);
     } else {
@@ -145,7 +146,7 @@ pub fn broadcast<T: Pod, G: Tag>(
 ) {
     check::same(dst, src);
     check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, "broadcast tree", src.bytes());
+    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastTree, src.bytes());
     let mine = call.mine(dst);
     if call.me == root && dst != src {
         ctx.copy(group, mine, call.mine(src));
@@ -332,6 +333,7 @@ fn child<G: Tag>(call: &Call<'_, G>, node: Node, i: usize) -> Rank<G> {
 
 /// Gives the place of a piece back to the neighbour that sent it.
 #[inline(always)]
+#[track_caller]
 fn release<G: Tag>(call: &Call<'_, G>, group: &impl Group, from: Rank<G>) {
     let mut way = Incoming::open(call, from);
     way.release(group);

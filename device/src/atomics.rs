@@ -9,7 +9,7 @@ use congruent_heap::{Place, Pod};
 
 use crate::arch::{Rmw, RmwInt};
 use crate::sealed::Sealed;
-use crate::{Ctx, access};
+use crate::{Ctx, Thread, access};
 
 /// A number that can be added to, swapped and compared remotely: `u32`, `i32`, `u64`, `i64`, `f32`, `f64`.
 #[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
@@ -152,7 +152,8 @@ impl Ctx<'_> {
     }
 
     /// An atomic through the proxy.
-    #[cold]
+    #[inline(always)]
+    #[track_caller]
     fn far<T: Atomic, G>(&self, place: Place<T, G>, op: AtomicOp, value: T, second: T) -> T {
         let bits = |value| {
             let mut bits = 0;
@@ -161,7 +162,8 @@ impl Ctx<'_> {
         };
         let values = [bits(value), bits(second)];
         let old = self.ask_atomic(place.pe(), place.sym().offset(), op, T::KIND, size_of::<T>() as u64, values);
-        access::from_words(|_| old)
+        self.join(&Thread, old.is_none());
+        access::from_words(|_| old.unwrap_or(0))
     }
 }
 

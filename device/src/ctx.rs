@@ -113,12 +113,6 @@ impl<'m> Ctx<'m> {
         self.waiter().aborted()
     }
 
-    /// Ends the kernel of this thread, as a wait does where [`aborted`](Ctx::aborted) holds. The threads of a group end together.
-    #[inline(always)]
-    pub fn end(&self) -> ! {
-        self.lane.exit()
-    }
-
     #[inline(always)]
     #[track_caller]
     fn element<T: Pod>(&self, sym: Sym<T>, i: usize) -> *mut T {

@@ -1,7 +1,7 @@
 //! What a kernel does when PEs contradict each other: it ends, with a record that says who said what.
 
 use congruent_heap::Pe;
-use congruent_heap::abi::{FaultKind, FaultRecord};
+use congruent_heap::abi::Cause;
 
 use crate::{Ctx, Group};
 
@@ -40,34 +40,23 @@ impl Ctx<'_> {
     /// Goes on if no thread of the group found a disagreement. Otherwise records one, as a fault that names both sides, and
     /// ends the kernel of the group, as a wait does that passes its deadline.
     #[inline(always)]
+    #[track_caller]
     pub fn end_if(&self, group: &impl Group, found: Option<Disagreement>) {
         if let Some(found) = found {
-            self.waiter().leave(self.recorded(found));
+            self.waiter().leave(found.cause());
         }
         self.join(group, found.is_some());
     }
+}
 
+impl Disagreement {
     #[inline(always)]
-    fn recorded(&self, found: Disagreement) -> FaultRecord {
-        let (kind, peer, part, offset, expected, seen, waited_ns) = match found {
-            Disagreement::Count { peer, sends, mine, theirs } => {
-                (FaultKind::CountMismatch, peer, u32::from(!sends), 0, mine, theirs, 0)
+    fn cause(self) -> Cause {
+        match self {
+            Self::Count { peer, sends, mine, theirs } => Cause::Counts { peer: peer.raw(), sends, mine, theirs },
+            Self::Call { peer, number, called, word, mine, theirs } => {
+                Cause::Calls { peer: peer.raw(), number, called, word, mine, theirs }
             }
-            Disagreement::Call { peer, number, called, word, mine, theirs } => {
-                (FaultKind::CallMismatch, peer, word, number, mine, theirs, called)
-            }
-        };
-        FaultRecord {
-            kind: kind as u32,
-            pe: self.abi.pe,
-            block: self.lane.block(),
-            thread: self.lane.thread(),
-            peer: peer.raw(),
-            part,
-            offset,
-            expected,
-            seen,
-            waited_ns,
         }
     }
 }

@@ -191,6 +191,7 @@ pub(crate) fn lanes_of_warp(lane: &Lane<'_>) -> u32 {
 
 /// What part of a bulk operation this thread of the group does.
 #[inline(always)]
+#[track_caller]
 pub(crate) fn share(group: &impl Group) -> Share {
     Share { rank: arch::anew(group.rank() as u64) as usize, size: arch::anew(group.size() as u64) as usize }
 }

@@ -42,6 +42,7 @@ mod bulk;
 mod ctx;
 mod direct;
 mod disagree;
+mod end;
 mod ends;
 mod float16;
 mod float8;

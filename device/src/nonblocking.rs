@@ -22,6 +22,7 @@ impl<'m> Ctx<'m> {
     /// # Ordering
     /// None between the transfers; a quiet at the end (MM-5).
     #[inline(always)]
+    #[track_caller]
     pub fn nonblocking<P: Group, R>(&self, group: &P, body: impl FnOnce(&Nonblocking<'_, 'm, P>) -> R) -> R {
         let result = body(&Nonblocking { ctx: self, group });
         self.quiet(group);

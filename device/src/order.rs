@@ -81,6 +81,7 @@ impl Ctx<'_> {
     /// Sequentially consistent at system scope (MM-5): of two PEs that each put, quiet, and then read what the other put,
     /// at least one sees it.
     #[inline(always)]
+    #[track_caller]
     pub fn quiet(&self, group: &impl Group) {
         group.sync();
         if self.abi.routes != 0 {

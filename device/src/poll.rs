@@ -1,8 +1,8 @@
-//! The one loop in which a kernel waits, and the record it leaves when the wait does not end well.
+//! The one loop in which a kernel waits.
 
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{self, Abort, FaultKind, FaultRecord};
+use congruent_heap::abi::{self, Cause};
 
 use crate::arch::{self, Backoff, End, Form, Lane};
 
@@ -48,10 +48,10 @@ impl Polled {
 /// Who polls, and where that is told.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiter<'m> {
-    lane: Lane<'m>,
+    pub(crate) lane: Lane<'m>,
     /// Address of the PE's control block.
     control: u64,
-    pe: u32,
+    launch: u32,
 }
 
 /// Who waits for packets in a bulk operation, and how long.
@@ -108,20 +108,19 @@ pub(crate) fn reaches(seen: u64, value: u64) -> bool {
 }
 
 impl<'m> Waiter<'m> {
-    /// A lane of `pe`, whose control block is at `control`.
+    /// A lane of launch `launch`, whose PE has its control block at `control`.
     ///
     /// # Safety
     /// The control block is mapped for as long as the kernel runs, with its provenance exposed.
     #[inline(always)]
-    pub(crate) unsafe fn new(lane: Lane<'m>, control: u64, pe: u32) -> Self {
-        Self { lane, control, pe }
+    pub(crate) unsafe fn new(lane: Lane<'m>, control: u64, launch: u32) -> Self {
+        Self { lane, control, launch }
     }
 
-    /// The address of the control block, and the PE: what [`new`](Self::new) takes elsewhere.
-    #[cfg(target_arch = "nvptx64")]
+    /// The address of the control block, and the launch: what [`new`](Self::new) takes elsewhere.
     #[inline(always)]
     pub(crate) fn parts(self) -> (u64, u32) {
-        (self.control, self.pe)
+        (self.control, self.launch)
     }
 
     /// Whether the launch is ending.
@@ -174,32 +173,7 @@ impl<'m> Waiter<'m> {
     #[cold]
     #[inline(always)]
     pub(crate) fn timed_out(self, expiry: Expiry, offset: u64, peer: u32, expected: u64) {
-        self.fault(FaultKind::Timeout, peer, offset, expected, expiry.seen, expiry.waited_ns);
-    }
-
-    /// Leaves a fault record, if it is the first one of this PE, and ends every wait of it.
-    #[cold]
-    #[inline(always)]
-    pub(crate) fn fault(self, kind: FaultKind, peer: u32, offset: u64, expected: u64, seen: u64, waited_ns: u64) {
-        let (block, thread) = (self.lane.block(), self.lane.thread());
-        let kind = kind as u32;
-        self.leave(FaultRecord { kind, pe: self.pe, block, thread, peer, part: 0, offset, expected, seen, waited_ns });
-    }
-
-    /// Leaves a record, as [`fault`](Self::fault).
-    #[cold]
-    #[inline(always)]
-    pub(crate) fn leave(self, record: FaultRecord) {
-        let control: *mut abi::Control = with_exposed_provenance_mut(self.control as usize);
-        // SAFETY: the control block is mapped, as `new` was promised; the claim makes this thread the record's only writer, and the
-        // host reads it only after it has seen state 2.
-        unsafe {
-            if arch::claim(&raw mut (*control).fault_state, 0, 1) {
-                (&raw mut (*control).fault).write(record);
-                arch::fence();
-                arch::store(&raw mut (*control).fault_state, 2);
-                arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
-            }
-        }
+        let Expiry { seen, waited_ns } = expiry;
+        self.leave(Cause::Timeout { offset, peer, expected, seen, waited_ns });
     }
 }

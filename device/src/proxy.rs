@@ -6,7 +6,7 @@
 
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{AtomicOp, FaultKind, NumberKind, Request, Ring, Route, Slot, Then, Verb};
+use congruent_heap::abi::{AtomicOp, Cause, NumberKind, Request, Ring, Route, Slot, Then, Verb};
 use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Sym};
 
 use crate::arch::{self, Rmw};
@@ -63,22 +63,22 @@ impl Ctx<'_> {
         self.ask(Request { header, second: value, signal: offset, ..request(pe, 0, 0, 0) }) != ENDING
     }
 
-    /// Stores a word of `bytes` bytes at the peer.
-    #[cold]
-    pub(crate) fn ask_put_word(&self, pe: Pe, remote: u64, bytes: u64, value: u64) {
+    /// Stores a word of `bytes` bytes at the peer. False when the kernel must end.
+    #[inline(always)]
+    pub(crate) fn ask_put_word(&self, pe: Pe, remote: u64, bytes: u64, value: u64) -> bool {
         let header = Request::header(Verb::PutValue, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
-        self.or_exit(self.ask(Request { header, value, ..request(pe, remote, 0, bytes) }));
+        self.ask_word(header, pe, remote, bytes, value, 0) != ENDING
     }
 
-    /// Loads a word of `bytes` bytes from the peer.
-    #[cold]
-    pub(crate) fn ask_get_word(&self, pe: Pe, remote: u64, bytes: u64) -> u64 {
+    /// Loads a word of `bytes` bytes from the peer. Nothing when the kernel must end.
+    #[inline(always)]
+    pub(crate) fn ask_get_word(&self, pe: Pe, remote: u64, bytes: u64) -> Option<u64> {
         let header = Request::header(Verb::GetValue, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
-        self.reply(self.ask(Request { header, ..request(pe, remote, 0, bytes) }))
+        self.reply(self.ask_word(header, pe, remote, bytes, 0, 0))
     }
 
-    /// Does an atomic at the peer, and gives the old bits.
-    #[cold]
+    /// Does an atomic at the peer, and gives the old bits. Nothing when the kernel must end.
+    #[inline(always)]
     pub(crate) fn ask_atomic(
         &self,
         pe: Pe,
@@ -87,26 +87,28 @@ impl Ctx<'_> {
         kind: NumberKind,
         bytes: u64,
         values: [u64; 2],
-    ) -> u64 {
+    ) -> Option<u64> {
         let header = Request::header(Verb::Atomic, Then::Nothing, op, kind);
         let [value, second] = values;
-        self.reply(self.ask(Request { header, value, second, ..request(pe, remote, 0, bytes) }))
+        self.reply(self.ask_word(header, pe, remote, bytes, value, second))
+    }
+
+    #[cold]
+    fn ask_word(&self, header: u64, pe: Pe, remote: u64, bytes: u64, value: u64, second: u64) -> u64 {
+        self.ask(Request { header, value, second, ..request(pe, remote, 0, bytes) })
     }
 
     /// Waits until everything that was asked before is complete; the leader does it for its group.
-    #[cold]
+    #[inline(always)]
+    #[track_caller]
     pub(crate) fn drain(&self, group: &impl Group) {
-        let failed = group.leader() && {
-            let ring = self.ring();
-            // SAFETY: the ring is mapped, and the word aligned.
-            let reserved = unsafe { arch::load(&raw const (*ring.start()).reserved) };
-            !complete(self.waiter(), ring, reserved, self.abi.deadline_ns)
-        };
+        let failed = group.leader() && !drained(self.waiter(), self.ring(), self.abi.deadline_ns);
         self.join(group, failed);
     }
 
     /// Waits until request `ticket` of the group's leader is complete; other threads give any ticket.
-    #[cold]
+    #[inline(always)]
+    #[track_caller]
     pub(crate) fn finish(&self, group: &impl Group, ticket: u64) {
         let failed = group.leader()
             && (ticket == ENDING
@@ -115,7 +117,8 @@ impl Ctx<'_> {
     }
 
     /// Ends the kernel of the group if its leader could not ask.
-    #[cold]
+    #[inline(always)]
+    #[track_caller]
     pub(crate) fn asked(&self, group: &impl Group, ticket: u64) {
         self.join(group, group.leader() && ticket == ENDING);
     }
@@ -134,27 +137,11 @@ impl Ctx<'_> {
         self.wake(self.pe(), unsafe { Polled::new(&raw mut (*self.ring().start()).reserved) });
     }
 
-    /// Waits for the reply to request `ticket`, and frees its entry.
+    /// Waits for the reply to request `ticket`, and frees its entry. Nothing when the kernel must end.
     #[inline(always)]
-    fn reply(&self, ticket: u64) -> u64 {
-        self.or_exit(ticket);
-        if !complete(self.waiter(), self.ring(), ticket + 1, self.abi.deadline_ns) {
-            self.lane.exit();
-        }
-        let entry = Entry::new(self.ring(), ticket);
-        // SAFETY: the slot is mapped (`Ctx::new`), and this thread's until it counts the lap.
-        unsafe {
-            let reply = arch::load(&raw const (*entry.slot).reply);
-            arch::store_release(&raw mut (*entry.slot).laps, entry.lap + 1);
-            reply
-        }
-    }
-
-    #[inline(always)]
-    fn or_exit(&self, ticket: u64) {
-        if ticket == ENDING {
-            self.lane.exit();
-        }
+    fn reply(&self, ticket: u64) -> Option<u64> {
+        let came = ticket != ENDING && complete(self.waiter(), self.ring(), ticket + 1, self.abi.deadline_ns);
+        came.then(|| take_reply(self.ring(), ticket))
     }
 
     #[inline(always)]
@@ -207,8 +194,8 @@ fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u
 #[inline(always)]
 fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u64 {
     let adds = u64::from(notify.op() == NotifyOp::Add) << 63;
-    let (control, pe) = waiter.parts();
-    let who = u64::from(pe) | u64::from(notify.pe().raw()) << 32 | adds;
+    let (control, launch) = waiter.parts();
+    let who = u64::from(launch) | u64::from(notify.pe().raw()) << 32 | adds;
     signal_apart(ring, control, budget_ns, who, notify.value(), notify.offset())
 }
 
@@ -284,6 +271,26 @@ impl Entry {
     }
 }
 
+/// The reply to request `ticket`, which is complete; frees its entry.
+#[cold]
+fn take_reply(ring: RingAt, ticket: u64) -> u64 {
+    let entry = Entry::new(ring, ticket);
+    // SAFETY: the slot is mapped (`Ctx::new`), and this thread's until it counts the lap.
+    unsafe {
+        let reply = arch::load(&raw const (*entry.slot).reply);
+        arch::store_release(&raw mut (*entry.slot).laps, entry.lap + 1);
+        reply
+    }
+}
+
+/// Waits until everything that was asked before is complete. False when the kernel must end.
+#[cold]
+fn drained(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64) -> bool {
+    // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
+    let reserved = unsafe { arch::load(&raw const (*ring.start()).reserved) };
+    complete(waiter, ring, reserved, budget_ns)
+}
+
 /// Waits until `count` requests are complete. False when the kernel must end.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
 fn complete(waiter: Waiter<'_>, ring: RingAt, count: u64, budget_ns: u64) -> bool {
@@ -295,7 +302,7 @@ fn complete(waiter: Waiter<'_>, ring: RingAt, count: u64, budget_ns: u64) -> boo
 
 #[cold]
 fn give_up(waiter: Waiter<'_>, expiry: Expiry, count: u64) {
-    waiter.fault(FaultKind::Proxy, congruent_heap::abi::NO_PE, 0, count, expiry.seen, expiry.waited_ns);
+    waiter.leave(Cause::Proxy { expected: count, seen: expiry.seen, waited_ns: expiry.waited_ns });
 }
 
 #[inline(always)]

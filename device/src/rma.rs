@@ -162,10 +162,12 @@ impl Ctx<'_> {
         let element = self.reach(place);
         self.moved_by(&Thread, self.abi.pe, place.pe().raw(), size_of::<T>());
         if self.is_proxied(place.pe()) {
-            let put = |at: u64, bits| {
-                self.ask_put_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64, bits)
-            };
-            return access::each_word(value, put);
+            let mut failed = false;
+            access::each_word(value, |at, bits| {
+                let (remote, bytes) = (place.sym().offset() + at, access::width::<T>() as u64);
+                failed = failed || !self.ask_put_word(place.pe(), remote, bytes, bits);
+            });
+            return self.join(&Thread, failed);
         }
         // SAFETY: `reach` gives mapped memory aligned for T, and the place has an element.
         unsafe { access::store(element, value) }
@@ -177,9 +179,15 @@ impl Ctx<'_> {
         let element = self.reach(place);
         self.moved_by(&Thread, place.pe().raw(), self.abi.pe, size_of::<T>());
         if self.is_proxied(place.pe()) {
-            return access::from_words(|at| {
-                self.ask_get_word(place.pe(), place.sym().offset() + at, access::width::<T>() as u64)
+            let mut failed = false;
+            let value = access::from_words(|at| {
+                let (remote, bytes) = (place.sym().offset() + at, access::width::<T>() as u64);
+                let word = if failed { None } else { self.ask_get_word(place.pe(), remote, bytes) };
+                failed = word.is_none();
+                word.unwrap_or(0)
             });
+            self.join(&Thread, failed);
+            return value;
         }
         // SAFETY: `reach` gives mapped memory aligned for T, and the place has an element.
         unsafe { access::load(element) }

@@ -2,7 +2,7 @@
 
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{FaultKind, NO_PE, SyncLayout};
+use congruent_heap::abi::{Cause, SyncLayout};
 use congruent_heap::refuse;
 use congruent_heap::{KernelArg, Rank, Tag, TeamView, World};
 
@@ -105,6 +105,7 @@ impl Ctx<'_> {
     /// # Ordering
     /// What any member did before, to any PE, is seen by every member after (MM-6).
     #[inline(always)]
+    #[track_caller]
     pub fn barrier<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
         self.quiet(group);
         self.sync(group, team);
@@ -122,6 +123,7 @@ impl Ctx<'_> {
     /// Release and acquire at every hop (MM-6), so what a member had seen or stored before is seen by every member after;
     /// it does not complete what goes through a proxy, as `barrier` does.
     #[inline(always)]
+    #[track_caller]
     pub fn sync<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
         let size = team.size();
         if size == 1 {
@@ -167,6 +169,7 @@ impl Ctx<'_> {
 
     /// Stores an epoch in a word of a peer's, with release. False when the kernel must end.
     #[inline(always)]
+    #[track_caller]
     fn tell<G>(&self, to: Rank<G>, offset: u64, epoch: u64) -> bool {
         if self.is_proxied(to.pe()) {
             return self.ask_set(to.pe(), offset, epoch);
@@ -180,11 +183,12 @@ impl Ctx<'_> {
 
     /// The sync slot of this block; a block that has none faults.
     #[inline(always)]
+    #[track_caller]
     fn slot(&self, group: &impl Group) -> u32 {
         let slot = self.lane.block();
         let missing = slot >= self.abi.block_slots;
         if missing {
-            self.waiter().fault(FaultKind::BlockSlot, NO_PE, 0, u64::from(self.abi.block_slots), u64::from(slot), 0);
+            self.waiter().leave(Cause::BlockSlot { block: slot, slots: self.abi.block_slots });
         }
         self.join(group, missing);
         slot

@@ -6,7 +6,7 @@ use core::time::Duration;
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
 use congruent_heap::{Awaited, Notify, Pe, Semaphore, Signal, Sym};
 
-use crate::poll::{self, Polled, Waiter, reaches};
+use crate::poll::{self, Polled, reaches};
 use crate::{Ctx, Group, Thread, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
@@ -201,21 +201,6 @@ impl Ctx<'_> {
     pub(crate) fn reached(&self, offset: u64, from: Option<Pe>, value: u64) -> bool {
         let word = self.word(offset, self.pe());
         poll::reached(self.waiter(), word, self.abi.deadline_ns, offset, from.map_or(NO_PE, Pe::raw), value)
-    }
-
-    /// Ends the kernel of the whole group if any thread failed.
-    #[inline(always)]
-    pub(crate) fn join(&self, group: &impl Group, failed: bool) {
-        if group.any(failed) {
-            self.lane.exit();
-        }
-    }
-
-    /// Who waits here.
-    #[inline(always)]
-    pub(crate) fn waiter(&self) -> Waiter<'_> {
-        // SAFETY: the control block is mapped (`Ctx::new`).
-        unsafe { Waiter::new(self.lane, self.abi.control, self.abi.pe) }
     }
 
     #[inline(always)]

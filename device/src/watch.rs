@@ -70,6 +70,7 @@ impl Ctx<'_> {
 
     /// Tells who watches that the group moved `bytes` from one PE to another.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn moved_by(&self, group: &impl Group, from: u32, to: u32, bytes: usize) {
         #[cfg(not(target_arch = "nvptx64"))]
         if self.lane.watched && from != to && group.leader() {

@@ -213,7 +213,7 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         version: abi::VERSION,
         multicast,
         windows,
-        reserved: 0,
+        launch: 0,
     };
     if tunables.get(Key::P2pDisable) == 0 {
         let on_gpu = matches!(machine, Machine::Cuda(_));

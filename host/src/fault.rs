@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
+use congruent_device::abi::{Cause, FaultKind, FaultRecord, NO_PE, Site};
+
+use congruent_collectives::Operation;
 
 use crate::comm::checked::CallMismatch;
+use crate::launches::Launched;
 
 /// A wait that passed its deadline, a rule that a kernel broke, or PEs that contradict each other, as the device recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,26 +35,117 @@ pub struct Fault {
     pub receives: bool,
     /// Where calls differ, in what.
     pub mismatch: Option<Box<CallMismatch>>,
+    /// The object that the word is of, as the program made it, and which word of it.
+    pub object: Option<String>,
+    /// Of a word of a plan, which piece of the call is awaited, counted from 1, where that is known.
+    pub piece: Option<u64>,
+    /// What this PE's block does with the plan.
+    pub operation: Option<Operation>,
+    /// What the peer's block does with it, if anything.
+    pub peer_operation: Option<Operation>,
+    /// The kernel.
+    pub kernel: Option<&'static str>,
+    /// The line of the kernel's source where it waited, or called what waited: `src/lib.rs:12:9`. Of a call on a stream, that of
+    /// the call.
+    pub at: Option<String>,
+    /// The line of the program that launched the kernel, where it launched one of its own.
+    pub launched_at: Option<String>,
 }
 
 impl Fault {
-    pub(crate) fn from_record(record: &FaultRecord) -> Option<Self> {
-        let kind = FaultKind::from_raw(record.kind)?;
-        let calls_differ = kind == FaultKind::CallMismatch;
-        Some(Self {
-            kind,
-            pe: record.pe,
+    /// What PE `pe` found.
+    pub(crate) fn new(pe: u32, cause: Cause) -> Self {
+        let known = |peer: u32| (peer != NO_PE).then_some(peer);
+        let nothing = Self {
+            kind: cause.encode().0,
+            pe,
+            block: 0,
+            thread: 0,
+            peer: None,
+            offset: 0,
+            expected: 0,
+            seen: 0,
+            waited_ms: 0,
+            receives: false,
+            mismatch: None,
+            object: None,
+            piece: None,
+            operation: None,
+            peer_operation: None,
+            kernel: None,
+            at: None,
+            launched_at: None,
+        };
+        match cause {
+            Cause::Timeout { offset, peer, expected, seen, waited_ns } => {
+                Self { peer: known(peer), offset, expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
+            }
+            Cause::BlockSlot { block, slots } => Self { expected: slots.into(), seen: block.into(), ..nothing },
+            Cause::Proxy { expected, seen, waited_ns } => {
+                Self { expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
+            }
+            Cause::Counts { peer, sends, mine, theirs } => {
+                Self { peer: known(peer), expected: mine, seen: theirs, receives: !sends, ..nothing }
+            }
+            Cause::Calls { peer, number, called, word, mine, theirs } => {
+                let mismatch = CallMismatch::new(number, called, word, mine, theirs);
+                Self { peer: known(peer), mismatch: Some(Box::new(mismatch)), ..nothing }
+            }
+        }
+    }
+
+    /// The same, with who found it and where.
+    pub(crate) fn of(self, record: &FaultRecord, launched: Option<Launched>) -> Self {
+        let calls = launched.is_some_and(|launched| launched.by.calls);
+        let launched_at = launched.map(|launched| launched.by.at.to_string());
+        Self {
             block: record.block,
             thread: record.thread,
-            peer: (record.peer != NO_PE).then_some(record.peer),
-            offset: record.offset,
-            expected: record.expected,
-            seen: record.seen,
-            waited_ms: if calls_differ { 0 } else { record.waited_ns / 1_000_000 },
-            receives: kind == FaultKind::CountMismatch && record.part == 1,
-            mismatch: calls_differ.then(|| Box::new(CallMismatch::from_record(record))),
-        })
+            kernel: launched.map(|launched| launched.kernel),
+            // Where a kernel of ours waits is nothing to the program, which has made a call.
+            at: if calls { launched_at.clone() } else { shown(&record.site) },
+            launched_at: if calls { None } else { launched_at },
+            ..self
+        }
     }
+}
+
+impl Fault {
+    /// Says what this PE and its peer do with the plan that the word is of.
+    fn tell_operations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(operation) = self.operation else { return Ok(()) };
+        write!(f, "; PE {} is in {operation}", self.pe)?;
+        if let Some(piece) = self.piece {
+            write!(f, ", at piece {piece}")?;
+        }
+        match (self.peer, self.peer_operation) {
+            (Some(peer), Some(operation)) => write!(f, "; PE {peer} is in {operation}"),
+            (Some(peer), None) => write!(f, "; PE {peer} is in no call with that plan"),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Says which kernel it was, and where in the program that waits and was launched.
+    fn tell_where(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(kernel) = self.kernel {
+            write!(f, "; in kernel {kernel}")?;
+        }
+        if let Some(at) = &self.at {
+            write!(f, " at {at}")?;
+        }
+        match &self.launched_at {
+            Some(launched_at) => write!(f, ", launched at {launched_at}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A place in the source as compilers write it, where it is known.
+fn shown(site: &Site) -> Option<String> {
+    let kept = &site.file[..usize::try_from(site.bytes).map_or(0, |bytes| bytes.min(Site::FILE))];
+    // The beginning of a long path is cut off.
+    let cut = if kept.len() == Site::FILE { "…" } else { "" };
+    (site.line > 0).then(|| format!("{cut}{}:{}:{}", String::from_utf8_lossy(kept), site.line, site.column))
 }
 
 impl fmt::Display for Fault {
@@ -60,37 +154,40 @@ impl fmt::Display for Fault {
         let peer = self.peer.map_or("another PE".to_owned(), |peer| format!("PE {peer}"));
         match self.kind {
             FaultKind::Timeout => {
+                let object = self.object.clone().unwrap_or_else(|| format!("the word at {offset:#x}"));
                 write!(
                     f,
-                    "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for the word at {offset:#x} to reach {expected}; it is {seen}"
+                    "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for {object} to reach {expected}; it is {seen}"
                 )?;
                 match self.peer {
                     Some(peer) => write!(f, "; PE {peer} was to notify it")?,
                     None => f.write_str("; name the notifier with from_rank to see which PE is late")?,
                 }
-                f.write_str(" (a PE did not take part, or CONGRUENT_DEADLINE_MS is too short)")
+                self.tell_operations(f)?;
+                f.write_str(" (a PE did not take part, or CONGRUENT_DEADLINE_MS is too short)")?;
             }
             FaultKind::Proxy => write!(
                 f,
                 "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to complete request {expected}; \
                  it has completed {seen} (the peer may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
-            ),
+            )?,
             FaultKind::BlockSlot => write!(
                 f,
                 "PE {pe}, block {seen} synchronized a team, but only {expected} blocks may: raise CONGRUENT_MAX_BLOCKS"
-            ),
+            )?,
             FaultKind::CountMismatch => {
                 match self.receives {
                     false => write!(f, "PE {pe} sends {expected} bytes to {peer}, which receives {seen}")?,
                     true => write!(f, "{peer} sends {seen} bytes to PE {pe}, which receives {expected}")?,
                 }
-                f.write_str("; give both sides the same count and the same type")
+                f.write_str("; give both sides the same count and the same type")?;
             }
             FaultKind::CallMismatch => match &self.mismatch {
-                Some(mismatch) => mismatch.tell(f, *pe, &peer),
-                None => write!(f, "{peer} called another collective than PE {pe}"),
+                Some(mismatch) => mismatch.tell(f, *pe, &peer)?,
+                None => write!(f, "{peer} called another collective than PE {pe}")?,
             },
         }
+        self.tell_where(f)
     }
 }
 

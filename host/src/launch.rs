@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use congruent_device::{Kernel, KernelArgs};
+use congruent_device::{Kernel, KernelArgs, abi};
 
 use crate::cpu::{Body, Site};
 use crate::cuda::Entry;
 use crate::graph::Work;
+use crate::launches::{Launched, Launcher};
 use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
@@ -55,6 +56,7 @@ pub(crate) struct Target<'t> {
     pub(crate) shared: &'t Arc<Shared>,
     pub(crate) stream: &'t Stream,
     pub(crate) grid: Grid,
+    pub(crate) by: Launcher,
 }
 
 impl Stream {
@@ -97,7 +99,7 @@ impl Target<'_> {
     /// Puts a kernel at the end of the stream.
     pub(crate) fn launch<K: Kernel>(&self, kernel: K, args: K::Args) -> Result<(), LaunchError> {
         let _only_its_type_matters = kernel;
-        let Self { shared, stream, grid } = *self;
+        let Self { shared, stream, grid, by } = *self;
         shared.check()?;
         if !stream.is_of(shared) {
             return Err(LaunchError::ForeignStream);
@@ -125,6 +127,8 @@ impl Target<'_> {
         if !args.fit(context.heap_bytes) {
             return Err(LaunchError::ForeignArgument { kernel: K::NAME });
         }
+        let launch = shared.launches().number(Launched { kernel: K::NAME, by });
+        let context = abi::Context { launch, ..context };
         match &stream.runner {
             Runner::Cpu(queue) => {
                 if grid.blocks > slots {
@@ -169,8 +173,9 @@ impl World {
     ///
     /// # Errors
     /// Where nothing can run: see [`LaunchError`]. What fails while it runs, `synchronize` tells.
+    #[track_caller]
     pub fn launch<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
-        Target { shared: self.shared(), stream, grid }.launch(kernel, args)
+        Target { shared: self.shared(), stream, grid, by: Launcher::kernel() }.launch(kernel, args)
     }
 
     /// Waits until everything launched on the stream is complete. In a capture, that is what was launched before it.
@@ -186,6 +191,7 @@ impl World {
     ///
     /// # Errors
     /// As [`launch`](World::launch) and [`synchronize`](World::synchronize).
+    #[track_caller]
     pub fn run<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
         stream.not_captured("run", "what it launches runs later, so nothing can wait for it; launch it")?;
         self.launch(stream, kernel, grid, args)?;

@@ -142,6 +142,18 @@ impl Machine {
         Ok(())
     }
 
+    /// Copies bytes of some PE's heap, which the caller knows to be on it, while kernels run. False where that cannot be done.
+    pub(crate) fn peek(&self, pe: u32, offset: u64, out: &mut [u8]) -> bool {
+        match self {
+            Self::Cpu(own) => {
+                own.peek(pe, offset, out);
+                true
+            }
+            // A copy would wait for kernels that wait for this PE.
+            Self::Cuda(_) => false,
+        }
+    }
+
     /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
         match self {

@@ -1,8 +1,11 @@
 //! Plans: what an in-kernel algorithm needs on the heap, allocated once.
 
-use congruent_collectives::{Layout, Shape};
-use congruent_device::{Signal, Sym};
+use std::sync::Arc;
 
+use congruent_collectives::{Layout, Shape};
+use congruent_device::{Element, Signal, Sym};
+
+use crate::objects::Use;
 use crate::{AllocError, SymVec, World};
 
 /// What algorithms need on the heap: signals and scratch. Kernels are given its [`view`](Plan::view), as often as they like: nothing in it
@@ -15,17 +18,27 @@ pub struct Plan<S = Layout> {
 }
 
 impl<S: Shape> Plan<S> {
+    /// The same plan with a name, which faults call it by.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let (signals, scratch) =
+            (self.signals.map(|words| words.named(name)), self.scratch.map(|room| room.named(name)));
+        Self { signals, scratch, ..self }
+    }
+
     /// The plan as a kernel argument.
     pub fn view(&self) -> S::View {
-        let signals = self.signals.as_ref().map_or(Sym::empty(), SymVec::view);
-        let scratch = self.scratch.as_ref().map_or(Sym::empty(), SymVec::view);
-        self.shape.view(signals, scratch)
+        self.shape.view(view_of(&self.signals), view_of(&self.scratch))
     }
 
     /// What it is a plan for.
     pub fn shape(&self) -> &S {
         &self.shape
     }
+}
+
+fn view_of<T: Element>(object: &Option<SymVec<T>>) -> Sym<T> {
+    object.as_ref().map_or(Sym::empty(), SymVec::view)
 }
 
 impl World {
@@ -46,10 +59,15 @@ impl World {
     ///
     /// # Errors
     /// See [`AllocError`].
-    pub fn plan<S: Shape>(&mut self, shape: S) -> Result<Plan<S>, AllocError> {
+    #[track_caller]
+    pub fn plan<S: Shape + Clone + Send + Sync + 'static>(&mut self, shape: S) -> Result<Plan<S>, AllocError> {
         let needs = shape.needs();
-        let signals = if needs.signals > 0 { Some(self.alloc(needs.signals)?) } else { None };
-        let scratch = if needs.scratch > 0 { Some(self.alloc(needs.scratch)?) } else { None };
+        let signals: Option<SymVec<Signal>> = if needs.signals > 0 { Some(self.alloc(needs.signals)?) } else { None };
+        let scratch: Option<SymVec<u8>> = if needs.scratch > 0 { Some(self.alloc(needs.scratch)?) } else { None };
+        let (words, room, known) = (view_of(&signals), view_of(&scratch), shape.clone());
+        let word = Use::Plan(Arc::new(move |offset| known.word(words, room, offset)));
+        signals.iter().for_each(|signals| signals.used_for(word.clone()));
+        scratch.iter().for_each(|scratch| scratch.used_for(word.clone()));
         Ok(Plan { shape, signals, scratch })
     }
 }

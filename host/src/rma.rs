@@ -10,6 +10,7 @@ use congruent_heap::NotifyOp;
 use crate::cpu::Site;
 use crate::cuda::Word;
 use crate::graph::Work;
+use crate::launches::{Launched, Launcher};
 use crate::runner::Runner;
 use crate::{LaunchError, Stream, World};
 
@@ -60,6 +61,7 @@ impl World {
     ///
     /// # Errors
     /// The lengths differ; a place or an object is not of this world; and see [`LaunchError`]. Nothing is copied then.
+    #[track_caller]
     pub fn put<T: Pod + Send + Sync, G: Tag + Send + Sync>(
         &self,
         stream: &Stream,
@@ -86,6 +88,7 @@ impl World {
     ///
     /// # Errors
     /// As [`put`](World::put).
+    #[track_caller]
     pub fn get<T: Pod + Send + Sync, G: Tag + Send + Sync>(
         &self,
         stream: &Stream,
@@ -108,6 +111,7 @@ impl World {
     ///
     /// # Errors
     /// As [`put`](World::put) and [`notify`](World::notify); the signal is for another PE than the data.
+    #[track_caller]
     pub fn put_signal<T: Pod + Send + Sync, G: Tag + Send + Sync>(
         &self,
         stream: &Stream,
@@ -134,6 +138,7 @@ impl World {
     /// # Errors
     /// The signal adds or posts, which streams of a GPU cannot do; the word is not of this world; in a capture; and see
     /// [`LaunchError`].
+    #[track_caller]
     pub fn notify(&self, stream: &Stream, notify: Notify) -> Result<(), LaunchError> {
         self.admit_notify(stream, "notify", notify)?;
         match stream.runner() {
@@ -150,6 +155,7 @@ impl World {
     /// # Errors
     /// The signal is empty or not of this world; in a capture; and see [`LaunchError`]. A wait that passes its deadline is a fault, as
     /// in a kernel: [`synchronize`](World::synchronize) tells it, with the PE that `from_rank` named.
+    #[track_caller]
     pub fn wait_at_least(
         &self,
         stream: &Stream,
@@ -167,12 +173,13 @@ impl World {
             Runner::Cuda(runner, _) => {
                 let (pe, offset) = (self.pe(), word.offset());
                 let (address, peer) = (self.address(pe, offset), awaited.from().map(Pe::raw));
-                Ok(runner.wait_at_least(Word { address, offset, pe: pe.raw(), peer, value })?)
+                Ok(runner.wait_at_least(Word { address, offset, peer, value })?)
             }
         }
     }
 
     /// A copy between addresses on a GPU, a block that does it on the CPU machine.
+    #[track_caller]
     fn copy(
         &self,
         stream: &Stream,
@@ -188,6 +195,7 @@ impl World {
     }
 
     /// One block of the CPU machine.
+    #[track_caller]
     fn put_block(
         &self,
         stream: &Stream,
@@ -195,7 +203,9 @@ impl World {
         body: impl Fn(&Block<'_>, &Ctx<'_>) + Send + Sync + 'static,
     ) -> Result<(), LaunchError> {
         let Runner::Cpu(queue) = stream.runner() else { return Err(LaunchError::ForeignStream) };
-        let site = Site { context: self.shared().context(), block: 0, blocks: 1, threads: THREADS };
+        let launch = self.shared().launches().number(Launched { kernel: name, by: Launcher::call() });
+        let context = abi::Context { launch, ..self.shared().context() };
+        let site = Site { context, block: 0, blocks: 1, threads: THREADS };
         queue.put(self.shared(), Work { name, site, body: Arc::new(body) });
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! What a world's parts share: the machine with its memory, and the first failure.
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
+use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use congruent_device::abi;
+use congruent_collectives::{Operation, PlanWord};
+use congruent_device::abi::{self, FaultKind};
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
@@ -14,7 +16,9 @@ use crate::bootstrap::{Control, Notice};
 use crate::cpu::BlockEnd;
 use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
+use crate::launches::Launches;
 use crate::machine::Machine;
+use crate::objects::{Objects, Use};
 
 /// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.
 pub(crate) struct Shared {
@@ -27,6 +31,8 @@ pub(crate) struct Shared {
     failure: Mutex<Option<WorldFailure>>,
     failed_at: OnceLock<Instant>,
     retired: Mutex<Retired>,
+    launches: Launches,
+    objects: Objects,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
@@ -49,9 +55,14 @@ impl Shared {
             failure: Mutex::new(None),
             failed_at: OnceLock::new(),
             retired: Mutex::new(Retired::new()),
+            launches: Launches::default(),
+            objects: Objects::default(),
             in_flight: Mutex::new(0),
             landed: Condvar::new(),
         });
+        let words = abi::SyncLayout::new(context.npes).words(context.block_slots);
+        shared.objects.made::<u64>(context.world_sync, words as usize, Location::caller());
+        shared.objects.used(context.world_sync, Use::World);
         let weak = Arc::downgrade(&shared);
         shared.control.watch(move |notice| {
             if let Some(shared) = weak.upgrade() {
@@ -99,6 +110,14 @@ impl Shared {
 
     pub(crate) fn retired(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn launches(&self) -> &Launches {
+        &self.launches
+    }
+
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// Copies bytes of this PE's heap, which the caller knows to be on it.
@@ -164,7 +183,8 @@ impl Shared {
 
     /// Takes note of a fault that kernels have left.
     pub(crate) fn look_for_fault(&self) {
-        if let Some(fault) = self.fault() {
+        // Of a world that has failed, the first reason is known.
+        if let Some(fault) = self.check().ok().and_then(|()| self.fault()) {
             self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
         }
     }
@@ -176,8 +196,8 @@ impl Shared {
         for lane in pe.lanes() {
             let failed = match pe.overdue(&lane, self.context.deadline_ns) {
                 Ok(overdue) => {
-                    if let Some(fault) = overdue.as_ref().and_then(Fault::from_record) {
-                        self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+                    if let Some(cause) = overdue {
+                        self.fail(WorldFailure::Fault(Fault::new(self.pe(), cause)), abi::Abort::Fault);
                     }
                     self.failed_at.get().map_or(Ok(()), |_| lane.release())
                 }
@@ -276,11 +296,36 @@ impl Shared {
         let block = self.machine.control();
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let state = unsafe { AtomicU32::from_ptr(&raw mut (*block).fault_state) };
-        if state.load(Ordering::Acquire) != 2 {
+        if state.load(Ordering::Acquire) != abi::FaultState::Complete as u32 {
             return None;
         }
-        // SAFETY: state 2 means that its one writer is done with the record, and the acquire load that we see all of it.
-        Fault::from_record(unsafe { &(*block).fault })
+        // SAFETY: its one writer is done with the record, and the acquire load means that we see all of it.
+        let record = unsafe { &(*block).fault };
+        let fault = Fault::new(self.pe(), record.cause()?).of(record, self.launches.of(record.launch));
+        Some(match fault.kind {
+            FaultKind::Timeout => self.waiting_for(fault),
+            _ => fault,
+        })
+    }
+
+    /// The fault of a wait, with what it waited for.
+    fn waiting_for(&self, fault: Fault) -> Fault {
+        let Some(word) = self.objects.word(fault.offset) else { return fault };
+        let read = |pe, offset| {
+            let mut bytes = [0; 8];
+            self.machine.peek(pe, offset, &mut bytes).then(|| u64::from_ne_bytes(bytes))
+        };
+        let operation = |pe| {
+            let heads = word.of_plan.iter().flat_map(PlanWord::heads);
+            heads.filter_map(|head| Operation::under_way(read(pe, head)?)).next()
+        };
+        Fault {
+            object: Some(word.text.clone()),
+            piece: word.of_plan.and_then(|word| word.piece(fault.expected, |offset| read(fault.pe, offset))),
+            operation: operation(fault.pe),
+            peer_operation: fault.peer.and_then(operation),
+            ..fault
+        }
     }
 }
 

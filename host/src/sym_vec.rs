@@ -7,6 +7,7 @@ use std::sync::Arc;
 use congruent_device::{Element, Pod, Sym};
 
 use crate::AccessError;
+use crate::objects::Use;
 use crate::shared::Shared;
 
 /// A symmetric object: the same number of elements at the same offset on every PE. Made by [`World::alloc`],
@@ -31,6 +32,18 @@ impl<T: Element> SymVec<T> {
     /// One whose room is never given out again.
     pub(crate) fn kept(sym: Sym<T>, shared: Arc<Shared>) -> Self {
         Self { sym, shared, retires: false }
+    }
+
+    /// The same object with a name, which faults call it by.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        self.shared.objects().named(self.sym.raw_offset(), name);
+        self
+    }
+
+    /// What the library uses it for.
+    pub(crate) fn used_for(&self, use_for: Use) {
+        self.shared.objects().used(self.sym.raw_offset(), use_for);
     }
 
     /// The object as a kernel argument: `Copy`, the same bits on every PE.

@@ -6,6 +6,7 @@ use congruent_device::{Pe, Tag, TeamView, abi};
 use congruent_heap::Members;
 
 use crate::machine::Machine;
+use crate::objects::Use;
 use crate::{CollectiveError, SplitError, SymVec, World};
 
 /// A team that this PE is a member of. Kernels are given its [`view`](Team::view).
@@ -60,6 +61,7 @@ impl World {
     ///
     /// # Errors
     /// See [`SplitError`].
+    #[track_caller]
     pub fn split<G: Tag>(&mut self, colour: Option<u32>, key: u32) -> Result<Option<Team<G>>, SplitError> {
         let mine = colour.map_or(String::new(), |colour| format!("{colour} {key}"));
         let all = self.exchange("split", &mine)?;
@@ -90,6 +92,7 @@ impl World {
     ///
     /// # Errors
     /// See [`SplitError`].
+    #[track_caller]
     pub fn strided_team<G: Tag>(&mut self, start: u32, stride: u32, size: u32) -> Result<Option<Team<G>>, SplitError> {
         let members = Members::strided(self.npes() as u32, start, stride, size);
         self.exchange(&format!("team of {size} from PE {start} by {stride}"), "")?;
@@ -103,23 +106,27 @@ impl World {
     ///
     /// # Errors
     /// See [`SplitError`].
+    #[track_caller]
     pub fn listed_team<G: Tag>(&mut self, pes: &[u32]) -> Result<Option<Team<G>>, SplitError> {
         let members = Members::listed(self.npes() as u32, pes);
         self.exchange(&format!("team of PEs {pes:?}"), "")?;
         self.form_one(members?)
     }
 
+    #[track_caller]
     fn form_one<G: Tag>(&mut self, members: Members) -> Result<Option<Team<G>>, SplitError> {
         let mine = members.rank_of(self.pe()).map(|_| members.clone());
         self.form(mine, &[members])
     }
 
     /// Allocates the teams' words on every PE, members or not, so that the heaps stay alike; and opens their multicast windows.
+    #[track_caller]
     fn form<G: Tag>(&mut self, mine: Option<Members>, teams: &[Members]) -> Result<Option<Team<G>>, SplitError> {
         let largest = teams.iter().map(Members::size).max().unwrap_or(1);
         let listed = teams.iter().any(|team| matches!(team, Members::Listed(_)));
         let slots = self.shared().context().block_slots;
         let sync = self.alloc::<u64>(abi::SyncLayout::new(largest).words(slots) as usize)?;
+        sync.used_for(Use::Barrier);
         let list = if listed { Some(self.alloc::<u32>(largest as usize)?) } else { None };
         let window = self.open_window(teams, sync.view().raw_offset())?;
         let Some(members) = mine else { return Ok(None) };

@@ -1,6 +1,7 @@
 //! The world: all PEs of a job, seen from one of them.
 
 use std::any::type_name;
+use std::panic::Location;
 use std::sync::Arc;
 
 use congruent_device::{Element, Pe, Sym, TeamView, World as WorldTag, abi};
@@ -149,6 +150,7 @@ impl World {
     ///
     /// # Errors
     /// See [`AllocError`]; the world is as it was before.
+    #[track_caller]
     pub fn alloc<T: Element>(&mut self, len: usize) -> Result<SymVec<T>, AllocError> {
         self.agree(format!("{len} elements of {} ({} bytes each)", type_name::<T>(), size_of::<T>()))?;
         // Every PE asked for the same, so every PE takes the same way out from here.
@@ -159,6 +161,7 @@ impl World {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize).ok_or(too_large)?;
         let align = align_of::<T>() as u64;
         let offset = self.place(bytes as u64, align)?;
+        self.shared.objects().made::<T>(offset, len, Location::caller());
         Ok(SymVec::new(Sym::from_raw(offset, len as u64), Arc::clone(&self.shared)))
     }
 
@@ -249,6 +252,7 @@ impl World {
         })?;
         for offset in self.freeing.drain(..) {
             self.shared.machine().gone(offset);
+            self.shared.objects().gone(offset);
             // The offsets are the allocator's own and each was retired once, so this cannot be refused.
             let _freed = self.allocator.free(offset);
         }

@@ -5,8 +5,10 @@
 
 use crate::Pe;
 
-/// The version of every layout in this file.
-pub const VERSION: u32 = 2;
+pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Site};
+
+/// The version of every layout that crosses a boundary: those of this file, and of faults.
+pub const VERSION: u32 = 3;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;
@@ -46,8 +48,8 @@ pub struct Context {
     pub version: u32,
     /// How many multicast windows there are, numbered from 1; 0 without multicast. The first is the world's.
     pub windows: u32,
-    /// Keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Which launch this is, by the host's count: what a fault says.
+    pub launch: u32,
 }
 
 /// The [`Context::deadline_ns`] that means no bound.
@@ -68,83 +70,6 @@ pub enum Route {
 pub struct HeapHeader {
     /// How many threads of this PE sleep on a word of its heap, or of its ring: who changes a word wakes them if this is not 0.
     pub sleepers: u32,
-}
-
-/// What a kernel tells its host and hears from it, in memory of its own PE.
-#[repr(C, align(64))]
-pub struct Control {
-    /// 0 while all is well; otherwise an [`Abort`], and every wait ends.
-    pub abort: u32,
-    /// 0 empty, 1 being written, 2 complete: the first writer wins.
-    pub fault_state: u32,
-    /// The first fault of this PE.
-    pub fault: FaultRecord,
-}
-
-/// Why every wait of a PE ends.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abort {
-    /// A wait of this PE passed its deadline, or its kernel broke a rule; the fault record says more.
-    Fault = 1,
-    /// Another PE gave up or died; the host knows which.
-    Peer = 2,
-}
-
-/// Who waited where for what.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultRecord {
-    /// A [`FaultKind`], as a number.
-    pub kind: u32,
-    /// The PE that recorded it.
-    pub pe: u32,
-    /// The block, in its launch.
-    pub block: u32,
-    /// The thread, in its block.
-    pub thread: u32,
-    /// The PE that was expected to notify, or [`NO_PE`].
-    pub peer: u32,
-    /// Which part of what was compared differs, where PEs disagree; otherwise 0.
-    pub part: u32,
-    /// Heap offset of the word; where PEs disagree, the number of the call.
-    pub offset: u64,
-    /// The value that was waited for; where PEs disagree, this PE's.
-    pub expected: u64,
-    /// The value last seen; where PEs disagree, the peer's.
-    pub seen: u64,
-    /// How long it waited, nanoseconds; where calls differ, what this PE called.
-    pub waited_ns: u64,
-}
-
-/// What a [`FaultRecord`] records.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// A wait passed its deadline.
-    Timeout = 1,
-    /// A block without a slot of its own synchronized a team.
-    BlockSlot = 2,
-    /// The proxy did not complete a request before the deadline.
-    Proxy = 3,
-    /// What one PE sends is not as long as what the other receives. Part 0: this PE sends; part 1: it receives. Bytes.
-    CountMismatch = 4,
-    /// Members of a team called different collectives. The part is the first word of their descriptions that differs.
-    CallMismatch = 5,
-}
-
-impl FaultKind {
-    /// The kind that a record holds.
-    pub const fn from_raw(kind: u32) -> Option<Self> {
-        match kind {
-            1 => Some(Self::Timeout),
-            2 => Some(Self::BlockSlot),
-            3 => Some(Self::Proxy),
-            4 => Some(Self::CountMismatch),
-            5 => Some(Self::CallMismatch),
-            _ => None,
-        }
-    }
 }
 
 /// One request to the proxy.
@@ -381,8 +306,6 @@ const _: () = {
     assert!(size_of::<Context>() == 96 && align_of::<Context>() == 8);
     assert!(size_of::<Route>() == 4);
     assert!(size_of::<HeapHeader>() == 64);
-    assert!(size_of::<FaultRecord>() == 56);
-    assert!(size_of::<Control>() == 64);
     assert!(size_of::<Request>() == 64 && align_of::<Request>() == 64);
     assert!(size_of::<Ring>() == 192);
     assert!(size_of::<crate::Sym<u8>>() == 16 && size_of::<crate::Rank>() == 8 && size_of::<crate::Place<u8>>() == 24);

@@ -13,6 +13,7 @@ pub mod abi;
 #[cfg(not(target_arch = "nvptx64"))]
 mod alloc;
 mod argument;
+mod fault;
 mod pe;
 mod pod;
 mod refuse;

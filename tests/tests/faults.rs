@@ -176,6 +176,8 @@ fn in_vain<K: Kernel>(npes: usize, width: u32, kernel: K, case: impl Fn(&Words) 
     let mut outcomes: Vec<Outcome> = (0..ROUNDS).map(|_| once(npes, width, kernel, &case).unwrap()).collect();
     for Outcome { fault, took, .. } in &outcomes {
         assert_eq!((fault.kind, fault.pe, fault.block), (FaultKind::Timeout, WAITER, 0));
+        assert_eq!(fault.kernel, Some(K::NAME));
+        assert!(fault.at.is_some() && fault.launched_at.is_some() && fault.object.is_some(), "{fault}");
         let waited = Duration::from_millis(fault.waited_ms);
         assert!(waited >= DEADLINE && *took >= DEADLINE, "ended early: {fault}");
         assert!(*took < DEADLINE + LOADED, "took {took:?}");

@@ -246,7 +246,7 @@ mod tests {
             version: abi::VERSION,
             multicast: 0,
             windows: 0,
-            reserved: 0,
+            launch: 0,
         };
         let access = Access { copy, load, store, store_release, compare_exchange, wake: |_| {} };
         // SAFETY: the memory outlives the transport in every test, and nobody else touches it meanwhile.

@@ -6,6 +6,7 @@ use congruent_device::{Pod, Sym};
 use super::Comm;
 use super::enqueue::{Call, Queue};
 use crate::LaunchError;
+use crate::launches::Launcher;
 
 /// An operator on elements of `T`, with what it needs: an [`Op`], or a [`PreMulSum`] with its scalar. All members give the same
 /// scalar: whoever combines an element multiplies every member's by its own.
@@ -35,6 +36,7 @@ impl Comm {
     ///
     /// # Errors
     /// See [`LaunchError`].
+    #[track_caller]
     pub fn barrier(&self, queue: &impl Queue) -> Result<(), LaunchError> {
         self.admit(queue.stream(), Collective::Barrier.name(), &[])?;
         let choice = self.chosen(Collective::Barrier, 0, None)?;
@@ -52,6 +54,7 @@ impl Comm {
                 parts: None,
                 count: 0,
                 element: 1,
+                by: Launcher::call(),
             },
         )
     }
@@ -63,6 +66,7 @@ impl Comm {
     ///
     /// # Errors
     /// Where lengths or operator do not fit, and see [`LaunchError`].
+    #[track_caller]
     pub fn all_reduce<T: Typed>(
         &self,
         queue: &impl Queue,
@@ -81,6 +85,7 @@ impl Comm {
     ///
     /// # Errors
     /// As [`all_reduce`](Comm::all_reduce), and where there is no such root.
+    #[track_caller]
     pub fn reduce<T: Typed>(
         &self,
         queue: &impl Queue,
@@ -101,6 +106,7 @@ impl Comm {
     ///
     /// # Errors
     /// As [`all_reduce`](Comm::all_reduce).
+    #[track_caller]
     pub fn reduce_scatter<T: Typed>(
         &self,
         queue: &impl Queue,
@@ -119,6 +125,7 @@ impl Comm {
     ///
     /// # Errors
     /// Where lengths do not fit or there is no such root, and see [`LaunchError`].
+    #[track_caller]
     pub fn broadcast<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -137,6 +144,7 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
+    #[track_caller]
     pub fn gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>, root: usize) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
         self.movement(queue, Collective::Gather, dst, src, root)
@@ -149,6 +157,7 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
+    #[track_caller]
     pub fn scatter<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -168,6 +177,7 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
+    #[track_caller]
     pub fn all_gather<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), self.size())?;
         self.movement(queue, Collective::AllGather, dst, src, 0)
@@ -180,12 +190,14 @@ impl Comm {
     ///
     /// # Errors
     /// As [`broadcast`](Comm::broadcast).
+    #[track_caller]
     pub fn all_to_all<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, src: Sym<T>) -> Result<(), LaunchError> {
         lengths(dst.len(), src.len(), 1)?;
         lengths(dst.len(), dst.len() / self.size(), self.size())?;
         self.movement(queue, Collective::AllToAll, dst, src, 0)
     }
 
+    #[track_caller]
     fn reduction<T: Typed>(
         &self,
         queue: &impl Queue,
@@ -205,6 +217,7 @@ impl Comm {
         self.call(queue, collective, dst, src, Some((op, reduction)), root)
     }
 
+    #[track_caller]
     fn movement<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -216,6 +229,7 @@ impl Comm {
         self.call(queue, collective, dst, src, None, root)
     }
 
+    #[track_caller]
     fn call<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -246,6 +260,7 @@ impl Comm {
                 parts: None,
                 count: dst.len().min(src.len()),
                 element: size_of::<T>(),
+                by: Launcher::call(),
             },
         )
     }

@@ -9,7 +9,6 @@
 use std::fmt;
 
 use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
-use congruent_device::abi::FaultRecord;
 
 /// What has to be the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,15 +94,14 @@ impl Description {
 }
 
 impl CallMismatch {
-    /// What a kernel recorded.
-    pub(crate) fn from_record(record: &FaultRecord) -> Self {
-        let (mine, theirs) = (record.expected, record.seen);
-        let in_word = FIELDS.iter().copied().filter(|field| field.1 == record.part as usize);
+    /// What a kernel recorded: which call it is, its word that says what this PE called, and the word of both that differs.
+    pub(crate) fn new(call: u64, called: u64, word: u32, mine: u64, theirs: u64) -> Self {
+        let in_word = FIELDS.iter().copied().filter(|field| field.1 == word as usize);
         let differs = in_word.clone().find(|&field| value(field, mine) != value(field, theirs));
         let field = differs.unwrap_or(COLLECTIVE);
         Self {
-            call: record.offset,
-            called: name_of(Collective::ALL, value(COLLECTIVE, record.waited_ns)),
+            call,
+            called: name_of(Collective::ALL, value(COLLECTIVE, called)),
             field: field.0,
             mine: shown(field, mine),
             theirs: shown(field, theirs),
@@ -183,18 +181,7 @@ mod tests {
     fn mismatch(theirs: Description) -> CallMismatch {
         let (mine, theirs) = (MINE.words(), theirs.words());
         let part = (0..4).find(|&i| mine[i] != theirs[i]).unwrap();
-        CallMismatch::from_record(&FaultRecord {
-            kind: 5,
-            pe: 0,
-            block: 0,
-            thread: 0,
-            peer: 2,
-            part: part as u32,
-            offset: mine[0],
-            expected: mine[part],
-            seen: theirs[part],
-            waited_ns: mine[1],
-        })
+        CallMismatch::new(mine[0], mine[1], part as u32, mine[part], theirs[part])
     }
 
     #[test]

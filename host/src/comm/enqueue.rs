@@ -8,6 +8,7 @@ use congruent_kernels as kernels;
 use super::checked::Description;
 use super::{Comm, Group, TRANSFERS, kernels as table};
 use crate::launch::Target;
+use crate::launches::Launcher;
 use crate::{Grid, LaunchError, Stream};
 
 /// Where a [`Comm`]'s calls go: to a [`Stream`], or into a [`Group`].
@@ -24,6 +25,7 @@ pub(super) trait Take {
     /// A collective.
     fn take(&self, comm: &Comm, call: Call) -> Result<(), LaunchError>;
     /// A send or a receive.
+    #[track_caller]
     fn transfer(&self, comm: &Comm, way: Way, transfer: Transfer) -> Result<(), LaunchError>;
 }
 
@@ -52,6 +54,7 @@ pub(super) struct Call {
     /// Elements of a member's part, and bytes of an element: for checked mode.
     pub(super) count: usize,
     pub(super) element: usize,
+    pub(super) by: Launcher,
 }
 
 impl Take for Stream {
@@ -63,6 +66,7 @@ impl Take for Stream {
         comm.enqueue(self, &call)
     }
 
+    #[track_caller]
     fn transfer(&self, comm: &Comm, way: Way, transfer: Transfer) -> Result<(), LaunchError> {
         comm.group(self, |group| group.transfer(comm, way, transfer))
     }
@@ -84,7 +88,7 @@ impl Comm {
 
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
-        let (team, target) = (self.team, self.target(stream, call.blocks));
+        let (team, target) = (self.team, self.target(stream, call.blocks, call.by));
         let mut view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
         let Call { collective, algorithm, protocol, count, element, .. } = *call;
@@ -101,7 +105,7 @@ impl Comm {
             let members = self.size();
             let description =
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
-            let one = self.target(stream, 1);
+            let one = self.target(stream, 1, call.by);
             let words = description.words();
             let simple = self.view(stream, Protocol::Simple)?.heeding();
             one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, simple))?;
@@ -131,6 +135,7 @@ impl Comm {
         stream: &Stream,
         sends: &[[u64; 3]],
         receives: &[[u64; 3]],
+        by: Launcher,
     ) -> Result<(), LaunchError> {
         stream
             .not_captured("a send or receive", "its list on the heap is used again; give all_to_all_v, or a kernel")?;
@@ -147,12 +152,12 @@ impl Comm {
             Sym::from_raw(whole.offset(), 3 * whole.len() as u64),
             [sends, receives].concat().concat(),
         )?;
-        let target = self.target(stream, self.most);
+        let target = self.target(stream, self.most, by);
         target.launch(kernels::send_recv_direct, (self.team, memory, Listed { sends: to, receives: from }, view, 1))
     }
 
-    fn target<'t>(&'t self, stream: &'t Stream, blocks: u32) -> Target<'t> {
-        Target { shared: &self.shared, stream, grid: Grid { blocks, ..self.grid() } }
+    fn target<'t>(&'t self, stream: &'t Stream, blocks: u32, by: Launcher) -> Target<'t> {
+        Target { shared: &self.shared, stream, grid: Grid { blocks, ..self.grid() }, by }
     }
 }
 

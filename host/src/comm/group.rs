@@ -1,11 +1,11 @@
 //! Calls that are enqueued together.
 
-use std::cell::RefCell;
-
 use congruent_collectives::{Protocol, Transfer};
+use std::cell::RefCell;
 
 use super::enqueue::{Call, Take, Way};
 use super::{Comm, TRANSFERS};
+use crate::launches::Launcher;
 use crate::{LaunchError, Stream};
 
 /// Calls of one communicator that are enqueued together: collectives in their order, then all sends and receives as one launch,
@@ -32,6 +32,7 @@ impl Comm {
     /// # Errors
     /// What `build` gives; more sends and receives than a group holds; parts that are received and overlap others; sends to
     /// this PE itself that are not received in the same group, with the same count; and see [`LaunchError`].
+    #[track_caller]
     pub fn group(
         &self,
         stream: &Stream,
@@ -53,7 +54,10 @@ impl Comm {
         }
         let of =
             |way: Way| transfers.iter().filter(move |one| one.0 == way).map(|one| one.1.words()).collect::<Vec<_>>();
-        if transfers.is_empty() { Ok(()) } else { self.exchange(stream, &of(Way::Send), &of(Way::Receive)) }
+        if transfers.is_empty() {
+            return Ok(());
+        }
+        self.exchange(stream, &of(Way::Send), &of(Way::Receive), Launcher::call())
     }
 
     /// Sends to this PE itself are received in the same group.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use congruent_collectives::{Layout, Needs, Protocol, Shape, View};
+use congruent_collectives::{Layout, Needs, PlanWord, Protocol, Shape, View};
 use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,7 @@ impl CommOptions {
 }
 
 /// A layout with room for the layouts of other PEs, whose teams have other sizes, so that heaps stay alike.
+#[derive(Clone)]
 pub(super) struct Room {
     pub(super) layout: Layout,
     needs: Needs,
@@ -79,6 +80,10 @@ impl Shape for Room {
 
     fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
         self.layout.view(signals, scratch)
+    }
+
+    fn word(&self, signals: Sym<Signal>, scratch: Sym<u8>, offset: u64) -> Option<PlanWord> {
+        self.layout.word(signals, scratch, offset)
     }
 }
 
@@ -113,6 +118,7 @@ impl World {
     ///
     /// # Errors
     /// See [`CommError`].
+    #[track_caller]
     pub fn comm<G: Tag>(&mut self, team: TeamView<G>) -> Result<Comm, CommError> {
         self.comm_with(team, CommOptions::default())
     }
@@ -124,6 +130,7 @@ impl World {
     ///
     /// # Errors
     /// See [`CommError`].
+    #[track_caller]
     pub fn comm_with<G: Tag>(&mut self, team: TeamView<G>, options: CommOptions) -> Result<Comm, CommError> {
         self.make_comm(team.untagged(), None, options)
     }
@@ -136,11 +143,13 @@ impl World {
     ///
     /// # Errors
     /// See [`CommError`].
+    #[track_caller]
     pub fn comm_split(&mut self, colour: Option<u32>, key: u32) -> Result<Option<Comm>, CommError> {
         self.split_within(String::new(), colour, key, CommOptions::default())
     }
 
     /// Splits the members of each `parent` by colour.
+    #[track_caller]
     fn split_within(
         &mut self,
         parent: String,
@@ -161,6 +170,7 @@ impl World {
         Ok(number.map(|_| comm))
     }
 
+    #[track_caller]
     fn make_comm(
         &mut self,
         team: TeamView,
@@ -242,6 +252,7 @@ impl Comm {
     ///
     /// # Errors
     /// See [`CommError`].
+    #[track_caller]
     pub fn split(&self, world: &mut World, colour: Option<u32>, key: u32) -> Result<Option<Comm>, CommError> {
         if world.shared().id() != self.shared.id() {
             return Err(CommError::ForeignWorld);

@@ -8,6 +8,7 @@ use super::Comm;
 use super::calls::apart;
 use super::enqueue::{Call, Queue, Way};
 use crate::LaunchError;
+use crate::launches::Launcher;
 
 impl Comm {
     /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`. The parts are as MPI has them: a count and a
@@ -38,6 +39,7 @@ impl Comm {
     ///
     /// # Errors
     /// Where lists do not have one entry for each member or the buffers overlap, and see [`LaunchError`].
+    #[track_caller]
     pub fn all_to_all_v<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -61,6 +63,7 @@ impl Comm {
     /// # Errors
     /// As [`all_to_all_v`](Comm::all_to_all_v). Whether `src` is this member's part of `dst` only the kernel can see: where it
     /// overlaps `dst` otherwise, it panics.
+    #[track_caller]
     pub fn all_gather_v<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -79,6 +82,7 @@ impl Comm {
     ///
     /// # Errors
     /// Where there is no such member, and see [`LaunchError`].
+    #[track_caller]
     pub fn send<T: Pod>(&self, queue: &impl Queue, src: Sym<T>, peer: usize) -> Result<(), LaunchError> {
         self.transfer(queue, Way::Send, src, peer)
     }
@@ -87,10 +91,12 @@ impl Comm {
     ///
     /// # Errors
     /// As [`send`](Comm::send).
+    #[track_caller]
     pub fn recv<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, peer: usize) -> Result<(), LaunchError> {
         self.transfer(queue, Way::Receive, dst, peer)
     }
 
+    #[track_caller]
     fn transfer<T: Pod>(&self, queue: &impl Queue, way: Way, buffer: Sym<T>, peer: usize) -> Result<(), LaunchError> {
         if peer >= self.size() {
             return Err(LaunchError::Peer { peer, size: self.size() });
@@ -101,6 +107,7 @@ impl Comm {
         queue.transfer(self, way, Transfer { peer: peer as u64, offset: buffer.offset(), count: bytes })
     }
 
+    #[track_caller]
     fn with_parts<T: Pod>(
         &self,
         queue: &impl Queue,
@@ -129,6 +136,7 @@ impl Comm {
                 parts,
                 count: 0,
                 element,
+                by: Launcher::call(),
             },
         )
     }

@@ -48,24 +48,29 @@ impl CpuPe {
 
     /// Copies bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
-        // SAFETY: the range is on this PE's heap, which `memory` keeps mapped, and as long as `out`.
-        unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr(), self.at(offset, out.len()), out.len()) };
+        self.peek(self.pe, offset, out);
+    }
+
+    /// Copies bytes of any PE's heap, which the caller knows to be on it.
+    pub(crate) fn peek(&self, pe: u32, offset: u64, out: &mut [u8]) {
+        // SAFETY: the range is on the PE's heap, which `memory` keeps mapped, and as long as `out`.
+        unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr(), self.at(pe, offset, out.len()), out.len()) };
     }
 
     /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         // SAFETY: the range is on this PE's heap, which `memory` keeps mapped, and as long as `bytes`.
-        unsafe { cpu::copy_bytes_for_host(self.at(offset, bytes.len()), bytes.as_ptr(), bytes.len()) };
+        unsafe { cpu::copy_bytes_for_host(self.at(self.pe, offset, bytes.len()), bytes.as_ptr(), bytes.len()) };
     }
 
     /// Zeroes bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn zero(&self, offset: u64, bytes: usize) {
         // SAFETY: the range is on this PE's heap, which `memory` keeps mapped.
-        unsafe { cpu::zero_for_host(self.at(offset, bytes), bytes) }
+        unsafe { cpu::zero_for_host(self.at(self.pe, offset, bytes), bytes) }
     }
 
-    fn at(&self, offset: u64, bytes: usize) -> *mut u8 {
+    fn at(&self, pe: u32, offset: u64, bytes: usize) -> *mut u8 {
         debug_assert!(offset as usize + bytes <= self.memory.stride());
-        self.memory.base().wrapping_add(self.pe as usize * self.memory.stride() + offset as usize)
+        self.memory.base().wrapping_add(pe as usize * self.memory.stride() + offset as usize)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent_device::abi::{FaultKind, FaultRecord, NO_PE};
+use congruent_device::abi::{Cause, NO_PE};
 use cudarc::driver::sys::{CUevent_flags, CUstream, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 use cudarc::driver::{CudaEvent, result, sys};
 
@@ -22,8 +22,6 @@ pub(crate) struct Word {
     pub(crate) address: u64,
     /// The same, from the start of the heap.
     pub(crate) offset: u64,
-    /// Who waits.
-    pub(crate) pe: u32,
     /// Who is expected to set it, if that is known.
     pub(crate) peer: Option<u32>,
     pub(crate) value: u64,
@@ -122,21 +120,19 @@ impl Lane {
 }
 
 impl CudaPe {
-    /// The record of a wait of one of this PE's streams that has taken longer than `limit_ns`, if there is one.
-    pub(crate) fn overdue(&self, lane: &Lane, limit_ns: u64) -> Result<Option<FaultRecord>, CudaError> {
+    /// What there is to say of a wait of one of this PE's streams that has taken longer than `limit_ns`, if there is one.
+    pub(crate) fn overdue(&self, lane: &Lane, limit_ns: u64) -> Result<Option<Cause>, CudaError> {
         let Some((word, waited)) = lane.overdue(Duration::from_nanos(limit_ns))? else { return Ok(None) };
-        let Word { address, offset, pe, peer, value } = word;
+        let Word { address, offset, peer, value } = word;
         let seen = self.look_at(lane, address)?.unwrap_or_else(|| {
-            tracing::warn!(pe, "the device does not copy any more: what the word at {offset:#x} is, is not known");
+            tracing::warn!(
+                pe = self.pe,
+                "the device does not copy any more: what the word at {offset:#x} is, is not known"
+            );
             0
         });
-        Ok(Some(FaultRecord {
-            kind: FaultKind::Timeout as u32,
-            pe,
-            block: 0,
-            thread: 0,
+        Ok(Some(Cause::Timeout {
             peer: peer.unwrap_or(NO_PE),
-            part: 0,
             offset,
             expected: value,
             seen,

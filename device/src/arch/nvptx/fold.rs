@@ -83,12 +83,12 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
         }
     }
     if share.rank == 0 {
-        let (control, pe) = patience.waiter.parts();
+        let (control, launch) = patience.waiter.parts();
         // SAFETY: the head is before the slots.
         unsafe {
             put_shared::<0>(shared, control);
             put_shared::<8>(shared, patience.budget_ns);
-            put_shared::<16>(shared, u64::from(pe));
+            put_shared::<16>(shared, u64::from(launch));
         }
     }
     lane.block_sync();

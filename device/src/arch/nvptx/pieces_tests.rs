@@ -6,7 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use congruent_heap::Pod;
-use congruent_heap::abi::{Abort, Control, FaultKind, FaultRecord};
+use congruent_heap::abi::{Abort, Cause, Control, FaultState};
 
 use super::super::STORES;
 use super::super::granules::Chosen;
@@ -317,7 +317,7 @@ impl cpu::Machine for Late {
 
 /// Folds from `kind` whose packets or lines `missing` are those of an earlier message; those that are `due` arrive while it is
 /// waited for them. Gives what arrived where it belongs, or nothing and the fault record.
-fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, FaultRecord> {
+fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Cause> {
     let bytes = 72;
     let grain = if let Kind::Lines(line) = kind { line } else { 8 };
     let mut source = Memory::with(kind, &data(0, bytes));
@@ -356,8 +356,9 @@ fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Fa
     if folded {
         return Ok(result.check(bytes, "late"));
     }
-    assert_eq!((control.abort, control.fault_state), (Abort::Fault as u32, 2));
-    Err(control.fault)
+    assert_eq!((control.abort, control.fault_state), (Abort::Fault as u32, FaultState::Told as u32));
+    assert_eq!(control.fault.launch, 1);
+    Err(control.fault.cause().unwrap())
 }
 
 #[test]
@@ -376,9 +377,9 @@ fn what_arrives_late_is_awaited() {
 fn what_never_arrives_leaves_a_record() {
     for (kind, missing) in [(Kind::Packets, 16), (Kind::Lines(32), 1)] {
         let fault = fold_late(kind, &[missing], &[]).unwrap_err();
-        assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout as u32, 1, 3), "{kind:?}");
-        assert_eq!((fault.offset, fault.expected), (4096, FLAG.into()), "{kind:?}");
-        assert_eq!(fault.seen, u32::from_ne_bytes([UNTOUCHED; 4]).into(), "{kind:?}: the flag, without data");
-        assert!(fault.waited_ns >= 1000, "{kind:?}: {}", fault.waited_ns);
+        let Cause::Timeout { offset, peer, expected, seen, waited_ns } = fault else { panic!("{kind:?}: {fault:?}") };
+        assert_eq!((offset, peer, expected), (4096, 3, FLAG.into()), "{kind:?}");
+        assert_eq!(seen, u32::from_ne_bytes([UNTOUCHED; 4]).into(), "{kind:?}: the flag, without data");
+        assert!(waited_ns >= 1000, "{kind:?}: {waited_ns}");
     }
 }

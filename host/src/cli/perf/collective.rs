@@ -17,6 +17,7 @@ use super::wire;
 use crate::cli::failure::Failure;
 use crate::comm::kernels::{launch_move, launch_reduction};
 use crate::launch::Target;
+use crate::launches::Launcher;
 use crate::{Comm, CommOptions, Grid, Stream, SymVec, World};
 
 /// What to run.
@@ -229,7 +230,7 @@ impl<T: Typed + Sample> Case for Timed<T> {
         let Ranges { dst, src } = self.seat.ranges(count, row.in_place);
         let to = if row.in_place { &self.src } else { &self.dst };
         let (dst, src) = (to.slice(dst)?.cast(), self.src.slice(src)?.cast());
-        let target = Target { shared: world.shared(), stream, grid: self.grid };
+        let target = Target { shared: world.shared(), stream, grid: self.grid, by: Launcher::call() };
         let (team, view, root) = (world.team(), self.plan.view().over(protocol), self.seat.root as u32);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
         match (self.seat.collective, reduction) {

@@ -1,0 +1,185 @@
+//! What a word of a plan's memory is for, so that a fault can say what was awaited there.
+
+use core::fmt;
+
+use crate::call::{BUSY, SHOTS};
+use crate::plan::{CHANNELS, COUNTERS, HEAD, LINE, LINK, Layout, POST, View};
+use crate::{Operation, Protocol};
+
+/// A word of a plan's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanWord {
+    role: Role,
+    /// The member that writes it.
+    member: usize,
+    protocol: Protocol,
+    slot: usize,
+    /// Heap offset of the first word of each channel of the slot.
+    heads: [u64; CHANNELS],
+    /// Where the channel's owner keeps the count that the word is compared with, if there is one, and how far ahead of what
+    /// is awaited that count is.
+    counter: Option<(u64, u64)>,
+}
+
+/// What is awaited at a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// That a piece is in the queue.
+    Data,
+    /// That a place of the queue is free.
+    Credit,
+    /// That what was agreed on is done.
+    Knock,
+    /// That the member has come to a meeting.
+    Meeting,
+    /// That the member has said where it receives, or that it has sent.
+    Ready,
+    Sent,
+    /// A piece itself, with its flags.
+    Piece,
+    /// A part of an exchange of all with all, with its flags.
+    Inbox,
+    /// Words that the member tells.
+    Post,
+    /// What only the owner writes.
+    Own,
+}
+
+impl PlanWord {
+    /// The word at a heap offset, if it is one of this plan's.
+    pub(crate) fn at(view: &View, offset: u64) -> Option<Self> {
+        let members = view.members();
+        let inside = |start: u64, bytes: usize| offset.checked_sub(start).filter(|&at| at < bytes as u64);
+        if let Some(at) = inside(view.signals.offset(), view.signals.bytes()) {
+            let index = at as usize / 8;
+            let (channel, member) = (index / LINK / members, index / LINK % members);
+            let counter = view.counters(channel, member).offset();
+            let (role, counter) = match index % LINK / LINE {
+                0 => (Role::Data, Some((counter + 8, 0))),
+                1 => (Role::Credit, Some((counter, Layout::DEPTH))),
+                2 => (Role::Knock, Some((counter + 24, 0))),
+                3 => (Role::Meeting, None),
+                4 => (Role::Ready, None),
+                _ => (Role::Sent, None),
+            };
+            return Self::of(view, channel, member, role, counter);
+        }
+        let at = inside(view.scratch.offset(), view.scratch.bytes())? as usize;
+        let (channel, at) = (at / view.channel_bytes(), at % view.channel_bytes());
+        let posts = HEAD + view.counters_bytes();
+        let inboxes = view.queues() + members * Layout::DEPTH as usize * view.piece();
+        let (role, member) = if at < posts {
+            (Role::Own, at.saturating_sub(HEAD) / (COUNTERS * 8))
+        } else if at < view.queues() {
+            (Role::Post, (at - posts) / (POST * 8))
+        } else if at < inboxes {
+            (Role::Piece, (at - view.queues()) / (Layout::DEPTH as usize * view.piece()))
+        } else {
+            (Role::Inbox, (at - inboxes) / view.inbox_half() % members)
+        };
+        // Flags count as the counter does, from 1 on.
+        let counter = (role == Role::Piece).then(|| (view.counters(channel, member).offset() + 8, 0));
+        Self::of(view, channel, member, role, counter)
+    }
+
+    fn of(view: &View, channel: usize, member: usize, role: Role, counter: Option<(u64, u64)>) -> Option<Self> {
+        let slot = channel / CHANNELS;
+        let mut heads = [0; CHANNELS];
+        for (head, channel) in heads.iter_mut().zip(slot * CHANNELS..) {
+            *head = view.head(channel).elem(SHOTS).offset();
+        }
+        let protocol = *Protocol::ALL.get(channel % CHANNELS)?;
+        (slot < view.blocks() as usize).then_some(Self { role, member, protocol, slot, heads, counter })
+    }
+
+    /// Rank of the member that writes it.
+    pub const fn member(&self) -> usize {
+        self.member
+    }
+
+    /// How data travels in its channel.
+    pub const fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Heap offsets of words that say, on each member, what the blocks of this slot do: see [`Operation::under_way`].
+    pub const fn heads(&self) -> [u64; CHANNELS] {
+        self.heads
+    }
+
+    /// Which piece of its call a wait for `expected` awaits, counted from 1. `read` gives a word of this PE's heap.
+    pub fn piece(&self, expected: u64, read: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
+        let (counter, ahead) = self.counter?;
+        let piece = expected.wrapping_add(ahead).wrapping_sub(read(counter)?);
+        // What has wrapped around says nothing.
+        (1..1 << 40).contains(&piece).then_some(piece)
+    }
+}
+
+impl Operation {
+    /// What a block does that has left this word at the head of a channel, if it does anything.
+    pub fn under_way(head: u64) -> Option<Self> {
+        let number = usize::try_from(head.checked_sub(BUSY)?).ok()?;
+        Self::ALL.get(number).copied()
+    }
+}
+
+impl fmt::Display for PlanWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, protocol, slot, .. } = self;
+        let what = match self.role {
+            Role::Data => "the arrival of a piece of",
+            Role::Credit => "the credit of the queue to",
+            Role::Knock => "the knock of",
+            Role::Meeting => "the meeting with",
+            Role::Ready => "the readiness of",
+            Role::Sent => "what is sent by",
+            Role::Piece => "a piece of",
+            Role::Inbox => "the inbox part of",
+            Role::Post => "the words of",
+            Role::Own => "the counters for",
+        };
+        write!(f, "{what} rank {member} ({protocol}, slot {slot})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use congruent_device::{Sym, TeamView, World};
+
+    use super::*;
+    use crate::Shape;
+
+    #[test]
+    fn every_word_is_known_by_its_place() {
+        let team = TeamView::<World>::strided(0, 1, 5, 1, Sym::from_raw(64, 1));
+        let layout = Layout::new(team, 3);
+        let needs = layout.needs();
+        let (signals, scratch) =
+            (Sym::from_raw(4096, needs.signals as u64), Sym::from_raw(1 << 20, needs.scratch as u64));
+        let view = layout.view(signals, scratch);
+        let at = |offset| layout.word(signals, scratch, offset).unwrap().to_string();
+        let channel = CHANNELS * 2 + Protocol::Ll as usize;
+        assert_eq!(at(view.signal(channel, 3, 1).offset()), "the credit of the queue to rank 3 (ll, slot 2)");
+        assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a piece of rank 4 (simple, slot 0)");
+        assert_eq!(at(view.signal(channel, 0, 3).offset()), "the meeting with rank 0 (ll, slot 2)");
+        assert_eq!(at(view.queue(channel, 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
+        assert_eq!(at(view.inbox(channel, 4, 1).offset()), "the inbox part of rank 4 (ll, slot 2)");
+        assert_eq!(at(view.post(1, 2).offset()), "the words of rank 2 (ll, slot 0)");
+        assert_eq!(layout.word(signals, scratch, 8), None);
+        let word = layout.word(signals, scratch, view.signal(channel, 3, 0).offset()).unwrap();
+        assert_eq!(word.heads()[Protocol::Ll as usize], view.head(channel).offset());
+        let received = view.counters(channel, 3).offset() + 8;
+        assert_eq!(word.piece(9, |offset| (offset == received).then_some(7)), Some(2));
+    }
+
+    #[test]
+    fn what_is_under_way_is_told_by_its_number() {
+        for &operation in Operation::ALL {
+            assert_eq!(Operation::under_way(BUSY + operation as u64), Some(operation));
+        }
+        assert_eq!([0, 7, BUSY - 1, BUSY + 99].map(Operation::under_way), [None; 4]);
+    }
+}

@@ -1,0 +1,106 @@
+//! How a kernel ends before its time: with a record of what went wrong, where its program waited or did what was wrong.
+//!
+//! A record has two parts. Whoever finds something wrong says what it is, wherever that is. All threads of its group then leave the
+//! kernel, and there the one that found it adds the line of the program, which is a constant of that place: on the way no
+//! register holds it.
+
+use core::panic::Location;
+use core::ptr::with_exposed_provenance_mut;
+
+use congruent_heap::abi::{Abort, Cause, Control, FaultState, Site};
+
+use crate::poll::Waiter;
+use crate::{Ctx, Group, arch};
+
+impl Ctx<'_> {
+    /// Ends the kernel of the whole group if any thread failed.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn join(&self, group: &impl Group, failed: bool) {
+        if group.any(failed) {
+            self.end();
+        }
+    }
+
+    /// Ends the kernel of this thread, as a wait does where [`aborted`](Ctx::aborted) holds. The threads of a group end together.
+    #[inline(always)]
+    #[track_caller]
+    pub fn end(&self) -> ! {
+        let site = Location::caller();
+        let (file, columns) = (site.file().as_bytes(), u64::from(site.column()) << 32);
+        leave_from(self.waiter(), file.as_ptr(), file.len(), columns | u64::from(site.line()))
+    }
+
+    /// Who waits here.
+    #[inline(always)]
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        // SAFETY: the control block is mapped (`Ctx::new`).
+        unsafe { Waiter::new(self.lane, self.abi.control, self.abi.launch) }
+    }
+}
+
+impl Waiter<'_> {
+    /// Leaves a record, if it is the first one of this PE, and ends every wait of it. The thread goes on to
+    /// [`end`](Ctx::end), which completes the record.
+    #[cold]
+    #[inline(always)]
+    pub(crate) fn leave(self, cause: Cause) {
+        let ((kind, words), (control, launch)) = (cause.encode(), self.parts());
+        let control: *mut Control = with_exposed_provenance_mut(control as usize);
+        // SAFETY: the control block is mapped, as `new` was promised; the claim makes this thread the record's only writer, and others
+        // read it only after they have seen that it is told.
+        unsafe {
+            if arch::claim(&raw mut (*control).fault_state, FaultState::Empty as u32, FaultState::Claimed as u32) {
+                let record = &raw mut (*control).fault;
+                (&raw mut (*record).kind).write(kind as u32);
+                (&raw mut (*record).launch).write(launch);
+                (&raw mut (*record).block).write(self.lane.block());
+                (&raw mut (*record).thread).write(self.lane.thread());
+                (&raw mut (*record).words).write(words);
+                arch::fence();
+                arch::store(&raw mut (*control).fault_state, FaultState::Told as u32);
+                arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
+            }
+        }
+    }
+
+    /// Whether the record is this thread's, and has no site yet.
+    #[inline(always)]
+    fn has_told(self, control: *const Control) -> bool {
+        // SAFETY: the context vouches for the control block. The record does not change while it is told, but for its site.
+        unsafe {
+            let told = arch::load(&raw const (*control).fault_state) == FaultState::Told as u32;
+            arch::fence();
+            let record = &raw const (*control).fault;
+            told && arch::load(&raw const (*record).launch) == self.parts().1
+                && arch::load(&raw const (*record).block) == self.lane.block()
+                && arch::load(&raw const (*record).thread) == self.lane.thread()
+        }
+    }
+}
+
+/// Adds the site to this thread's record, if it has one, and leaves the kernel. One function for all places that kernels end at,
+/// with few scalar arguments: they are many.
+#[cold]
+#[inline(never)]
+fn leave_from(waiter: Waiter<'_>, file: *const u8, bytes: usize, column_and_line: u64) -> ! {
+    let control: *mut Control = with_exposed_provenance_mut(waiter.parts().0 as usize);
+    if waiter.has_told(control) {
+        let kept = bytes.min(Site::FILE);
+        // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The file's path has so many
+        // bytes, as many as are kept, from where they begin.
+        unsafe {
+            let site = &raw mut (*control).fault.site;
+            let (from, to) = (file.add(bytes - kept), (&raw mut (*site).file).cast::<u8>());
+            for i in 0..kept {
+                arch::store(to.add(i), arch::load(from.add(i)));
+            }
+            arch::store(&raw mut (*site).bytes, kept as u64);
+            arch::store(&raw mut (*site).line, column_and_line as u32);
+            arch::store(&raw mut (*site).column, (column_and_line >> 32) as u32);
+            arch::fence();
+            arch::store(&raw mut (*control).fault_state, FaultState::Complete as u32);
+        }
+    }
+    waiter.lane.exit()
+}
