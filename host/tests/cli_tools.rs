@@ -4,6 +4,7 @@
 
 mod cli_support;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -92,9 +93,11 @@ fn doctor_says_no_where_a_world_cannot_be_built() {
 
 #[test]
 fn lint_passes_good_ptx() {
-    let shown = ended(&mut congruent(&["lint", &repository("verify/tests/fixtures/put_signal.sm_90.ptx")]));
+    let good = repository("verify/tests/fixtures/put_signal.sm_90.ptx");
+    let shown = ended(&mut congruent(&["lint", &good]));
     assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
-    assert_eq!(shown.out, "files: 1, findings: 0, not readable as PTX: 0\n");
+    let expected = format!("{good}: 77 lines, 0 findings\nfiles: 1, findings: 0, not readable as PTX: 0\n");
+    assert_eq!(shown.out, expected);
 }
 
 #[test]
@@ -116,6 +119,31 @@ fn lint_shows_what_is_bad_and_goes_on() {
     );
     let alone = ended(congruent(&["lint", &bad]).arg("--json"));
     assert_eq!(alone.code, Some(1));
+}
+
+#[test]
+fn lint_tells_of_each_file_when_it_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("slow.ptx");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let good = repository("verify/tests/fixtures/put_signal.sm_90.ptx");
+    let mut lint = congruent(&["lint", &good]).arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(lint.stdout.take().unwrap());
+    // Nothing has been written into the second file when the first one's line comes.
+    let (sender, first) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut lines = [String::new(), String::new(), String::new()];
+        for line in &mut lines {
+            out.read_line(line).unwrap();
+            sender.send(line.clone()).unwrap();
+        }
+    });
+    let early = first.recv_timeout(std::time::Duration::from_secs(60));
+    std::fs::write(&pipe, ".version 8.4\n").unwrap();
+    assert_eq!(lint.wait().unwrap().code(), Some(0));
+    reader.join().unwrap();
+    assert_eq!(early.unwrap(), format!("{good}: 77 lines, 0 findings\n"));
+    assert!(first.recv().unwrap().ends_with("slow.ptx: 1 lines, 0 findings\n"));
 }
 
 #[test]

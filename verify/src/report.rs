@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::Path;
 use std::{fs, io};
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
 use crate::ptx::{ParseError, Span, parse};
 use crate::rules::{Finding, lint};
@@ -14,8 +14,21 @@ use crate::rules::{Finding, lint};
 pub struct Report {
     name: String,
     text: String,
+    /// Where each line begins.
+    lines: Vec<usize>,
     findings: Vec<Finding>,
 }
+
+/// Something to show in the text.
+#[derive(Clone, Copy)]
+struct Mark<'a> {
+    span: Span,
+    kind: AnnotationKind,
+    label: &'a str,
+}
+
+/// How many lines two marks may lie apart that are shown in one excerpt.
+const FARTHEST_TOGETHER: usize = 200;
 
 /// Why a file could not be linted.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +66,11 @@ impl Report {
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Result<Self, LintError> {
         let (name, text) = (name.into(), text.into());
         match parse(&text) {
-            Ok(module) => Ok(Self { findings: lint(&module), name, text }),
+            Ok(module) => {
+                let newlines = text.match_indices('\n').map(|(newline, _)| newline + 1);
+                let lines = core::iter::once(0).chain(newlines).collect();
+                Ok(Self { findings: lint(&module), lines, name, text })
+            }
             Err(error) => {
                 let title = Level::ERROR.primary_title(&*error.message);
                 let mark = AnnotationKind::Primary.span(error.span.start..error.span.end);
@@ -81,15 +98,43 @@ impl Report {
         rendered.collect::<Vec<_>>().join("\n\n")
     }
 
+    /// The line and column where a finding begins, both counted from 1, columns in characters.
+    pub fn place(&self, finding: &Finding) -> (usize, usize) {
+        let line = self.line(finding.span.start);
+        let before = self.text.get(self.lines[line]..finding.span.start).unwrap_or_default();
+        (line + 1, before.chars().count() + 1)
+    }
+
+    /// The line, counted from 0, that a byte of the text is on.
+    fn line(&self, at: usize) -> usize {
+        self.lines.partition_point(|&start| start <= at) - 1
+    }
+
+    /// The renderer looks at every line of a source, so it gets those from the first to the last mark; a mark far away has a
+    /// source of its own.
     fn groups<'a>(&'a self, finding: &'a Finding) -> Vec<Group<'a>> {
-        let range = |span: Span| span.start..span.end;
-        let mark = AnnotationKind::Primary.span(range(finding.span)).label(finding.rule.why);
-        let mut snippet = Snippet::source(&*self.text).path(&*self.name).annotation(mark);
-        if let Some((span, label)) = &finding.related {
-            snippet = snippet.annotation(AnnotationKind::Context.span(range(*span)).label(&**label));
-        }
+        let primary = Mark { span: finding.span, kind: AnnotationKind::Primary, label: finding.rule.why };
+        let context = |(span, label): &'a (Span, String)| Mark { span: *span, kind: AnnotationKind::Context, label };
+        let related = finding.related.as_ref().map(context);
+        let distance = |mark: &Mark<'_>| self.line(mark.span.start).abs_diff(self.line(finding.span.start));
+        let (near, far): (Vec<_>, Vec<_>) = related.into_iter().partition(|mark| distance(mark) <= FARTHEST_TOGETHER);
         let title = Level::ERROR.primary_title(&*finding.message).id(finding.rule.id);
-        vec![title.element(snippet).element(Level::HELP.message(finding.rule.help))]
+        let group = title.element(self.snippet(primary, &near));
+        let group = far.iter().fold(group, |group, &mark| group.element(self.snippet(mark, &[])));
+        vec![group.element(Level::HELP.message(finding.rule.help))]
+    }
+
+    /// The lines of some marks.
+    fn snippet<'a>(&'a self, first: Mark<'a>, others: &[Mark<'a>]) -> Snippet<'a, Annotation<'a>> {
+        let marks = || core::iter::once(&first).chain(others);
+        let from = marks().map(|mark| self.line(mark.span.start)).min().unwrap_or_default();
+        let to = marks().map(|mark| self.line(mark.span.end)).max().unwrap_or_default();
+        let start = self.lines[from];
+        let end = self.lines.get(to + 1).copied().unwrap_or(self.text.len());
+        let source = self.text.get(start..end).unwrap_or_default();
+        let annotations =
+            marks().map(|mark| mark.kind.span(mark.span.start - start..mark.span.end - start).label(mark.label));
+        Snippet::source(source).line_start(from + 1).path(&*self.name).annotations(annotations)
     }
 }
 

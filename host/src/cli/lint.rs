@@ -47,27 +47,53 @@ struct Place {
     help: &'static str,
 }
 
-/// Lints every file, also after one that cannot be.
+/// Lints every file, also after one that cannot be; for people, tells of each as soon as it is done.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let colour = !args.json && std::io::stdout().is_terminal();
-    let linted: Vec<Linted> = args.files.iter().map(|file| Linted::of(file, colour)).collect();
+    let mut linted: Vec<Linted> = Vec::new();
+    for (index, file) in args.files.iter().enumerate() {
+        let progress = Progress::show(format_args!("{} of {}: {}", index + 1, args.files.len(), file.display()));
+        let one = Linted::of(file, colour);
+        drop(progress);
+        if !args.json {
+            print(&one.shown)?;
+        }
+        linted.push(one);
+    }
     if args.json {
         print_json(&linted)?;
     } else {
-        let shown: String = linted.iter().map(|linted| &*linted.shown).collect();
         let found: usize = linted.iter().map(|linted| linted.findings.len()).sum();
         let failed = linted.iter().filter(|linted| linted.error.is_some()).count();
-        print(&format!("{shown}files: {}, findings: {found}, not readable as PTX: {failed}\n", linted.len()))?;
+        print(&format!("files: {}, findings: {found}, not readable as PTX: {failed}\n", linted.len()))?;
     }
     let clean = linted.iter().all(|linted| linted.error.is_none() && linted.findings.is_empty());
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is being done, on a terminal only and only while it is done.
+struct Progress(());
+
+impl Progress {
+    fn show(what: core::fmt::Arguments<'_>) -> Option<Self> {
+        std::io::stderr().is_terminal().then(|| {
+            eprint!("{what} ...");
+            Self(())
+        })
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        eprint!("\r\x1b[K");
+    }
 }
 
 impl Linted {
     fn of(path: &Path, colour: bool) -> Self {
         let file = path.display().to_string();
         let failed = |error: String, shown: &str| {
-            let shown = format!("{}\n\n", shown.trim_end());
+            let shown = format!("{}\n\n{file}: not checked\n", shown.trim_end());
             Self { file: file.clone(), error: Some(error), findings: Vec::new(), shown }
         };
         let text = match fs::read_to_string(path) {
@@ -80,10 +106,11 @@ impl Linted {
             Err(error) => return failed(error.to_string(), &format!("error: {error}")),
         };
         let findings = report.findings().iter().map(|finding| {
-            let (line, column) = finding.span.line_column(&text);
+            let (line, column) = report.place(finding);
             Place { rule: finding.rule.id, message: finding.message.clone(), line, column, help: finding.rule.help }
         });
-        let shown = if report.is_clean() { String::new() } else { format!("{}\n\n", report.render(colour)) };
+        let excerpts = if report.is_clean() { String::new() } else { format!("{}\n\n", report.render(colour)) };
+        let shown = format!("{excerpts}{file}: {} lines, {} findings\n", text.lines().count(), report.findings().len());
         Self { findings: findings.collect(), file, error: None, shown }
     }
 }

@@ -1,7 +1,7 @@
 //! Where an address comes from: its state space, and the register or variable it is an offset from.
 
 use super::definitions::Definitions;
-use crate::ptx::{Module, Operand, RegisterId, Space};
+use crate::ptx::{Operand, RegisterId, Space};
 
 /// What is known about an address.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub(crate) enum Root {
 const LONGEST_CHAIN: usize = 64;
 
 /// Traces `base + offset` back through copies, conversions and constant additions.
-pub(crate) fn origin(module: &Module, definitions: &Definitions<'_>, base: &Operand, offset: i64) -> Origin {
+pub(crate) fn origin(definitions: &Definitions<'_>, base: &Operand, offset: i64) -> Origin {
     let mut origin = Origin { root: Root::Absolute, offset, space: None };
     let mut operand = base;
     for _ in 0..LONGEST_CHAIN {
@@ -38,7 +38,7 @@ pub(crate) fn origin(module: &Module, definitions: &Definitions<'_>, base: &Oper
             Operand::Symbol(name, offset) => {
                 origin.root = Root::Symbol(name.clone());
                 origin.offset = origin.offset.wrapping_add(*offset);
-                origin.space = origin.space.or_else(|| variable_space(module, definitions, name));
+                origin.space = origin.space.or_else(|| definitions.space(name));
                 return origin;
             }
             _ => return origin,
@@ -66,7 +66,7 @@ pub(crate) fn origin(module: &Module, definitions: &Definitions<'_>, base: &Oper
             }
             // A dynamic index stays within the variable it starts from.
             ("add", [_, Operand::Register(left), Operand::Register(right)]) => {
-                let side = |register| origin_space(module, definitions, register);
+                let side = |register| origin_space(definitions, register);
                 origin.space = origin.space.or_else(|| side(*left)).or_else(|| side(*right));
                 return origin;
             }
@@ -77,10 +77,10 @@ pub(crate) fn origin(module: &Module, definitions: &Definitions<'_>, base: &Oper
 }
 
 /// The space of a register one step further, without following more than one sum.
-fn origin_space(module: &Module, definitions: &Definitions<'_>, register: RegisterId) -> Option<Space> {
+fn origin_space(definitions: &Definitions<'_>, register: RegisterId) -> Option<Space> {
     let definition = definitions.only(register)?;
     match (definition.opcode.as_str(), definition.operands.as_slice()) {
-        ("mov", [_, Operand::Symbol(name, _)]) => variable_space(module, definitions, name),
+        ("mov", [_, Operand::Symbol(name, _)]) => definitions.space(name),
         ("cvta", _) => named_space(&definition.modifiers),
         _ => None,
     }
@@ -96,9 +96,4 @@ pub(crate) fn named_space(modifiers: &[String]) -> Option<Space> {
         Some("global") => Some(Space::Global),
         _ => None,
     })
-}
-
-fn variable_space(module: &Module, definitions: &Definitions<'_>, name: &str) -> Option<Space> {
-    let mut variables = definitions.body_variables().iter().chain(&module.variables);
-    variables.find(|variable| variable.name == name).map(|variable| variable.space)
 }

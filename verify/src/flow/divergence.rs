@@ -4,9 +4,14 @@
 //! everyone, and a plain load from an address that all threads share gives all of them the same value. Loads that take part
 //! in synchronisation (`.relaxed`, `.acquire`, `.volatile`, atomics) may differ from thread to thread.
 
+use core::cmp::Reverse;
+use core::mem::replace;
+use std::collections::{BTreeSet, BinaryHeap};
+
 use super::address::named_space;
 use super::definitions::Definitions;
 use super::graph::Graph;
+use super::regions::{Inside, Regions};
 use crate::ptx::{Body, Function, Instruction, Operand, RegisterId, Space};
 
 /// What differs between the threads of a warp.
@@ -22,36 +27,53 @@ impl Divergence {
         // A value written on some way only, or in a loop that threads leave at different times, differs afterwards.
         let mut unequal_times = vec![false; graph.len()];
         let mut decided = vec![false; graph.len()];
-        loop {
-            let mut changed = false;
-            for (index, instruction) in body.instructions.iter().enumerate() {
-                let block = graph.block_of(index);
+        let mut regions = Regions::new(graph);
+        let readers = readers(body);
+        // Rounds in the order of the text: first the instructions of which something has changed that they depend on, then
+        // the branches. The order decides which of several branches is named as the cause.
+        let mut due: Vec<usize> = (0..body.instructions.len()).collect();
+        while !due.is_empty() {
+            let mut branches = BTreeSet::new();
+            let mut now: BinaryHeap<Reverse<usize>> = due.drain(..).map(Reverse).collect();
+            while let Some(Reverse(index)) = now.pop() {
+                let (instruction, block) = (&body.instructions[index], graph.block_of(index));
                 let differs = found.guard_varies(instruction) || found.result_varies(function, instruction);
                 for register in instruction.written() {
                     let is_merged = found.cause[block].is_some() && definitions.count(register) > 1;
-                    if (differs || is_merged || unequal_times[block]) && !found.varying[register.0] {
-                        found.varying[register.0] = true;
-                        changed = true;
+                    if !(differs || is_merged || unequal_times[block]) || replace(&mut found.varying[register.0], true)
+                    {
+                        continue;
+                    }
+                    for &reader in &readers[register.0] {
+                        if reader > index {
+                            now.push(Reverse(reader))
+                        } else {
+                            due.push(reader)
+                        }
+                        let block = graph.block_of(reader);
+                        if reader == graph.last(block) && !decided[block] {
+                            branches.insert(block);
+                        }
                     }
                 }
             }
-            for (block, decided) in decided.iter_mut().enumerate() {
-                let last = graph.instructions(block).end - 1;
-                if *decided || !found.decides_unevenly(&body.instructions[last]) {
+            for block in branches {
+                let last = graph.last(block);
+                if !found.decides_unevenly(&body.instructions[last]) {
                     continue;
                 }
-                *decided = true;
-                changed = true;
-                let region = graph.region(block);
-                for &inside in &region {
-                    found.cause[inside].get_or_insert(last);
-                    unequal_times[inside] |= graph.loops_within(inside, &region);
+                decided[block] = true;
+                for Inside { block, loops } in regions.add(block) {
+                    let is_new = found.cause[block].is_none();
+                    found.cause[block].get_or_insert(last);
+                    if is_new || (loops && !unequal_times[block]) {
+                        due.extend(graph.instructions(block));
+                    }
+                    unequal_times[block] |= loops;
                 }
             }
-            if !changed {
-                return found;
-            }
         }
+        found
     }
 
     /// The branch because of which only some threads come by this instruction; its own guard counts.
@@ -94,6 +116,18 @@ impl Divergence {
     }
 }
 
+/// For each register the instructions that depend on it.
+fn readers(body: &Body) -> Vec<Vec<usize>> {
+    let mut readers = vec![Vec::new(); body.registers.len()];
+    for (index, instruction) in body.instructions.iter().enumerate() {
+        let guard = instruction.guard.map(|guard| guard.register);
+        for register in instruction.read().into_iter().chain(guard) {
+            readers[register.0].push(index);
+        }
+    }
+    readers
+}
+
 fn load_varies(function: &Function, load: &Instruction) -> bool {
     let is_parameter = |name: &str| function.parameters.iter().any(|parameter| parameter.name == name);
     match named_space(&load.modifiers) {
@@ -114,7 +148,7 @@ fn is_varying_special(operand: &Operand) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
     use crate::ptx::parse;
@@ -128,7 +162,7 @@ mod tests {
         let function = &module.functions[0];
         let body = function.body.as_ref().expect("a body");
         let graph = Graph::new(body, &HashSet::new());
-        let divergence = Divergence::new(function, body, &graph, &Definitions::new(body));
+        let divergence = Divergence::new(function, body, &graph, &Definitions::new(&HashMap::new(), body));
         let barrier = body.instructions.iter().position(|instruction| instruction.opcode == "bar").expect("a barrier");
         divergence.cause(body, &graph, barrier).is_some()
     }

@@ -11,6 +11,7 @@ pub(crate) struct Graph {
     block_of: Vec<usize>,
     /// The immediate post-dominator of each block, where it has one.
     post_dominators: Vec<Option<usize>>,
+    distances: Vec<usize>,
 }
 
 struct Block {
@@ -23,7 +24,8 @@ struct Block {
 impl Graph {
     /// The graph of `body`; calls of functions in `never_return` end a path.
     pub(crate) fn new(body: &Body, never_return: &HashSet<&str>) -> Self {
-        let mut graph = Self { blocks: Vec::new(), block_of: Vec::new(), post_dominators: Vec::new() };
+        let mut graph =
+            Self { blocks: Vec::new(), block_of: Vec::new(), post_dominators: Vec::new(), distances: Vec::new() };
         graph.split(&body.instructions, never_return);
         graph.connect(&body.instructions, never_return);
         graph.find_doomed(&body.instructions, never_return);
@@ -51,6 +53,11 @@ impl Graph {
         self.blocks[block].instructions.clone()
     }
 
+    /// The last instruction of a block.
+    pub(super) fn last(&self, block: usize) -> usize {
+        self.blocks[block].instructions.end - 1
+    }
+
     /// The blocks that may follow a block; the exit is not among them.
     pub(crate) fn successors(&self, block: usize) -> impl Iterator<Item = usize> {
         self.blocks[block].successors.iter().copied().filter(|&successor| successor != self.exit())
@@ -61,44 +68,29 @@ impl Graph {
         self.blocks[block].successors.contains(&self.exit())
     }
 
-    /// The blocks on which the branch at the end of `block` decides: those between it and where its ways meet again.
-    pub(crate) fn region(&self, block: usize) -> Vec<usize> {
-        let ways: Vec<usize> = self.live_successors(block).collect();
-        if ways.len() < 2 {
-            return Vec::new();
-        }
-        let meeting = self.post_dominators[block];
-        let mut seen = vec![false; self.blocks.len() + 1];
-        let mut region = Vec::new();
-        let mut open = ways;
-        while let Some(next) = open.pop() {
-            if next == self.exit() || Some(next) == meeting || core::mem::replace(&mut seen[next], true) {
-                continue;
-            }
-            region.push(next);
-            open.extend(self.live_successors(next));
-        }
-        region
-    }
-
-    /// Whether `block` can be reached from itself without leaving `region`.
-    pub(crate) fn loops_within(&self, block: usize, region: &[usize]) -> bool {
-        let mut seen = vec![false; self.blocks.len()];
-        let mut open: Vec<usize> = self.successors(block).collect();
-        while let Some(next) = open.pop() {
-            if next == block {
-                return true;
-            }
-            if region.contains(&next) && !core::mem::replace(&mut seen[next], true) {
-                open.extend(self.successors(next));
-            }
-        }
-        false
-    }
-
-    fn live_successors(&self, block: usize) -> impl Iterator<Item = usize> {
+    /// The ways on from the end of `block` whose ends are not all traps; one of them may be [`Self::exit`].
+    pub(super) fn ways(&self, block: usize) -> impl Iterator<Item = usize> {
         let is_live = |next: &usize| self.blocks.get(*next).is_none_or(|block| !block.doomed);
         self.blocks[block].successors.iter().copied().filter(is_live)
+    }
+
+    /// Where all ways on from the end of `block` meet again: a block, or [`Self::exit`].
+    pub(super) fn meeting(&self, block: usize) -> usize {
+        self.post_dominators[block].unwrap_or(self.exit())
+    }
+
+    /// How many meeting places lie between `block` and the exit, which has 0.
+    pub(super) fn distance(&self, block: usize) -> usize {
+        self.distances[block]
+    }
+
+    /// The blocks before each block, as far as `ways` gives the ways on from one; the exit is the last.
+    pub(crate) fn reversed<I: Iterator<Item = usize>>(&self, ways: impl Fn(usize) -> I) -> Vec<Vec<usize>> {
+        let mut predecessors = vec![Vec::new(); self.blocks.len() + 1];
+        for block in 0..self.blocks.len() {
+            ways(block).for_each(|next| predecessors[next].push(block));
+        }
+        predecessors
     }
 
     fn split(&mut self, instructions: &[Instruction], never_return: &HashSet<&str>) {
@@ -139,20 +131,22 @@ impl Graph {
 
     /// The least solution: a loop without an end is not doomed.
     fn find_doomed(&mut self, instructions: &[Instruction], never_return: &HashSet<&str>) {
-        loop {
-            let mut changed = false;
-            for block in (0..self.blocks.len()).filter(|&block| !self.blocks[block].doomed).collect::<Vec<_>>() {
-                let last = &instructions[self.blocks[block].instructions.end - 1];
-                let fails = last.guard.is_none() && is_fatal(last, never_return);
-                let successors = &self.blocks[block].successors;
-                let all_doomed = !successors.is_empty() && self.live_successors(block).next().is_none();
-                if fails || all_doomed {
-                    self.blocks[block].doomed = true;
-                    changed = true;
-                }
+        let predecessors = self.reversed(|block| self.blocks[block].successors.iter().copied());
+        let mut ways: Vec<usize> = self.blocks.iter().map(|block| block.successors.len()).collect();
+        let fails = |block: &Block| {
+            let last = &instructions[block.instructions.end - 1];
+            last.guard.is_none() && is_fatal(last, never_return)
+        };
+        let mut open: Vec<usize> = (0..self.blocks.len()).filter(|&block| fails(&self.blocks[block])).collect();
+        while let Some(block) = open.pop() {
+            if core::mem::replace(&mut self.blocks[block].doomed, true) {
+                continue;
             }
-            if !changed {
-                return;
+            for &before in &predecessors[block] {
+                ways[before] -= 1;
+                if ways[before] == 0 {
+                    open.push(before);
+                }
             }
         }
     }
@@ -160,18 +154,20 @@ impl Graph {
     /// Cooper, Harvey and Kennedy's algorithm on the reversed graph.
     fn find_post_dominators(&mut self) {
         let exit = self.exit();
-        let mut predecessors = vec![Vec::new(); exit + 1];
-        for block in 0..exit {
-            for next in self.live_successors(block) {
-                predecessors[next].push(block);
-            }
+        let mut predecessors = self.reversed(|block| self.ways(block));
+        let mut order = Order::new(exit + 1);
+        order.seen[exit] = true;
+        for &block in &predecessors[exit] {
+            order.reach(&predecessors, block);
         }
         // A loop without an end never reaches the exit; its last block is taken to.
-        let mut order = reverse_order(&predecessors, exit);
-        while let Some(stuck) = (0..exit).rev().find(|block| !self.blocks[*block].doomed && !order.contains(block)) {
-            predecessors[exit].push(stuck);
-            order = reverse_order(&predecessors, exit);
+        for stuck in (0..exit).rev() {
+            if !self.blocks[stuck].doomed && !order.seen[stuck] {
+                predecessors[exit].push(stuck);
+                order.reach(&predecessors, stuck);
+            }
         }
+        let order = order.finish(exit);
         let mut rank = vec![usize::MAX; exit + 1];
         for (position, &block) in order.iter().enumerate() {
             rank[block] = position;
@@ -194,6 +190,10 @@ impl Graph {
                 }
             }
         }
+        self.distances = vec![0; exit + 1];
+        for &block in order.iter().skip(1) {
+            self.distances[block] = dominators[block].map_or(0, |meeting| self.distances[meeting] + 1);
+        }
         self.post_dominators = dominators;
     }
 }
@@ -210,25 +210,42 @@ fn meet(dominators: &[Option<usize>], rank: &[usize], mut left: usize, mut right
     left
 }
 
-/// The blocks that reach `exit`, each after at least one of those that follow it, `exit` first.
-fn reverse_order(predecessors: &[Vec<usize>], exit: usize) -> Vec<usize> {
-    let mut seen = vec![false; predecessors.len()];
-    let mut order = Vec::new();
-    let mut stack = vec![(exit, 0)];
-    seen[exit] = true;
-    while let Some((block, done)) = stack.pop() {
-        match predecessors[block].get(done) {
-            Some(&next) => {
-                stack.push((block, done + 1));
-                if !core::mem::replace(&mut seen[next], true) {
-                    stack.push((next, 0));
+/// The blocks that reach the exit, each after at least one of those that follow it, read backwards.
+struct Order {
+    seen: Vec<bool>,
+    backwards: Vec<usize>,
+}
+
+impl Order {
+    fn new(blocks: usize) -> Self {
+        Self { seen: vec![false; blocks], backwards: Vec::new() }
+    }
+
+    /// Adds `start` and what reaches it.
+    fn reach(&mut self, predecessors: &[Vec<usize>], start: usize) {
+        if core::mem::replace(&mut self.seen[start], true) {
+            return;
+        }
+        let mut stack = vec![(start, 0)];
+        while let Some((block, done)) = stack.pop() {
+            match predecessors[block].get(done) {
+                Some(&next) => {
+                    stack.push((block, done + 1));
+                    if !core::mem::replace(&mut self.seen[next], true) {
+                        stack.push((next, 0));
+                    }
                 }
+                None => self.backwards.push(block),
             }
-            None => order.push(block),
         }
     }
-    order.reverse();
-    order
+
+    /// The order, with `exit` first.
+    fn finish(mut self, exit: usize) -> Vec<usize> {
+        self.backwards.push(exit);
+        self.backwards.reverse();
+        self.backwards
+    }
 }
 
 fn targets(instruction: &Instruction) -> impl Iterator<Item = usize> {
@@ -258,50 +275,4 @@ fn is_fatal(instruction: &Instruction, never_return: &HashSet<&str>) -> bool {
         instruction.opcode == "call" && names.any(|name| never_return.contains(name))
     };
     instruction.opcode == "trap" || calls_fatal()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ptx::parse;
-
-    fn graph(text: &str) -> Graph {
-        let ptx = format!(".func stop() .noreturn;\n.entry k() {{ .reg .pred %p<9>;\n{text}\n}}");
-        let module = parse(&ptx).expect("PTX");
-        let body = module.functions[1].body.as_ref().expect("a body");
-        Graph::new(body, &HashSet::from(["stop"]))
-    }
-
-    #[test]
-    fn an_if_decides_on_its_arms_alone() {
-        let graph = graph("@%p1 bra A; trap; bra B; A: bar.sync 0; B: ret;");
-        assert_eq!(graph.len(), 5);
-        assert!(graph.region(0).is_empty(), "one way is doomed, so there is nothing to decide");
-        let graph = self::graph("@%p1 bra A; bar.sync 1; bra B; A: bar.sync 0; B: ret;");
-        let mut region = graph.region(0);
-        region.sort_unstable();
-        assert_eq!(region, [1, 2]);
-    }
-
-    #[test]
-    fn a_loops_end_decides_on_the_whole_loop() {
-        let graph = graph("A: bar.sync 0; @%p1 bra A; bar.sync 1; ret;");
-        assert_eq!(graph.region(0), [0]);
-        assert!(graph.loops_within(0, &[0]));
-    }
-
-    #[test]
-    fn an_early_return_decides_on_all_that_follows() {
-        assert_eq!(graph("@%p1 ret; bar.sync 0; ret;").region(0), [1]);
-    }
-
-    #[test]
-    fn calls_that_never_return_are_doomed() {
-        assert!(graph("@%p1 bra A; bar.sync 0; ret; A: call.uni stop, ();").region(0).is_empty());
-    }
-
-    #[test]
-    fn a_loop_without_an_end_still_has_regions() {
-        assert_eq!(graph("A: @%p1 bra B; bar.sync 0; B: bra A;").region(0), [1]);
-    }
 }

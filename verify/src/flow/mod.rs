@@ -4,8 +4,9 @@ mod address;
 mod definitions;
 mod divergence;
 mod graph;
+mod regions;
 
 pub(crate) use address::{Root, origin};
-pub(crate) use definitions::Definitions;
+pub(crate) use definitions::{Definitions, spaces};
 pub(crate) use divergence::Divergence;
 pub(crate) use graph::Graph;

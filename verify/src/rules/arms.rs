@@ -42,7 +42,7 @@ fn place(code: &Code<'_>, store: &Instruction) -> Option<(Root, i64)> {
         return None;
     }
     let (base, offset) = store.address()?;
-    let address = origin(code.module, &code.definitions, base, offset);
+    let address = origin(&code.definitions, base, offset);
     let varies = matches!(address.root, Root::Register(register) if code.divergence.varies(register));
     varies.then_some((address.root, address.offset))
 }

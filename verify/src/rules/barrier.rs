@@ -1,5 +1,7 @@
 //! Block barriers that only some threads of a warp reach.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{Code, Finding, Rule, callee};
 use crate::ptx::Instruction;
 
@@ -10,10 +12,10 @@ pub(super) const DIVERGENT_BARRIER: Rule = Rule {
            `-Zmir-enable-passes=-JumpThreading` and make barriers from intrinsics, not from inline assembly",
 };
 
-/// Checks the barriers of a function, and its calls of functions with barriers.
-pub(super) fn check(code: &Code<'_>, all: &[Code<'_>], findings: &mut Vec<Finding>) {
+/// Checks the barriers of a function, and its calls of functions with barriers, whose names are in `synchronising`.
+pub(super) fn check(code: &Code<'_>, synchronising: &HashSet<&str>, findings: &mut Vec<Finding>) {
     for (index, instruction) in code.body.instructions.iter().enumerate() {
-        let called = || callee(instruction).filter(|name| synchronises(all, name));
+        let called = || callee(instruction).filter(|name| synchronising.contains(name));
         let what = match called() {
             Some(name) => format!("`{name}`, which has an aligned barrier,"),
             None if is_aligned_barrier(instruction) => format!("`{}`", instruction.full_name()),
@@ -39,22 +41,27 @@ fn is_aligned_barrier(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the function `name`, or one that it calls, has an aligned barrier.
-fn synchronises(all: &[Code<'_>], name: &str) -> bool {
-    let mut seen = Vec::new();
-    let mut open = vec![name];
-    while let Some(name) = open.pop() {
-        if seen.contains(&name) {
-            continue;
+/// The functions that have an aligned barrier, or call one that has.
+pub(super) fn synchronising<'a>(codes: &[Code<'a>]) -> HashSet<&'a str> {
+    // Of several with one name the first counts.
+    let mut names = HashSet::new();
+    let first = codes.iter().filter(|code| names.insert(code.function.name.as_str()));
+    let mut callers: HashMap<&str, Vec<&'a str>> = HashMap::new();
+    let mut open = Vec::new();
+    for code in first {
+        let name = code.function.name.as_str();
+        if code.body.instructions.iter().any(is_aligned_barrier) {
+            open.push(name);
         }
-        seen.push(name);
-        let code = all.iter().find(|code| code.function.name == name);
-        for instruction in code.iter().flat_map(|code| &code.body.instructions) {
-            if is_aligned_barrier(instruction) {
-                return true;
-            }
-            open.extend(callee(instruction));
+        for called in code.body.instructions.iter().filter_map(callee) {
+            callers.entry(called).or_default().push(name);
         }
     }
-    false
+    let mut found = HashSet::new();
+    while let Some(name) = open.pop() {
+        if found.insert(name) {
+            open.extend(callers.get(name).into_iter().flatten());
+        }
+    }
+    found
 }

@@ -1,6 +1,6 @@
 //! Functions that nothing provides, and memory that kernels should not need.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{Code, Finding, Rule, callee};
 use crate::ptx::{Module, Space};
@@ -42,10 +42,11 @@ pub(super) fn check_unresolved(module: &Module, findings: &mut Vec<Finding>) {
 pub(super) fn check_stack(codes: &[Code<'_>], findings: &mut Vec<Finding>) {
     let mut open: Vec<&str> =
         codes.iter().filter(|code| code.function.is_entry).map(|code| code.function.name.as_str()).collect();
+    let returning = codes.iter().rev().filter(|code| !code.function.never_returns);
+    let by_name: HashMap<&str, &Code<'_>> = returning.map(|code| (code.function.name.as_str(), code)).collect();
     let mut reached = HashSet::new();
     while let Some(name) = open.pop() {
-        let code = codes.iter().find(|code| code.function.name == name && !code.function.never_returns);
-        if let Some(code) = code.filter(|_| reached.insert(name)) {
+        if let Some(code) = by_name.get(name).filter(|_| reached.insert(name)) {
             open.extend(code.body.instructions.iter().filter_map(callee));
             for variable in code.body.variables.iter().filter(|variable| variable.space == Space::Local) {
                 let message = format!("`{name}` keeps `{}` in memory", variable.name);

@@ -7,10 +7,10 @@ mod multimem;
 mod order;
 mod width;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use crate::flow::{Definitions, Divergence, Graph};
-use crate::ptx::{Body, Function, Instruction, Module, Span};
+use crate::flow::{Definitions, Divergence, Graph, spaces};
+use crate::ptx::{Body, Function, Instruction, Module, Space, Span};
 
 /// One thing the linter looks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,13 +60,15 @@ pub fn lint(module: &Module) -> Vec<Finding> {
         .filter(|function| function.never_returns)
         .map(|function| function.name.as_str())
         .collect();
+    let globals = spaces(&module.variables);
     let codes: Vec<Code<'_>> =
-        module.functions.iter().filter_map(|function| Code::new(module, function, &never_return)).collect();
+        module.functions.iter().filter_map(|function| Code::new(&globals, function, &never_return)).collect();
+    let synchronising = barrier::synchronising(&codes);
     for code in &codes {
         for instruction in &code.body.instructions {
             order::check(code, instruction, &mut findings);
         }
-        barrier::check(code, &codes, &mut findings);
+        barrier::check(code, &synchronising, &mut findings);
         arms::check(code, &mut findings);
         width::check(code, &mut findings);
         multimem::check(code, &mut findings);
@@ -79,7 +81,6 @@ pub fn lint(module: &Module) -> Vec<Finding> {
 
 /// A function with code, and what is known about its flow.
 struct Code<'a> {
-    module: &'a Module,
     function: &'a Function,
     body: &'a Body,
     graph: Graph,
@@ -88,12 +89,12 @@ struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    fn new(module: &'a Module, function: &'a Function, never_return: &HashSet<&str>) -> Option<Self> {
+    fn new(globals: &'a HashMap<&'a str, Space>, function: &'a Function, never_return: &HashSet<&str>) -> Option<Self> {
         let body = function.body.as_ref()?;
         let graph = Graph::new(body, never_return);
-        let definitions = Definitions::new(body);
+        let definitions = Definitions::new(globals, body);
         let divergence = Divergence::new(function, body, &graph, &definitions);
-        Some(Self { module, function, body, graph, definitions, divergence })
+        Some(Self { function, body, graph, definitions, divergence })
     }
 }
 

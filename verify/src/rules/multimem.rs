@@ -53,12 +53,13 @@ fn unfenced_at_start(code: &Code<'_>, fenced: &[bool]) -> Vec<bool> {
 
 /// For each block whether some way from its end to the function's end has no fence.
 fn unfenced_after_end(code: &Code<'_>, fenced: &[bool]) -> Vec<bool> {
-    let mut unfenced: Vec<bool> = (0..fenced.len()).map(|block| code.graph.leaves(block)).collect();
-    loop {
-        let open = |block: usize| code.graph.successors(block).any(|next| unfenced[next] && !fenced[next]);
-        let Some(more) = (0..fenced.len()).find(|&block| !unfenced[block] && open(block)) else {
-            return unfenced;
-        };
-        unfenced[more] = true;
+    let before = code.graph.reversed(|block| code.graph.successors(block));
+    let mut unfenced = vec![false; fenced.len()];
+    let mut open: Vec<usize> = (0..fenced.len()).filter(|&block| code.graph.leaves(block)).collect();
+    while let Some(block) = open.pop() {
+        if !core::mem::replace(&mut unfenced[block], true) && !fenced[block] {
+            open.extend(&before[block]);
+        }
     }
+    unfenced
 }

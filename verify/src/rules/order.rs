@@ -80,7 +80,7 @@ pub(super) fn may_be_symmetric(code: &Code<'_>, instruction: &Instruction) -> bo
         instruction.modifiers.iter().any(|modifier| spaces.contains(&modifier.split("::").next().unwrap_or_default()));
     let traced = || {
         let (base, offset) = instruction.address()?;
-        origin(code.module, &code.definitions, base, offset).space
+        origin(&code.definitions, base, offset).space
     };
     !says_own && !traced().is_some_and(own)
 }

@@ -34,7 +34,7 @@ pub(super) fn check(code: &Code<'_>, findings: &mut Vec<Finding>) {
             continue;
         }
         let (Some((base, offset)), Some(width)) = (instruction.address(), width(instruction)) else { continue };
-        let address = origin(code.module, &code.definitions, base, offset);
+        let address = origin(&code.definitions, base, offset);
         let synchronises = is_update || instruction.has("acquire") || instruction.has("release");
         let here = Location { width, synchronises, first: instruction.span };
         let seen = locations.entry((address.root, address.offset)).or_insert(here);
