@@ -55,8 +55,9 @@ fn one_kernel_of_many_collectives() {
 
 #[test]
 fn every_shape_of_flow() {
+    type Shape = (&'static str, fn(usize) -> String);
     const ADD: &str = "add.s32 %r2, %r2, 1;";
-    let shapes: [(&str, fn(usize) -> String); 7] = [
+    let shapes: [Shape; 7] = [
         ("early returns", |n| repeat(n, |_| format!("@%p1 ret; {ADD}"))),
         ("branches one after another", |n| repeat(n, |i| format!("@%p1 bra L{i}; {ADD} L{i}:"))),
         ("branches in one another", |n| {

@@ -23,9 +23,15 @@ pub(super) fn check(code: &Code<'_>, findings: &mut Vec<Finding>) {
             stores.entry((place, instruction.full_name())).or_default().push(index);
         }
     }
+    // What each arm reaches is searched once for all pairs of stores, and only where there is one.
+    let mut arms = None;
     for indices in stores.into_values() {
         for (later, &second) in indices.iter().enumerate() {
-            let Some(&first) = indices[..later].iter().find(|&&first| forks(code, first, second)) else { continue };
+            let mut forks = |first| {
+                let arms = arms.get_or_insert_with(|| arms_of_uneven_branches(code));
+                forks(arms, code.graph.block_of(first), code.graph.block_of(second))
+            };
+            let Some(&first) = indices[..later].iter().find(|&&first| forks(first)) else { continue };
             let name = code.body.instructions[second].full_name();
             let message = format!("`{name}` stores where another arm of a branch does");
             let mut finding = STORE_IN_TWO_ARMS.at(code.body.instructions[second].span, message);
@@ -47,16 +53,17 @@ fn place(code: &Code<'_>, store: &Instruction) -> Option<(Root, i64)> {
     varies.then_some((address.root, address.offset))
 }
 
-/// Whether a branch that differs from thread to thread has one arm with the first instruction only, and another with the second.
-fn forks(code: &Code<'_>, first: usize, second: usize) -> bool {
-    let (first, second) = (code.graph.block_of(first), code.graph.block_of(second));
+/// For each branch that differs from thread to thread, for each of its arms: the blocks that it reaches.
+fn arms_of_uneven_branches(code: &Code<'_>) -> Vec<Vec<Vec<bool>>> {
+    let last = |block| &code.body.instructions[code.graph.instructions(block).end - 1];
+    let uneven = (0..code.graph.len()).filter(|&block| code.divergence.decides_unevenly(last(block)));
+    uneven.map(|block| code.graph.successors(block).map(|arm| reached(code, arm, block)).collect()).collect()
+}
+
+/// Whether some branch has one arm with the first block only, and another with the second.
+fn forks(branches: &[Vec<Vec<bool>>], first: usize, second: usize) -> bool {
     first != second
-        && (0..code.graph.len()).any(|block| {
-            let last = &code.body.instructions[code.graph.instructions(block).end - 1];
-            if !code.divergence.decides_unevenly(last) {
-                return false;
-            }
-            let arms: Vec<_> = code.graph.successors(block).map(|arm| reached(code, arm, block)).collect();
+        && branches.iter().any(|arms| {
             let has_only = |here: usize, there: usize| arms.iter().any(|arm| arm[here] && !arm[there]);
             has_only(first, second) && has_only(second, first)
         })
