@@ -47,7 +47,10 @@ pub fn all_reduce<T: Pod, G: Tag>(
         call.keep(group, dst, src, op);
     } else {
         let (to, from) = (call.mine(dst), call.mine(src));
-        for (shot, range) in shots::<T, G>(&call, from.len()) {
+        let most = most::<T, G>(&call);
+        for start in (0..from.len()).step_by(most) {
+            let (shot, range) = (Shot::new(&call), start..(start + most).min(from.len()));
+            let _step = shot.step::<T>(start / most, from.len().div_ceil(most), range.len());
             let (to, from) = (to.slice(range.clone()), from.slice(range));
             Keep.fold(group, ctx, shot.to_others(group, from.len()), [from.at(call.own())], Stage::RAW);
             op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, from), Stage::RAW.finish(call.n));
@@ -84,7 +87,10 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
         call.keep(group, dst, src, op);
     } else {
         let part = |i| call.mine(call.part(src, i));
-        for (shot, range) in shots::<T, G>(&call, call.mine(dst).len()) {
+        let (most, len) = (most::<T, G>(&call), call.mine(dst).len());
+        for start in (0..len).step_by(most) {
+            let (shot, range) = (Shot::new(&call), start..(start + most).min(len));
+            let _step = shot.step::<T>(start / most, len.div_ceil(most), range.len());
             for i in 1..call.n {
                 let rank = call.after(i);
                 shot.send(group, rank, part(rank.index()).slice(range.clone()));
@@ -123,7 +129,10 @@ pub fn all_gather<T: Pod, G: Tag>(
         ctx.copy(group, call.mine(call.part(dst, call.me)), mine);
     }
     if call.n > 1 {
-        for (shot, range) in shots::<T, G>(&call, mine.len()) {
+        let most = most::<T, G>(&call);
+        for start in (0..mine.len()).step_by(most) {
+            let (shot, range) = (Shot::new(&call), start..(start + most).min(mine.len()));
+            let _step = shot.step::<T>(start / most, mine.len().div_ceil(most), range.len());
             let piece = mine.slice(range.clone());
             Keep.fold(group, ctx, shot.to_others(group, piece.len()), [piece.at(call.own())], Stage::RAW);
             for i in 1..call.n {
@@ -163,7 +172,10 @@ pub fn all_to_all<T: Pod, G: Tag>(
         ctx.copy(group, part(dst, call.me), part(src, call.me));
     }
     if call.n > 1 {
-        for (shot, range) in shots::<T, G>(&call, part(src, 0).len()) {
+        let (most, len) = (most::<T, G>(&call), part(src, 0).len());
+        for start in (0..len).step_by(most) {
+            let (shot, range) = (Shot::new(&call), start..(start + most).min(len));
+            let _step = shot.step::<T>(start / most, len.div_ceil(most), range.len());
             // All is sent before anything is received, so that the buffers may be the same.
             for i in 1..call.n {
                 let rank = call.after(i);
@@ -194,36 +206,37 @@ fn enter<'c, G: Tag>(
     Call::enter(group, ctx, team, plan, operation, bytes)
 }
 
-/// As many exchanges as `len` elements need, each with the range of its elements. An iterator, and no function that takes what is done
-/// in each: a wait in a closure would name the closure's line as the program's.
+/// How many elements one exchange takes.
 #[inline(always)]
 #[track_caller]
-fn shots<'s, 'c, T: Pod, G: Tag>(
-    call: &'s Call<'c, G>,
-    len: usize,
-) -> impl Iterator<Item = (Shot<'s, 'c, G>, core::ops::Range<usize>)> {
+fn most<T: Pod, G: Tag>(call: &Call<'_, G>) -> usize {
     let most = call.view.shot_bytes() / size_of::<T>();
     if most == 0 {
         refuse!("the plan's buffer is too small for one-shot algorithms");
     }
-    (0..len).step_by(most).map(move |start| {
-        let (count, range) = (call.shots(), start..(start + most).min(len));
-        call.set_shots(count + 1);
-        let bytes = range.len() * size_of::<T>();
-        let _step = call.step("exchange", (start / most, len.div_ceil(most)), call.own(), bytes);
-        (Shot { call, count, _step }, range)
-    })
+    most
 }
 
 /// One exchange of all with all.
 struct Shot<'s, 'c, G> {
     call: &'s Call<'c, G>,
     count: u64,
-    /// Ends with it.
-    _step: Span<'c>,
 }
 
-impl<G: Tag> Shot<'_, '_, G> {
+impl<'s, 'c, G: Tag> Shot<'s, 'c, G> {
+    #[inline(always)]
+    fn new(call: &'s Call<'c, G>) -> Self {
+        let count = call.shots();
+        call.set_shots(count + 1);
+        Self { call, count }
+    }
+
+    /// Exchange `i` of `of`, of so many elements, as traces show it.
+    #[inline(always)]
+    fn step<T>(&self, i: usize, of: usize, elements: usize) -> Span<'c> {
+        self.call.step("exchange", (i, of), self.call.own(), elements * size_of::<T>())
+    }
+
     /// The packets that `from` writes at `at`.
     #[inline(always)]
     #[track_caller]

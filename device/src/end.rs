@@ -17,7 +17,14 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn join(&self, group: &impl Group, failed: bool) {
-        if group.any(failed) {
+        self.end_unless(!group.any(failed));
+    }
+
+    /// Ends the kernel of this thread where it does not go on. The threads of a group end together.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn end_unless(&self, goes_on: bool) {
+        if !goes_on {
             self.end();
         }
     }
@@ -45,14 +52,21 @@ impl Waiter<'_> {
     #[cold]
     #[inline(always)]
     pub(crate) fn leave(self, cause: Cause) {
-        let ((kind, words), (control, launch)) = (cause.encode(), self.parts());
+        let (kind, [a, b, c, d, e]) = cause.encode();
+        self.leave_words(kind as u32, a, b, c, d, e);
+    }
+
+    /// [`leave`](Self::leave), as a function of few scalar arguments: kernels wait in many places.
+    #[inline(never)]
+    fn leave_words(self, kind: u32, a: u64, b: u64, c: u64, d: u64, e: u64) {
+        let (words, (control, launch)) = ([a, b, c, d, e], self.recalled().parts());
         let control: *mut Control = with_exposed_provenance_mut(control as usize);
         // SAFETY: the control block is mapped, as `new` was promised; the claim makes this thread the record's only writer, and others
         // read it only after they have seen that it is told.
         unsafe {
             if arch::claim(&raw mut (*control).fault_state, FaultState::Empty as u32, FaultState::Claimed as u32) {
                 let record = &raw mut (*control).fault;
-                (&raw mut (*record).kind).write(kind as u32);
+                (&raw mut (*record).kind).write(kind);
                 (&raw mut (*record).launch).write(launch);
                 (&raw mut (*record).block).write(self.lane.block());
                 (&raw mut (*record).thread).write(self.lane.thread());
@@ -84,6 +98,7 @@ impl Waiter<'_> {
 #[cold]
 #[inline(never)]
 fn leave_from(waiter: Waiter<'_>, file: *const u8, bytes: usize, column_and_line: u64) -> ! {
+    let waiter = waiter.recalled();
     let control: *mut Control = with_exposed_provenance_mut(waiter.parts().0 as usize);
     if waiter.has_told(control) {
         let kept = bytes.min(Site::FILE);

@@ -212,6 +212,7 @@ macro_rules! __kernels {
 #[inline(always)]
 pub unsafe fn enter(context: congruent_heap::abi::Context) -> (crate::Block<'static>, crate::Ctx<'static>) {
     let lane = crate::arch::Lane::new();
+    crate::arch::keep(context.control, context.launch);
     // SAFETY: the caller's contract.
     let ctx = unsafe { crate::Ctx::new(context, lane) };
     (crate::Block::new(lane), ctx)

@@ -40,7 +40,7 @@ impl<P: Group> Nonblocking<'_, '_, P> {
     #[track_caller]
     pub fn put<T: Pod, G>(&self, place: Place<T, G>, src: Sym<T>) {
         if let Some(ticket) = self.ctx.start_put(self.group, place, src) {
-            self.ctx.asked(self.group, ticket);
+            self.ctx.end_unless(self.ctx.asked(self.group, ticket));
         }
     }
 
@@ -52,7 +52,7 @@ impl<P: Group> Nonblocking<'_, '_, P> {
     #[track_caller]
     pub fn get<T: Pod, G>(&self, dst: Sym<T>, place: Place<T, G>) {
         if let Some(ticket) = self.ctx.start_get(self.group, dst, place) {
-            self.ctx.asked(self.group, ticket);
+            self.ctx.end_unless(self.ctx.asked(self.group, ticket));
         }
     }
 }

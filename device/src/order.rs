@@ -23,7 +23,8 @@ impl Ctx<'_> {
     pub fn notify(&self, group: &impl Group, notify: Notify) {
         group.sync();
         if self.is_proxied(notify.pe()) {
-            return self.asked(group, if group.leader() { self.ask_signal(notify) } else { 0 });
+            let ticket = if group.leader() { self.ask_signal(notify) } else { 0 };
+            return self.end_unless(self.asked(group, ticket));
         }
         if group.leader() {
             self.send(notify);
@@ -52,7 +53,7 @@ impl Ctx<'_> {
             group.sync();
             // One request, so that data and signal are never two unordered messages.
             let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };
-            return self.finish(group, ticket);
+            return self.end_unless(self.finish(group, ticket));
         }
         self.start_put(group, place, src);
         self.notify(group, notify);
@@ -85,7 +86,7 @@ impl Ctx<'_> {
     pub fn quiet(&self, group: &impl Group) {
         group.sync();
         if self.abi.routes != 0 {
-            self.drain(group);
+            self.end_unless(self.drain(group));
         }
         arch::fence_sc();
     }
@@ -99,7 +100,7 @@ impl Ctx<'_> {
     pub fn quiet_to<G>(&self, group: &impl Group, rank: Rank<G>) {
         group.sync();
         if self.is_proxied(rank.pe()) {
-            self.drain(group);
+            self.end_unless(self.drain(group));
         }
         arch::fence_sc();
     }

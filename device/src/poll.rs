@@ -117,6 +117,13 @@ impl<'m> Waiter<'m> {
         Self { lane, control, launch }
     }
 
+    /// Who polls, where it has ended: as the machine recalls it.
+    #[inline(always)]
+    pub(crate) fn recalled(self) -> Self {
+        let (control, launch) = arch::recall(self.control, self.launch);
+        Self { control, launch, ..self }
+    }
+
     /// The address of the control block, and the launch: what [`new`](Self::new) takes elsewhere.
     #[inline(always)]
     pub(crate) fn parts(self) -> (u64, u32) {

@@ -98,29 +98,24 @@ impl Ctx<'_> {
         self.ask(Request { header, value, second, ..request(pe, remote, 0, bytes) })
     }
 
-    /// Waits until everything that was asked before is complete; the leader does it for its group.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn drain(&self, group: &impl Group) {
-        let failed = group.leader() && !drained(self.waiter(), self.ring(), self.abi.deadline_ns);
-        self.join(group, failed);
+    /// Waits until everything that was asked before is complete; the leader does it for its group. False when the kernel must end.
+    #[cold]
+    pub(crate) fn drain(&self, group: &impl Group) -> bool {
+        !group.any(group.leader() && !drained(self.waiter(), self.ring(), self.abi.deadline_ns))
     }
 
-    /// Waits until request `ticket` of the group's leader is complete; other threads give any ticket.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn finish(&self, group: &impl Group, ticket: u64) {
-        let failed = group.leader()
-            && (ticket == ENDING
-                || !complete(self.waiter(), self.ring(), ticket.wrapping_add(1), self.abi.deadline_ns));
-        self.join(group, failed);
+    /// Waits until request `ticket` of the group's leader is complete; other threads give any ticket. False when the kernel must end.
+    #[cold]
+    pub(crate) fn finish(&self, group: &impl Group, ticket: u64) -> bool {
+        let is_done =
+            || ticket != ENDING && complete(self.waiter(), self.ring(), ticket.wrapping_add(1), self.abi.deadline_ns);
+        !group.any(group.leader() && !is_done())
     }
 
-    /// Ends the kernel of the group if its leader could not ask.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn asked(&self, group: &impl Group, ticket: u64) {
-        self.join(group, group.leader() && ticket == ENDING);
+    /// Whether the group's leader could ask. False when the kernel must end.
+    #[cold]
+    pub(crate) fn asked(&self, group: &impl Group, ticket: u64) -> bool {
+        !group.any(group.leader() && ticket == ENDING)
     }
 
     #[inline(always)]
@@ -194,19 +189,18 @@ fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u
 #[inline(always)]
 fn signal(waiter: Waiter<'_>, ring: RingAt, budget_ns: u64, notify: Notify) -> u64 {
     let adds = u64::from(notify.op() == NotifyOp::Add) << 63;
-    let (control, launch) = waiter.parts();
-    let who = u64::from(launch) | u64::from(notify.pe().raw()) << 32 | adds;
-    signal_apart(ring, control, budget_ns, who, notify.value(), notify.offset())
+    let (control, to) = (waiter.parts().0, u64::from(notify.pe().raw()) | adds);
+    signal_apart(ring, control, budget_ns, to, notify.value(), notify.offset())
 }
 
 #[cfg(target_arch = "nvptx64")]
 #[inline(never)]
-fn signal_apart(ring: RingAt, control: u64, budget_ns: u64, who: u64, second: u64, signal: u64) -> u64 {
-    let then = if who >> 63 == 1 { Then::Add } else { Then::Set };
+fn signal_apart(ring: RingAt, control: u64, budget_ns: u64, to: u64, second: u64, signal: u64) -> u64 {
+    let then = if to >> 63 == 1 { Then::Add } else { Then::Set };
     let header = Request::header(Verb::Signal, then, AtomicOp::Add, NumberKind::Unsigned);
-    let peer = Pe::new((who >> 32) as u32 & (u32::MAX >> 1));
-    // SAFETY: the caller has it from a waiter.
-    let waiter = unsafe { Waiter::new(arch::Lane::new(), control, who as u32) };
+    let peer = Pe::new(to as u32);
+    // SAFETY: the caller has it from a waiter. The launch is recalled where it is told.
+    let waiter = unsafe { Waiter::new(arch::Lane::new(), control, 0) };
     enqueue(waiter, ring, budget_ns, Request { header, second, signal, ..request(peer, 0, 0, 0) })
 }
 

@@ -41,7 +41,10 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("cudarc", &["congruent", "congruent-cuda-double"]),
     ("libloading", &["congruent", "congruent-cuda-double", "congruent-tests"]),
     ("ibverbs", &["congruent-transports"]),
-    ("rustix", &["congruent", "congruent-transports", "congruent-benches", "congruent-cuda-double"]),
+    (
+        "rustix",
+        &["congruent", "congruent-transports", "congruent-benches", "congruent-cuda-double", "congruent-verify"],
+    ),
     ("memmap2", &["congruent", "congruent-transports"]),
     ("libc", &["congruent", "congruent-transports"]),
     ("corosensei", &["congruent"]),

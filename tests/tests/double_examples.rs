@@ -102,5 +102,5 @@ fn an_example_without_ptx_says_what_to_do() {
     let _alone = alone();
     let command = on_double(Command::new(example("ping_pong")), "");
     let end = ends(vec![command], PATIENCE).remove(0);
-    assert!(!end.succeeded && end.said.contains("NoPtx"), "{end:?}");
+    assert!(!end.succeeded && end.said.contains("has no PTX"), "{end:?}");
 }

@@ -192,6 +192,12 @@ pub(crate) fn anew(value: u64) -> u64 {
     value
 }
 
+/// Where a kernel ends, who it was is at hand.
+#[inline(always)]
+pub(crate) fn recall(control: u64, launch: u32) -> (u64, u32) {
+    (control, launch)
+}
+
 #[inline(always)]
 pub(crate) fn fence() {
     atomic::fence(Ordering::AcqRel);

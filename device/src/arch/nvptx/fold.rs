@@ -1,13 +1,12 @@
 //! Folds on the GPU: each thread takes vectors, packets, words of lines, or elements, and keeps sums in registers.
 
-use congruent_heap::refuse;
 use core::arch::asm;
 
-use congruent_heap::Pod;
+use congruent_heap::{Pod, refuse};
 
 use super::granules::{Chosen, Typed};
 use super::pieces::pieces;
-use super::{Lane, anew};
+use super::{Lane, anew, recall};
 use crate::arch::{End, Ends, Form, Share};
 use crate::bulk::{Fold, FoldChoice};
 use crate::group::{Group, share};
@@ -83,13 +82,8 @@ pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
         }
     }
     if share.rank == 0 {
-        let (control, launch) = patience.waiter.parts();
         // SAFETY: the head is before the slots.
-        unsafe {
-            put_shared::<0>(shared, control);
-            put_shared::<8>(shared, patience.budget_ns);
-            put_shared::<16>(shared, u64::from(launch));
-        }
+        unsafe { put_shared::<0>(shared, patience.budget_ns) };
     }
     lane.block_sync();
     let [a, b, c] = choice.encode();
@@ -109,11 +103,9 @@ unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts:
     // Who waits has time to look it up.
     let patience = || {
         let shared = anew(shared.into()) as u32;
-        // SAFETY: `fold_chosen` put them at the head of the ends, of a waiter of this launch.
-        unsafe {
-            let waiter = Waiter::new(lane, get_shared::<0>(shared), get_shared::<16>(shared) as u32);
-            Patience { waiter, budget_ns: get_shared::<8>(shared) }
-        }
+        let (control, launch) = recall(0, 0);
+        // SAFETY: who this thread is was kept when the kernel was entered; `fold_chosen` put the budget at the head of the ends.
+        unsafe { Patience { waiter: Waiter::new(lane, control, launch), budget_ns: get_shared::<0>(shared) } }
     };
     let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
     let dst = &SharedEnds { first: shared + SLOT, count: dsts };

@@ -394,6 +394,42 @@ pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     bits
 }
 
+/// Where the threads of a block keep who they are, in its shared memory. A function of its own, so that a module has one such place.
+#[inline(never)]
+fn kept() -> u32 {
+    let address: u32;
+    // SAFETY: declares shared memory for two words, and gives its address.
+    unsafe {
+        asm!("{{ .shared .align 8 .b8 kept[16]; mov.u32 {a}, kept; }}", a = out(reg32) address, options(nostack))
+    };
+    address
+}
+
+/// Keeps the address of the control block and the launch, for [`recall`]. Every thread of a block stores the same, and reads what it
+/// has stored itself.
+#[inline(always)]
+pub(crate) fn keep(control: u64, launch: u32) {
+    let (at, launch) = (kept(), u64::from(launch));
+    // SAFETY: two words of the block's shared memory, aligned.
+    unsafe {
+        asm!("st.shared.b64 [{a}], {v};", a = in(reg32) at, v = in(reg64) control, options(nostack));
+        asm!("st.shared.b64 [{a} + 8], {v};", a = in(reg32) at, v = in(reg64) launch, options(nostack));
+    }
+}
+
+/// What [`keep`] has kept, and not what is given: where a kernel ends before its time, no register has held it until then.
+#[inline(always)]
+pub(crate) fn recall(_control: u64, _launch: u32) -> (u64, u32) {
+    let at = kept();
+    let (control, launch): (u64, u64);
+    // SAFETY: what `keep` has stored, when the kernel was entered.
+    unsafe {
+        asm!("ld.shared.b64 {v}, [{a}];", a = in(reg32) at, v = out(reg64) control, options(nostack));
+        asm!("ld.shared.b64 {v}, [{a} + 8];", a = in(reg32) at, v = out(reg64) launch, options(nostack));
+    }
+    (control, launch as u32)
+}
+
 /// A broken promise of the program (an index out of bounds, say) stops the kernel: the host sees a trapped context.
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
