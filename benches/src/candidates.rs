@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
 use crate::sample::summary;
-use crate::table::{Time, size};
+use crate::table::{Time, Verdict, size};
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "candidates";
@@ -72,6 +72,16 @@ pub fn share(choices: &[Choice]) -> f64 {
     good as f64 / choices.len().max(1) as f64
 }
 
+/// Says how good the choices are, and whether that is enough where it is judged.
+pub fn sentence(share: f64, judged: bool) -> String {
+    let (within, share_of_sizes, required) = ((WITHIN - 1.0) * 100.0, share * 100.0, REQUIRED * 100.0);
+    let seen = format!(
+        "the selector's choice is within {within:.0} % of the best all-reduce at {share_of_sizes:.0} % of sizes"
+    );
+    let verdict = if share >= REQUIRED { Verdict::Pass } else { Verdict::Fail };
+    if judged { format!("{seen}, required {required:.0} %: {verdict}") } else { format!("{seen}, which is not judged") }
+}
+
 /// Lays the choices out for people to read.
 pub fn render(choices: &[Choice]) -> Table {
     let mut table = Table::new();
@@ -97,6 +107,13 @@ mod tests {
 
     fn timed(bytes: u64, algorithm: &str, chosen: bool, ns: f64) -> Timed {
         Timed { bytes, algorithm: algorithm.to_owned(), protocol: "simple".to_owned(), chosen, ns }
+    }
+
+    #[test]
+    fn few_repeats_are_no_verdict() {
+        assert!(sentence(0.88, true).ends_with("at 88 % of sizes, required 90 %: FAIL"));
+        assert!(sentence(0.9, true).ends_with("pass"));
+        assert!(sentence(0.88, false).ends_with("at 88 % of sizes, which is not judged"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Our side of the comparison: PEs as processes, in-kernel loops; two PEs have a core each.
 //!
 //! `compare ours PES REPEATS MAX_BYTES` does what the C peers do: it starts its PEs and prints one sample a line. What each
-//! work is, `compare/sample.h` says. `compare candidates PES REPEATS MAX_BYTES` times every way to do an all-reduce.
+//! work is, `compare/sample.h` says. `compare candidates PES REPEATS MAX_BYTES` times every way to do an all-reduce, and
+//! `compare checked PES REPEATS MAX_BYTES` calls of the host with and without checked mode.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,11 +11,12 @@ use std::time::Instant;
 use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Comm, Grid, Plan, Stream, SymVec, World, cli, kernels};
+use congruent::{Comm, CommOptions, Grid, Plan, Stream, SymVec, World, cli, kernels};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use crate::candidates::{self, Timed};
+use crate::checked;
 use crate::sample::{Sample, Work};
 
 /// The smallest buffer of the bulk works.
@@ -30,7 +32,7 @@ pub const WORD: &str = "ours";
 /// Starts the PEs, or is one of them, where the command line's first word says so.
 pub fn main() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked = words.first().filter(|word| [WORD, candidates::WORD].contains(&word.as_str()))?;
+    let asked = words.first().filter(|word| [WORD, candidates::WORD, checked::WORD].contains(&word.as_str()))?;
     let done = match Bootstrap::from_env() {
         Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(&words),
         Ok(_) => measure(asked, &words).map(|()| ExitCode::SUCCESS),
@@ -49,14 +51,16 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     Ok(cli::run::run(&cli::run::Args { npes: npes.parse()?, label: false, command })?)
 }
 
-const USAGE: &str = "usage: compare ours|candidates PES REPEATS MAX_BYTES";
+const USAGE: &str = "usage: compare ours|candidates|checked PES REPEATS MAX_BYTES";
 
 fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [_, _, repeats, max_bytes] = words else { return Err(USAGE.into()) };
     let (repeats, max_bytes) = (repeats.parse::<u32>()?, max_bytes.parse::<u64>()?);
     let mut world = World::builder().heap(3 * max_bytes + (64 << 20)).build()?;
-    // The selector counts the cores that a PE may use, so the communicator is made before the PE is bound to one.
-    let comm = world.comm(world.team())?;
+    // The selector counts the cores that a PE may use, so communicators are made before the PE is bound to one.
+    let [comm, unchecked] = [true, false]
+        .map(|check| world.comm_with(world.team(), CommOptions { check: Some(check), ..CommOptions::default() }));
+    let (comm, unchecked) = (comm?, unchecked?);
     if world.npes() == 2 {
         // Threads that a stream makes from here on inherit the core.
         let mut core = CpuSet::new();
@@ -71,6 +75,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         slowest: world.alloc(1)?,
         plan: world.plan(Layout::new(world.team(), 1))?,
         comm,
+        unchecked,
         stream: world.stream()?,
         world,
     };
@@ -78,6 +83,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     for repeat in 0..=repeats {
         match asked {
             candidates::WORD => ours.candidates(max_bytes, repeat > 0)?,
+            checked::WORD => ours.checked(repeat > 0)?,
             _ if ours.world.npes() == 2 => ours.repeat(max_bytes, repeat > 0)?,
             _ => ours.shared_cores(max_bytes, repeat > 0)?,
         }
@@ -94,6 +100,7 @@ pub(crate) struct Ours {
     slowest: SymVec<f64>,
     pub(crate) plan: Plan,
     pub(crate) comm: Comm,
+    unchecked: Comm,
     stream: Stream,
     pub(crate) world: World,
 }
@@ -172,6 +179,20 @@ impl Ours {
         Ok(())
     }
 
+    /// Times all-reduces as calls of the host, with checked mode and without. In one run, because only their ratio tells anything.
+    fn checked(&self, told: bool) -> Result<(), Box<dyn Error>> {
+        for bytes in checked::SIZES {
+            let (dst, src) =
+                (self.dst.slice(..bytes as usize)?.cast::<f32>(), self.src.slice(..bytes as usize)?.cast());
+            let n = self.rounds(bytes).min(2000);
+            for (comm, checked) in [(&self.comm, true), (&self.unchecked, false)] {
+                let calls = || Ok((0..n).try_for_each(|_| comm.all_reduce(&self.stream, dst, src, Op::Sum))?);
+                self.print(told, &checked::Timed { bytes, checked, ns: self.clocked(n, calls)? });
+            }
+        }
+        Ok(())
+    }
+
     fn tell(&self, told: bool, work: Work, bytes: u64, ns: f64) {
         self.print(told, &Sample { work, pes: self.world.npes() as u32, bytes, ns });
     }
@@ -185,11 +206,17 @@ impl Ours {
 
     /// Runs a kernel that repeats something `n` times on all PEs; the time of one, on the slowest PE.
     pub(crate) fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
+        self.clocked(n, || Ok(self.world.launch(&self.stream, kernel, Grid::one(256), args)?))
+    }
+
+    /// The time of one of `n` things that `enqueue` puts on the stream of all PEs, on the slowest PE.
+    fn clocked(&self, n: u64, enqueue: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
         let world = &self.world;
         self.comm.barrier(&self.stream)?;
         world.synchronize(&self.stream)?;
         let started = Instant::now();
-        world.run(&self.stream, kernel, Grid::one(256), args)?;
+        enqueue()?;
+        world.synchronize(&self.stream)?;
         self.slowest.fill(started.elapsed().as_nanos() as f64 / n as f64)?;
         self.comm.all_reduce(&self.stream, self.slowest.view(), self.slowest.view(), Op::Max)?;
         world.synchronize(&self.stream)?;

@@ -7,9 +7,8 @@ use std::{env, io};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use crate::candidates::{self, Timed};
-use crate::ours;
 use crate::sample::Sample;
+use crate::{candidates, checked, ours};
 
 /// The name of our own side.
 pub const OURS: &str = "congruent";
@@ -220,8 +219,17 @@ fn ourselves(word: &str, effort: Effort) -> Result<Command, PeerError> {
 ///
 /// # Errors
 /// As for peers.
-pub fn candidates(effort: Effort) -> Result<Vec<Timed>, PeerError> {
+pub fn candidates(effort: Effort) -> Result<Vec<candidates::Timed>, PeerError> {
     samples_of(&mut ourselves(candidates::WORD, effort)?)
+}
+
+/// The times of calls that PEs compare, and of the same that they do not.
+///
+/// # Errors
+/// As for peers.
+pub fn checked(effort: Effort) -> Result<Vec<checked::Timed>, PeerError> {
+    let max_bytes = checked::LARGEST;
+    samples_of(&mut ourselves(checked::WORD, Effort { max_bytes, ..effort })?)
 }
 
 /// A program, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod comm_support;
+mod processes;
 
 use std::num::NonZeroU32;
 use std::sync::{Barrier, Mutex};
+use std::time::Duration;
 
 use congruent::collectives::exchange::Parts;
 use congruent::collectives::{Algorithm, Op, Protocol};
@@ -14,6 +16,7 @@ use congruent::device::abi::FaultKind;
 use congruent::{Comm, CommError, CommOptions, Error, LaunchError, Stream, World, WorldFailure};
 
 use comm_support::{CHILD, MACHINES, builder, child, local};
+use processes::{Pe, Port, is_pe, myself, say, seat};
 
 /// A call with a stream and a buffer of 120 elements of each type.
 type Calls = fn(&mut Comm, &Stream, &Buffers) -> Result<(), LaunchError>;
@@ -24,31 +27,29 @@ struct Buffers {
     longs: Sym<u64>,
 }
 
-/// What every PE of three says when PE 2 makes `wrong` as its fourth call where the others make `right`.
-fn told(right: Calls, wrong: Calls) -> Vec<(String, Option<FaultKind>)> {
-    local(3, |world| {
-        let mut comm = world.comm_with(world.team(), CommOptions { check: Some(true), ..CommOptions::default() })?;
-        let (stream, me) = (world.stream()?, comm.rank());
-        let (floats, ints, longs) = (world.alloc::<f32>(120)?, world.alloc::<i32>(120)?, world.alloc::<u64>(120)?);
-        let buffers = Buffers { floats: floats.view(), ints: ints.view(), longs: longs.view() };
-        comm.barrier(&stream)?;
-        comm.all_reduce(&stream, floats.view(), floats.view(), Op::Sum)?;
-        comm.broadcast(&stream, longs.view(), longs.view(), 1)?;
-        world.synchronize(&stream)?;
-        let mine = me as u8 + 1;
-        floats.fill(mine.into())?;
-        ints.fill(mine.into())?;
-        longs.fill(mine.into())?;
-        world.barrier()?;
-        let call = if me == 2 { wrong } else { right };
-        let ended = call(&mut comm, &stream, &buffers).and_then(|()| Ok(world.synchronize(&stream)?));
-        // Nothing has moved.
-        assert_eq!(floats.to_vec()?, [f32::from(mine); 120]);
-        assert_eq!((ints.to_vec()?, longs.to_vec()?), (vec![mine.into(); 120], vec![mine.into(); 120]));
-        Ok(match ended.unwrap_err() {
-            LaunchError::World(WorldFailure::Fault(fault)) => (fault.to_string(), Some(fault.kind)),
-            other => (other.to_string(), None),
-        })
+/// What this PE of three says when PE 2 makes `wrong` as its fourth call where the others make `right`.
+fn says(world: &mut World, right: Calls, wrong: Calls) -> Result<(String, Option<FaultKind>), Error> {
+    let mut comm = world.comm(world.team())?;
+    let (stream, me) = (world.stream()?, comm.rank());
+    let (floats, ints, longs) = (world.alloc::<f32>(120)?, world.alloc::<i32>(120)?, world.alloc::<u64>(120)?);
+    let buffers = Buffers { floats: floats.view(), ints: ints.view(), longs: longs.view() };
+    comm.barrier(&stream)?;
+    comm.all_reduce(&stream, floats.view(), floats.view(), Op::Sum)?;
+    comm.broadcast(&stream, longs.view(), longs.view(), 1)?;
+    world.synchronize(&stream)?;
+    let mine = me as u8 + 1;
+    floats.fill(mine.into())?;
+    ints.fill(mine.into())?;
+    longs.fill(mine.into())?;
+    world.barrier()?;
+    let call = if me == 2 { wrong } else { right };
+    let ended = call(&mut comm, &stream, &buffers).and_then(|()| Ok(world.synchronize(&stream)?));
+    // Nothing has moved.
+    assert_eq!(floats.to_vec()?, [f32::from(mine); 120]);
+    assert_eq!((ints.to_vec()?, longs.to_vec()?), (vec![mine.into(); 120], vec![mine.into(); 120]));
+    Ok(match ended.unwrap_err() {
+        LaunchError::World(WorldFailure::Fault(fault)) => (fault.to_string(), Some(fault.kind)),
+        other => (other.to_string(), None),
     })
 }
 
@@ -64,66 +65,112 @@ fn assert_told(told: &[(String, Option<FaultKind>)], words: &[&str]) {
     assert!(told.iter().any(|(_, kind)| *kind == Some(FaultKind::CallMismatch)));
 }
 
+const ALL_REDUCE: Calls = |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Sum);
+
+/// Right calls and wrong ones, and what is said of them.
+const CASES: [(Calls, Calls, &[&str]); 8] = [
+    (
+        ALL_REDUCE,
+        |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
+        &["called broadcast", "called all-reduce"],
+    ),
+    (
+        ALL_REDUCE,
+        |comm, stream, on| comm.all_reduce(stream, on.floats.slice(..90), on.floats.slice(..90), Op::Sum),
+        &["called all-reduce with count", "120", "90"],
+    ),
+    (
+        ALL_REDUCE,
+        |comm, stream, on| comm.all_reduce(stream, on.ints, on.ints, Op::Sum),
+        &["called all-reduce with type", "float", "int32"],
+    ),
+    (
+        ALL_REDUCE,
+        |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Max),
+        &["called all-reduce with operator", "sum", "max"],
+    ),
+    (
+        |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
+        |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 1),
+        &["called broadcast with root", "0", "1"],
+    ),
+    (
+        |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
+        |comm, stream, on| comm.broadcast(stream, on.longs, on.longs, 0),
+        &["called broadcast with bytes of an element", "4", "8"],
+    ),
+    (
+        |comm, stream, on| {
+            comm.force(Algorithm::Direct, Protocol::Simple);
+            comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
+        },
+        |comm, stream, on| {
+            comm.force(Algorithm::Ring, Protocol::Simple);
+            comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
+        },
+        &["called all-reduce with algorithm", "ring", "direct"],
+    ),
+    (
+        |comm, stream, on| {
+            comm.force(Algorithm::Ring, Protocol::Simple);
+            comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
+        },
+        |comm, stream, on| {
+            comm.force(Algorithm::Ring, Protocol::Ll);
+            comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
+        },
+        &["called all-reduce with protocol", "simple", "ll"],
+    ),
+];
+
+/// With communicators as they are made where nobody asks for anything.
 #[test]
 fn members_that_call_different_things_are_all_told_what_differs() {
-    let all_reduce: Calls = |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Sum);
-    let cases: [(Calls, Calls, &[&str]); 8] = [
-        (
-            all_reduce,
-            |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
-            &["called broadcast", "called all-reduce"],
-        ),
-        (
-            all_reduce,
-            |comm, stream, on| comm.all_reduce(stream, on.floats.slice(..90), on.floats.slice(..90), Op::Sum),
-            &["called all-reduce with count", "120", "90"],
-        ),
-        (
-            all_reduce,
-            |comm, stream, on| comm.all_reduce(stream, on.ints, on.ints, Op::Sum),
-            &["called all-reduce with type", "float", "int32"],
-        ),
-        (
-            all_reduce,
-            |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Max),
-            &["called all-reduce with operator", "sum", "max"],
-        ),
-        (
-            |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
-            |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 1),
-            &["called broadcast with root", "0", "1"],
-        ),
-        (
-            |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
-            |comm, stream, on| comm.broadcast(stream, on.longs, on.longs, 0),
-            &["called broadcast with bytes of an element", "4", "8"],
-        ),
-        (
-            |comm, stream, on| {
-                comm.force(Algorithm::Direct, Protocol::Simple);
-                comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
-            },
-            |comm, stream, on| {
-                comm.force(Algorithm::Ring, Protocol::Simple);
-                comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
-            },
-            &["called all-reduce with algorithm", "ring", "direct"],
-        ),
-        (
-            |comm, stream, on| {
-                comm.force(Algorithm::Ring, Protocol::Simple);
-                comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
-            },
-            |comm, stream, on| {
-                comm.force(Algorithm::Ring, Protocol::Ll);
-                comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
-            },
-            &["called all-reduce with protocol", "simple", "ll"],
-        ),
-    ];
-    for (right, wrong, words) in cases {
-        assert_told(&told(right, wrong), words);
+    for (right, wrong, words) in CASES {
+        assert_told(&local(3, |world| says(world, right, wrong)), words);
     }
+}
+
+#[test]
+fn processes_that_call_different_things_are_all_told_what_differs() {
+    const CASE: &str = "CONGRUENT_TEST_CASE";
+    if is_pe() {
+        let (right, wrong, _) = CASES[std::env::var(CASE).unwrap().parse::<usize>().unwrap()];
+        let (message, kind) = says(&mut builder().build().unwrap(), right, wrong).unwrap();
+        return say(&format!("TOLD {} {message}", kind == Some(FaultKind::CallMismatch)));
+    }
+    for (case, (_, _, words)) in CASES.iter().enumerate() {
+        let port = Port::reserve();
+        let job = [0, 1, 2].map(|pe| {
+            let test = myself("processes_that_call_different_things_are_all_told_what_differs");
+            let mut command = seat(test, &port, pe, 3);
+            command.env(CASE, case.to_string());
+            Pe::start(command)
+        });
+        let told = job.map(|mut pe| {
+            let heard = pe.hear("TOLD ", Duration::from_secs(60));
+            let (compared, message) = heard.split_once(' ').unwrap();
+            (message.to_owned(), (compared == "true").then_some(FaultKind::CallMismatch))
+        });
+        assert_told(&told, words);
+    }
+}
+
+/// By its option, or by the variable: then calls that differ are the caller's affair.
+#[test]
+fn the_comparison_can_be_turned_off() {
+    let by_variable = std::env::var_os(CHILD).is_some();
+    if !by_variable {
+        child("the_comparison_can_be_turned_off", &[("CONGRUENT_CHECK", "0")]);
+    }
+    local(2, |world| {
+        let options = CommOptions { check: (!by_variable).then_some(false), ..CommOptions::default() };
+        let (comm, stream) = (world.comm_with(world.team(), options)?, world.stream()?);
+        let floats = world.alloc::<f32>(1)?;
+        let op = if comm.rank() == 0 { Op::Sum } else { Op::Max };
+        comm.all_reduce(&stream, floats.view(), floats.view(), op)?;
+        Ok(world.synchronize(&stream)?)
+    });
 }
 
 /// Calls that a stream has behind one that is given up find its channel taken, and end as it does.

@@ -2,7 +2,8 @@
 //!
 //! A kernel of one block exchanges 32 bytes with every other member and ends with a fault where they differ, so that a wrong call
 //! is an error that says what is wrong, before any data moves, instead of wrong data or a deadline. It costs about as much as a
-//! barrier and the fence that it needs. `CONGRUENT_CHECK=1` or [`CommOptions::check`](super::CommOptions::check) turns it on.
+//! barrier and the fence that it needs. It is on on the CPU machine, where programs are tried out, and off on GPUs;
+//! `CONGRUENT_CHECK` or [`CommOptions::check`](super::CommOptions::check) turns it on or off.
 //!
 //! Sends and receives are not compared: they are no collectives, and compare their counts themselves.
 

@@ -23,7 +23,8 @@ pub struct CommOptions {
     pub threads: Option<NonZeroU32>,
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
     pub buffer: Option<u64>,
-    /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`.
+    /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`. Without either they do on the CPU machine and do
+    /// not on GPUs.
     pub check: Option<bool>,
     /// Bits of the flags of packets, for tests of what happens when they wrap around.
     #[doc(hidden)]
@@ -35,7 +36,11 @@ impl CommOptions {
         let tunables = world.tunables();
         Self {
             buffer: Some(self.buffer.unwrap_or_else(|| tunables.get(Key::BuffSize))),
-            check: Some(self.check.unwrap_or_else(|| tunables.get(Key::Check) == 1)),
+            check: Some(self.check.unwrap_or_else(|| match tunables.get(Key::Check) {
+                // Where programs are tried out a wrong call should be named, and where they are run it should cost nothing.
+                2 => matches!(world.shared().machine(), Machine::Cpu(_)),
+                check => check == 1,
+            })),
             ..self
         }
     }

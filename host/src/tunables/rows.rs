@@ -168,9 +168,9 @@ pub const TABLE: [Tunable; 11] = [
     Tunable {
         key: Key::Check,
         name: "CONGRUENT_CHECK",
-        meaning: "1: PEs compare every collective that the host calls, and a mismatch is an error on all",
-        default: 0,
-        range: (0, 1),
+        meaning: "PEs compare every collective that the host calls: 0 never, 1 always, 2 on the CPU machine",
+        default: 2,
+        range: (0, 2),
         is_size: false,
     },
     Tunable {
