@@ -11,14 +11,15 @@ use congruent_device::abi::{self, FaultKind};
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
-use crate::GrowError;
-use crate::bootstrap::{Control, Notice};
+use crate::bootstrap::{Control, ControlError, Notice};
 use crate::cpu::BlockEnd;
 use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
 use crate::launches::Launches;
 use crate::machine::Machine;
 use crate::objects::{Objects, Use};
+use crate::shared_memory::ReserveError;
+use crate::{AllocError, CollectiveError, GrowError};
 
 /// Lives until the world, its objects and its launches are gone, so that no kernel meets a hole in memory.
 pub(crate) struct Shared {
@@ -81,6 +82,20 @@ impl Shared {
         &self.control
     }
 
+    /// Collective: every PE's bytes, in PE order.
+    pub(crate) fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        self.control.all_gather(bytes).map_err(|error| self.lost(error))
+    }
+
+    /// Why PEs did not come together: the world's failure, where the job has ended. A call that waited may know of that sooner than
+    /// who watches for it.
+    pub(crate) fn lost(&self, error: ControlError) -> CollectiveError {
+        if let ControlError::Ended(notice) = &error {
+            self.heard(notice.clone());
+        }
+        self.check().map_or_else(CollectiveError::World, |()| CollectiveError::Control(error))
+    }
+
     pub(crate) fn pe(&self) -> u32 {
         self.context.pe
     }
@@ -92,9 +107,14 @@ impl Shared {
 
     /// Collective: every heap has `bytes` from here on, which is more than before. All PEs succeed, or all fail and the heaps are
     /// as they were.
-    pub(crate) fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), AllocError> {
         let had = self.heap_bytes.load(Ordering::Acquire);
-        self.machine.grow(&self.control, had, bytes)?;
+        self.machine.grow(&self.control, had, bytes).map_err(|error| match error {
+            GrowError::Memory(ReserveError::Control(lost)) | GrowError::Cuda(CudaError::Control(lost)) => {
+                self.lost(lost).into()
+            }
+            error => AllocError::Grow { bytes, error },
+        })?;
         self.has_grown(bytes);
         Ok(())
     }
@@ -339,5 +359,47 @@ impl Drop for Running {
     fn drop(&mut self) {
         *self.0.in_flight() -= 1;
         self.0.landed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::builder::{Emulation, build};
+    use crate::{Error, Tunables, World, bootstrap};
+
+    type Call = fn(&mut World) -> Result<(), Error>;
+
+    /// What PE 0 of two is told by a call that PE 1 ends while it waits, before PE 0's world has heard of it.
+    fn cut_off(call: Call) -> Error {
+        let [mine, other] = <[Control; 2]>::try_from(bootstrap::local(2).unwrap()).unwrap_or_else(|_| unreachable!());
+        mine.watch(|_| thread::sleep(Duration::from_secs(1)));
+        let world = |control| build(control, Tunables::default(), Emulation::default()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let world = world(other);
+                thread::sleep(Duration::from_millis(50));
+                world.shared().give_up("no reason");
+            });
+            call(&mut world(mine)).unwrap_err()
+        })
+    }
+
+    #[test]
+    fn a_call_that_the_end_of_the_job_cuts_off_tells_the_worlds_failure() {
+        let calls: [Call; 4] = [
+            |world| Ok(world.barrier()?),
+            |world| world.alloc::<u8>(8).map(drop).map_err(Error::from),
+            |world| world.comm(world.team()).map(drop).map_err(Error::from),
+            // The gather itself, as where the calls have been compared.
+            |world| world.shared().all_gather(&[]).map(drop).map_err(Error::from),
+        ];
+        for call in calls {
+            let told = cut_off(call);
+            let ended = WorldFailure::Aborted { by: 1, reason: "no reason".to_owned() };
+            assert_eq!(told.world_failure(), Some(&ended), "{told}");
+        }
     }
 }

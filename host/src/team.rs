@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use congruent_device::{Pe, Tag, TeamView, abi};
 use congruent_heap::Members;
 
+use crate::cuda::CudaError;
 use crate::machine::Machine;
 use crate::objects::Use;
 use crate::{CollectiveError, SplitError, SymVec, World};
@@ -144,7 +145,10 @@ impl World {
             Machine::Cpu(_) => Ok(self.window()),
             Machine::Cuda(pe) => {
                 let teams: Vec<Vec<u32>> = teams.iter().map(|team| team.pes().map(Pe::raw).collect()).collect();
-                pe.open_window(self.shared().control(), &teams, sync).map_err(SplitError::Multicast)
+                pe.open_window(self.shared().control(), &teams, sync).map_err(|error| match error {
+                    CudaError::Control(lost) => self.shared().lost(lost).into(),
+                    error => SplitError::Multicast(error),
+                })
             }
         }
     }

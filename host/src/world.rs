@@ -183,7 +183,7 @@ impl World {
         let Some(needs) = needs.filter(|&needs| has < needs && needs <= most) else { return Err(full.into()) };
         // A growth is dear, whatever its size, so it is an eighth at least, or 1 GiB.
         let grown = needs.max(has + (has / 8).min(1 << 30)).next_multiple_of(builder::PAGE).min(most);
-        self.shared.grow(grown).map_err(|error| AllocError::Grow { bytes: grown, error })?;
+        self.shared.grow(grown)?;
         self.allocator.grow(grown - has);
         tracing::info!(pe = self.shared.pe(), bytes = grown, "the heap has grown");
         Ok(self.allocator.alloc(bytes, align)?)
@@ -234,7 +234,7 @@ impl World {
     /// Gives every PE's `value` to every PE, in PE order, after they have compared what call this is.
     pub(crate) fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, CollectiveError> {
         self.agree(what.to_owned())?;
-        let all = self.shared.control().all_gather(value.as_bytes())?;
+        let all = self.shared.all_gather(value.as_bytes())?;
         Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
     }
 
@@ -246,10 +246,7 @@ impl World {
         let retired = if self.shared.is_idle() { self.shared.retired().encode() } else { Retired::new().encode() };
         let mine = Call { sequence: self.sequence, what, retired };
         let encoded = postcard::to_allocvec(&mine).unwrap_or_default();
-        let all = self.shared.control().all_gather(&encoded).map_err(|error| match self.shared.check() {
-            Err(failure) => CollectiveError::World(failure),
-            Ok(()) => CollectiveError::Control(error),
-        })?;
+        let all = self.shared.all_gather(&encoded)?;
         for offset in self.freeing.drain(..) {
             self.shared.machine().gone(offset);
             self.shared.objects().gone(offset);

@@ -169,16 +169,12 @@ fn pe() {
         }
     };
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    // A call of the host that was under way when the job ended says so in words: "...: the job has ended: PE 1 failed: ...".
-    let text = error.to_string();
-    let ended = text.split_once("the job has ended: ").and_then(|(_, why)| why.split_once(':'));
+    let ended = error.to_string().contains("the job has ended");
     let told = match error.world_failure() {
         Some(WorldFailure::PeerFailed { pe, .. }) => format!("PE {pe} failed"),
         Some(WorldFailure::Fault(_) | WorldFailure::Aborted { .. }) => "too late".to_owned(),
-        None if ended.is_some_and(|(who, _)| who.ends_with(" failed")) => {
-            ended.map_or_else(String::new, |(who, _)| who.to_owned())
-        }
-        None if matches!(&error, Error::Alloc(_) | Error::Split(_)) => "too late".to_owned(),
+        // The end of the job is the world's failure, also in the words of a call that was under way.
+        None if matches!(&error, Error::Alloc(_) | Error::Split(_)) && !ended => "too late".to_owned(),
         _ => format!("something else: {error:?}"),
     };
     say(&format!("TOLD {at} {told}"));

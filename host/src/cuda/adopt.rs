@@ -55,7 +55,11 @@ impl World {
             return Err(AllocError::Zero.into());
         }
         let Machine::Cuda(pe) = self.shared().machine() else { return Err(AdoptError::NotOnGpu) };
-        let (from, to) = pe.adopt(self.shared().control(), memory.expose_provenance() as u64, bytes)?;
+        let adopted = pe.adopt(self.shared().control(), memory.expose_provenance() as u64, bytes);
+        let (from, to) = adopted.map_err(|error| match error {
+            CudaError::Control(lost) => self.shared().lost(lost).into(),
+            error => AdoptError::Cuda(error),
+        })?;
         let offset = self.grown_by_adoption(from, to).ok_or(AllocError::TooLarge { len, size: size_of::<T>() })?;
         tracing::info!(pe = self.shared().pe(), bytes = to - from, "memory was adopted");
         Ok(SymVec::kept(Sym::from_raw(offset, len as u64), Arc::clone(self.shared())))
