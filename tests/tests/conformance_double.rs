@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use congruent_build::{Builder, Target};
+use congruent_build::Builder;
 use congruent_cuda_double::{built, install};
 use congruent_tests::conformance::{self, cuda};
 use congruent_tests::repository;
@@ -27,10 +27,9 @@ static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
 /// How many PEs; PEs as threads and as processes, all on the double's one device.
 const MANY: [usize; 3] = [1, 2, 5];
 
-/// PTX of the test kernels for the oldest architecture: what every GPU can run.
+/// PTX of the test kernels for the default target: what every GPU can run.
 fn ptx(here: PathBuf) -> PathBuf {
-    let oldest = Target::defaults().into_iter().take(1);
-    let builder = Builder::new(repository().join("tests/kernels")).targets(oldest).out_dir(here.join("ptx"));
+    let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
     builder.build().unwrap().swap_remove(0).path
 }
 

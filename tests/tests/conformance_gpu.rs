@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use congruent::device::Semaphore;
 use congruent::device::abi::FaultKind;
 use congruent::{BuildError, CudaError, Error, Grid, MachineKind, Stream, World, WorldFailure};
-use congruent_build::{Builder, Target};
+use congruent_build::Builder;
 use congruent_test_kernels::By;
 use congruent_test_kernels::collectives::delay;
 use congruent_test_kernels::signals::posts;
@@ -40,8 +40,7 @@ static PTX: LazyLock<Vec<(&'static str, OsString)>> = LazyLock::new(|| {
         return Vec::new();
     }
     let out = env::current_exe().unwrap().parent().unwrap().join("gpu-ptx");
-    let oldest = Target::defaults().into_iter().take(1);
-    let built = Builder::new(repository().join("tests/kernels")).targets(oldest).out_dir(out).build().unwrap();
+    let built = Builder::new(repository().join("tests/kernels")).out_dir(out).build().unwrap();
     built.into_iter().map(|file| ("CONGRUENT_PTX", file.path.into())).collect()
 });
 

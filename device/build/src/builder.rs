@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{fs, path};
+use std::{fs, io, path};
 
+use crate::cache::{Workshop, cache_folder};
 use crate::error::BuildError;
 use crate::header;
 use crate::metadata::Plan;
@@ -44,7 +45,7 @@ impl Builder {
             manifest,
             package: None,
             features: Vec::new(),
-            targets: Target::defaults(),
+            targets: Vec::new(),
             out_dir: None,
             target_dir: None,
             rustc: None,
@@ -63,7 +64,8 @@ impl Builder {
         self
     }
 
-    /// Compiles for these targets instead of [`DEFAULT_TARGETS`](crate::DEFAULT_TARGETS).
+    /// Compiles for these targets instead of those in `package.metadata.congruent` of the manifest, or, where it names none,
+    /// [the default](Target::default).
     pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Self {
         self.targets = targets.into_iter().collect();
         self
@@ -75,7 +77,7 @@ impl Builder {
         self
     }
 
-    /// Keeps intermediate files here instead of in `ptx/` of the workspace's target folder.
+    /// Keeps intermediate files here instead of in the [cache](crate::cache_folder) that all crates share.
     pub fn target_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.target_dir = Some(folder.into());
         self
@@ -108,20 +110,21 @@ impl Builder {
         let rustc = self.compiler()?;
         let manifest = absolute(&self.manifest)?;
         let plan = Plan::read(&rustc.cargo(), &manifest, self.package.as_deref())?;
-        let target_dir = match &self.target_dir {
+        let base = match &self.target_dir {
             Some(folder) => absolute(folder)?,
-            None => plan.target_dir.join("ptx"),
+            None => cache_folder()?.join("kernels"),
         };
+        let targets = if self.targets.is_empty() { &plan.targets } else { &self.targets };
         let recipe = Recipe { rustc: &rustc, manifest: &manifest, plan: &plan, features: &self.features };
         let compile = |target: &Target| {
-            let ptx = recipe.run(target, &target_dir.join(target.arch()))?;
+            let ptx = recipe.run(target, &Workshop::take(&base, &rustc, target)?)?;
             Ok(Compiled {
                 target: target.clone(),
                 file_name: format!("{}.{}.ptx", plan.library, target.arch()),
                 text: header::with_header(&symbols::renumber_crates(&ptx), &rustc, target),
             })
         };
-        self.targets.iter().map(compile).collect()
+        targets.iter().map(compile).collect()
     }
 
     /// The compiler that will be used.
@@ -164,9 +167,14 @@ impl Recipe<'_> {
         ]
     }
 
-    /// Compiles for `target`, building in `folder`; gives the compiler's text.
-    fn run(&self, target: &Target, folder: &Path) -> Result<String, BuildError> {
-        let ptx = folder.join(format!("{}.ptx", self.plan.library));
+    /// Compiles for `target` in `workshop`; gives the compiler's text.
+    fn run(&self, target: &Target, workshop: &Workshop) -> Result<String, BuildError> {
+        workshop.forget_namesakes(&self.rustc.cargo(), self.manifest, self.plan)?;
+        let ptx = workshop.folder.join("out.ptx");
+        match fs::remove_file(&ptx) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(BuildError::io(&ptx)(error)),
+            _ => {}
+        }
         let mut cargo = Command::new(self.rustc.cargo());
         cargo
             .args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--release", "--target", TRIPLE])
@@ -177,13 +185,15 @@ impl Recipe<'_> {
         if self.rustc.core == CoreLibrary::Source {
             cargo.arg("-Zbuild-std=core");
         }
+        // A folder that is put in the place of another may hold older files, which by their times would pass for the same.
+        cargo.arg("-Zchecksum-freshness");
         // Under fat LTO the last crate's assembly is the whole program. It is complete before linking starts.
         cargo.arg("--").arg(joined("--emit=asm=", &ptx));
         cargo
             .env("RUSTC", &self.rustc.path)
             .env("RUSTC_BOOTSTRAP", "1")
-            .env("CARGO_TARGET_DIR", folder)
-            .env("CARGO_ENCODED_RUSTFLAGS", self.encoded_flags(target, folder))
+            .envs(workshop.variables())
+            .env("CARGO_ENCODED_RUSTFLAGS", self.encoded_flags(target, &workshop.folder))
             // Cargo prefers these to the profile in the user's manifest, which therefore needs none.
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
             .env("CARGO_PROFILE_RELEASE_LTO", "fat")
@@ -192,8 +202,8 @@ impl Recipe<'_> {
             .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "false")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false")
-            // Wrappers are for host builds: clippy's would check instead of compile.
-            .env_remove("RUSTC_WRAPPER")
+            .env("RUSTC_WRAPPER", workshop.wrapper()?)
+            // This one is for host builds: clippy's would check instead of compile.
             .env_remove("RUSTC_WORKSPACE_WRAPPER")
             .env_remove("RUSTUP_TOOLCHAIN")
             .stdin(Stdio::null());
@@ -206,21 +216,20 @@ impl Recipe<'_> {
         }
         match fs::read_to_string(&ptx) {
             Ok(text) => Ok(text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(BuildError::NoPtx { path: ptx }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(BuildError::NoPtx { path: ptx }),
             Err(error) => Err(BuildError::io(&ptx)(error)),
         }
     }
 
-    /// [`Self::flags`] and those that keep paths out of the text, in cargo's encoding.
+    /// [`Self::flags`] and those that keep paths out of the text, in cargo's encoding. They are the same for all crates, which
+    /// therefore share what is compiled with them.
     fn encoded_flags(&self, target: &Target, folder: &Path) -> OsString {
         let mut flags: Vec<OsString> = Self::flags(target).into_iter().map(OsString::from).collect();
         // There is nothing to link: the assembly is all that is wanted, so any program that succeeds will do.
         flags.push("-Clinker=true".into());
-        let sources = self.plan.sources.iter().map(|(path, name)| (path.clone(), name.as_str()));
         let library = library_source(&self.rustc.sysroot);
-        let remapped = sources.chain([(folder.to_path_buf(), "/target"), (library, "/rust/library")]);
-        flags.extend(remapped.map(|(path, name)| {
-            let mut flag = joined("--remap-path-prefix=", &path);
+        flags.extend([(folder, "/target"), (&library, "/rust/library")].map(|(path, name)| {
+            let mut flag = joined("--remap-path-prefix=", path);
             flag.push("=");
             flag.push(name);
             flag

@@ -63,6 +63,22 @@ pub enum BuildError {
         /// The package.
         package: String,
     },
+    /// What the manifest says in `package.metadata.congruent` cannot be read.
+    #[error(
+        "[package.metadata.congruent] in `{}`: {problem}\n\
+         help: write targets = [\"sm_90:ptx82\"] there, or nothing for the default", manifest.display()
+    )]
+    BadSettings {
+        /// The manifest.
+        manifest: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is no folder for what crates share.
+    #[error(
+        "there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set\nhelp: name one in CONGRUENT_CACHE"
+    )]
+    NoCache,
     /// The compiler refused; it has said why on standard error.
     #[error("`{package}` does not compile for {target}; the compiler's messages are above")]
     Compile {
@@ -82,8 +98,8 @@ pub enum BuildError {
     BadTarget(String),
     /// No assembler was found.
     #[error(
-        "no `ptxas` was found in CONGRUENT_PTXAS, PATH, /usr/local/cuda/bin or Python's nvidia-cuda-nvcc\n\
-         help: `pip install --no-deps nvidia-cuda-nvcc`, or name one in CONGRUENT_PTXAS"
+        "no `ptxas` was found in CONGRUENT_PTXAS, the cache, PATH, /usr/local/cuda/bin or Python's nvidia-cuda-nvcc\n\
+         help: `device/build/install-toolchain` puts one into the cache; or name one in CONGRUENT_PTXAS"
     )]
     NoPtxas,
     /// The assembler refused a file.

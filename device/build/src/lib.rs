@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod cache;
 mod check;
 mod error;
 mod header;
@@ -24,9 +25,10 @@ mod toolchain;
 mod usage;
 
 pub use builder::{Builder, PtxFile};
+pub use cache::cache_folder;
 pub use check::{Check, Verdict};
 pub use error::BuildError;
 pub use ptxas::{Assembly, FunctionUsage, Ptxas};
-pub use target::{DEFAULT_TARGETS, Target};
+pub use target::Target;
 pub use toolchain::{CoreLibrary, DeviceRustc};
 pub use usage::{UsageTable, UsageVerdict};

@@ -5,19 +5,30 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::BuildError;
+use crate::target::Target;
 use crate::toolchain::{TRIPLE, ask};
 
-/// The package to compile and every package it may be compiled with.
+/// The package to compile and its workspace.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The package's name.
     pub(crate) package: String,
     /// The name of its library, as it is in symbols and file names.
     pub(crate) library: String,
-    /// Where cargo builds, unless told otherwise.
-    pub(crate) target_dir: PathBuf,
-    /// The folder of every package, and a name for it that is the same on every machine.
-    pub(crate) sources: Vec<(PathBuf, String)>,
+    /// What it is compiled for, unless asked otherwise.
+    pub(crate) targets: Vec<Target>,
+    /// The folder of the workspace.
+    pub(crate) workspace: PathBuf,
+    /// The packages that lie in that folder.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A package of the workspace's folder.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// As cargo writes it.
+    pub(crate) id: String,
 }
 
 impl Plan {
@@ -38,16 +49,24 @@ impl Plan {
 struct Metadata {
     packages: Vec<Package>,
     workspace_members: Vec<String>,
-    target_directory: PathBuf,
+    workspace_root: PathBuf,
 }
 
 #[derive(Deserialize)]
 struct Package {
     id: String,
     name: String,
-    version: String,
     manifest_path: PathBuf,
+    /// What tools other than cargo may read, of any form.
+    metadata: serde_json::Value,
     targets: Vec<CargoTarget>,
+}
+
+/// `[package.metadata.congruent]` of a manifest.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    targets: Vec<Target>,
 }
 
 #[derive(Deserialize)]
@@ -76,14 +95,63 @@ impl Metadata {
             .iter()
             .find(is_library)
             .ok_or_else(|| BuildError::NoLibrary { package: package.name.clone() })?;
-        let sources = self.packages.iter().filter_map(|package| {
-            Some((package.manifest_path.parent()?.to_path_buf(), format!("/{}-{}", package.name, package.version)))
-        });
+        let inside = self.packages.iter().filter(|other| other.manifest_path.starts_with(&self.workspace_root));
+        let member = |other: &Package| Member { name: other.name.clone(), id: other.id.clone() };
         Ok(Plan {
             package: package.name.clone(),
             library: library.name.replace('-', "_"),
-            sources: sources.collect(),
-            target_dir: self.target_directory.clone(),
+            targets: package.targets()?,
+            members: inside.map(member).collect(),
+            workspace: self.workspace_root.clone(),
         })
+    }
+}
+
+impl Package {
+    /// What its manifest wants it to be compiled for.
+    fn targets(&self) -> Result<Vec<Target>, BuildError> {
+        let Some(settings) = self.metadata.get("congruent") else { return Ok(vec![Target::default()]) };
+        let refused = |problem| BuildError::BadSettings { manifest: self.manifest_path.clone(), problem };
+        match Settings::deserialize(settings) {
+            Ok(Settings { targets }) if targets.is_empty() => Err(refused("`targets` names none".to_owned())),
+            Ok(Settings { targets }) => Ok(targets),
+            Err(error) => Err(refused(error.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn targets(metadata: Value) -> Result<Vec<Target>, BuildError> {
+        let package = json!({
+            "id": "path+file:///k#0.1.0", "name": "k", "manifest_path": "/k/Cargo.toml", "targets": [], "metadata": metadata
+        });
+        serde_json::from_value::<Package>(package).expect("a package").targets()
+    }
+
+    #[test]
+    fn a_manifest_may_say_its_targets() {
+        let shown = |metadata| targets(metadata).expect("targets").iter().map(Target::to_string).collect::<Vec<_>>();
+        assert_eq!(shown(json!(null)), ["sm_80:ptx80"]);
+        assert_eq!(shown(json!({"docs": {"rs": 1}})), ["sm_80:ptx80"]);
+        let two = json!({"congruent": {"targets": ["sm_90:ptx82", "sm_100:ptx88"]}});
+        assert_eq!(shown(two), ["sm_90:ptx82", "sm_100:ptx88"]);
+    }
+
+    #[test]
+    fn a_manifest_with_mistakes_is_refused_by_name() {
+        for (settings, word) in [
+            (json!({"targets": ["sm_90"]}), "`sm_90`"),
+            (json!({"targets": []}), "none"),
+            (json!({"target": ["sm_90:ptx82"]}), "`target`"),
+            (json!(1), "invalid type"),
+        ] {
+            let error = targets(json!({"congruent": settings})).expect_err(word).to_string();
+            assert!(error.contains(word) && error.contains("/k/Cargo.toml"), "{error}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::cache::cache_folder;
 use crate::error::BuildError;
 use crate::toolchain::ask;
 
@@ -45,7 +46,8 @@ pub struct FunctionUsage {
 const PTXAS_VARIABLE: &str = "CONGRUENT_PTXAS";
 
 impl Ptxas {
-    /// Finds one: the program that `CONGRUENT_PTXAS` names, or that of PATH, /usr/local/cuda, or pip's `nvidia-cuda-nvcc`.
+    /// Finds one: the program that `CONGRUENT_PTXAS` names, or that of the [cache](cache_folder), where `install-toolchain` puts
+    /// it, of PATH, /usr/local/cuda, or pip's `nvidia-cuda-nvcc`.
     pub fn find() -> Result<Self, BuildError> {
         if let Some(path) = env::var_os(PTXAS_VARIABLE) {
             return Self::at(Path::new(&path));
@@ -93,8 +95,8 @@ fn target_directive(ptx: &str) -> Option<&str> {
 
 /// Where an assembler may be, in the order they are tried.
 fn candidates() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        env::var_os("PATH").iter().flat_map(env::split_paths).map(|folder| folder.join("ptxas")).collect();
+    let mut found: Vec<PathBuf> = cache_folder().map(|cache| cache.join("ptx/bin/ptxas")).into_iter().collect();
+    found.extend(env::var_os("PATH").iter().flat_map(env::split_paths).map(|folder| folder.join("ptxas")));
     found.push(PathBuf::from("/usr/local/cuda/bin/ptxas"));
     found.extend(pip_location());
     found.retain(|path| path.is_file());

@@ -3,20 +3,19 @@
 use core::fmt;
 use core::str::FromStr;
 
+use serde::Deserialize;
+
 use crate::error::BuildError;
 
 /// One GPU generation and the PTX version written for it, as in `sm_90:ptx84`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+///
+/// A PTX version that is higher than the instructions need asks for a newer driver than they need.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Target {
     arch: String,
     ptx: String,
 }
-
-/// What kernels are compiled for unless asked otherwise: `sm_80:ptx80`, `sm_90:ptx82`, `sm_100:ptx88`.
-///
-/// The PTX version is the lowest with every instruction of its generation that the device crate uses, since a higher one
-/// needs a newer driver. Of sm_90 it is `multimem.ld_reduce` with `.acc::f32` that needs 8.2.
-pub const DEFAULT_TARGETS: [&str; 3] = ["sm_80:ptx80", "sm_90:ptx82", "sm_100:ptx88"];
 
 impl Target {
     /// The generation, `sm_90`.
@@ -28,10 +27,20 @@ impl Target {
     pub fn ptx(&self) -> &str {
         &self.ptx
     }
+}
 
-    /// The default targets, parsed.
-    pub fn defaults() -> Vec<Self> {
-        DEFAULT_TARGETS.iter().filter_map(|target| target.parse().ok()).collect()
+/// The oldest generation that the device crate is written for: drivers compile its text for all later ones.
+impl Default for Target {
+    fn default() -> Self {
+        Self { arch: "sm_80".to_owned(), ptx: "ptx80".to_owned() }
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = BuildError;
+
+    fn try_from(text: String) -> Result<Self, BuildError> {
+        text.parse()
     }
 }
 
@@ -65,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_targets_parse() {
-        let shown: Vec<_> = Target::defaults().iter().map(Target::to_string).collect();
-        assert_eq!(shown, DEFAULT_TARGETS);
+    fn the_default_is_written_as_others_are() {
+        let default = Target::default();
+        assert_eq!(default.to_string().parse::<Target>().expect("a target"), default);
     }
 
     #[test]

@@ -69,6 +69,15 @@ impl DeviceRustc {
         Ok(Self { path: path.to_path_buf(), sysroot, version, llvm, core })
     }
 
+    /// Its version as the name of a folder, `1.96.0-ac68faa20`.
+    pub(crate) fn release(&self) -> String {
+        let mut words = self.version.split_whitespace().skip(1).map(|word| {
+            word.chars().filter(|&c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-')).collect::<String>()
+        });
+        let (number, commit) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        format!("{number}-{commit}")
+    }
+
     /// The cargo to drive it with: its own where it has one, since rustup keeps them in pairs.
     pub(crate) fn cargo(&self) -> PathBuf {
         let sibling = self.path.with_file_name("cargo");

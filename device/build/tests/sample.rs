@@ -2,10 +2,11 @@
 
 #![allow(clippy::expect_used, reason = "a test says what it expects")]
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, thread};
 
-use congruent_build::{BuildError, Builder, DeviceRustc, Ptxas, Target, Verdict};
+use congruent_build::{BuildError, Builder, CoreLibrary, DeviceRustc, Ptxas, Target, Verdict};
 
 /// The compiler, or a loud note that a test checks nothing without it.
 fn device_rustc(test: &str) -> Option<DeviceRustc> {
@@ -32,17 +33,19 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A builder of the crate at `manifest`; it keeps the core library that it compiled in a folder called `cache`.
-fn builder(manifest: &Path, rustc: DeviceRustc, cache: &str) -> Builder {
-    Builder::new(manifest)
-        .target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx").join(cache))
-        .targets([sm_90()])
-        .rustc(rustc)
+/// The cache called `name`, which stays for the next run of the tests.
+fn cache(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx").join(name)
+}
+
+/// A builder of the crate at `manifest`; it keeps the core library that it compiled in the cache of that name.
+fn builder(manifest: &Path, rustc: DeviceRustc, cache_name: &str) -> Builder {
+    Builder::new(manifest).target_dir(cache(cache_name)).targets([sm_90()]).rustc(rustc)
 }
 
 /// A copy of the sample that also depends on a crate outside its workspace.
 fn copy_with_dependency(folder: &Path) -> PathBuf {
-    let sample_copy = folder.join("sample");
+    let sample_copy = folder.join("shared");
     fs::create_dir_all(sample_copy.join("src")).expect("a writable folder");
     fs::create_dir_all(folder.join("outside/src")).expect("a writable folder");
     let manifest = fs::read_to_string(sample().join("Cargo.toml")).expect("the sample");
@@ -68,7 +71,7 @@ fn copy_with_dependency(folder: &Path) -> PathBuf {
 fn a_plain_library_compiles_checks_and_assembles() {
     let Some(rustc) = device_rustc("a_plain_library_compiles_checks_and_assembles") else { return };
     let out = scratch("plain");
-    let builder = builder(&sample(), rustc, "sample").out_dir(&out);
+    let builder = builder(&sample(), rustc, "shared").out_dir(&out);
     let files = builder.build().expect("the sample compiles");
     let [file] = files.as_slice() else { panic!("one target, one file: {files:?}") };
     assert_eq!(file.path, out.join("sample_kernels.sm_90.ptx"));
@@ -109,8 +112,8 @@ fn the_text_does_not_depend_on_the_folder() {
         fs::read_to_string(&files[0].path).expect("it was written")
     };
     let (one, other) = (scratch("here"), scratch("there/and/deeper"));
-    let text = build(&one, "here");
-    assert_eq!(text, build(&other, "there"));
+    let text = build(&one, "shared");
+    assert_eq!(text, build(&other, "elsewhere"));
     assert!(text.contains("pick"), "the dependency's function is to be in the text:\n{text}");
     assert!(!text.contains(&*one.to_string_lossy()), "{text}");
 }
@@ -119,12 +122,97 @@ fn the_text_does_not_depend_on_the_folder() {
 fn mistakes_are_told_apart() {
     let Some(rustc) = device_rustc("mistakes_are_told_apart") else { return };
     let error =
-        builder(&sample(), rustc.clone(), "sample").package("other").build().expect_err("there is no such package");
+        builder(&sample(), rustc.clone(), "shared").package("other").build().expect_err("there is no such package");
     assert!(matches!(&error, BuildError::NoPackage { known, .. } if known == "sample-kernels"), "{error}");
 
-    let error = builder(&scratch("mistakes"), rustc.clone(), "sample").build().expect_err("there is no manifest");
+    let error = builder(&scratch("mistakes"), rustc.clone(), "shared").build().expect_err("there is no manifest");
     assert!(matches!(error, BuildError::Program { .. }), "{error}");
 
-    let error = builder(&sample(), rustc, "sample").features(["none-such"]).build().expect_err("no such feature");
+    let error = builder(&sample(), rustc, "shared").features(["none-such"]).build().expect_err("no such feature");
     assert!(matches!(error, BuildError::Compile { .. }), "{error}");
+}
+
+/// A workspace of `my-kernels` and a crate `helper`, whose value stands in a file beside both.
+fn workspace(folder: &Path, value: u32) -> PathBuf {
+    let write = |path: &str, text: &str| {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a writable folder");
+        fs::write(path, text).expect("a writable folder");
+    };
+    let package = |name: &str| format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
+    let with_helper = "[dependencies]\nhelper = { path = \"helper\" }\n[workspace]\nmembers = [\"helper\"]\n";
+    write("Cargo.toml", &format!("{}{with_helper}", package("my-kernels")));
+    write("helper/Cargo.toml", &package("helper"));
+    write("value.rs", &value.to_string());
+    write(
+        "helper/src/lib.rs",
+        "#![no_std]\n#[inline(never)]\npub fn value() -> u32 { include!(\"../../value.rs\") }\n",
+    );
+    write(
+        "src/lib.rs",
+        "#![no_std]\n#![feature(abi_ptx)]\n\
+         #[unsafe(no_mangle)]\npub unsafe extern \"ptx-kernel\" fn set(out: *mut u32) { unsafe { *out = helper::value() } }\n\
+         #[panic_handler]\nfn panic(_: &core::panic::PanicInfo) -> ! { loop {} }\n",
+    );
+    folder.to_path_buf()
+}
+
+fn text_of(folder: &Path, rustc: &DeviceRustc) -> String {
+    let files = builder(folder, rustc.clone(), "shared").build().expect("the crate compiles");
+    fs::read_to_string(&files[0].path).expect("it was written")
+}
+
+#[test]
+fn crates_of_one_name_never_get_each_others_text() {
+    let Some(rustc) = device_rustc("crates_of_one_name_never_get_each_others_text") else { return };
+    let folders =
+        [1111, 2222].map(|value| (value.to_string(), workspace(&scratch(&format!("namesake-{value}")), value)));
+    let right = |(value, folder): &(String, PathBuf)| {
+        let text = text_of(folder, &rustc);
+        assert!(text.contains(value), "not the text of {}:\n{text}", folder.display());
+    };
+    folders.iter().chain(&folders).for_each(right);
+    thread::scope(|scope| {
+        for folder in folders.iter().cycle().take(6) {
+            scope.spawn(move || right(folder));
+        }
+    });
+}
+
+#[test]
+fn a_crate_put_in_the_place_of_another_is_compiled_anew() {
+    let Some(rustc) = device_rustc("a_crate_put_in_the_place_of_another_is_compiled_anew") else { return };
+    let folder = workspace(&scratch("replaced"), 3333);
+    assert!(text_of(&folder, &rustc).contains("3333"));
+    // As a program that unpacks archives leaves files.
+    let value = folder.join("value.rs");
+    fs::write(&value, "4444").expect("writable");
+    fs::File::options().write(true).open(&value).expect("there").set_modified(SystemTime::UNIX_EPOCH).expect("ours");
+    assert!(text_of(&folder, &rustc).contains("4444"));
+}
+
+#[test]
+fn a_second_crate_finds_the_core_library_compiled() {
+    let Some(rustc) = device_rustc("a_second_crate_finds_the_core_library_compiled") else { return };
+    let compiled = |folder: &str| {
+        text_of(&workspace(&scratch(folder), 1), &rustc);
+        let mut found = Vec::new();
+        libraries(&cache("shared"), &mut found);
+        found
+    };
+    let first = compiled("first");
+    assert_eq!(compiled("second"), first);
+    assert_eq!(first.is_empty(), rustc.core == CoreLibrary::Prebuilt, "{first:?}");
+}
+
+/// The core libraries in a folder, and when they were compiled.
+fn libraries(folder: &Path, found: &mut Vec<(PathBuf, SystemTime)>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable")) {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if path.is_dir() {
+            libraries(&path, found);
+        } else if name.starts_with("libcore-") && name.ends_with(".rlib") {
+            found.push((path, entry.metadata().and_then(|about| about.modified()).expect("readable")));
+        }
+    }
 }

@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 10] = [
+const OTHERS: [(&str, &str); 11] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
     (
@@ -50,6 +50,7 @@ const OTHERS: [(&str, &str); 10] = [
     ),
     ("CUDA_MODULE_LOADING", "when the CUDA driver loads kernels; `congruent run` sets it to EAGER, at once"),
     ("CONGRUENT_DEVICE_RUSTC", "the rustc that `congruent-build` compiles kernels with"),
+    ("CONGRUENT_CACHE", "the folder where `congruent-build` keeps what it compiles; ~/.cache/congruent unless set"),
     ("CONGRUENT_PTXAS", "the ptxas that `congruent-build` assembles with"),
 ];
 

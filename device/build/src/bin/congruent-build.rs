@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::{fs, thread};
 
 use clap::{Args, Parser, Subcommand};
-use congruent_build::{Assembly, BuildError, Builder, DeviceRustc, Ptxas, Target, UsageTable, UsageVerdict};
+use congruent_build::{
+    Assembly, BuildError, Builder, DeviceRustc, Ptxas, Target, UsageTable, UsageVerdict, cache_folder,
+};
 
 /// Compiles kernels written in Rust to PTX.
 #[derive(Parser)]
@@ -34,7 +36,7 @@ enum Task {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// List the compiler and the assembler found.
+    /// List the compiler, the assembler and the cache found.
     Doctor,
 }
 
@@ -49,13 +51,13 @@ struct Selection {
     /// The folder of the PTX files; `ptx` beside the manifest if not given.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// What to compile for, as `sm_90:ptx84`; repeat for several.
+    /// What to compile for, as `sm_90:ptx84`, instead of what the manifest says; repeat for several.
     #[arg(long = "target")]
     targets: Vec<Target>,
     /// Features of the package to turn on.
     #[arg(long, value_delimiter = ',')]
     features: Vec<String>,
-    /// The folder for intermediate files.
+    /// The folder for intermediate files, instead of the cache that all crates share.
     #[arg(long)]
     target_dir: Option<PathBuf>,
 }
@@ -166,6 +168,10 @@ fn doctor() -> bool {
     match Ptxas::find() {
         Ok(ptxas) => println!("ptxas: {} ({})", place(&ptxas.path), ptxas.version),
         Err(error) => println!("ptxas: {error}"),
+    }
+    match cache_folder() {
+        Ok(folder) => println!("cache: {}", place(&folder)),
+        Err(error) => println!("cache: {error}"),
     }
     rustc.is_ok()
 }

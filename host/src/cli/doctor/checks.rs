@@ -178,16 +178,24 @@ fn toolchains() -> Vec<PathBuf> {
 
 fn ptxas() -> Line {
     let subject = "ptxas";
-    let named = env::var_os("CONGRUENT_PTXAS").map(PathBuf::from).filter(|path| path.is_file());
-    let usual = PathBuf::from("/usr/local/cuda/bin/ptxas");
-    match named.or_else(|| program("ptxas")).or_else(|| usual.is_file().then_some(usual)) {
+    let named = env::var_os("CONGRUENT_PTXAS").map(PathBuf::from);
+    let installed = cache().map(|cache| cache.join("ptx/bin/ptxas"));
+    let usual = Some(PathBuf::from("/usr/local/cuda/bin/ptxas"));
+    match [named, installed, program("ptxas"), usual].into_iter().flatten().find(|path| path.is_file()) {
         Some(path) => Line::ok(subject, path.display().to_string()),
         None => Line::missing(
             subject,
-            "not on PATH",
-            "to assemble PTX: pip install nvidia-cuda-nvcc, then set CONGRUENT_PTXAS to its ptxas",
+            "not in the cache and not on PATH",
+            "to assemble PTX: device/build/install-toolchain of the sources, or set CONGRUENT_PTXAS to one",
         ),
     }
+}
+
+/// The folder where congruent-build keeps what it compiles, and its assembler.
+fn cache() -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from);
+    let caches = || folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+    folder("CONGRUENT_CACHE").or_else(|| Some(caches()?.join("congruent")))
 }
 
 fn rdma() -> Line {
