@@ -9,10 +9,13 @@ mod processes;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 
+use congruent::collectives::Op;
 use congruent::device::Signal;
 use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
-use double_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet};
+use double_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, until};
 use double_cases::{Outcome, PATIENCE, again, job, outcome};
 use double_support::{FOLDER, ends};
 use processes::{Port, is_pe, say};
@@ -303,6 +306,79 @@ fn kernels_that_wait_fit_together_or_are_not_launched() {
     }
     let end = ends(vec![again(TEST, EVERYTHING, "sms=4")], PATIENCE).remove(0);
     assert!(outcome("four multiprocessors", &end).is_right(), "{end:?}");
+}
+
+/// Threads that launch at once are counted as if one came after the other: a kernel that is being launched counts already.
+#[test]
+fn kernels_that_threads_launch_at_once_fit_together() {
+    const TEST: &str = "kernels_that_threads_launch_at_once_fit_together";
+    const ROUNDS: u64 = 300;
+    if is_pe() {
+        let ended = World::builder().local(1, |world| {
+            let streams = [world.stream()?, world.stream()?];
+            let (flag, other, me) = (world.alloc::<Signal>(1)?, world.stream()?, world.rank(0)?);
+            let world = &*world;
+            for round in 1..=ROUNDS {
+                let flag = flag.view();
+                let begun = Barrier::new(streams.len());
+                // Two blocks of 128 threads fit on each of four multiprocessors, so one of the two grids does.
+                let launched = thread::scope(|scope| {
+                    let launch = |stream| {
+                        begun.wait();
+                        world.launch(stream, until, Grid::new(5, 128), (flag, round))
+                    };
+                    let both = streams.each_ref().map(|stream| scope.spawn(move || launch(stream)));
+                    both.map(|one| one.join().unwrap())
+                });
+                let refused: Vec<_> = launched.into_iter().filter_map(Result::err).collect();
+                let beside = matches!(refused[..], [LaunchError::NotCoresident { asked: 5, fits: 3, running: 5 }]);
+                assert!(beside, "in round {round}: {refused:?}");
+                world.notify(&other, flag.at(me).set(round))?;
+                streams.iter().chain([&other]).try_for_each(|stream| world.synchronize(stream))?;
+            }
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=4")], PATIENCE).remove(0);
+    assert!(outcome("two threads", &end).is_right(), "{end:?}");
+}
+
+/// Nobody asks for anything: long messages have as many blocks as the device has room for, short ones one, and none is compared
+/// first, which costs a launch.
+#[test]
+fn default_communicators_launch_more_blocks_for_longer_messages() {
+    const TEST: &str = "default_communicators_launch_more_blocks_for_longer_messages";
+    const LENGTHS: [usize; 3] = [1, 5_000, 1 << 20];
+    if is_pe() {
+        let ended = World::builder().heap(64 << 20).local(2, |world| {
+            let (comm, stream, numbers) = (world.comm(world.team())?, world.stream()?, world.alloc::<f32>(LENGTHS[2])?);
+            numbers.fill(1.0)?;
+            for length in LENGTHS {
+                let some = numbers.slice(..length)?;
+                comm.all_reduce(&stream, some, some, Op::Sum)?;
+                world.synchronize(&stream)?;
+            }
+            let mut last = [0.0];
+            numbers.read(LENGTHS[2] - 1, &mut last)?;
+            assert_eq!(last, [2.0]);
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let mut command = again(TEST, EVERYTHING, "devices=2,sms=132");
+    command.env("CONGRUENT_DEBUG", "trace").env("CONGRUENT_DEBUG_SUBSYS", "launch");
+    let end = ends(vec![command], PATIENCE).remove(0);
+    assert!(outcome("two devices", &end).is_right(), "{end:?}");
+    let launches = end.said.lines().filter_map(|line| line.split_once(": TRACE launch: ")?.1.split_once(" of 256 "));
+    let mut launches: Vec<_> = launches.map(|(launch, _)| launch).collect();
+    launches.sort_unstable();
+    let of_both_pes = |launch| [launch, launch];
+    let expected = ["direct in 32 blocks", "one_shot in 1 blocks", "one_shot in 10 blocks"].map(of_both_pes);
+    let expected: Vec<_> = expected.into_iter().flatten().map(|launch| format!("all_reduce_{launch}")).collect();
+    assert_eq!(launches, expected);
 }
 
 /// A graph in checked mode compares at every launch, and one that differs is told to all.

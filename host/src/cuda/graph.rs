@@ -47,9 +47,7 @@ impl CudaRunner {
 
     /// Puts all that a graph has at the end of the stream.
     pub(crate) fn launch_graph(&self, graph: &CudaGraph) -> Result<(), LaunchError> {
-        if let Some(need) = graph.need {
-            self.admit(need)?;
-        }
+        let _until_launched = graph.need.map(|need| self.admit(need)).transpose()?;
         let executable = graph.executable.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the graph was instantiated, and lives as long as `graph`; the lock keeps other threads away. What its kernels
         // and copies touch was checked when they were captured; the world's memory and modules live as long as the graph.

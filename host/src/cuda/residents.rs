@@ -12,7 +12,19 @@ use crate::LaunchError;
 
 /// The kernels of a PE that wait and may run, by their streams.
 #[derive(Default)]
-pub(super) struct Residents(Mutex<Vec<(Weak<Lane>, Need)>>);
+pub(super) struct Residents(Mutex<Vec<Resident>>);
+
+/// What a stream has.
+struct Resident {
+    lane: Weak<Lane>,
+    need: Need,
+    launching: Launching,
+}
+
+/// Held while a kernel that was admitted is launched: until then its stream is idle, and the kernel counts all the same.
+#[derive(Clone, Default)]
+#[must_use]
+pub(super) struct Launching(Arc<()>);
 
 /// What a kernel holds while it runs, or the most that any of several holds that run one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,23 +41,33 @@ impl Need {
 }
 
 impl Residents {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Weak<Lane>, Need)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Resident>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what a stream is given until it is idle, if that fits beside what other streams have, on a
+    /// Counts what a stream is given until it is launched and the stream is idle, if that fits beside what other streams have, on a
     /// device of `sms` multiprocessors that `sharing` PEs have.
-    pub(super) fn admit(&self, lane: &Arc<Lane>, need: Need, sms: u32, sharing: u32) -> Result<(), LaunchError> {
+    pub(super) fn admit(&self, lane: &Arc<Lane>, need: Need, sms: u32, sharing: u32) -> Result<Launching, LaunchError> {
         let mut all = self.lock();
-        all.retain(|(busy, _)| busy.upgrade().is_some_and(|busy| !busy.is_idle()));
-        let own = |busy: &Weak<Lane>| std::ptr::eq(busy.as_ptr(), Arc::as_ptr(lane));
-        let others: Vec<Need> = all.iter().filter(|(busy, _)| !own(busy)).map(|(_, need)| *need).collect();
+        all.retain(Resident::counts);
+        let own = |one: &Resident| std::ptr::eq(one.lane.as_ptr(), Arc::as_ptr(lane));
+        let others: Vec<Need> = all.iter().filter(|one| !own(one)).map(|one| one.need).collect();
         fits(need, &others, sms, sharing)?;
-        match all.iter_mut().find(|(busy, _)| own(busy)) {
-            Some((_, before)) => *before = before.and(need),
-            None => all.push((Arc::downgrade(lane), need)),
+        if let Some(before) = all.iter_mut().find(|one| own(one)) {
+            before.need = before.need.and(need);
+            return Ok(before.launching.clone());
         }
-        Ok(())
+        let launching = Launching::default();
+        all.push(Resident { lane: Arc::downgrade(lane), need, launching: launching.clone() });
+        Ok(launching)
+    }
+}
+
+impl Resident {
+    /// Whether something of it is being launched or may run.
+    fn counts(&self) -> bool {
+        let launching = Arc::strong_count(&self.launching.0) > 1;
+        launching || self.lane.upgrade().is_some_and(|lane| !lane.is_idle())
     }
 }
 

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUstreamWriteValue_flags;
 
 use super::lane::Lane;
 use super::module::{Entry, Modules};
-use super::residents::{Need, Residents, fits};
+use super::residents::{Launching, Need, Residents, fits};
 use super::waits::Word;
 use super::{CudaError, Device};
 use crate::{Grid, LaunchError};
@@ -44,17 +44,18 @@ impl CudaRunner {
         slots: u32,
         places: &mut [*mut c_void],
     ) -> Result<(), LaunchError> {
+        // This thread may be one that has asked the driver for nothing yet.
+        self.device.bind()?;
         let function = self.modules.function(entry)?;
         let most = function.most_threads();
         if grid.threads > most {
             return Err(LaunchError::TooManyThreads { kernel: entry.name, asked: grid.threads, fits: most });
         }
-        if function.waits() {
-            if grid.blocks > slots {
-                return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
-            }
-            self.admit(function.need(grid.blocks, grid.threads)?)?;
+        if function.waits() && grid.blocks > slots {
+            return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
         }
+        let need = function.waits().then(|| function.need(grid.blocks, grid.threads)).transpose()?;
+        let _until_launched = need.map(|need| self.admit(need)).transpose()?;
         let shape = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
         // A cooperative launch makes sure that its own blocks run at once. Where PEs share a GPU that is not enough, and what
         // `admit` counts is: blocks of all of them. A kernel that never waits may have more than run at once.
@@ -75,10 +76,11 @@ impl CudaRunner {
     }
 
     /// Sees that a kernel that waits finds room beside what other streams run; in a capture, later, for the graph.
-    pub(super) fn admit(&self, need: Need) -> Result<(), LaunchError> {
+    /// What it gives is held until the kernel is launched.
+    pub(super) fn admit(&self, need: Need) -> Result<Launching, LaunchError> {
         let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
         if self.lane.note(need) {
-            return fits(need, &[], sms, sharing);
+            return fits(need, &[], sms, sharing).map(|()| Launching::default());
         }
         self.residents.admit(&self.lane, need, sms, sharing)
     }

@@ -68,6 +68,11 @@ kernels! {
         }
     }
 
+    /// Waits until a signal is at least `value`.
+    pub fn until(block, ctx, signal: Sym<Signal>, value: u64) {
+        ctx.wait_at_least(block, signal, value);
+    }
+
     /// PE 0 gives its numbers to all at once.
     pub fn give(block, ctx, numbers: Sym<f32>) {
         let world = ctx.world();
@@ -84,8 +89,9 @@ team_tag! {
 }
 
 /// PTX for the kernels of the scenarios, written once by the process that starts the others.
-pub(crate) static PTX: LazyLock<PathBuf> =
-    LazyLock::new(|| declare("scenarios", &[entry::<meet>(), entry_without_waits::<fill>(), entry::<give>()]));
+pub(crate) static PTX: LazyLock<PathBuf> = LazyLock::new(|| {
+    declare("scenarios", &[entry::<meet>(), entry_without_waits::<fill>(), entry::<until>(), entry::<give>()])
+});
 
 /// Runs a scenario as the environment says, as one PE or all, and says what came of it and which calls were made: `BEFORE` those that
 /// made the world, and `CALLS` all.
