@@ -4,7 +4,13 @@
 
 mod cli_support;
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use cli_support::{congruent, ended};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Runs a small sweep and gives its document.
@@ -206,6 +212,25 @@ fn all_ways_become_a_plot_and_a_tuning_table_that_is_obeyed() {
     let refused = ended(congruent(&["perf", "broadcast", "--tune", &table]).args(sizes));
     assert_eq!((refused.code, &*refused.out), (Some(1), ""), "nothing is measured");
     assert!(refused.err.contains("line 1"), "{}", refused.err);
+}
+
+#[test]
+fn a_sweep_that_is_stopped_leaves_the_plot_of_what_it_had() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let folder = tempfile::tempdir().unwrap();
+        let plot = folder.path().join("plot.svg");
+        let command = ["perf", "broadcast", "-p", "2", "--plot", plot.to_str().unwrap()];
+        let mut perf = congruent(&command).stdout(Stdio::null()).spawn().unwrap();
+        let started = Instant::now();
+        while !plot.exists() && started.elapsed() < Duration::from_secs(60) {
+            sleep(Duration::from_millis(20));
+        }
+        kill_process(Pid::from_child(&perf), signal).unwrap();
+        assert_eq!(perf.wait().unwrap().signal(), Some(signal.as_raw()));
+        let picture = std::fs::read_to_string(&plot).unwrap();
+        roxmltree::Document::parse(&picture).unwrap();
+        assert!(picture.contains("the first ") && picture.contains(" measurements"), "{picture}");
+    }
 }
 
 #[test]

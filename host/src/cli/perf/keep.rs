@@ -12,7 +12,7 @@ use crate::select::{Measured, TuningTable};
 /// Where it goes.
 #[derive(clap::Args, Clone, Debug)]
 pub(in crate::cli) struct KeepArgs {
-    /// Measure every algorithm and protocol, and draw them as an SVG picture
+    /// Measure every algorithm and protocol, and draw them as an SVG picture, again after each row
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Measure every algorithm and protocol, and write the times to a table for CONGRUENT_TUNING; a table that is there keeps
@@ -40,6 +40,14 @@ impl KeepArgs {
             Failure::Failed(format!("'{}', line {line}: {problem}; name another file", path.display()))
         })?;
         Ok(table.rows().to_vec())
+    }
+
+    /// Draws what there is of a sweep that will have `rows`, so that it is kept wherever the sweep is stopped or fails.
+    pub(super) fn keep_so_far(&self, document: &Document, rows: usize) {
+        if let Some(path) = &self.plot {
+            let title = format!("{}\nthe first {} of {rows} measurements", title(document), document.rows.len());
+            plot::draw_so_far(path, &title, &series(document));
+        }
     }
 
     /// Draws and writes what is asked for; `kept` is what [`read`](Self::read) gave.

@@ -5,6 +5,7 @@
 mod axis;
 
 use std::fmt::Display;
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
@@ -40,15 +41,13 @@ pub(super) struct Point {
     pub(super) chosen: bool,
 }
 
-/// The colours of Okabe and Ito, which colour-blind readers tell apart, without the yellow that is lost on white.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0x00, 0x72, 0xB2),
-    RGBColor(0xD5, 0x5E, 0x00),
-    RGBColor(0x00, 0x9E, 0x73),
-    RGBColor(0xE6, 0x9F, 0x00),
-    RGBColor(0xCC, 0x79, 0xA7),
-    RGBColor(0x56, 0xB4, 0xE9),
-    RGBColor(0x00, 0x00, 0x00),
+/// The colours of Okabe and Ito, which colour-blind readers tell apart, without the yellow that is lost on white. Each of the
+/// others is as far as can be from all before it, both as most readers see them and as red-green-blind ones do.
+#[rustfmt::skip]
+const COLOURS: [u32; 24] = [
+    0x0072B2, 0xD55E00, 0x009E73, 0xE69F00, 0xCC79A7, 0x56B4E9, 0x000000,
+    0x5A1E00, 0x2D0096, 0x690FFF, 0xA5005A, 0x87D296, 0x8778FF, 0x5A005A, 0x874B00, 0xD200B4, 0x005A69,
+    0xFF4B69, 0x000FD2, 0x4B3C87, 0xFF78D2, 0x786987, 0xB4A596, 0xB44B4B,
 ];
 const AXIS: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const GRID: RGBColor = RGBColor(0xE2, 0xE2, 0xE2);
@@ -84,13 +83,28 @@ struct Panel<'a> {
 /// measured; and a picture that cannot be drawn leaves an older file as it was.
 pub(super) fn draw(path: &Path, title: &str, series: &[Series]) -> Result<(), Failure> {
     let picture = render(title, series)?;
-    std::fs::write(path, picture).map_err(|error| {
+    fs::write(path, picture).map_err(|error| {
         let path = path.display();
         Failure::Failed(format!(
             "cannot write the plot to '{path}': {error}; the results above are complete, name a file for the plot that can \
              be written"
         ))
     })
+}
+
+/// The same while more is to come: a picture takes the place of the one before at once, whenever this process is stopped. What
+/// is no file cannot be replaced, and what goes wrong is told by the last picture.
+pub(super) fn draw_so_far(path: &Path, title: &str, series: &[Series]) {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let part = path.with_added_extension("part");
+    if path.exists() && !path.is_file() {
+        return;
+    }
+    if let Ok(picture) = render(title, series)
+        && fs::write(&part, picture).and_then(|()| fs::rename(&part, &path)).is_err()
+    {
+        let _ = fs::remove_file(part);
+    }
 }
 
 fn render(title: &str, series: &[Series]) -> Result<String, Failure> {
@@ -204,7 +218,7 @@ fn legend(area: &Area<'_>, series: &[Series]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An ordinary point. The shapes go round in threes and the colours in sevens, so that 21 series look different.
+/// An ordinary point. The shapes go round in threes.
 fn mark<C: CoordTranslate>(
     area: &DrawingArea<SVGBackend<'_>, C>,
     series: usize,
@@ -229,7 +243,8 @@ fn mark_chosen<C: CoordTranslate>(
 }
 
 fn colour(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
+    let [_, red, green, blue] = COLOURS[series % COLOURS.len()].to_be_bytes();
+    RGBColor(red, green, blue)
 }
 
 fn text(size: u32) -> TextStyle<'static> {
@@ -253,6 +268,10 @@ fn undrawn(error: impl Display) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use congruent_collectives::{Algorithm, Protocol};
+
     use super::*;
 
     /// Series as a cost model gives them: a start-up time and a bandwidth each.
@@ -306,6 +325,23 @@ mod tests {
         for label in series.iter().map(|series| &*series.label).chain(expected).chain(["4 B", "1 KiB", "64 MiB"]) {
             assert!(texts.iter().any(|text| text == label), "{label} is not in {texts:?}");
         }
+    }
+
+    #[test]
+    fn no_two_lines_of_a_panel_share_a_colour() {
+        let most = Algorithm::ALL.len() * Protocol::ALL.len();
+        let point = |bytes| Point { bytes, seconds: 1e-6, busbw: 1.0, chosen: false };
+        let series = |i: usize| Series { label: i.to_string(), points: vec![point(8), point(64)] };
+        let picture = render("", &(0..most).map(series).collect::<Vec<_>>()).unwrap();
+        let document = roxmltree::Document::parse(&picture).unwrap();
+        let lines = document.descendants().filter(|node| node.has_tag_name("polyline"));
+        let lines = lines.filter(|line| line.attribute("stroke-width") == Some("2"));
+        let mut of_colours = BTreeMap::<_, usize>::new();
+        for line in lines {
+            *of_colours.entry(line.attribute("stroke")).or_default() += 1;
+        }
+        assert_eq!(of_colours.len(), most, "{of_colours:?}");
+        assert!(of_colours.values().all(|&lines| lines == 2), "one in each panel: {of_colours:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::case::{Case, Labels, Path};
+use super::keep::KeepArgs;
 use super::measure::{Effort, Measured, Mode};
 use super::sweep::Plan;
 use super::table;
@@ -68,6 +69,8 @@ pub(super) struct Half {
 pub(super) struct Report {
     document: Document,
     json: bool,
+    /// How many there will be.
+    rows: usize,
     /// On standard error, and only where that is a terminal.
     bar: ProgressBar,
     /// The first failure to print; nothing is printed after it.
@@ -103,7 +106,7 @@ impl Report {
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} sizes, {elapsed}");
         let bar = ProgressBar::new(rows as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let document = Document { heading, rows: Vec::new(), out_of_bounds_values: None, average_bus_bandwidth: 0.0 };
-        let mut report = Self { document, json, bar, printed: Ok(()) };
+        let mut report = Self { document, json, rows, bar, printed: Ok(()) };
         if !json {
             report.print(&table::heading(&report.document.heading));
         }
@@ -133,6 +136,11 @@ impl Report {
         }
         self.document.rows.push(line);
         self.bar.inc(1);
+    }
+
+    /// Keeps what there is so far, should no more come.
+    pub(super) fn keep_so_far(&self, keep: &KeepArgs) {
+        keep.keep_so_far(&self.document, self.rows);
     }
 
     /// Whether everything so far could be printed.

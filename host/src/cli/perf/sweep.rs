@@ -5,6 +5,7 @@ use congruent_device::{Sym, TeamView, World as WorldTag, abi};
 
 use super::Common;
 use super::case::{Case, Row};
+use super::keep::KeepArgs;
 use super::measure::{Effort, Mode, exchange, measure};
 use super::pattern::GUARD;
 use super::report::{Document, Heading, Report};
@@ -31,13 +32,15 @@ pub(super) struct Plan<'a> {
     pub(super) all: bool,
     /// Whether rounds are launches of a graph.
     pub(super) graph: bool,
+    /// What is kept besides the table.
+    pub(super) keep: Option<&'a KeepArgs>,
 }
 
 impl<'a> Plan<'a> {
     /// An operation of one block, on any number of PEs.
     pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
         let (collective, all, graph) = (false, false, false);
-        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph }
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph, keep: None }
     }
 
     /// The longest message.
@@ -137,6 +140,7 @@ fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, F
         wrong += out_of_place.wrong.unwrap_or(0) + in_place.and_then(|half| half.wrong).unwrap_or(0);
         if let Some(report) = &mut report {
             report.row(case, row.size, path, out_of_place, in_place);
+            plan.keep.inspect(|keep| report.keep_so_far(keep));
         }
         let unread = report.as_ref().is_some_and(|report| !report.is_printed());
         if exchange(world, "output of perf", u64::from(unread))?.sum::<u64>() > 0 {
@@ -144,4 +148,57 @@ fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, F
         }
     }
     Ok(Ended { wrong, report: report.map(Report::finish) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+    use crate::cli::perf::case::{Labels, Path, Work};
+    use crate::cli::perf::tests::common;
+
+    #[derive(clap::Parser)]
+    struct KeepOnly {
+        #[command(flatten)]
+        keep: KeepArgs,
+    }
+
+    /// Moves nothing, and fails at one size.
+    struct Failing(u64);
+
+    impl Case for Failing {
+        fn labels(&self) -> Labels {
+            Labels::ONE_SIDED
+        }
+
+        fn path(&self, world: &World, row: Row) -> Path {
+            Path::one_sided(world, "simple", row.size)
+        }
+
+        fn prepare(&self, row: Row) -> Result<(), Failure> {
+            if row.size == self.0 { Err(Failure::Failed("no more".to_owned())) } else { Ok(()) }
+        }
+
+        fn launch(&self, _: &World, _: &Stream, _: Row, _: u64) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn wrong(&self, _: Row, _: Work) -> Result<Option<u64>, Failure> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_sweep_that_fails_leaves_the_plot_of_what_it_had() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plot.svg");
+        let parsed = <KeepOnly as clap::Parser>::parse_from(["perf", "--plot", file.to_str().unwrap()]);
+        let (common, sizes) = (Common { iters: Some(1), ..common(1) }, [8, 16, 32, 64]);
+        let plan = Plan { keep: Some(&parsed.keep), ..Plan::new("put", &common, 2, &sizes) };
+        let failed = run(plan, |_, _| Ok(Box::new(Failing(32))));
+        assert!(failed.is_err_and(|failure| failure.to_string().contains("no more")));
+        let picture = std::fs::read_to_string(&file).unwrap();
+        assert!(picture.contains("the first 2 of 4 measurements"), "{picture}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
 }
