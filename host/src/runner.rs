@@ -59,7 +59,7 @@ impl Runner {
             }
             Self::Cuda(runner, _) => {
                 let at = context.address(Pe::new(context.pe), to.offset());
-                words.iter().zip((at..).step_by(8)).try_for_each(|(word, address)| runner.store(address, *word))
+                runner.store_all(at, &words)
             }
         }
     }

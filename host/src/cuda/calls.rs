@@ -6,7 +6,8 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CU
 use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
-use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
+use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamCaptureMode};
 use libloading::Library;
 
 use super::driver::Driver;
@@ -119,6 +120,8 @@ calls! {
     stream_get_ctx = cuStreamGetCtx since (9, 2) (stream: CUstream, context: *mut CUcontext);
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
+    stream_batch_mem_op = cuStreamBatchMemOp_v2 since (11, 7)
+        (stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
 }

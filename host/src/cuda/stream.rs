@@ -4,7 +4,11 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::CUstreamWriteValue_flags;
+use cudarc::driver::sys::{
+    CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParams,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
+    CUstreamBatchMemOpType, CUstreamWriteValue_flags,
+};
 
 use super::lane::Lane;
 use super::module::{Entry, Modules};
@@ -100,8 +104,35 @@ impl CudaRunner {
         self.lane.put(|stream| unsafe { self.device.driver().stream_write_value_64(stream, address, value, flags) })
     }
 
+    /// Puts stores of words of this PE's heap, one behind the other, at the end of the stream, in as few calls as the driver allows.
+    pub(crate) fn store_all(&self, address: u64, words: &[u64]) -> Result<(), CudaError> {
+        let stores = words.iter().zip((address..).step_by(8)).map(|(&value, address)| write(address, value));
+        let mut stores: Vec<_> = stores.collect();
+        self.lane.put(|stream| {
+            stores.chunks_mut(MOST_AT_ONCE).try_for_each(|some| {
+                let (count, first) = (some.len() as u32, some.as_mut_ptr());
+                // SAFETY: the words are on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is
+                // idle. There are as many operations as are told, which the driver copies.
+                unsafe { self.device.driver().stream_batch_mem_op(stream, count, first, 0) }
+            })
+        })
+    }
+
     /// Makes the stream wait until a signal word of this PE's heap is at least a value.
     pub(crate) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
         self.lane.wait_at_least(word)
     }
+}
+
+/// The most operations of a batch (CUDA Driver API, cuStreamBatchMemOp: fewer than 256).
+const MOST_AT_ONCE: usize = 255;
+
+/// A store of a word, as part of a batch.
+fn write(address: u64, value: u64) -> CUstreamBatchMemOpParams {
+    let operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+    let value = WriteValue { value64: value };
+    let mut whole = CUstreamBatchMemOpParams { pad: [0; 6] };
+    whole.writeValue = WriteParams { operation, address, __bindgen_anon_1: value, flags, alias: 0 };
+    whole
 }

@@ -28,6 +28,8 @@ pub(crate) const NPES: u32 = 2;
 const MIB: usize = 1 << 20;
 /// How many numbers each PE gives.
 const COUNT: usize = 1000;
+/// How many of them one message has.
+const PART: usize = 20;
 /// Longer than it takes until somebody looks after a stream that waits.
 const LATE: Duration = Duration::from_millis(20);
 
@@ -123,7 +125,7 @@ fn tell_calls(word: &str) {
     say(&lines.join("\n"));
 }
 
-/// Memory, a kernel of the program's own, a collective, and back.
+/// Memory, a kernel of the program's own, a collective, a group, and back.
 pub(crate) fn everything(world: &mut World) -> Result<(), Error> {
     let (numbers, sums) = (world.alloc::<f32>(COUNT)?, world.alloc::<f32>(COUNT)?);
     let (comm, stream) = (world.comm(world.team())?, world.stream()?);
@@ -131,10 +133,19 @@ pub(crate) fn everything(world: &mut World) -> Result<(), Error> {
     numbers.write(0, &[2.0])?;
     world.barrier()?;
     comm.all_reduce(&stream, sums.view(), numbers.view(), Op::Sum)?;
+    // Its list is longer than what one call of the driver writes.
+    comm.group(&stream, |group| {
+        (0..COUNT).step_by(PART).try_for_each(|at| {
+            comm.send(group, sums.view().slice(at..at + PART), 1 - comm.rank())?;
+            comm.recv(group, numbers.view().slice(at..at + PART), 1 - comm.rank())
+        })
+    })?;
     world.synchronize(&stream)?;
-    let mut found = vec![0.0; COUNT];
-    sums.read(0, &mut found)?;
-    assert_eq!((found[0], found[1], found[COUNT - 1]), (4.0, 2.0, 2.0));
+    for received in [&sums, &numbers] {
+        let mut found = vec![0.0; COUNT];
+        received.read(0, &mut found)?;
+        assert_eq!((found[0], found[1], found[COUNT - 1]), (4.0, 2.0, 2.0));
+    }
     // No PE leaves before all have read, or one whose reading fails would find nobody to tell.
     Ok(world.barrier()?)
 }

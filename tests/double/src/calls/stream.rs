@@ -141,8 +141,8 @@ entry_points! {
         operations: *mut CUstreamBatchMemOpParams,
         flags: c_uint,
     ) {
-        // As many as the driver takes.
-        if flags != 0 || count > 256 {
+        // The driver takes fewer than 256.
+        if flags != 0 || count > 255 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let operations = operations.cast::<BatchOperation>();
