@@ -3,8 +3,11 @@
 
 use crate::bootstrap::{Control, ControlError};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +45,7 @@ fn visit(
     let until = Instant::now() + LIMIT;
     let queue = |(pe, sign): (u32, &Vec<u8>)| {
         let there = pe != control.pe() && !sign.is_empty();
-        there.then(|| connect(sign).map_err(|error| about(pe, "asking", error))).transpose()
+        there.then(|| connect(sign, until).map_err(|error| about(pe, "asking", error))).transpose()
     };
     let queued: io::Result<Vec<_>> = (0..).zip(signs).map(queue).collect();
     let served = counter.and_then(|counter| match (counter, goods) {
@@ -119,10 +122,22 @@ impl Counter {
     }
 }
 
-/// Queues up at another PE's counter, if it is of this user.
-fn connect(sign: &[u8]) -> io::Result<UnixStream> {
+/// Queues up at another PE's counter, if it is of this user. Where the queue is full, the system waits for a place in it.
+fn connect(sign: &[u8], until: Instant) -> io::Result<UnixStream> {
     let (name, word) = sign.split_at_checked(WORD).ok_or(ErrorKind::InvalidData)?;
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let address = SocketAddrUnix::new_abstract_name(name)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    loop {
+        let left = until.checked_duration_since(Instant::now()).ok_or(ErrorKind::TimedOut)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut stream = UnixStream::from(socket);
     same_user(&stream)?;
     stream.write_all(word)?;
     Ok(stream)
@@ -159,7 +174,7 @@ fn wait(socket: &impl AsFd, until: Instant) -> io::Result<()> {
         match rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left)) {
             Ok(0) => return Err(ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -215,17 +230,31 @@ mod tests {
         assert_eq!(counter.serve(fd.as_fd(), 1, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
+    #[test]
+    fn a_full_queue_is_not_waited_at_beyond_the_limit() {
+        let counter = Counter::open().unwrap();
+        rustix::net::listen(&counter.listener, 0).unwrap();
+        let queued: Vec<_> =
+            (0..9).map_while(|_| connect(&counter.sign(), Instant::now() + LIMIT / 100).ok()).collect();
+        assert!(queued.len() < 9, "it is never full");
+        let begun = Instant::now();
+        let refused = connect(&counter.sign(), begun + LIMIT / 100).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TimedOut);
+        assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+        drop(queued);
+    }
+
     /// Strangers that come first, silent or with another word, get nothing and keep nobody waiting.
     #[test]
     fn only_who_knows_the_word_is_served() {
         let counter = Counter::open().unwrap();
         let sign = counter.sign();
         let guess = [&counter.name[..], &[0; WORD]].concat();
-        drop(connect(&sign[..WORD]).unwrap());
-        let stranger = connect(&guess).unwrap();
-        let customer = connect(&sign).unwrap();
-        counter.serve(memory(7).as_fd(), 1, Instant::now() + LIMIT).unwrap();
         let soon = Instant::now() + LIMIT;
+        drop(connect(&sign[..WORD], soon).unwrap());
+        let stranger = connect(&guess, soon).unwrap();
+        let customer = connect(&sign, soon).unwrap();
+        counter.serve(memory(7).as_fd(), 1, soon).unwrap();
         assert_eq!(fstat(collect(&customer, soon).unwrap()).unwrap().st_size, 7);
         assert!(collect(&stranger, soon).is_err());
     }
@@ -235,7 +264,7 @@ mod tests {
         let counter = Counter::open().unwrap();
         let sign = counter.sign();
         drop(counter);
-        assert_eq!(connect(&sign).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(connect(&sign, Instant::now() + LIMIT).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         assert!(Counter::open().unwrap().listener.local_addr().unwrap().as_pathname().is_none());
     }
 }

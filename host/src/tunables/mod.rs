@@ -75,7 +75,7 @@ const TOOLS: [&str; 5] =
 #[non_exhaustive]
 pub enum TunableError {
     /// No variable has that name.
-    #[error("{name} is not a variable of congruent{}; `congruent info --env` lists them", hint.map(|hint| format!(", did you mean {hint}?")).unwrap_or_default())]
+    #[error("{} is not a variable of congruent{}; `congruent info --env` lists them", start(name, 100), hint.map(|hint| format!(", did you mean {hint}?")).unwrap_or_default())]
     Unknown {
         /// The name.
         name: String,
@@ -83,7 +83,7 @@ pub enum TunableError {
         hint: Option<&'static str>,
     },
     /// Not a number of the kind wanted.
-    #[error("{name}={value}: expected a whole number{}", if *is_size { ", with K, M or G after it if you like" } else { "" })]
+    #[error("{name}={}: expected a whole number{}", start(value, 100), if *is_size { ", with K, M or G after it if you like" } else { "" })]
     NotANumber {
         /// The variable.
         name: &'static str,
@@ -105,7 +105,7 @@ pub enum TunableError {
         max: u64,
     },
     /// Not a text of the kind wanted.
-    #[error("{name}={value}: {problem}")]
+    #[error("{name}={}: {}", start(value, 100), start(problem, 1000))]
     Malformed {
         /// The variable.
         name: &'static str,
@@ -122,6 +122,14 @@ pub enum TunableError {
         /// Why, and what to do instead.
         because: &'static str,
     },
+}
+
+/// What a message shows of a text from the environment, which may be of any length.
+fn start(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+        None => text.to_owned(),
+    }
 }
 
 impl Default for Tunables {
@@ -338,6 +346,17 @@ mod tests {
             assert!(matches!(refused, TunableError::Malformed { .. }), "{refused:?}");
             assert!(refused.to_string().contains(words), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_value_of_any_length_is_shown_in_part() {
+        let long = "ä".repeat(100_000);
+        for name in ["CONGRUENT_HEAP", "CONGRUENT_ALGO", "CONGRUENT_MACHINE", &format!("CONGRUENT_{long}")] {
+            let message = from(&[(name, &long)]).unwrap_err().to_string();
+            assert!(message.len() < 3_000 && message.contains("ä... (2000"), "{name}: {}", message.len());
+        }
+        let message = from(&[("CONGRUENT_HEAP", &long)]).unwrap_err().to_string();
+        assert!(message.ends_with("if you like"), "what to do is still told: {message}");
     }
 
     #[test]
