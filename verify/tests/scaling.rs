@@ -5,7 +5,9 @@
 mod large;
 
 use core::time::Duration;
+use std::env;
 use std::fmt::Write;
+use std::process::Command;
 
 use congruent_verify::Report;
 use large::{joined_kernels, kernel};
@@ -46,6 +48,40 @@ fn repeat(count: usize, part: impl Fn(usize) -> String) -> String {
         writeln!(text, "{}", part(number)).expect("a string takes all");
         text
     })
+}
+
+/// How many instructions it takes, where valgrind counts them: no clock, and so no load of the machine, is in it. What it
+/// counts is this very test, in another process.
+#[test]
+fn twice_the_lines_take_less_than_2_3_times_the_instructions() {
+    const TEST: &str = "twice_the_lines_take_less_than_2_3_times_the_instructions";
+    const LINES: &str = "CONGRUENT_TEST_LINES";
+    if let Ok(lines) = env::var(LINES) {
+        let report = Report::new("large.ptx", joined_kernels(lines.parse().expect("a number")));
+        return drop(report.unwrap_or_else(|error| panic!("{error}")).render(false));
+    }
+    let count = |lines: usize| {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(env::current_exe().expect("a path"));
+        let output = valgrind.args(["--exact", TEST]).env(LINES, lines.to_string()).output().ok()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let (_, count) = said.split_once("Collected : ")?;
+        count.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    // What it takes to start, and to read what the text is made of, is in the first.
+    let sizes = [0, 2_000, 4_000, 8_000, 16_000, 32_000];
+    let Some(counts) = sizes.into_iter().map(count).collect::<Option<Vec<_>>>() else {
+        return eprintln!("SKIPPED {TEST}: no valgrind");
+    };
+    // A text ends with a whole kernel, and so has some lines more than were asked for.
+    let own = |i: usize| (joined_kernels(sizes[i]).lines().count() as f64, counts[i] - counts[0]);
+    for i in 1..sizes.len() - 1 {
+        let ((lines, once), (more_lines, more)) = (own(i), own(i + 1));
+        let ratio = 2.0 * (more / once) / (more_lines / lines);
+        eprintln!("{lines} and {more_lines} lines: {once} and {more} instructions, {ratio:.3} for twice the lines");
+        assert!(ratio < 2.3);
+    }
 }
 
 #[test]
