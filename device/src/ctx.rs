@@ -17,6 +17,9 @@ use crate::{Team, access};
 pub struct Ctx<'m> {
     pub(crate) abi: abi::Context,
     pub(crate) lane: Lane<'m>,
+    /// Since when this lane pauses (`pause.rs`).
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub(crate) pausing: core::cell::Cell<u64>,
 }
 
 impl<'m> Ctx<'m> {
@@ -28,7 +31,12 @@ impl<'m> Ctx<'m> {
     #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn new(abi: abi::Context, lane: Lane<'m>) -> Self {
-        Self { abi, lane }
+        Self {
+            abi,
+            lane,
+            #[cfg(not(target_arch = "nvptx64"))]
+            pausing: core::cell::Cell::new(crate::pause::NOT_PAUSING),
+        }
     }
 
     /// This PE.

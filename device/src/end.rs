@@ -27,6 +27,8 @@ impl Ctx<'_> {
         if !goes_on {
             self.end();
         }
+        #[cfg(not(target_arch = "nvptx64"))]
+        self.pausing.set(crate::pause::NOT_PAUSING);
     }
 
     /// Ends the kernel of this thread, as a wait does where [`aborted`](Ctx::aborted) holds. The threads of a group end together.

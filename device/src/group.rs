@@ -15,10 +15,13 @@ pub trait Group: Sealed {
     /// How many threads the group has. Never assume a number: on the CPU a block may be one thread.
     fn size(&self) -> usize;
     /// Waits for every thread of the group, and orders their memory accesses before it with those after it.
+    #[track_caller]
     fn sync(&self);
     /// Waits for every thread of the group, and tells whether any of them gave `true`.
+    #[track_caller]
     fn any(&self, flag: bool) -> bool;
     /// Waits for every thread of the group, and gives each the leader's value.
+    #[track_caller]
     fn broadcast(&self, value: u64) -> u64;
 
     /// Whether this is the group's first thread.

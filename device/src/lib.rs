@@ -52,6 +52,7 @@ mod link;
 mod multicast;
 mod nonblocking;
 mod order;
+mod pause;
 mod poll;
 mod proxy;
 mod rma;

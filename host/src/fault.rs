@@ -84,6 +84,7 @@ impl Fault {
             Cause::Proxy { expected, seen, waited_ns } => {
                 Self { expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
             }
+            Cause::Pause { waited_ns } => Self { waited_ms: waited_ns / 1_000_000, ..nothing },
             Cause::Counts { peer, sends, mine, theirs } => {
                 Self { peer: known(peer), expected: mine, seen: theirs, receives: !sends, ..nothing }
             }
@@ -171,6 +172,11 @@ impl fmt::Display for Fault {
                 "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to complete request {expected}; \
                  it has completed {seen} (the peer may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
             )?,
+            FaultKind::Pause => write!(
+                f,
+                "PE {pe}, block {block}, thread {thread} paused for {waited_ms} ms, and what its loop waits for did not come (nobody \
+                 stored it, or CONGRUENT_DEADLINE_MS is too short)"
+            )?,
             FaultKind::BlockSlot => write!(
                 f,
                 "PE {pe}, block {seen} synchronized a team, but only {expected} blocks may: raise CONGRUENT_MAX_BLOCKS"
@@ -209,6 +215,21 @@ pub enum WorldFailure {
         block: u32,
         /// What it said.
         message: String,
+    },
+    /// Lanes of a block wait for each other at different places, so that none goes on.
+    #[error(
+        "kernel {kernel} stands still on PE {pe}, block {block}: {lanes}; every lane of a group comes to the same barriers, in the \
+         same order"
+    )]
+    StoodStill {
+        /// The kernel.
+        kernel: &'static str,
+        /// This PE.
+        pe: u32,
+        /// The block of the launch.
+        block: u32,
+        /// Which lanes wait where.
+        lanes: String,
     },
     /// The GPU of this PE, or its driver, can do no more.
     #[error("the GPU of PE {pe} failed: {message}")]

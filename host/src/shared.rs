@@ -197,6 +197,9 @@ impl Shared {
             BlockEnd::Panicked(message) => {
                 self.fail(WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, message }, abi::Abort::Fault);
             }
+            BlockEnd::StoodStill(lanes) => {
+                self.fail(WorldFailure::StoodStill { kernel, pe: self.pe(), block, lanes }, abi::Abort::Fault);
+            }
             BlockEnd::Done => self.look_for_fault(),
         }
     }

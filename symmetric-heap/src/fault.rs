@@ -81,6 +81,8 @@ pub enum FaultKind {
     CountMismatch = 4,
     /// Members of a team called different collectives.
     CallMismatch = 5,
+    /// A loop that waits by itself paused for longer than the deadline.
+    Pause = 6,
 }
 
 /// What went wrong.
@@ -126,6 +128,11 @@ pub enum Cause {
         /// Bytes there.
         theirs: u64,
     },
+    /// A loop that waits by itself paused for longer than the deadline.
+    Pause {
+        /// How long it paused.
+        waited_ns: u64,
+    },
     /// Members of a team called different collectives.
     Calls {
         /// The other PE.
@@ -158,6 +165,7 @@ impl Cause {
             }
             Self::BlockSlot { block, slots } => (FaultKind::BlockSlot, [pair(block, slots), 0, 0, 0, 0]),
             Self::Proxy { expected, seen, waited_ns } => (FaultKind::Proxy, [0, 0, expected, seen, waited_ns]),
+            Self::Pause { waited_ns } => (FaultKind::Pause, [0, 0, 0, 0, waited_ns]),
             Self::Counts { peer, sends, mine, theirs } => {
                 (FaultKind::CountMismatch, [pair(peer, sends as u32), 0, mine, theirs, 0])
             }
@@ -185,6 +193,7 @@ impl FaultRecord {
             Some(FaultKind::CallMismatch) => {
                 Cause::Calls { peer: low, number: second, called: fifth, word: high, mine: third, theirs: fourth }
             }
+            Some(FaultKind::Pause) => Cause::Pause { waited_ns: fifth },
             None => return None,
         })
     }
@@ -199,6 +208,7 @@ impl FaultKind {
             3 => Some(Self::Proxy),
             4 => Some(Self::CountMismatch),
             5 => Some(Self::CallMismatch),
+            6 => Some(Self::Pause),
             _ => None,
         }
     }
@@ -226,6 +236,7 @@ mod tests {
             Cause::Timeout { offset: 1, peer: u32::MAX, expected: 3, seen: 4, waited_ns: u64::MAX },
             Cause::BlockSlot { block: 7, slots: 4 },
             Cause::Proxy { expected: 9, seen: 8, waited_ns: 7 },
+            Cause::Pause { waited_ns: 12 },
             Cause::Counts { peer: 2, sends: true, mine: 8, theirs: 16 },
             Cause::Counts { peer: 2, sends: false, mine: 8, theirs: 16 },
             Cause::Calls { peer: 3, number: 5, called: 6, word: 2, mine: 10, theirs: 11 },

@@ -1,10 +1,12 @@
 //! Width W: the lanes of a block are fibers on one thread, which take turns where lanes meet or wait.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use congruent_device::Note;
-use congruent_device::cpu::{Lane, Machine};
+use congruent_device::cpu::{At, Lane, Machine};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
@@ -21,8 +23,12 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
         watch,
         width,
         yielders: (0..lanes).map(|_| Cell::new(std::ptr::null())).collect(),
-        block: Meeting::new(lanes),
-        warps: (0..lanes).step_by(width as usize).map(|first| Meeting::new(width.min(lanes - first))).collect(),
+        block: Meeting::new(Whose::Block, 0..lanes as usize),
+        warps: (0..lanes as usize)
+            .step_by(width as usize)
+            .map(|first| Meeting::new(Whose::Warp, first..(lanes as usize).min(first + width as usize)))
+            .collect(),
+        stands: (0..lanes).map(|_| Cell::new(Stand::Runs)).collect(),
         end: RefCell::new(BlockEnd::Done),
     };
     let watched = machine.watch.is_on();
@@ -60,6 +66,7 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
     }
     while !fibers.is_empty() {
         fibers.retain_mut(|fiber| matches!(fiber.resume(()), CoroutineResult::Yield(())));
+        machine.look_for_standstill();
     }
     machine.end.replace(BlockEnd::Done)
 }
@@ -73,12 +80,53 @@ struct Fibers {
     yielders: Vec<Cell<*const Yielder<(), ()>>>,
     block: Meeting,
     warps: Vec<Meeting>,
+    /// What each lane does.
+    stands: Vec<Cell<Stand>>,
     /// The first end that was not an orderly one.
     end: RefCell<BlockEnd>,
 }
 
+/// What a lane does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    Runs,
+    /// It waits for the other lanes of a group.
+    Waits(Whose, At),
+    /// It has left the kernel.
+    Left,
+}
+
+/// The group of lanes that meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Block,
+    Warp,
+}
+
+impl fmt::Display for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runs => f.write_str("run"),
+            Self::Waits(Whose::Block, at) => write!(f, "wait for their block at {at}"),
+            Self::Waits(Whose::Warp, at) => write!(f, "wait for their warp at {at}"),
+            Self::Left => f.write_str("have left"),
+        }
+    }
+}
+
+/// Lanes in rising order, in words: `lanes 0-3 and 7`.
+fn spans(lanes: &[usize]) -> String {
+    let spans = lanes.chunk_by(|a, b| a + 1 == *b).map(|span| match span {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(ToString::to_string).collect(),
+    });
+    format!("lanes {}", spans.collect::<Vec<_>>().join(" and "))
+}
+
 /// Where lanes of a group wait for each other. Lanes that have left are not waited for, as on the GPU.
 struct Meeting {
+    whose: Whose,
+    lanes: Range<usize>,
     present: Cell<u32>,
     arrived: Cell<u32>,
     /// What those who have arrived bring.
@@ -91,9 +139,11 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn new(present: u32) -> Self {
+    fn new(whose: Whose, lanes: Range<usize>) -> Self {
         Self {
-            present: Cell::new(present),
+            whose,
+            present: Cell::new(lanes.len() as u32),
+            lanes,
             arrived: Cell::new(0),
             flag: Cell::new(false),
             value: Cell::new(0),
@@ -101,27 +151,72 @@ impl Meeting {
             count: Cell::new(0),
         }
     }
-
-    fn complete_if_all(&self) {
-        if self.arrived.get() >= self.present.get() && self.arrived.get() > 0 {
-            self.result.set((self.flag.replace(false), self.value.get()));
-            self.arrived.set(0);
-            self.count.set(self.count.get() + 1);
-        }
-    }
 }
 
 impl Fibers {
-    fn meet(&self, meeting: &Meeting, lane: u32, flag: bool, value: Option<u64>) -> (bool, u64) {
+    fn complete_if_all(&self, meeting: &Meeting) {
+        if meeting.arrived.get() < meeting.present.get() || meeting.arrived.get() == 0 {
+            return;
+        }
+        let lanes = &self.stands[meeting.lanes.clone()];
+        let waits = |stand: &Cell<Stand>| match stand.get() {
+            Stand::Waits(whose, at) if whose == meeting.whose => Some(at),
+            _ => None,
+        };
+        // Of barriers at two places in a warp each is one that only some lanes reach. Warps may differ: they have roles at times.
+        let is_torn = |warp: &[Cell<Stand>]| {
+            let mut places = warp.iter().filter_map(waits);
+            places.next().is_some_and(|first| places.any(|place| place != first))
+        };
+        if lanes.chunks(self.width as usize).any(is_torn) {
+            self.stand_still(meeting.lanes.clone());
+        }
+        for stand in lanes.iter().filter(|stand| waits(stand).is_some()) {
+            stand.set(Stand::Runs);
+        }
+        meeting.result.set((meeting.flag.replace(false), meeting.value.get()));
+        meeting.arrived.set(0);
+        meeting.count.set(meeting.count.get() + 1);
+    }
+
+    /// Ends the block if every lane that is left waits for others in a meeting: nobody can come any more.
+    fn look_for_standstill(&self) {
+        let mut left = self.stands.iter().map(Cell::get).filter(|stand| *stand != Stand::Left).peekable();
+        if left.peek().is_some() && left.all(|stand| stand != Stand::Runs) {
+            self.stand_still(0..self.stands.len());
+        }
+    }
+
+    /// Ends the block, and says where lanes wait.
+    fn stand_still(&self, lanes: Range<usize>) {
+        let mut places: Vec<(Stand, Vec<usize>)> = Vec::new();
+        for lane in lanes {
+            match (self.stands[lane].get(), places.iter_mut().find(|place| place.0 == self.stands[lane].get())) {
+                (Stand::Runs | Stand::Left, _) => {}
+                (_, Some(place)) => place.1.push(lane),
+                (stand, None) => places.push((stand, vec![lane])),
+            }
+        }
+        let told = places.iter().map(|(stand, lanes)| format!("{} {stand}", spans(lanes)));
+        if !self.has_failed() {
+            self.end.replace(BlockEnd::StoodStill(told.collect::<Vec<_>>().join(", ")));
+        }
+    }
+
+    fn meet(&self, meeting: &Meeting, lane: u32, flag: bool, value: Option<u64>, at: At) -> (bool, u64) {
         let count = meeting.count.get();
         meeting.arrived.set(meeting.arrived.get() + 1);
         meeting.flag.set(meeting.flag.get() | flag);
         if let Some(value) = value {
             meeting.value.set(value);
         }
-        meeting.complete_if_all();
+        self.stands[lane as usize].set(Stand::Waits(meeting.whose, at));
+        self.complete_if_all(meeting);
         while meeting.count.get() == count {
             self.suspend(lane);
+        }
+        if self.has_failed() {
+            exit_kernel();
         }
         meeting.result.get()
     }
@@ -148,25 +243,27 @@ impl Fibers {
         if end != BlockEnd::Done && !self.has_failed() {
             self.end.replace(end);
         }
+        self.stands[lane as usize].set(Stand::Left);
         for meeting in [&self.block, self.warp(lane)] {
             meeting.present.set(meeting.present.get() - 1);
-            meeting.complete_if_all();
+            self.complete_if_all(meeting);
         }
     }
 }
 
 impl Machine for Fibers {
-    fn block_any(&self, lane: u32, flag: bool) -> bool {
-        self.meet(&self.block, lane, flag, None).0
+    fn block_any(&self, lane: u32, flag: bool, at: At) -> bool {
+        self.meet(&self.block, lane, flag, None, at).0
     }
-    fn warp_any(&self, lane: u32, flag: bool) -> bool {
-        self.meet(self.warp(lane), lane, flag, None).0
+    fn warp_any(&self, lane: u32, flag: bool, at: At) -> bool {
+        self.meet(self.warp(lane), lane, flag, None, at).0
     }
-    fn block_broadcast(&self, lane: u32, value: u64) -> u64 {
-        self.meet(&self.block, lane, false, (lane == 0).then_some(value)).1
+    fn block_broadcast(&self, lane: u32, value: u64, at: At) -> u64 {
+        self.meet(&self.block, lane, false, (lane == 0).then_some(value), at).1
     }
-    fn warp_broadcast(&self, lane: u32, value: u64) -> u64 {
-        self.meet(self.warp(lane), lane, false, lane.is_multiple_of(self.width).then_some(value)).1
+    fn warp_broadcast(&self, lane: u32, value: u64, at: At) -> u64 {
+        let leads = lane.is_multiple_of(self.width);
+        self.meet(self.warp(lane), lane, false, leads.then_some(value), at).1
     }
     unsafe fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32) {
         self.suspend(lane);
@@ -175,6 +272,10 @@ impl Machine for Fibers {
             // SAFETY: the caller's contract, and the context is that of the launch.
             unsafe { nap::pass(&self.site.context, turn / 16, word, seen) };
         }
+    }
+    fn pass(&self, lane: u32) {
+        self.suspend(lane);
+        std::thread::yield_now();
     }
     unsafe fn wake(&self, word: *const u32) {
         // SAFETY: the caller's contract.

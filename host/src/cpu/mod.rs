@@ -56,6 +56,8 @@ pub(crate) enum BlockEnd {
     Done,
     /// It panicked.
     Panicked(String),
+    /// Its lanes wait for each other at different places, and says where.
+    StoodStill(String),
 }
 
 /// What a lane throws to leave its kernel from within a wait.

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use congruent_device::{Note, abi, cpu::Machine};
+use congruent_device::cpu::{At, Machine};
+use congruent_device::{Note, abi};
 
 use super::{BlockWatch, exit_kernel, nap};
 
@@ -19,21 +20,24 @@ impl<'c> Solo<'c> {
 }
 
 impl Machine for Solo<'_> {
-    fn block_any(&self, _lane: u32, flag: bool) -> bool {
+    fn block_any(&self, _lane: u32, flag: bool, _at: At) -> bool {
         flag
     }
-    fn warp_any(&self, _lane: u32, flag: bool) -> bool {
+    fn warp_any(&self, _lane: u32, flag: bool, _at: At) -> bool {
         flag
     }
-    fn block_broadcast(&self, _lane: u32, value: u64) -> u64 {
+    fn block_broadcast(&self, _lane: u32, value: u64, _at: At) -> u64 {
         value
     }
-    fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
+    fn warp_broadcast(&self, _lane: u32, value: u64, _at: At) -> u64 {
         value
     }
     unsafe fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
         // SAFETY: the caller's contract, and the context is that of the launch.
         unsafe { nap::pass(self.context, turn, word, seen) };
+    }
+    fn pass(&self, _lane: u32) {
+        std::thread::yield_now();
     }
     unsafe fn wake(&self, word: *const u32) {
         // SAFETY: the caller's contract.

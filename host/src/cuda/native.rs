@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, bl
     // SAFETY: the others are the kernel's arguments, copied from where `KernelArgs::places` said they are.
     let args = unsafe { K::Args::at_places(next) };
     let end = MACHINE.run(Site { context, block, blocks, threads }, &move |block, ctx| K::run(block, ctx, args));
-    if let BlockEnd::Panicked(message) = end {
+    if let BlockEnd::Panicked(message) | BlockEnd::StoodStill(message) = end {
         tracing::error!(kernel = K::NAME, block, "{message}");
         // SAFETY: the double's function is of this type.
         let trap = Driver::get().ok().and_then(|driver| unsafe { driver.optional::<unsafe extern "C" fn()>(TRAP) });

@@ -4,6 +4,7 @@
 //! each byte as a relaxed atomic access of that byte would, several at once, which the hardware may do because relaxed
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
 
+use core::panic::Location;
 use core::sync::atomic::{self, Ordering};
 
 use congruent_heap::{bf16, f16};
@@ -32,24 +33,29 @@ pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multic
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
 pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 
+/// Where in the program lanes meet.
+pub type At = &'static Location<'static>;
+
 /// What runs the lanes of a block on this CPU. The host's CPU machine implements it; kernel authors never meet it.
 ///
-/// `lane` is the thread's index in its block throughout.
+/// `lane` is the thread's index in its block throughout, and `at` where in the program it is.
 pub trait Machine {
     /// Waits for all lanes of the block, and tells whether any of them gave `true`. Lanes that have exited do not count.
-    fn block_any(&self, lane: u32, flag: bool) -> bool;
+    fn block_any(&self, lane: u32, flag: bool, at: At) -> bool;
     /// The same for the lane's warp.
-    fn warp_any(&self, lane: u32, flag: bool) -> bool;
+    fn warp_any(&self, lane: u32, flag: bool, at: At) -> bool;
     /// Waits for all lanes of the block and gives each the value of lane 0.
-    fn block_broadcast(&self, lane: u32, value: u64) -> u64;
+    fn block_broadcast(&self, lane: u32, value: u64, at: At) -> u64;
     /// The same for the lane's warp and its first lane.
-    fn warp_broadcast(&self, lane: u32, value: u64) -> u64;
+    fn warp_broadcast(&self, lane: u32, value: u64, at: At) -> u64;
     /// Passes the time while a poll sees nothing new: `turn` counts up, `word` is the low half of what is polled and `seen`
     /// what it held. Returns after a bounded time.
     ///
     /// # Safety
     /// The word is mapped symmetric memory, aligned, or a word that host and kernels share.
     unsafe fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32);
+    /// Lets the block's other lanes have their turn, and other threads the core.
+    fn pass(&self, lane: u32);
     /// Wakes who sleeps in [`pause`](Machine::pause) on this word, in any process.
     ///
     /// # Safety
@@ -106,32 +112,42 @@ impl Lane<'_> {
         self.blocks
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn block_sync(&self) {
         if self.threads > 1 {
-            self.machine.block_any(self.thread, false);
+            self.machine.block_any(self.thread, false, Location::caller());
         }
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn block_any(&self, flag: bool) -> bool {
-        if self.threads > 1 { self.machine.block_any(self.thread, flag) } else { flag }
+        if self.threads > 1 { self.machine.block_any(self.thread, flag, Location::caller()) } else { flag }
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn block_broadcast(&self, value: u64) -> u64 {
-        if self.threads > 1 { self.machine.block_broadcast(self.thread, value) } else { value }
+        if self.threads > 1 { self.machine.block_broadcast(self.thread, value, Location::caller()) } else { value }
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn warp_sync(&self) {
         if self.warp > 1 {
-            self.machine.warp_any(self.thread, false);
+            self.machine.warp_any(self.thread, false, Location::caller());
         }
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn warp_any(&self, flag: bool) -> bool {
-        if self.warp > 1 { self.machine.warp_any(self.thread, flag) } else { flag }
+        if self.warp > 1 { self.machine.warp_any(self.thread, flag, Location::caller()) } else { flag }
     }
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn warp_broadcast(&self, value: u64) -> u64 {
-        if self.warp > 1 { self.machine.warp_broadcast(self.thread, value) } else { value }
+        if self.warp > 1 { self.machine.warp_broadcast(self.thread, value, Location::caller()) } else { value }
+    }
+    #[inline(always)]
+    pub(crate) fn pass(&self) {
+        self.machine.pass(self.thread);
     }
     #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {

@@ -296,18 +296,19 @@ impl cpu::Machine for Late {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
     }
-    fn block_any(&self, _lane: u32, flag: bool) -> bool {
+    fn block_any(&self, _lane: u32, flag: bool, _at: cpu::At) -> bool {
         flag
     }
-    fn warp_any(&self, _lane: u32, flag: bool) -> bool {
+    fn warp_any(&self, _lane: u32, flag: bool, _at: cpu::At) -> bool {
         flag
     }
-    fn block_broadcast(&self, _lane: u32, value: u64) -> u64 {
+    fn block_broadcast(&self, _lane: u32, value: u64, _at: cpu::At) -> u64 {
         value
     }
-    fn warp_broadcast(&self, _lane: u32, value: u64) -> u64 {
+    fn warp_broadcast(&self, _lane: u32, value: u64, _at: cpu::At) -> u64 {
         value
     }
+    fn pass(&self, _lane: u32) {}
     unsafe fn wake(&self, _word: *const u32) {}
     fn exit(&self) -> ! {
         panic!("a fold gives back control")
