@@ -65,13 +65,15 @@ pub fn all_reduce<T: Pod, G: Tag>(
         let half = |buf: Sym<T>, tree| call.mine(Share::new(tree, 2).of(buf));
         let laps = laps(&call, half(src, 0)).max(laps(&call, half(src, 1)));
         let height = height(call.n);
-        for tick in 0..laps + 2 * height {
+        // Counted in 32 bits, and destinations cut only where they are stored to: a GPU has registers for no more.
+        for tick in 0..(laps + 2 * height) as u32 {
+            let tick = tick as usize;
             for tree in 0..2 {
                 // Found anew each time: both would be eight registers.
                 let node = Node::of_two(tree, anew(call.me as u64) as usize, call.n);
                 let cut = |buf: Sym<T>, lap| cut(&call, half(buf, tree), lap);
                 if let Some(lap) = tick.checked_sub(height - node.depth()) {
-                    up(&call, group, node, (lap, laps), cut(src, lap), cut(dst, lap), true, op);
+                    up(&call, group, node, (lap, laps), cut(src, lap), || cut(dst, lap), true, op);
                 }
                 if let (Some(lap), Some(_)) = (tick.checked_sub(height + node.depth()), node.parent()) {
                     down(&call, group, node, (lap, laps), cut(dst, lap));
@@ -116,7 +118,7 @@ pub fn reduce<T: Pod, G: Tag>(
         let (mine, result) = (call.mine(src), call.mine(dst));
         let laps = laps(&call, mine);
         for lap in 0..laps {
-            up(&call, group, node, (lap, laps), cut(&call, mine, lap), cut(&call, result, lap), false, op);
+            up(&call, group, node, (lap, laps), cut(&call, mine, lap), || cut(&call, result, lap), false, op);
         }
     }
     call.leave(group);
@@ -214,7 +216,7 @@ fn up<T: Pod, G: Tag>(
     node: Node,
     lap: (usize, usize),
     piece: Sym<T>,
-    to: Sym<T>,
+    to: impl Fn() -> Sym<T>,
     pass: bool,
     op: impl Reducer<T>,
 ) {
@@ -247,10 +249,10 @@ fn up<T: Pod, G: Tag>(
     let is_root = node.parent().is_none();
     let stage = if is_root { WITH_CHILDREN.finish(call.n) } else { WITH_CHILDREN };
     if is_root && (!pass || straight(call)) {
-        crown(call, group, pass.then_some(towards), to, src, op, stage);
+        crown(call, group, pass.then_some(towards), to(), src, op, stage);
     } else {
         let mut way = Outgoing::open(call, towards);
-        way.send(group, piece.len(), if is_root { to } else { Sym::empty() }, src, op, stage);
+        way.send(group, piece.len(), if is_root { to() } else { Sym::empty() }, src, op, stage);
         way.close(group);
     }
     for i in 0..node.degree() {

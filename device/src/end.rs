@@ -7,7 +7,7 @@
 use core::panic::Location;
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{Abort, Cause, Control, FaultState, Site};
+use congruent_heap::abi::{Abort, Cause, Control, FaultState, Said, Site};
 
 use crate::poll::Waiter;
 use crate::{Ctx, Group, arch};
@@ -38,6 +38,13 @@ impl Ctx<'_> {
         let site = Location::caller();
         let (file, columns) = (site.file().as_bytes(), u64::from(site.column()) << 32);
         leave_from(self.waiter(), file.as_ptr(), file.len(), columns | u64::from(site.line()))
+    }
+
+    /// Leaves the record of a panic of a kernel that ran natively, as it would have on a GPU. For machines.
+    #[cfg(not(target_arch = "nvptx64"))]
+    #[doc(hidden)]
+    pub fn panicked(&self, said: &str) -> ! {
+        panicked(self.waiter(), said, None)
     }
 
     /// Who waits here.
@@ -95,6 +102,30 @@ impl Waiter<'_> {
     }
 }
 
+/// Leaves a record of a panic, if it is the first fault of this PE, and ends every wait of it; and then this thread's kernel.
+///
+/// The thread exits and does not trap: a trap would take the context with it, and with that every PE and library that shares the
+/// process. Barriers do not wait for threads that have exited (PTX ISA, `exit`), and every wait sees the abort word; so the other
+/// threads end as well, at their next wait or at their kernel's end. What they compute until then nobody is given: the world has
+/// failed.
+#[cold]
+#[inline(never)]
+pub(crate) fn panicked(waiter: Waiter<'_>, said: &str, at: Option<&Location<'_>>) -> ! {
+    waiter.leave(Cause::Panicked);
+    let control: *mut Control = with_exposed_provenance_mut(waiter.recalled().parts().0 as usize);
+    if waiter.recalled().has_told(control) {
+        let bytes = said.len().min(Said::TEXT);
+        // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The text has so many bytes.
+        unsafe {
+            let record = &raw mut (*control).fault.said;
+            keep_text(said.as_ptr(), (&raw mut (*record).text).cast(), bytes);
+            arch::store(&raw mut (*record).bytes, bytes as u64);
+        }
+    }
+    let (file, line, column) = at.map_or(("", 0, 0), |at| (at.file(), at.line(), at.column()));
+    leave_from(waiter, file.as_ptr(), file.len(), u64::from(column) << 32 | u64::from(line))
+}
+
 /// Adds the site to this thread's record, if it has one, and leaves the kernel. One function for all places that kernels end at,
 /// with few scalar arguments: they are many.
 #[cold]
@@ -108,10 +139,7 @@ fn leave_from(waiter: Waiter<'_>, file: *const u8, bytes: usize, column_and_line
         // bytes, as many as are kept, from where they begin.
         unsafe {
             let site = &raw mut (*control).fault.site;
-            let (from, to) = (file.add(bytes - kept), (&raw mut (*site).file).cast::<u8>());
-            for i in 0..kept {
-                arch::store(to.add(i), arch::load(from.add(i)));
-            }
+            keep_text(file.add(bytes - kept), (&raw mut (*site).file).cast(), kept);
             arch::store(&raw mut (*site).bytes, kept as u64);
             arch::store(&raw mut (*site).line, column_and_line as u32);
             arch::store(&raw mut (*site).column, (column_and_line >> 32) as u32);
@@ -120,4 +148,17 @@ fn leave_from(waiter: Waiter<'_>, file: *const u8, bytes: usize, column_and_line
         }
     }
     waiter.lane.exit()
+}
+
+/// Copies a text to a record.
+///
+/// # Safety
+/// `bytes` bytes can be read at `from`, and stored at `to`, which is in a control block.
+#[cold]
+#[inline(never)]
+unsafe fn keep_text(from: *const u8, to: *mut u8, bytes: usize) {
+    for i in 0..bytes {
+        // SAFETY: the caller's contract.
+        unsafe { arch::store(to.add(i), arch::load(from.add(i))) };
+    }
 }

@@ -169,7 +169,7 @@ pub const fn packed_words(bytes: usize, line: u32) -> usize {
         32 => bytes.div_ceil(24),
         64 => bytes.div_ceil(56),
         128 => bytes.div_ceil(120),
-        _ => refuse!("lines have 16, 32, 64 or 128 bytes"),
+        _ => refuse!(const "lines have 16, 32, 64 or 128 bytes"),
     };
     lines * (line as usize / 8)
 }

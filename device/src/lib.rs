@@ -27,7 +27,7 @@
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(asm_experimental_arch, stdarch_nvptx, link_llvm_intrinsics, abi_unadjusted),
+    feature(asm_experimental_arch, link_llvm_intrinsics, abi_unadjusted),
     allow(internal_features)
 )]
 

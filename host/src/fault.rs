@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use congruent_device::abi::{Cause, FaultKind, FaultRecord, NO_PE, Site};
+use congruent_device::abi::{Cause, FaultKind, FaultRecord, NO_PE, Said, Site};
 
 use congruent_collectives::Operation;
 
@@ -88,6 +88,7 @@ impl Fault {
             Cause::Counts { peer, sends, mine, theirs } => {
                 Self { peer: known(peer), expected: mine, seen: theirs, receives: !sends, ..nothing }
             }
+            Cause::Panicked => nothing,
             Cause::Calls { peer, number, called, word, mine, theirs } => {
                 let mismatch = CallMismatch::new(number, called, word, mine, theirs);
                 Self { peer: known(peer), mismatch: Some(Box::new(mismatch)), ..nothing }
@@ -188,6 +189,7 @@ impl fmt::Display for Fault {
                 }
                 f.write_str("; give both sides the same count and the same type")?;
             }
+            FaultKind::Panicked => write!(f, "PE {pe}, block {block}, thread {thread} panicked")?,
             FaultKind::CallMismatch => match &self.mismatch {
                 Some(mismatch) => mismatch.tell(f, *pe, &peer)?,
                 None => write!(f, "{peer} called another collective than PE {pe}")?,
@@ -255,4 +257,15 @@ pub enum WorldFailure {
         /// What it said.
         reason: String,
     },
+}
+
+impl WorldFailure {
+    /// A panic that PE `pe` recorded.
+    pub(crate) fn panicked(pe: u32, record: &FaultRecord, launched: Option<Launched>) -> Self {
+        let kept = usize::try_from(record.said.bytes).map_or(0, |bytes| bytes.min(Said::TEXT));
+        let said = String::from_utf8_lossy(&record.said.text[..kept]);
+        let at = shown(&record.site).map_or_else(String::new, |at| format!(" ({at})"));
+        let kernel = launched.map_or("that nobody launched", |launched| launched.kernel);
+        Self::KernelPanicked { kernel, pe, block: record.block, message: format!("{said}{at}") }
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use congruent_collectives::{Operation, PlanWord};
-use congruent_device::abi::{self, FaultKind};
+use congruent_device::abi::{self, Cause};
 use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
@@ -207,8 +207,8 @@ impl Shared {
     /// Takes note of a fault that kernels have left.
     pub(crate) fn look_for_fault(&self) {
         // Of a world that has failed, the first reason is known.
-        if let Some(fault) = self.check().ok().and_then(|()| self.fault()) {
-            self.fail(WorldFailure::Fault(fault), abi::Abort::Fault);
+        if let Some(failure) = self.check().ok().and_then(|()| self.fault()) {
+            self.fail(failure, abi::Abort::Fault);
         }
     }
 
@@ -315,7 +315,7 @@ impl Shared {
     }
 
     /// The fault that the device left, once it is complete.
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<WorldFailure> {
         let block = self.machine.control();
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let state = unsafe { AtomicU32::from_ptr(&raw mut (*block).fault_state) };
@@ -324,10 +324,12 @@ impl Shared {
         }
         // SAFETY: its one writer is done with the record, and the acquire load means that we see all of it.
         let record = unsafe { &(*block).fault };
-        let fault = Fault::new(self.pe(), record.cause()?).of(record, self.launches.of(record.launch));
-        Some(match fault.kind {
-            FaultKind::Timeout => self.waiting_for(fault),
-            _ => fault,
+        let (cause, launched) = (record.cause()?, self.launches.of(record.launch));
+        let fault = || Fault::new(self.pe(), cause).of(record, launched);
+        Some(match cause {
+            Cause::Panicked => WorldFailure::panicked(self.pe(), record, launched),
+            Cause::Timeout { .. } => WorldFailure::Fault(self.waiting_for(fault())),
+            _ => WorldFailure::Fault(fault()),
         })
     }
 

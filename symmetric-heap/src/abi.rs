@@ -5,10 +5,10 @@
 
 use crate::Pe;
 
-pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Site};
+pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Said, Site};
 
 /// The version of every layout that crosses a boundary: those of this file, and of faults.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;

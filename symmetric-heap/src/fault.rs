@@ -51,6 +51,18 @@ pub struct FaultRecord {
     pub words: [u64; 5],
     /// Where the program waited, or did what was wrong.
     pub site: Site,
+    /// What a panic said.
+    pub said: Said,
+}
+
+/// The beginning of a text.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// How many bytes of `text` count.
+    pub bytes: u64,
+    /// The text.
+    pub text: [u8; Self::TEXT],
 }
 
 /// A place in a program's source.
@@ -83,6 +95,8 @@ pub enum FaultKind {
     CallMismatch = 5,
     /// A loop that waits by itself paused for longer than the deadline.
     Pause = 6,
+    /// The kernel panicked: it was given what it must refuse, or the program's own code did.
+    Panicked = 7,
 }
 
 /// What went wrong.
@@ -148,6 +162,13 @@ pub enum Cause {
         /// The word there.
         theirs: u64,
     },
+    /// The kernel panicked; the record says of it what it said.
+    Panicked,
+}
+
+impl Said {
+    /// Room for a text, bytes.
+    pub const TEXT: usize = 120;
 }
 
 impl Site {
@@ -172,6 +193,7 @@ impl Cause {
             Self::Calls { peer, number, called, word, mine, theirs } => {
                 (FaultKind::CallMismatch, [pair(peer, word), number, mine, theirs, called])
             }
+            Self::Panicked => (FaultKind::Panicked, [0; 5]),
         }
     }
 }
@@ -194,6 +216,7 @@ impl FaultRecord {
                 Cause::Calls { peer: low, number: second, called: fifth, word: high, mine: third, theirs: fourth }
             }
             Some(FaultKind::Pause) => Cause::Pause { waited_ns: fifth },
+            Some(FaultKind::Panicked) => Cause::Panicked,
             None => return None,
         })
     }
@@ -209,6 +232,7 @@ impl FaultKind {
             4 => Some(Self::CountMismatch),
             5 => Some(Self::CallMismatch),
             6 => Some(Self::Pause),
+            7 => Some(Self::Panicked),
             _ => None,
         }
     }
@@ -222,8 +246,8 @@ const fn pair(low: u32, high: u32) -> u64 {
 
 const _: () = {
     assert!(size_of::<Site>() == 104);
-    assert!(size_of::<FaultRecord>() == 160);
-    assert!(size_of::<Control>() == 192);
+    assert!(size_of::<FaultRecord>() == 288);
+    assert!(size_of::<Control>() == 320);
 };
 
 #[cfg(test)]
@@ -240,11 +264,13 @@ mod tests {
             Cause::Counts { peer: 2, sends: true, mine: 8, theirs: 16 },
             Cause::Counts { peer: 2, sends: false, mine: 8, theirs: 16 },
             Cause::Calls { peer: 3, number: 5, called: 6, word: 2, mine: 10, theirs: 11 },
+            Cause::Panicked,
         ];
         let site = Site { line: 0, column: 0, bytes: 0, file: [0; Site::FILE] };
+        let said = Said { bytes: 0, text: [0; Said::TEXT] };
         for cause in causes {
             let (kind, words) = cause.encode();
-            let record = FaultRecord { kind: kind as u32, launch: 0, block: 0, thread: 0, words, site };
+            let record = FaultRecord { kind: kind as u32, launch: 0, block: 0, thread: 0, words, site, said };
             assert_eq!(record.cause(), Some(cause));
             assert_eq!(FaultRecord { kind: 99, ..record }.cause(), None);
         }

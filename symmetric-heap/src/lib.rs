@@ -30,6 +30,10 @@ pub use pe::{Node, Pe, Rank, Tag, World};
 pub use pod::{Element, Fp8E4M3, Fp8E5M2, Locatable, Pod, ValueAt, bf16, f16};
 #[doc(hidden)]
 pub use refuse::refused;
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+pub use refuse::refused_because;
+#[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub use retire::{DecodeError, Retired};
 pub use signal::{Awaited, Notify, NotifyOp, Semaphore, Signal};

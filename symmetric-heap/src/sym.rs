@@ -37,12 +37,9 @@ impl<T: Element> Sym<T> {
     /// Where `offset` is not aligned for `T`, or the object would reach past the largest address.
     pub const fn from_raw(offset: u64, len: u64) -> Self {
         const { assert!(size_of::<T>() > 0, "a symmetric element has a size") };
-        if !offset.is_multiple_of(align_of::<T>() as u64) {
-            refuse!("a symmetric object is aligned for its type");
-        }
-        match len.checked_mul(size_of::<T>() as u64) {
-            Some(bytes) if bytes <= i64::MAX as u64 && offset <= i64::MAX as u64 => {}
-            _ => refuse!("a symmetric object fits in the address space"),
+        let fits = len <= i64::MAX as u64 / size_of::<T>() as u64 && offset <= i64::MAX as u64;
+        if !fits || !offset.is_multiple_of(align_of::<T>() as u64) {
+            refuse!(const "a symmetric object is aligned for its type and fits in the address space");
         }
         Self { offset, len, element: PhantomData }
     }
@@ -152,10 +149,15 @@ impl<T: Element> Sym<T> {
     where
         T: Pod,
     {
+        const { assert!(size_of::<U>() > 0, "a symmetric element has a size") };
         if !self.bytes().is_multiple_of(size_of::<U>()) {
-            refuse!("a symmetric object is cast to a type whose size divides it");
+            refuse!(const "a symmetric object is cast to a type whose size divides it");
         }
-        Sym::from_raw(self.offset, (self.bytes() / size_of::<U>()) as u64)
+        if !self.offset.is_multiple_of(align_of::<U>() as u64) {
+            refuse!(const "a symmetric object is cast to a type whose alignment it has");
+        }
+        // It fits in the address space, as it did before.
+        Sym { offset: self.offset, len: (self.bytes() / size_of::<U>()) as u64, element: PhantomData }
     }
 
     /// This object on that PE.

@@ -48,9 +48,14 @@ kernels! {
         }
     }
 
-    /// A mistake of a program's own.
+    /// As an access of memory that is not there.
     pub fn trap(_block, _ctx) {
-        panic!("the kernel is out");
+        double_support::trap();
+    }
+
+    /// A mistake of a program's own: an index past the end.
+    pub fn past_the_end(_block, ctx, numbers: Sym<u64>) {
+        ctx.store(numbers, numbers.len(), 1);
     }
 
     /// Looks neither at the deadline nor at the abort word for so long, and then writes to the heap.
@@ -71,7 +76,8 @@ type Told = BTreeMap<u32, (String, String)>;
 
 /// This test binary again, on the double.
 fn again(test: &str) -> Command {
-    let entries = [entry::<wait>(), entry::<until_aborted>(), entry::<trap>(), entry::<sleep>()];
+    let entries =
+        [entry::<wait>(), entry::<until_aborted>(), entry::<trap>(), entry::<past_the_end>(), entry::<sleep>()];
     let mut command = on_double(myself(test), "");
     command
         .env("CONGRUENT_PTX", declare(test, &entries))
@@ -278,6 +284,40 @@ fn a_kernel_that_traps_is_a_failed_device() {
             assert!(text.contains("the GPU of PE 1 failed") && text.contains("end this process"), "{text}");
             assert_others(&told, "Aborted", "CUDA_ERROR_LAUNCH_FAILED");
         }
+        assert!(took < LOADED, "{took:?}");
+    }
+}
+
+/// A kernel that is given what it must refuse, and a context that others share.
+fn refuses(world: &mut World) -> Result<WorldFailure, Error> {
+    let (numbers, stream) = (world.alloc::<u64>(3)?, world.stream()?);
+    if world.pe().raw() != UNLUCKY {
+        world.launch(&stream, until_aborted, Grid::one(32), ())?;
+    }
+    world.barrier()?;
+    if world.pe().raw() == UNLUCKY {
+        world.launch(&stream, past_the_end, Grid::new(2, 32), (numbers.view(),))?;
+    }
+    let told = world.synchronize(&stream).unwrap_err();
+    assert_eq!(world.check(), Err(told.clone()));
+    // The context lives, and its memory with it.
+    assert_eq!(numbers.to_vec(), Ok(vec![0; 3]));
+    Ok(told)
+}
+
+#[test]
+fn a_kernel_that_panics_leaves_its_context_alive() {
+    if is_pe() {
+        return run(refuses);
+    }
+    let _alone = alone();
+    for threads in [true, false] {
+        let (told, took) = told("a_kernel_that_panics_leaves_its_context_alive", threads);
+        let (kind, text) = &told[&UNLUCKY];
+        assert_eq!(kind, "KernelPanicked", "{text}");
+        assert!(text.starts_with("kernel past_the_end panicked on PE 1, block "), "{text}");
+        assert!(text.ends_with("symmetric index out of bounds"), "{text}");
+        assert_others(&told, "Aborted", "PE 1 gave up: kernel past_the_end panicked");
         assert!(took < LOADED, "{took:?}");
     }
 }

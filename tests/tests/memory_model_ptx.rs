@@ -144,6 +144,26 @@ fn nothing_is_outside_the_model() {
     }
 }
 
+/// What a kernel is given wrongly is a fault, and no trap, which would take the context with it. What is left is behind an `exit`,
+/// where a compiler wants an end, or what a table of branches has for numbers that its index never is.
+#[test]
+fn no_kernel_traps() {
+    for ptx in Ptx::all() {
+        for (function, body) in &ptx.bodies {
+            let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.starts_with("//")).collect();
+            for at in (1..lines.len()).filter(|&at| lines[at].ends_with("trap;")) {
+                let before = lines[at - 1];
+                let label = before.strip_suffix(':').unwrap_or("exit;");
+                let jumps = lines.iter().filter(|line| line.contains(label) && line.contains("bra ")).count();
+                let falls_in =
+                    at > 1 && !["bra", "exit", "ret", "}", "call"].iter().any(|end| lines[at - 2].contains(end));
+                let is_exit = before == "exit;";
+                assert!(is_exit || jumps == 0 && !falls_in, "{function} for {}: {before} {}", ptx.arch, lines[at]);
+            }
+        }
+    }
+}
+
 /// A row of the page's table "The rules in the PTX".
 struct Row<'p> {
     rule: &'p str,

@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use congruent_device::{Kernel, KernelArgs, abi};
 
-use super::Driver;
 use crate::cpu::{BlockEnd, CpuMachine, Site};
 
 /// Runs one block of a kernel with the parameters at these places, of which the first is the context.
@@ -15,9 +14,8 @@ pub(super) type Body = unsafe extern "C" fn(*const *const c_void, u32, u32, u32)
 /// Tells the double which body a function has.
 pub(super) type Register = unsafe extern "C" fn(*const c_char, Body);
 
-/// The symbol of [`Register`], and that of the function that a body calls when it traps.
+/// The symbol of [`Register`].
 pub(super) const REGISTER: &str = "congruentDoubleBody";
-pub(super) const TRAP: &str = "congruentDoubleTrap";
 
 /// Blocks run as on the CPU machine at width 1, and share the cores of this host.
 static MACHINE: LazyLock<CpuMachine> = LazyLock::new(|| CpuMachine::new(NonZeroU32::MIN, 1, 0, None));
@@ -35,14 +33,10 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, bl
     let context = unsafe { next().cast::<abi::Context>().read() };
     // SAFETY: the others are the kernel's arguments, copied from where `KernelArgs::places` said they are.
     let args = unsafe { K::Args::at_places(next) };
-    let end = MACHINE.run(Site { context, block, blocks, threads }, &move |block, ctx| K::run(block, ctx, args));
+    let site = Site { context, block, blocks, threads };
+    let end = MACHINE.run(site, &move |block, ctx| K::run(block, ctx, args));
     if let BlockEnd::Panicked(message) | BlockEnd::StoodStill(message) = end {
         tracing::error!(kernel = K::NAME, block, "{message}");
-        // SAFETY: the double's function is of this type.
-        let trap = Driver::get().ok().and_then(|driver| unsafe { driver.optional::<unsafe extern "C" fn()>(TRAP) });
-        if let Some(trap) = trap {
-            // SAFETY: it takes nothing, and this is a kernel's thread.
-            unsafe { trap() };
-        }
+        MACHINE.run(site, &move |_, ctx| ctx.panicked(&message));
     }
 }

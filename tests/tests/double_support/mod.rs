@@ -122,6 +122,14 @@ pub(crate) fn calls() -> Vec<(&'static str, u64)> {
     names().map(|name| (name, count(name))).filter(|(_, calls)| *calls > 0).collect()
 }
 
+/// Faults the context of the kernel that calls it, as an access of memory that is not there does on a GPU.
+pub(crate) fn trap() {
+    // SAFETY: the library is the double, and is in the process already: nothing runs for this.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the double declares the function so (`tests/double/src/calls/own.rs`), and a kernel's thread calls it.
+    unsafe { library.get::<unsafe extern "C" fn() -> u32>("congruentDoubleTrap").unwrap()() };
+}
+
 /// Device memory as another library would have it: so many pieces of 2 MiB on the first device, each mapped by itself, until the
 /// process ends. Their addresses.
 pub(crate) fn foreign_memory(pieces: u32) -> Vec<usize> {

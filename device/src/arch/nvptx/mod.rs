@@ -436,9 +436,24 @@ pub(crate) fn recall(_control: u64, _launch: u32) -> (u64, u32) {
     (control, launch as u32)
 }
 
-/// A broken promise of the program (an index out of bounds, say) stops the kernel: the host sees a trapped context.
+/// This thread, where it panics: no context comes there.
+#[inline(always)]
+fn waiter() -> crate::poll::Waiter<'static> {
+    let (control, launch) = recall(0, 0);
+    // SAFETY: a panic is within a kernel, whose context has vouched for the control block (`enter`).
+    unsafe { crate::poll::Waiter::new(Lane::new(), control, launch) }
+}
+
+/// A kernel that is given what it must refuse (an index out of bounds, say) leaves a fault, and ends as after a failed wait. Called by
+/// `refuse!`, which is in a crate below this one.
+#[unsafe(no_mangle)]
+fn congruent_refused(why: &'static str) -> ! {
+    crate::end::panicked(waiter(), why, None)
+}
+
+/// A panic of the program's own leaves a fault as well, with its place. What it says would have to be formatted, in a stack frame of
+/// every kernel.
 #[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: stops the grid.
-    unsafe { core::arch::nvptx::trap() }
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    crate::end::panicked(waiter(), "a panic of its own code", info.location())
 }
