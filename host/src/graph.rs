@@ -78,7 +78,7 @@ impl World {
         }
         stream.not_captured("a capture", "end the one under way first")?;
         let recorded = match stream.runner() {
-            Runner::Cpu(queue) => Recorded::Cpu(queue.capture(|| record(stream))?),
+            Runner::Cpu(queue, _) => Recorded::Cpu(queue.capture(|| record(stream))?),
             Runner::Cuda(runner, _) => Recorded::Cuda(runner.capture(|| record(stream))?),
         };
         Ok(Graph { shared: Arc::clone(shared), stream: stream.id(), recorded })
@@ -98,14 +98,14 @@ impl Graph {
         }
         stream.not_captured("a graph", "launch it after the capture, or capture what is in it")?;
         match (&self.recorded, stream.runner()) {
-            (Recorded::Cpu(works), Runner::Cpu(queue)) => {
+            (Recorded::Cpu(works), Runner::Cpu(queue, _)) => {
                 for work in works {
                     work.submit(&self.shared, &queue.stream);
                 }
                 Ok(())
             }
             (Recorded::Cuda(graph), Runner::Cuda(runner, _)) => runner.launch_graph(graph),
-            (Recorded::Cpu(_), Runner::Cuda(..)) | (Recorded::Cuda(_), Runner::Cpu(_)) => {
+            (Recorded::Cpu(_), Runner::Cuda(..)) | (Recorded::Cuda(_), Runner::Cpu(..)) => {
                 Err(LaunchError::ForeignStream)
             }
         }

@@ -130,7 +130,7 @@ impl Target<'_> {
         let launch = shared.launches().number(Launched { kernel: K::NAME, by });
         let context = abi::Context { launch, ..context };
         match &stream.runner {
-            Runner::Cpu(queue) => {
+            Runner::Cpu(queue, _) => {
                 if grid.blocks > slots {
                     return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
                 }

@@ -142,7 +142,7 @@ impl World {
     pub fn notify(&self, stream: &Stream, notify: Notify) -> Result<(), LaunchError> {
         self.admit_notify(stream, "notify", notify)?;
         match stream.runner() {
-            Runner::Cpu(_) => self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify)),
+            Runner::Cpu(..) => self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify)),
             Runner::Cuda(runner, _) => Ok(runner.store(self.address(notify.pe(), notify.offset()), notify.value())?),
         }
     }
@@ -167,7 +167,7 @@ impl World {
         self.admit(stream, "wait_at_least", &[(word.bytes_at(), None)])?;
         stream.not_captured("wait_at_least", SAME_AGAIN)?;
         match stream.runner() {
-            Runner::Cpu(_) => self.put_block(stream, "wait_at_least", move |block, ctx| {
+            Runner::Cpu(..) => self.put_block(stream, "wait_at_least", move |block, ctx| {
                 ctx.wait_at_least(block, awaited, value);
             }),
             Runner::Cuda(runner, _) => {
@@ -189,7 +189,7 @@ impl World {
     ) -> Result<(), LaunchError> {
         match stream.runner() {
             _ if bytes == 0 => Ok(()),
-            Runner::Cpu(_) => self.put_block(stream, name, body),
+            Runner::Cpu(..) => self.put_block(stream, name, body),
             Runner::Cuda(runner, _) => Ok(runner.copy(to, from, bytes)?),
         }
     }
@@ -202,7 +202,7 @@ impl World {
         name: &'static str,
         body: impl Fn(&Block<'_>, &Ctx<'_>) + Send + Sync + 'static,
     ) -> Result<(), LaunchError> {
-        let Runner::Cpu(queue) = stream.runner() else { return Err(LaunchError::ForeignStream) };
+        let Runner::Cpu(queue, _) = stream.runner() else { return Err(LaunchError::ForeignStream) };
         let launch = self.shared().launches().number(Launched { kernel: name, by: Launcher::call() });
         let context = abi::Context { launch, ..self.shared().context() };
         let site = Site { context, block: 0, blocks: 1, threads: THREADS };

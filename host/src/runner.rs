@@ -11,10 +11,9 @@ use crate::graph::{CpuQueue, Work};
 use crate::machine::Machine;
 use crate::shared::Shared;
 
-/// One PE's queue of launches.
+/// One PE's queue of launches. It holds its world's memory, so that launches that outlive the world run on mapped memory.
 pub(crate) enum Runner {
-    Cpu(CpuQueue),
-    /// It holds its world's memory, so that launches that outlive the world run on mapped memory.
+    Cpu(CpuQueue, Arc<Shared>),
     Cuda(CudaRunner, Arc<Shared>),
 }
 
@@ -22,7 +21,10 @@ impl Runner {
     /// A new stream of the world.
     pub(crate) fn new(shared: &Arc<Shared>, name: &str) -> Result<Self, LaunchError> {
         Ok(match shared.machine() {
-            Machine::Cpu(pe) => Self::Cpu(CpuQueue::new(CpuStream::new(pe.blocks().clone(), name)?)),
+            Machine::Cpu(pe) => {
+                let stream = CpuStream::new(pe.blocks().clone(), name)?;
+                Self::Cpu(CpuQueue::new(stream), Arc::clone(shared))
+            }
             Machine::Cuda(pe) => Self::Cuda(pe.stream()?, Arc::clone(shared)),
         })
     }
@@ -30,7 +32,7 @@ impl Runner {
     /// Whether everything launched so far is complete.
     pub(crate) fn is_idle(&self) -> bool {
         match self {
-            Self::Cpu(queue) => queue.stream.is_idle(),
+            Self::Cpu(queue, _) => queue.stream.is_idle(),
             Self::Cuda(runner, _) => runner.lane().is_idle(),
         }
     }
@@ -38,7 +40,7 @@ impl Runner {
     /// Whether what it is given now is kept for a graph.
     pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
         match self {
-            Self::Cpu(queue) => Ok(queue.is_recording()),
+            Self::Cpu(queue, _) => Ok(queue.is_recording()),
             Self::Cuda(runner, _) => runner.lane().is_recording(),
         }
     }
@@ -47,7 +49,7 @@ impl Runner {
     pub(crate) fn write(&self, shared: &Arc<Shared>, to: Sym<u64>, words: Vec<u64>) -> Result<(), CudaError> {
         let context = shared.context();
         match self {
-            Self::Cpu(queue) => {
+            Self::Cpu(queue, _) => {
                 let body = move |block: &Block<'_>, ctx: &Ctx<'_>| {
                     for i in block.strided(words.len()) {
                         ctx.store(to, i, words[i]);
@@ -67,7 +69,7 @@ impl Runner {
     /// How many launches it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
         match self {
-            Self::Cpu(queue) => queue.stream.submitted(),
+            Self::Cpu(queue, _) => queue.stream.submitted(),
             Self::Cuda(runner, _) => runner.lane().submitted(),
         }
     }
@@ -75,7 +77,7 @@ impl Runner {
     /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
     pub(crate) fn wait_for(&self, count: u64) {
         match self {
-            Self::Cpu(queue) => queue.stream.wait_for(count),
+            Self::Cpu(queue, shared) => shared.wait_for_stream(&queue.stream, count),
             Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
         }
     }
@@ -83,9 +85,6 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        // The CPU machine's stream waits by itself.
-        if let Self::Cuda(..) = self {
-            self.wait_for(self.submitted());
-        }
+        self.wait_for(self.submitted());
     }
 }

@@ -12,10 +12,10 @@ use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, ControlError, Notice};
-use crate::cpu::BlockEnd;
+use crate::cpu::{BlockEnd, CpuStream};
 use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
-use crate::launches::Launches;
+use crate::launches::{Launched, Launches};
 use crate::machine::Machine;
 use crate::objects::{Objects, Use};
 use crate::shared_memory::ReserveError;
@@ -38,8 +38,10 @@ pub(crate) struct Shared {
     landed: Condvar,
 }
 
-/// How long kernels on a GPU may go on after the world has failed.
+/// How long kernels may go on after the world has failed.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often who waits for the last launches looks whether the world has failed.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A launch in flight; the world waits for it before it leaves.
 pub(crate) struct Running(Arc<Shared>);
@@ -186,8 +188,8 @@ impl Shared {
             }
         }
         let mut count = self.in_flight();
-        while *count > 0 {
-            count = self.landed.wait(count).unwrap_or_else(PoisonError::into_inner);
+        while *count > 0 && self.is_patient() {
+            count = self.landed.wait_timeout(count, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -232,12 +234,49 @@ impl Shared {
         }
     }
 
-    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Once the world has failed
-    /// it waits for a while only: a kernel that waits for nothing does not hear of it.
+    /// Whether to wait on for kernels. Once the world has failed that is for a while only: a kernel that waits for nothing does not
+    /// hear of it.
+    fn is_patient(&self) -> bool {
+        self.failed_at.get().is_none_or(|failed| failed.elapsed() < GRACE)
+    }
+
+    /// Waits until the first `count` launches of a stream of the CPU machine are complete. Of a kernel that takes longer than any
+    /// wait of its may, it says so, since it may hang: nothing else would tell.
+    pub(crate) fn wait_for_stream(&self, stream: &CpuStream, count: u64) {
+        let deadline = Duration::from_nanos(self.context.deadline_ns);
+        let mut tell = (0, deadline);
+        let waited = stream.wait_for(count, |underway| {
+            if tell.0 != underway.launch {
+                tell = (underway.launch, deadline);
+            }
+            let took = underway.since.elapsed();
+            if took >= tell.1 {
+                tell.1 = took * 2;
+                self.tell_of_long(underway.launch, took);
+            }
+            self.is_patient()
+        });
+        if !waited {
+            tracing::error!(pe = self.pe(), "a kernel goes on {GRACE:?} after the world failed; its memory is kept");
+        }
+    }
+
+    /// Says on the standard error that a launch runs for long.
+    fn tell_of_long(&self, launch: u32, took: Duration) {
+        let (pe, deadline) = (self.pe(), Duration::from_nanos(self.context.deadline_ns));
+        let name = |of: Launched| format!("kernel {}, launched at {},", of.kernel, of.by.at);
+        let kernel = self.launches.of(launch).map_or_else(|| "a kernel".to_owned(), name);
+        eprintln!(
+            "congruent: PE {pe}: {kernel} runs since {took:.1?}, longer than the deadline of {deadline:?} that waits have. Either it \
+             computes, or a loop of its own waits for what does not come: such a loop calls ctx.pause(), which meets the deadline"
+        );
+    }
+
+    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended.
     pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {
         let patient = || {
             self.look_for_fault();
-            self.failed_at.get().is_none_or(|failed| failed.elapsed() < GRACE)
+            self.is_patient()
         };
         match lane.wait_for(count, patient) {
             Ok(true) => self.look_for_fault(),

@@ -1,8 +1,9 @@
 //! A stream of the CPU machine: a thread that runs launches in order, with a worker for each further block.
 
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 use std::{io, panic};
 
 use super::{BlockEnd, Body, CpuMachine, Site};
@@ -15,7 +16,18 @@ pub(crate) struct Launch {
     pub(crate) ended: Arc<dyn Fn(u32, BlockEnd) + Send + Sync>,
 }
 
-/// Runs launches one after the other, each asynchronously to the caller. Dropping it waits for what was launched.
+/// How often who waits for a stream looks at what runs on it.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A launch that runs: its number, and since when.
+#[derive(Clone, Copy)]
+pub(crate) struct Underway {
+    pub(crate) launch: u32,
+    pub(crate) since: Instant,
+}
+
+/// Runs launches one after the other, each asynchronously to the caller. Its user waits for what was launched before it drops it;
+/// what nobody has the patience for goes on, on threads of its own.
 pub(crate) struct CpuStream {
     launches: Option<Sender<Launch>>,
     progress: Arc<Progress>,
@@ -32,6 +44,7 @@ struct Progress {
 struct Counts {
     submitted: u64,
     completed: u64,
+    underway: Option<Underway>,
 }
 
 impl CpuStream {
@@ -62,12 +75,21 @@ impl CpuStream {
         self.progress.with(|counts| counts.submitted)
     }
 
-    /// Waits until its first `count` launches are complete.
-    pub(crate) fn wait_for(&self, count: u64) {
-        let mut counts = self.progress.counts.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits until its first `count` launches are complete, as long as `patient`, which is asked again and again, says of the one
+    /// that runs. Whether they are complete.
+    pub(crate) fn wait_for(&self, count: u64, mut patient: impl FnMut(Underway) -> bool) -> bool {
+        let mut counts = self.progress.lock();
         while counts.completed < count {
-            counts = self.progress.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.progress.changed.wait_timeout(counts, LOOK).unwrap_or_else(PoisonError::into_inner);
+            let (now, late) = (waited.0, waited.1.timed_out());
+            let underway = now.underway.filter(|_| late && now.completed < count);
+            drop(now);
+            if !underway.is_none_or(&mut patient) {
+                return false;
+            }
+            counts = self.progress.lock();
         }
+        true
     }
 
     /// Whether everything submitted so far is complete.
@@ -79,7 +101,8 @@ impl CpuStream {
 impl Drop for CpuStream {
     fn drop(&mut self) {
         drop(self.launches.take());
-        if let Some(thread) = self.thread.take() {
+        // What still runs was given up.
+        if let Some(thread) = self.thread.take().filter(|_| self.is_idle()) {
             // The runner catches what kernels throw; a join error would mean it broke, and there is nothing left to undo.
             let _ended = thread.join();
         }
@@ -87,8 +110,12 @@ impl Drop for CpuStream {
 }
 
 impl Progress {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn with<R>(&self, change: impl FnOnce(&mut Counts) -> R) -> R {
-        let result = change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        let result = change(&mut self.lock());
         self.changed.notify_all();
         result
     }
@@ -110,6 +137,8 @@ impl Runner {
     fn serve(mut self, queue: &Receiver<Launch>, progress: &Progress) {
         for launch in queue {
             let launch = Arc::new(launch);
+            let underway = Underway { launch: launch.site.context.launch, since: Instant::now() };
+            progress.lock().underway = Some(underway);
             let missing = self.hire(launch.site.blocks);
             for (worker, block) in self.workers.iter().zip(1..launch.site.blocks) {
                 let _sent = worker.blocks.send((Arc::clone(&launch), block));
@@ -122,7 +151,10 @@ impl Runner {
                 let _done = worker.done.recv();
             }
             drop(launch);
-            progress.with(|counts| counts.completed += 1);
+            progress.with(|counts| {
+                counts.completed += 1;
+                counts.underway = None;
+            });
         }
     }
 
