@@ -257,3 +257,20 @@ fn who_is_quiet_has_waited_for_the_proxy() {
     });
     assert_eq!(found.unwrap(), [[0; 2], [7; 2]]);
 }
+
+/// The faults in `tests/mutations` are put in by `./check mutations` only, so nobody else would notice.
+#[test]
+fn every_mutation_fits_the_sources() {
+    let patches: Vec<_> = std::fs::read_dir(congruent_tests::repository().join("tests/mutations"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
+        .collect();
+    assert!(patches.len() >= 7, "{patches:?}");
+    for patch in patches {
+        let mut git = std::process::Command::new("git");
+        let fits =
+            git.current_dir(congruent_tests::repository()).args(["apply", "--check"]).arg(&patch).output().unwrap();
+        assert!(fits.status.success(), "{}: {}", patch.display(), String::from_utf8_lossy(&fits.stderr));
+    }
+}
