@@ -105,9 +105,9 @@ impl Waiter<'_> {
 /// Leaves a record of a panic, if it is the first fault of this PE, and ends every wait of it; and then this thread's kernel.
 ///
 /// The thread exits and does not trap: a trap would take the context with it, and with that every PE and library that shares the
-/// process. Barriers do not wait for threads that have exited (PTX ISA, `exit`), and every wait sees the abort word; so the other
-/// threads end as well, at their next wait or at their kernel's end. What they compute until then nobody is given: the world has
-/// failed.
+/// process. Barriers do not wait for threads that have exited (PTX ISA, `exit`), and every poll sees the abort word. But a group polls by
+/// its leader: where that is the one who has exited, the others go on past the group's waits, to their kernel's end. So what this
+/// launch stores from here on is worth nothing, on its peers too; all of them hear that the world has failed.
 #[cold]
 #[inline(never)]
 pub(crate) fn panicked(waiter: Waiter<'_>, said: &str, at: Option<&Location<'_>>) -> ! {

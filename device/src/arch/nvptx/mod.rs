@@ -455,5 +455,5 @@ fn congruent_refused(why: &'static str) -> ! {
 /// every kernel.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    crate::end::panicked(waiter(), "a panic of its own code", info.location())
+    crate::end::panicked(waiter(), "its own code, or an impossible object", info.location())
 }
