@@ -36,8 +36,9 @@ impl Ctx<'_> {
     /// None. What it waits for is seen when a relaxed load sees it.
     ///
     /// # Errors
-    /// On the CPU machine pauses that nothing but loads and stores come between meet the deadline, as one wait does: a fault then
-    /// names the line. On a GPU they end when the host, or a wait elsewhere, ends the launch.
+    /// On the CPU machine pauses that no wait of the library's comes between meet the deadline together, as one wait does: a fault
+    /// then names the line. A kernel that only ever waits so, and for longer than the deadline, needs a longer one. On a GPU pauses
+    /// end when the host, or a wait elsewhere, ends the launch.
     #[inline(always)]
     #[track_caller]
     pub fn pause(&self) {

@@ -220,7 +220,7 @@ pub enum WorldFailure {
     },
     /// Lanes of a block wait for each other at different places, so that none goes on.
     #[error(
-        "kernel {kernel} stands still on PE {pe}, block {block}: {lanes}; every lane of a group comes to the same barriers, in the \
+        "kernel {kernel} stands still on PE {pe}, block {block}: {lanes}; every lane of a group must come to the same barriers, in the \
          same order"
     )]
     StoodStill {
@@ -265,7 +265,7 @@ impl WorldFailure {
         let kept = usize::try_from(record.said.bytes).map_or(0, |bytes| bytes.min(Said::TEXT));
         let said = String::from_utf8_lossy(&record.said.text[..kept]);
         let at = shown(&record.site).map_or_else(String::new, |at| format!(" ({at})"));
-        let kernel = launched.map_or("that nobody launched", |launched| launched.kernel);
+        let kernel = launched.map_or("(unknown)", |launched| launched.kernel);
         Self::KernelPanicked { kernel, pe, block: record.block, message: format!("{said}{at}") }
     }
 }

@@ -40,7 +40,8 @@ impl Grid {
 /// lanes, but such a program would run nowhere else.
 const MAX_THREADS: u32 = 1024;
 
-/// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches.
+/// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches,
+/// and for five seconds only where the world has failed: what then still runs goes on, on memory that is kept for it.
 ///
 /// # Ordering
 /// Kernels on several streams that wait for other PEs are launched in one order by all of them, or a stream is synchronized before

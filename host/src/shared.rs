@@ -1,6 +1,7 @@
 //! What a world's parts share: the machine with its memory, and the first failure.
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
+use std::io::{self, Write};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +13,7 @@ use congruent_heap::Retired;
 use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, ControlError, Notice};
-use crate::cpu::{BlockEnd, CpuStream};
+use crate::cpu::{BlockEnd, CpuStream, Underway};
 use crate::cuda::{CudaError, Lane};
 use crate::fault::{Fault, WorldFailure};
 use crate::launches::{Launched, Launches};
@@ -246,13 +247,15 @@ impl Shared {
         let deadline = Duration::from_nanos(self.context.deadline_ns);
         let mut tell = (0, deadline);
         let waited = stream.wait_for(count, |underway| {
-            if tell.0 != underway.launch {
-                tell = (underway.launch, deadline);
-            }
-            let took = underway.since.elapsed();
-            if took >= tell.1 {
-                tell.1 = took * 2;
-                self.tell_of_long(underway.launch, took);
+            if let Some(Underway { launch, since }) = underway {
+                if tell.0 != launch {
+                    tell = (launch, deadline);
+                }
+                let took = since.elapsed();
+                if took >= tell.1 {
+                    tell.1 = took * 2;
+                    self.tell_of_long(launch, took);
+                }
             }
             self.is_patient()
         });
@@ -266,9 +269,11 @@ impl Shared {
         let (pe, deadline) = (self.pe(), Duration::from_nanos(self.context.deadline_ns));
         let name = |of: Launched| format!("kernel {}, launched at {},", of.kernel, of.by.at);
         let kernel = self.launches.of(launch).map_or_else(|| "a kernel".to_owned(), name);
-        eprintln!(
-            "congruent: PE {pe}: {kernel} runs since {took:.1?}, longer than the deadline of {deadline:?} that waits have. Either it \
-             computes, or a loop of its own waits for what does not come: such a loop calls ctx.pause(), which meets the deadline"
+        // Nobody may be there to read it.
+        let _written = writeln!(
+            io::stderr(),
+            "congruent: PE {pe}: {kernel} has run for {took:.1?}, longer than the deadline of {deadline:?} for one wait. It may compute, \
+             or wait many times; if a loop of its own waits, call ctx.pause() in it, which heeds the deadline"
         );
     }
 

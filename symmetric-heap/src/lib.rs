@@ -33,7 +33,6 @@ pub use refuse::refused;
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub use refuse::refused_because;
-#[doc(hidden)]
 #[cfg(not(target_arch = "nvptx64"))]
 pub use retire::{DecodeError, Retired};
 pub use signal::{Awaited, Notify, NotifyOp, Semaphore, Signal};

@@ -25,7 +25,7 @@ shift
 exec "$rustc" ${CARGO_MANIFEST_DIR:+"--remap-path-prefix=$CARGO_MANIFEST_DIR=/$CARGO_PKG_NAME-$CARGO_PKG_VERSION"} "$@"
 "#;
 
-/// The folder that holds what was compiled and `ptx/`, the assembler; it may be removed at any time.
+/// The folder that holds what was compiled and `ptx/`, the assembler; it may be removed while nothing is built.
 ///
 /// It is `CONGRUENT_CACHE`, or `congruent` in `XDG_CACHE_HOME` or in `~/.cache`.
 pub fn cache_folder() -> Result<PathBuf, BuildError> {
@@ -68,8 +68,9 @@ impl Workshop {
         let path = self.folder.join("rustc");
         if fs::read_to_string(&path).ok().as_deref() != Some(WRAPPER) {
             fs::write(&path, WRAPPER).map_err(BuildError::io(&path))?;
-            fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(BuildError::io(&path))?;
         }
+        // Also where a run before was stopped between the two.
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(BuildError::io(&path))?;
         Ok(path)
     }
 

@@ -24,7 +24,7 @@ pub struct CommOptions {
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
     pub buffer: Option<u64>,
     /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`. Without either they do on the CPU machine and do
-    /// not on GPUs. Calls that are compared count where they are captured, so members then also capture and launch graphs alike.
+    /// not on GPUs. In checked mode members also capture and launch the same graphs, in the same order.
     pub check: Option<bool>,
     /// Bits of the flags of packets, for tests of what happens when they wrap around.
     #[doc(hidden)]

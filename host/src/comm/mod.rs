@@ -40,8 +40,8 @@
 //! - A communicator runs on [`STREAMS`] streams, and members use streams for the first time in the same order.
 //! - A wrong call is refused before anything is launched. What only another member can know is a fault that
 //!   [`World::synchronize`](crate::World::synchronize) tells: a count that differs between sender and receiver always, anything
-//!   else that differs in checked mode, which is on on the CPU machine (`CONGRUENT_CHECK=0` turns it off, 1 also turns it on on
-//!   GPUs). Nothing hangs: waits have deadlines.
+//!   else that differs in checked mode, the default of the CPU machine (`CONGRUENT_CHECK=0` turns it off, and 1 turns it on for
+//!   GPUs as well). Nothing hangs: waits have deadlines.
 
 mod calls;
 pub(crate) mod checked;

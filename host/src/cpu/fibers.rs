@@ -114,13 +114,13 @@ impl fmt::Display for Stand {
     }
 }
 
-/// Lanes in rising order, in words: `lanes 0-3 and 7`.
+/// Lanes in rising order, in words: `lanes 0-3, 7`.
 fn spans(lanes: &[usize]) -> String {
     let spans = lanes.chunk_by(|a, b| a + 1 == *b).map(|span| match span {
         [first, .., last] => format!("{first}-{last}"),
         one => one.iter().map(ToString::to_string).collect(),
     });
-    format!("lanes {}", spans.collect::<Vec<_>>().join(" and "))
+    format!("lanes {}", spans.collect::<Vec<_>>().join(", "))
 }
 
 /// Where lanes of a group wait for each other. Lanes that have left are not waited for, as on the GPU.

@@ -20,7 +20,7 @@ use congruent_device::{Block, Ctx, abi, cpu::Lane};
 
 pub(crate) use cores::Cores;
 pub(crate) use pe::CpuPe;
-pub(crate) use stream::{CpuStream, Launch};
+pub(crate) use stream::{CpuStream, Launch, Underway};
 
 use crate::watch::{BlockWatch, Watch};
 

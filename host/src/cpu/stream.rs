@@ -72,29 +72,34 @@ impl CpuStream {
 
     /// How many launches it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
-        self.progress.with(|counts| counts.submitted)
+        self.progress.lock().submitted
     }
 
     /// Waits until its first `count` launches are complete, as long as `patient`, which is asked again and again, says of the one
     /// that runs. Whether they are complete.
-    pub(crate) fn wait_for(&self, count: u64, mut patient: impl FnMut(Underway) -> bool) -> bool {
+    pub(crate) fn wait_for(&self, count: u64, mut patient: impl FnMut(Option<Underway>) -> bool) -> bool {
+        let mut asked = Instant::now();
         let mut counts = self.progress.lock();
         while counts.completed < count {
-            let waited = self.progress.changed.wait_timeout(counts, LOOK).unwrap_or_else(PoisonError::into_inner);
-            let (now, late) = (waited.0, waited.1.timed_out());
-            let underway = now.underway.filter(|_| late && now.completed < count);
-            drop(now);
-            if !underway.is_none_or(&mut patient) {
-                return false;
+            counts = self.progress.changed.wait_timeout(counts, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            // By the clock: others may change the counts all the time.
+            if asked.elapsed() >= LOOK && counts.completed < count {
+                let underway = counts.underway;
+                drop(counts);
+                if !patient(underway) {
+                    return false;
+                }
+                asked = Instant::now();
+                counts = self.progress.lock();
             }
-            counts = self.progress.lock();
         }
         true
     }
 
     /// Whether everything submitted so far is complete.
     pub(crate) fn is_idle(&self) -> bool {
-        self.progress.with(|counts| counts.completed == counts.submitted)
+        let counts = self.progress.lock();
+        counts.completed == counts.submitted
     }
 }
 

@@ -1,12 +1,12 @@
 //! Whether a kernel can wait, by its PTX.
 //!
-//! Every wait of the library has a deadline, and so looks at the clock (`device/src/arch/nvptx/`, `Backoff`). A kernel that never
-//! does, nor calls what does, ends by itself, however many of its blocks run at once.
+//! Every wait of the library has a deadline, and so looks at the clock (`device/src/arch/nvptx/`, `Backoff`); a loop of a program's
+//! own that pauses sleeps. A kernel that does neither, nor calls what does, ends by itself, however many of its blocks run at once.
 
 use std::collections::{HashMap, HashSet};
 
-/// How PTX looks at the clock.
-const CLOCK: &str = "%globaltimer";
+/// How PTX looks at the clock, and how it sleeps.
+const SIGNS: [&str; 2] = ["%globaltimer", "nanosleep"];
 
 /// Whether the entry, or what it calls, may wait. What the text does not tell counts as a wait.
 pub(super) fn waits(text: &str, entry: &str) -> bool {
@@ -15,7 +15,7 @@ pub(super) fn waits(text: &str, entry: &str) -> bool {
     while let Some(name) = next.pop() {
         let Some(lines) = functions.get(name) else { return true };
         for line in lines {
-            if line.contains(CLOCK) {
+            if SIGNS.iter().any(|sign| line.contains(sign)) {
                 return true;
             }
             if !words(line).any(|word| word == "call") {
@@ -74,12 +74,13 @@ mod tests {
         .visible .entry itself()\n{\nmov.u64 %rd1, %globaltimer;\nret;\n}\n\
         .visible .entry never(\n.param .u64 p\n)\n{\ncall.uni again, ();\nst.u64 [p], 1;\nret;\n}\n\
         .visible .entry by_a_pointer()\n{\n{ // callseq 0\n@%p1 call (retval0), %rd5, (param0), prototype_0;\nret;\n}\n\
+        .visible .entry pauses()\n{\nnanosleep.u32 100;\nret;\n}\n\
         .visible .entry one_line() { ret; }\n";
 
     #[test]
-    fn kernels_that_look_at_the_clock_may_wait() {
+    fn kernels_that_look_at_the_clock_or_pause_may_wait() {
         let told = |name| waits(TEXT, name);
-        assert!(told("itself") && told("by_others") && told("by_a_pointer") && told("not_there"));
+        assert!(told("itself") && told("pauses") && told("by_others") && told("by_a_pointer") && told("not_there"));
         assert!(!told("never") && !told("one_line"));
     }
 

@@ -108,13 +108,11 @@ impl CudaRunner {
     pub(crate) fn store_all(&self, address: u64, words: &[u64]) -> Result<(), CudaError> {
         let stores = words.iter().zip((address..).step_by(8)).map(|(&value, address)| write(address, value));
         let mut stores: Vec<_> = stores.collect();
-        self.lane.put(|stream| {
-            stores.chunks_mut(MOST_AT_ONCE).try_for_each(|some| {
-                let (count, first) = (some.len() as u32, some.as_mut_ptr());
-                // SAFETY: the words are on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is
-                // idle. There are as many operations as are told, which the driver copies.
-                unsafe { self.device.driver().stream_batch_mem_op(stream, count, first, 0) }
-            })
+        stores.chunks_mut(MOST_AT_ONCE).try_for_each(|some| {
+            let (count, first) = (some.len() as u32, some.as_mut_ptr());
+            // SAFETY: the words are on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is idle.
+            // There are as many operations as are told, which the driver copies.
+            self.lane.put(|stream| unsafe { self.device.driver().stream_batch_mem_op(stream, count, first, 0) })
         })
     }
 

@@ -194,8 +194,11 @@ fn ptxas() -> Line {
 /// The folder where congruent-build keeps what it compiles, and its assembler.
 fn cache() -> Option<PathBuf> {
     let folder = |name| env::var_os(name).map(PathBuf::from);
-    let caches = || folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
-    folder("CONGRUENT_CACHE").or_else(|| Some(caches()?.join("congruent")))
+    let absolute = |name| folder(name).filter(|folder| folder.is_absolute());
+    let caches = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    folder("CONGRUENT_CACHE")
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .or_else(|| Some(caches()?.join("congruent")))
 }
 
 fn rdma() -> Line {
