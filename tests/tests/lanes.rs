@@ -144,7 +144,7 @@ fn barriers_at_different_places_of_a_warp_are_an_error_that_names_them() {
         let line = |text: &str| include_str!("lanes.rs").lines().position(|line| line.contains(text)).unwrap() + 1;
         let even = format!("wait for their block at tests/tests/lanes.rs:{}:", line("sync(); // even"));
         let odd = format!("wait for their block at tests/tests/lanes.rs:{}:", line("sync(); // odd"));
-        assert!(lanes.starts_with("lanes 0 ") && lanes.contains(&even) && lanes.contains(&odd), "{lanes}");
+        assert!(lanes.starts_with("lanes 0") && lanes.contains(&even) && lanes.contains(&odd), "{lanes}");
     }
 }
 
