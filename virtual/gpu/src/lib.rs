@@ -1,0 +1,3 @@
+//! Virtual GPUs: executes PTX on the CPU.
+
+pub mod alu;
