@@ -4,15 +4,15 @@
 //! that everything after sees one flat list of instructions over distinct registers. Labels may be used before they are
 //! declared, therefore names are resolved only after the whole body is read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::cursor::{Cursor, integer, space};
 use super::error::ParseError;
 use super::forms;
 use super::lexer::{Token, TokenKind};
-use super::parser::variables;
 use super::span::Span;
-use super::syntax::{Body, Guard, Instruction, Operand, Register, RegisterId};
+use super::syntax::{Body, Guard, Instruction, Operand, Register, RegisterId, SourceLine, Space};
+use super::variable::variables;
 
 /// Reads one body.
 pub(crate) struct BodyParser<'c, 'a> {
@@ -20,6 +20,10 @@ pub(crate) struct BodyParser<'c, 'a> {
     body: Body,
     scopes: Vec<Scope<'a>>,
     pending: Vec<Pending<'a>>,
+    /// The names of the body's variables.
+    variables: HashSet<String>,
+    /// The last `.loc`.
+    source: Option<SourceLine>,
 }
 
 /// Names declared between two braces.
@@ -31,12 +35,15 @@ struct Scope<'a> {
     families: HashMap<&'a str, (usize, u64)>,
     labels: HashMap<&'a str, usize>,
     targets: HashMap<&'a str, Vec<Token<'a>>>,
+    /// What the variables declared here are called in the body.
+    variables: HashMap<String, String>,
 }
 
 /// An instruction whose names are not resolved yet.
 struct Pending<'a> {
     scope: usize,
     span: Span,
+    source: Option<SourceLine>,
     guard: Option<(Token<'a>, bool)>,
     opcode: &'a str,
     modifiers: Vec<String>,
@@ -47,6 +54,7 @@ struct Pending<'a> {
 enum Raw<'a> {
     Name(Token<'a>, Option<Token<'a>>, i64),
     Known(Operand),
+    Not(Token<'a>),
     Address(Box<Self>, i64),
     Group(Vec<Self>),
 }
@@ -60,7 +68,14 @@ const DEEPEST_OPERAND: usize = 4;
 impl<'c, 'a> BodyParser<'c, 'a> {
     /// Starts after the opening brace.
     pub(crate) fn new(cursor: &'c mut Cursor<'a>) -> Self {
-        Self { cursor, body: Body::default(), scopes: vec![Scope::default()], pending: Vec::new() }
+        Self {
+            cursor,
+            body: Body::default(),
+            scopes: vec![Scope::default()],
+            pending: Vec::new(),
+            variables: HashSet::new(),
+            source: None,
+        }
     }
 
     /// Reads to the closing brace.
@@ -93,16 +108,38 @@ impl<'c, 'a> BodyParser<'c, 'a> {
         let directive = self.cursor.next();
         match directive.text {
             ".reg" => self.registers(scope),
-            ".loc" => {
-                self.cursor.skip_line();
-                Ok(())
-            }
+            ".loc" => self.line(),
             ".pragma" => self.cursor.skip_statement(),
             text => match space(text) {
-                Some(space) => variables(self.cursor, space, &mut self.body.variables),
+                Some(space) => self.variables(scope, space),
                 None => Err(self.cursor.unexpected(directive, "a declaration")),
             },
         }
+    }
+
+    /// `.loc 1 12 5`, and on the same line perhaps the place it was inlined at, or views.
+    fn line(&mut self) -> Result<(), ParseError> {
+        let file = self.cursor.number("a file's number")?;
+        let line = self.cursor.number("a line")?;
+        self.source = Some(SourceLine { file, line });
+        self.cursor.skip_line();
+        Ok(())
+    }
+
+    /// Variables of a scope. Two scopes may use one name, so every other one gets a name of its own.
+    fn variables(&mut self, scope: usize, space: Space) -> Result<(), ParseError> {
+        for mut variable in variables(self.cursor, space, false)? {
+            let mut unique = variable.name.clone();
+            if !self.variables.insert(unique.clone()) {
+                unique = format!("{unique}#{}", self.body.variables.len());
+            }
+            let name = core::mem::replace(&mut variable.name, unique.clone());
+            if self.scopes[scope].variables.insert(name, unique).is_some() {
+                return Err(self.cursor.error(variable.span, "this name is declared twice".to_owned()));
+            }
+            self.body.variables.push(variable);
+        }
+        Ok(())
     }
 
     /// `.reg .b32 %r<7>, a;`
@@ -202,7 +239,15 @@ impl<'c, 'a> BodyParser<'c, 'a> {
         }
         let end = self.cursor.expect(";")?.span;
         let span = start.to(end);
-        self.pending.push(Pending { scope, span, guard, opcode: opcode.text, modifiers, operands });
+        self.pending.push(Pending {
+            scope,
+            span,
+            source: self.source,
+            guard,
+            opcode: opcode.text,
+            modifiers,
+            operands,
+        });
         Ok(())
     }
 
@@ -236,7 +281,7 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             }
             (_, "{") => self.group("}", depth),
             (_, "(") => self.group(")", depth),
-            (_, "!") => self.simple_operand(depth + 1),
+            (_, "!") => Ok(Raw::Not(self.cursor.expect_kind(TokenKind::Word, "a predicate")?)),
             (_, "-") => {
                 let number = self.cursor.expect_kind(TokenKind::Number, "a number")?;
                 self.number(number, true)
@@ -300,7 +345,8 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             let operands = pending.operands.into_iter().map(|raw| self.resolve_operand(pending.scope, raw));
             let operands = operands.collect::<Result<Vec<_>, _>>()?;
             let (opcode, modifiers) = (pending.opcode.to_owned(), pending.modifiers);
-            let instruction = Instruction { span: pending.span, guard, opcode, modifiers, operands };
+            let instruction =
+                Instruction { span: pending.span, source: pending.source, guard, opcode, modifiers, operands };
             let is_branch = matches!(instruction.opcode.as_str(), "bra" | "brx");
             let has_target = |operand: &Operand| matches!(operand, Operand::Label(_) | Operand::Targets(_));
             if is_branch && !instruction.operands.iter().any(has_target) {
@@ -314,6 +360,10 @@ impl<'c, 'a> BodyParser<'c, 'a> {
     fn resolve_operand(&self, scope: usize, raw: Raw<'a>) -> Result<Operand, ParseError> {
         Ok(match raw {
             Raw::Known(operand) => operand,
+            Raw::Not(name) => match self.lookup_register(scope, name.text) {
+                Some(register) => Operand::Not(register),
+                None => return Err(self.undeclared(name)),
+            },
             Raw::Address(base, offset) => Operand::Address(Box::new(self.resolve_operand(scope, *base)?), offset),
             Raw::Group(parts) => Operand::Group(
                 parts.into_iter().map(|part| self.resolve_operand(scope, part)).collect::<Result<_, _>>()?,
@@ -347,6 +397,9 @@ impl<'c, 'a> BodyParser<'c, 'a> {
                 found.copied().ok_or_else(|| self.undeclared(*target))
             };
             return Ok(Operand::Targets(targets.iter().map(label).collect::<Result<_, _>>()?));
+        }
+        if let Some(variable) = self.lookup(scope, |scope| scope.variables.get(name.text)) {
+            return Ok(Operand::Symbol(variable.clone(), offset));
         }
         if forms::is_special_register(name.text, None) {
             return Ok(Operand::Special(name.text.to_owned()));
@@ -414,6 +467,21 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_several_scopes_have_names_of_their_own() {
+        let body = body(
+            ".reg .b32 %r<2>;\n\
+             { .param .b32 p; st.param.b32 [p], %r0; { .local .b8 p[3]; mov.b32 %r1, p; } }\n\
+             { .param .b64 p; ld.param.b32 %r1, [p+4]; }",
+        )
+        .expect("PTX");
+        let names: Vec<_> = body.variables.iter().map(|v| (v.name.as_str(), v.bytes)).collect();
+        assert_eq!(names, [("p", Some(4)), ("p#1", Some(3)), ("p#2", Some(8))]);
+        assert_eq!(body.instructions[0].address(), Some((&Operand::Symbol("p".to_owned(), 0), 0)));
+        assert_eq!(body.instructions[1].operands[1], Operand::Symbol("p#1".to_owned(), 0));
+        assert_eq!(body.instructions[2].address(), Some((&Operand::Symbol("p#2".to_owned(), 0), 4)));
+    }
+
+    #[test]
     fn operands_of_every_kind() {
         let body = body(
             ".reg .b32 %r<9>; .reg .b64 %rd<3>; .reg .pred %p<2>;\n\
@@ -421,7 +489,8 @@ mod tests {
              mov.u32 %r3, %tid.x;\n\
              shfl.sync.idx.b32 %r4|%p1, %r3, 0, 31, -1;\n\
              call.uni (retval0), f, (param0);\n\
-             st.b32 [table+4], 0f3F800000;",
+             st.b32 [table+4], 0f3F800000;\n\
+             vote.sync.any.pred %p0, !%p1, -1;",
         );
         let body = body.expect("PTX");
         let register = |n| Operand::Register(RegisterId(n));
@@ -431,6 +500,8 @@ mod tests {
         assert_eq!(body.instructions[2].written(), [RegisterId(4), RegisterId(13)]);
         assert_eq!(body.instructions[4].address(), Some((&Operand::Symbol("table".to_owned(), 0), 4)));
         assert_eq!(body.instructions[4].written(), []);
+        assert_eq!(body.instructions[5].operands[1], Operand::Not(RegisterId(13)));
+        assert_eq!(body.instructions[5].read(), [RegisterId(13)]);
     }
 
     #[test]

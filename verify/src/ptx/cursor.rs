@@ -54,6 +54,12 @@ impl<'a> Cursor<'a> {
         if token.kind == kind { Ok(token) } else { Err(self.unexpected(token, what)) }
     }
 
+    /// Moves over an integer in the range of `T`, which has to be here.
+    pub(crate) fn number<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, ParseError> {
+        let token = self.expect_kind(TokenKind::Number, what)?;
+        integer(token.text).and_then(|value| T::try_from(value).ok()).ok_or_else(|| self.unexpected(token, what))
+    }
+
     /// Skips to after the next semicolon that is outside braces.
     pub(crate) fn skip_statement(&mut self) -> Result<(), ParseError> {
         let mut depth = 0_usize;

@@ -11,8 +11,12 @@ mod lexer;
 mod parser;
 mod span;
 mod syntax;
+mod variable;
 
 pub use error::ParseError;
 pub use parser::parse;
 pub use span::Span;
-pub use syntax::{Body, Function, Guard, Instruction, Module, Operand, Register, RegisterId, Space, Variable};
+pub use syntax::{
+    Body, Function, Guard, InitialAddress, Instruction, LaunchBounds, Module, Operand, Register, RegisterId,
+    SourceLine, Space, Variable,
+};

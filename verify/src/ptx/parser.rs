@@ -1,10 +1,11 @@
 //! The outer grammar: module directives, variables and functions.
 
 use super::body::BodyParser;
-use super::cursor::{Cursor, integer, space};
+use super::cursor::{Cursor, space};
 use super::error::ParseError;
 use super::lexer::TokenKind;
-use super::syntax::{Function, Module, Space, Variable};
+use super::syntax::{Function, LaunchBounds, Module};
+use super::variable::{parameters, variables};
 
 /// Parses a PTX text.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
@@ -24,8 +25,12 @@ fn item(cursor: &mut Cursor<'_>, module: &mut Module) -> Result<(), ParseError> 
         match token.text {
             ".extern" => is_extern = true,
             ".visible" | ".weak" | ".common" => {}
-            ".version" => module.version = version(cursor)?,
+            ".version" => {
+                module.version = version(cursor)?;
+                module.version_span = token.span;
+            }
             ".target" => {
+                module.target_span = token.span;
                 module.target = cursor.expect_kind(TokenKind::Word, "a target")?.text.to_owned();
                 while cursor.eat(",") {
                     cursor.expect_kind(TokenKind::Word, "a target's option")?;
@@ -34,7 +39,12 @@ fn item(cursor: &mut Cursor<'_>, module: &mut Module) -> Result<(), ParseError> 
             ".address_size" => {
                 cursor.expect_kind(TokenKind::Number, "a size")?;
             }
-            ".file" => cursor.skip_line(),
+            ".file" => {
+                let number = cursor.number("a file's number")?;
+                let name = cursor.expect_kind(TokenKind::String, "a file's name")?.text;
+                module.files.insert(number, name.trim_matches('"').to_owned());
+                cursor.skip_line();
+            }
             ".pragma" | ".alias" => cursor.skip_statement()?,
             ".section" => section(cursor)?,
             ".entry" | ".func" => {
@@ -45,7 +55,7 @@ fn item(cursor: &mut Cursor<'_>, module: &mut Module) -> Result<(), ParseError> 
                 let Some(space) = space(directive) else {
                     return Err(cursor.unexpected(token, "a directive"));
                 };
-                variables(cursor, space, &mut module.variables)?;
+                module.variables.extend(variables(cursor, space, is_extern)?);
             }
         }
         if !matches!(token.text, ".extern" | ".visible" | ".weak" | ".common") {
@@ -74,37 +84,6 @@ fn section(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
     }
 }
 
-/// `.align 8 .b8 name[16] = {...}, other;` after its state space.
-pub(crate) fn variables(cursor: &mut Cursor<'_>, space: Space, into: &mut Vec<Variable>) -> Result<(), ParseError> {
-    attributes(cursor)?;
-    loop {
-        let name = cursor.expect_kind(TokenKind::Word, "a variable's name")?;
-        into.push(Variable { name: name.text.to_owned(), span: name.span, space });
-        let mut depth = 0_usize;
-        loop {
-            let token = cursor.next();
-            match token.text {
-                "{" => depth += 1,
-                "}" => depth = depth.checked_sub(1).ok_or_else(|| cursor.unexpected(token, "`;`"))?,
-                "," if depth == 0 => break,
-                ";" if depth == 0 => return Ok(()),
-                _ if token.kind == TokenKind::End => return Err(cursor.unexpected(token, "`;`")),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Types, alignments and the like in front of a name.
-fn attributes(cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
-    while cursor.peek().kind == TokenKind::Dotted {
-        if cursor.next().text == ".align" {
-            cursor.expect_kind(TokenKind::Number, "an alignment")?;
-        }
-    }
-    Ok(())
-}
-
 fn function(cursor: &mut Cursor<'_>, is_entry: bool, is_extern: bool) -> Result<Function, ParseError> {
     let returns = if cursor.peek().text == "(" { parameters(cursor)? } else { Vec::new() };
     let name = cursor.expect_kind(TokenKind::Word, "a function's name")?;
@@ -117,6 +96,7 @@ fn function(cursor: &mut Cursor<'_>, is_entry: bool, is_extern: bool) -> Result<
         never_returns: false,
         parameters,
         returns,
+        launch: LaunchBounds::default(),
         body: None,
     };
     loop {
@@ -124,8 +104,11 @@ fn function(cursor: &mut Cursor<'_>, is_entry: bool, is_extern: bool) -> Result<
         match token.text {
             ".noreturn" => function.never_returns = true,
             ".pragma" => cursor.skip_statement()?,
-            ".maxntid" | ".reqntid" | ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".explicitcluster"
-            | ".reqnctapercluster" | ".maxclusterrank" => {
+            ".maxntid" => function.launch.max_threads = Some(shape(cursor)?),
+            ".reqntid" => function.launch.required_threads = Some(shape(cursor)?),
+            ".minnctapersm" => function.launch.min_blocks = Some(cursor.number("a count")?),
+            ".maxnreg" => function.launch.max_registers = Some(cursor.number("a count")?),
+            ".maxnctapersm" | ".explicitcluster" | ".reqnctapercluster" | ".maxclusterrank" => {
                 while cursor.peek().kind == TokenKind::Number || cursor.peek().text == "," {
                     cursor.next();
                 }
@@ -140,33 +123,22 @@ fn function(cursor: &mut Cursor<'_>, is_entry: bool, is_extern: bool) -> Result<
     }
 }
 
-/// `(.param .u64 .ptr .align 8 a, .param .b32 b[4])`.
-fn parameters(cursor: &mut Cursor<'_>) -> Result<Vec<Variable>, ParseError> {
-    let mut parameters = Vec::new();
-    cursor.expect("(")?;
-    while !cursor.eat(")") {
-        let declaration = cursor.expect_kind(TokenKind::Dotted, "a parameter")?;
-        attributes(cursor)?;
-        let name = cursor.expect_kind(TokenKind::Word, "a parameter's name")?;
-        let space = space(declaration.text).unwrap_or(Space::Param);
-        parameters.push(Variable { name: name.text.to_owned(), span: name.span, space });
-        if cursor.eat("[") {
-            let size = cursor.next();
-            if size.text != "]" {
-                integer(size.text).ok_or_else(|| cursor.unexpected(size, "a size"))?;
-                cursor.expect("]")?;
-            }
+/// `128, 2, 1` or the first of these; what is not said is 1.
+fn shape(cursor: &mut Cursor<'_>) -> Result<[u32; 3], ParseError> {
+    let mut shape = [1; 3];
+    for (axis, length) in shape.iter_mut().enumerate() {
+        if axis > 0 && !cursor.eat(",") {
+            break;
         }
-        if cursor.peek().text != ")" {
-            cursor.expect(",")?;
-        }
+        *length = cursor.number("a count")?;
     }
-    Ok(parameters)
+    Ok(shape)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ptx::Space;
 
     const HEAD: &str = ".version 8.4\n.target sm_90, debug\n.address_size 64\n";
 
@@ -188,6 +160,28 @@ mod tests {
         assert_eq!(module.functions[2].parameters.len(), 2);
         let spaces: Vec<_> = module.variables.iter().map(|v| v.space).collect();
         assert_eq!(spaces, [Space::Global, Space::Shared]);
+        assert_eq!(module.functions[2].launch.max_threads, Some([256, 1, 1]));
+    }
+
+    #[test]
+    fn launch_bounds_and_source_lines() {
+        let text = format!(
+            "{HEAD}.file 1 \"src/lib.rs\", 12, 34\n.entry k() .reqntid 8, 4 .minnctapersm 2 .maxnreg 40 {{\n\
+             membar.gl;\n.loc 1 7 5, function_name $L__s, inlined_at 1 3 4\nmembar.gl;\nret;\n}}"
+        );
+        let module = parse(&text).expect("PTX");
+        assert_eq!(module.files.get(&1).map(String::as_str), Some("src/lib.rs"));
+        assert_eq!(module.target_span.line_column(&text).0, 2);
+        let kernel = &module.functions[0];
+        let bounds = LaunchBounds {
+            max_threads: None,
+            required_threads: Some([8, 4, 1]),
+            min_blocks: Some(2),
+            max_registers: Some(40),
+        };
+        assert_eq!(kernel.launch, bounds);
+        let lines = kernel.body.iter().flat_map(|body| &body.instructions).map(|i| i.source.map(|s| (s.file, s.line)));
+        assert_eq!(lines.collect::<Vec<_>>(), [None, Some((1, 7)), Some((1, 7))]);
     }
 
     #[test]

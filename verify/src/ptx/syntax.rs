@@ -1,5 +1,7 @@
 //! A parsed module: functions, their registers and instructions, with places in the text.
 
+use std::collections::BTreeMap;
+
 use super::span::Span;
 
 /// One PTX file.
@@ -7,8 +9,14 @@ use super::span::Span;
 pub struct Module {
     /// `.version`, as `(8, 4)`.
     pub version: (u32, u32),
+    /// Where `.version` is.
+    pub version_span: Span,
     /// `.target`, as `sm_90`.
     pub target: String,
+    /// Where `.target` is.
+    pub target_span: Span,
+    /// The source files of the `.file` directives, by the numbers that [`SourceLine::file`] has.
+    pub files: BTreeMap<u32, String>,
     /// Every function, in order; one that is declared and later defined appears twice.
     pub functions: Vec<Function>,
     /// The variables outside functions.
@@ -32,19 +40,63 @@ pub struct Function {
     pub parameters: Vec<Variable>,
     /// What it returns through.
     pub returns: Vec<Variable>,
+    /// What it says about its launches.
+    pub launch: LaunchBounds,
     /// Its code; a declaration has none.
     pub body: Option<Body>,
+}
+
+/// What a kernel says about its launches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchBounds {
+    /// `.maxntid`: the product is the most threads a block may have.
+    pub max_threads: Option<[u32; 3]>,
+    /// `.reqntid`: the one shape a block may have.
+    pub required_threads: Option<[u32; 3]>,
+    /// `.minnctapersm`: how many blocks an SM has to hold at least.
+    pub min_blocks: Option<u32>,
+    /// `.maxnreg`: the most registers a thread may have.
+    pub max_registers: Option<u32>,
 }
 
 /// A variable in memory: global, shared, local, a parameter.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// Its name, alone among the variables of a body: `#` and a number follow one that a nested scope declares again.
     pub name: String,
     /// Where its declaration is.
     pub span: Span,
     /// The state space it is in.
     pub space: Space,
+    /// Whether it is declared `.extern`.
+    pub is_extern: bool,
+    /// The type of an element without the dot, as in `b32`.
+    pub type_name: String,
+    /// What its address is a multiple of: a power of two, in bytes.
+    pub align: u64,
+    /// Its size in bytes; an array without a length has none.
+    pub bytes: Option<u64>,
+    /// What it holds at first; what is behind these bytes is zero. Empty where nothing is said.
+    pub initial: Vec<u8>,
+    /// Where in it addresses are at first.
+    pub addresses: Vec<InitialAddress>,
+}
+
+/// An address in the initial value of a variable, as `generic(table)+8` or `0xFF00(table)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitialAddress {
+    /// Where it goes, in bytes from the variable's start.
+    pub at: u64,
+    /// How many bytes of it, the lowest first.
+    pub bytes: u64,
+    /// How many bits it is shifted to the right before.
+    pub shift: u32,
+    /// The variable or function whose address it is.
+    pub symbol: String,
+    /// What is added, in bytes.
+    pub offset: i64,
+    /// Whether it is a generic address instead of one in the symbol's state space.
+    pub is_generic: bool,
 }
 
 /// A state space.
@@ -91,6 +143,8 @@ pub struct Register {
 pub struct Instruction {
     /// From the guard to the semicolon.
     pub span: Span,
+    /// The line it comes from, by the `.loc` before it.
+    pub source: Option<SourceLine>,
     /// The predicate in front of it.
     pub guard: Option<Guard>,
     /// The first word, as in `ld`.
@@ -99,6 +153,15 @@ pub struct Instruction {
     pub modifiers: Vec<String>,
     /// The operands.
     pub operands: Vec<Operand>,
+}
+
+/// A line of the source that PTX was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SourceLine {
+    /// Which of [`Module::files`].
+    pub file: u32,
+    /// The line, counted from 1; 0 is code that belongs to no line.
+    pub line: u32,
 }
 
 /// `@%p1` or `@!%p1`.
@@ -113,8 +176,10 @@ pub struct Guard {
 /// One operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
-    /// `%r1`, or `!%p1`.
+    /// `%r1`.
     Register(RegisterId),
+    /// `!%p1`: a predicate's opposite.
+    Not(RegisterId),
     /// `%tid.x` and the like, whole.
     Special(String),
     /// An integer; its bits.
@@ -133,6 +198,19 @@ pub enum Operand {
     Group(Vec<Operand>),
     /// `_`: no result wanted.
     Ignored,
+}
+
+impl Function {
+    /// Where each parameter begins among those of a launch, in bytes.
+    pub fn parameter_offsets(&self) -> Vec<u64> {
+        let mut end = 0_u64;
+        let place = |parameter: &Variable| {
+            let start = end.checked_next_multiple_of(parameter.align).unwrap_or(u64::MAX);
+            end = start.saturating_add(parameter.bytes.unwrap_or(0));
+            start
+        };
+        self.parameters.iter().map(place).collect()
+    }
 }
 
 impl Instruction {
@@ -204,7 +282,7 @@ impl Operand {
     /// Adds every register in it, addresses included.
     pub(crate) fn collect_registers(&self, registers: &mut Vec<RegisterId>) {
         match self {
-            Self::Register(register) => registers.push(*register),
+            Self::Register(register) | Self::Not(register) => registers.push(*register),
             Self::Address(base, _) => base.collect_registers(registers),
             Self::Group(parts) => parts.iter().for_each(|part| part.collect_registers(registers)),
             _ => {}
