@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
-    ("congruent-cuda-double", &[]),
+    ("congruent-virtual-driver", &[]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),
 ];
@@ -39,12 +39,12 @@ const ANYTHING: &[&str] = &["*"];
 
 /// Foreign crates that only some of ours may use: they load a vendor's library, or are unsafe by nature.
 const FOREIGN: &[(&str, &[&str])] = &[
-    ("cudarc", &["congruent", "congruent-cuda-double"]),
-    ("libloading", &["congruent", "congruent-cuda-double", "congruent-tests"]),
+    ("cudarc", &["congruent", "congruent-virtual-driver"]),
+    ("libloading", &["congruent", "congruent-virtual-driver", "congruent-tests"]),
     ("ibverbs", &["congruent-transports"]),
     (
         "rustix",
-        &["congruent", "congruent-transports", "congruent-benches", "congruent-cuda-double", "congruent-verify"],
+        &["congruent", "congruent-transports", "congruent-benches", "congruent-virtual-driver", "congruent-verify"],
     ),
     ("memmap2", &["congruent", "congruent-transports"]),
     ("libc", &["congruent", "congruent-transports"]),
@@ -54,12 +54,12 @@ const FOREIGN: &[(&str, &[&str])] = &[
 ];
 
 /// Where memory is mapped.
-const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transports/src/", "tests/double/"];
+const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transports/src/", "virtual/driver/"];
 
 /// Words that may appear in the code of some files only, given by how their paths start.
 const PLACES: &[(&str, &[&str])] = &[
-    ("cudarc", &["host/src/cuda/", "tests/double/"]),
-    ("libloading", &["host/src/cuda/", "tests/double/", "tests/tests/double_support/"]),
+    ("cudarc", &["host/src/cuda/", "virtual/driver/"]),
+    ("libloading", &["host/src/cuda/", "virtual/driver/", "tests/tests/virtual_support/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
     (

@@ -19,7 +19,7 @@ require() {
 SHARED=()
 begin_mps() {
     SHARED=()
-    [[ -z $DOUBLE && -n $MPS ]] || return 0
+    [[ -z $VIRTUAL && -n $MPS ]] || return 0
     local folders=(CUDA_MPS_PIPE_DIRECTORY="$OUT/mps/pipe" CUDA_MPS_LOG_DIRECTORY="$OUT/mps/log")
     mkdir -p "$OUT/mps/pipe" "$OUT/mps/log"
     if ! command -v nvidia-cuda-mps-control >/dev/null; then
@@ -49,7 +49,7 @@ environment() {
     # Kernels of PEs in one process wait for each other: each stream has its own queue, and no function is loaded late.
     export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
     export CUDA_CACHE_PATH=$OUT/cache CUDA_CACHE_MAXSIZE=4294967296
-    [[ -z $DOUBLE ]] || export LD_LIBRARY_PATH=$KIT/double${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    [[ -z $VIRTUAL ]] || export LD_LIBRARY_PATH=$KIT/virtual${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 
 # What the report is of: a name and a value a line.
@@ -60,8 +60,8 @@ describe() {
     printf 'glibc\t%s\n' "$(getconf GNU_LIBC_VERSION)"
     printf 'kernel\t%s\n' "$(uname -sr)"
     printf 'cores\t%s\n' "$(getconf _NPROCESSORS_ONLN)"
-    if [[ -n $DOUBLE ]]; then
-        printf 'gpu\tnone: the driver double, on the CPU\n'
+    if [[ -n $VIRTUAL ]]; then
+        printf 'gpu\tnone: the virtual driver, on the CPU\n'
     elif gpu=$(nvidia-smi "$asked" --format=csv,noheader 2>/dev/null | head -n 1) && [[ -n $gpu ]]; then
         printf 'gpu\t%s\n' "${gpu%%,*}"
         printf 'driver\t%s\n' "$(cut -d, -f2 <<<"$gpu" | tr -d ' ')"

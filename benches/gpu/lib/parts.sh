@@ -18,7 +18,7 @@ part_conformance() {
             suite "threads $pes $family" "$STEP_LIMIT" "threads::$family" CONGRUENT_TEST_PES=$pes
         done
     done
-    [[ -n $DOUBLE ]] || for family in rma signals; do
+    [[ -n $VIRTUAL ]] || for family in rma signals; do
         suite "processes 2 $family, time slices" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=2
     done
     begin_mps
@@ -43,7 +43,7 @@ fault() {
     local name=$1 test=$2
     shift 2
     suite "$name" "$STEP_LIMIT" "$test" "$@"
-    [[ -n $DOUBLE ]] || awk -v name="$name" '
+    [[ -n $VIRTUAL ]] || awk -v name="$name" '
         /^MEASURED / {
             us = $2 + 0; sub(/.* kernel, /, ""); pes = $0 + 0
             if (us > slowest[pes]) slowest[pes] = us
@@ -68,8 +68,8 @@ part_mixed() {
 
 part_sanitizer() {
     local checker family sanitizer
-    if [[ -n $DOUBLE ]]; then
-        cannot sanitizer "the double runs native code"
+    if [[ -n $VIRTUAL ]]; then
+        cannot sanitizer "the virtual driver runs native code"
         return
     fi
     if ! sanitizer=$(tool compute-sanitizer); then
@@ -128,7 +128,7 @@ ours_figures() {
 }
 
 part_perf() {
-    if [[ -n $DOUBLE ]]; then
+    if [[ -n $VIRTUAL ]]; then
         # That the commands work is worth knowing; what a CPU takes is not.
         step "perf barrier" "$STEP_LIMIT" "$KIT/bin/congruent" perf barrier -p 2 -n 2 --json
         step "perf all-reduce" "$STEP_LIMIT" "$KIT/bin/congruent" perf all-reduce -p 2 -n 1 -b 1K -e 1K --json

@@ -63,7 +63,7 @@ peer() {
 }
 
 part_peers() {
-    if [[ -n $DOUBLE ]]; then
+    if [[ -n $VIRTUAL ]]; then
         cannot peers "peers need a GPU"
         return
     fi

@@ -82,8 +82,8 @@ count() {
 
 report_text() {
     echo "congruent on a GPU"
-    if [[ -n $DOUBLE ]]; then
-        echo "!!! On the driver double: nothing here ran on a GPU."
+    if [[ -n $VIRTUAL ]]; then
+        echo "!!! On the virtual driver: nothing here ran on a GPU."
     fi
     awk -F '\t' '{ printf "%-14s %s\n", $1, $2 }' "$OUT/machine"
     printf '\n%s passed, %s failed, %s skipped\n' "$(count passed)" "$(count failed)" "$(count skipped)"
@@ -96,7 +96,7 @@ report_text() {
         fi
         awk -F '\t' '{ printf "  %-44s %-8s %5s s  %s\n", $1, $2, $3, $4 }' "$OUT/parts/$part.steps"
     done
-    if [[ -z $DOUBLE ]]; then
+    if [[ -z $VIRTUAL ]]; then
         printf '\nFigures. All PEs share one GPU: they are of its caches and its memory, never of NVLink.\n\n'
         printf '%-74s %14s %14s %7s %6s\n' "" ours theirs ratio asked
         ratios | awk -F '\t' '{ printf "%-74s %14s %14s %7s %6s\n", $1, $2, $3, $4, $5 }'
@@ -134,16 +134,16 @@ report_json() {
     echo '{'
     echo '  "machine": ['
     objects "name value" <"$OUT/machine"
-    printf '  ],\n  "double": %s,\n  "passed": %s,\n  "failed": %s,\n  "skipped": %s,\n  "steps": [\n' \
-        "$([[ -n $DOUBLE ]] && echo true || echo false)" "$(count passed)" "$(count failed)" "$(count skipped)"
+    printf '  ],\n  "virtual": %s,\n  "passed": %s,\n  "failed": %s,\n  "skipped": %s,\n  "steps": [\n' \
+        "$([[ -n $VIRTUAL ]] && echo true || echo false)" "$(count passed)" "$(count failed)" "$(count skipped)"
     local part
     for part in "${PARTS[@]}"; do
         [[ ! -e $OUT/parts/$part.steps ]] || awk -v part="$part" '{ print part "\t" $0 }' "$OUT/parts/$part.steps"
     done | objects "part step verdict seconds# why"
     printf '  ],\n  "ratios": [\n'
-    [[ -n $DOUBLE ]] || ratios | objects "what ours theirs ratio# asked#"
+    [[ -n $VIRTUAL ]] || ratios | objects "what ours theirs ratio# asked#"
     printf '  ],\n  "hops": [\n'
-    [[ -n $DOUBLE ]] || hops | objects "what ns# cycles#"
+    [[ -n $VIRTUAL ]] || hops | objects "what ns# cycles#"
     printf '  ],\n  "figures": [\n'
     cat "$OUT"/parts/*.figures | objects "step who work how pes# blocks# threads# bytes# us# algbw# busbw#"
     printf '  ]\n}\n'

@@ -210,9 +210,9 @@ impl Loaded {
     fn function(&self, entry: &Entry) -> Result<Known, CudaError> {
         parameters::check(self.name, self.text, entry.name, entry.arguments)?;
         let name = CString::new(entry.name).unwrap_or_default();
-        // SAFETY: the driver double's function is of this type.
+        // SAFETY: the virtual driver's function is of this type.
         if let Some(register) = unsafe { Driver::get()?.optional::<native::Register>(native::REGISTER) } {
-            // SAFETY: the name ends with a null, and the double copies it.
+            // SAFETY: the name ends with a null, and the virtual driver copies it.
             unsafe { register(name.as_ptr(), entry.body) };
         }
         // SAFETY: the module is loaded, and the name ends with a null.

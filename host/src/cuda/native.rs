@@ -1,4 +1,4 @@
-//! Native bodies, for a driver that runs those: the tests' driver double, which has the one symbol that a real driver lacks.
+//! Native bodies, for a driver that runs those: the virtual one, which has the one symbol that a real driver lacks.
 
 use std::ffi::{c_char, c_void};
 use std::num::NonZeroU32;
@@ -11,20 +11,20 @@ use crate::cpu::{BlockEnd, CpuMachine, Site};
 /// Runs one block of a kernel with the parameters at these places, of which the first is the context.
 pub(super) type Body = unsafe extern "C" fn(*const *const c_void, u32, u32, u32);
 
-/// Tells the double which body a function has.
+/// Tells the virtual driver which body a function has.
 pub(super) type Register = unsafe extern "C" fn(*const c_char, Body);
 
 /// The symbol of [`Register`].
-pub(super) const REGISTER: &str = "congruentDoubleBody";
+pub(super) const REGISTER: &str = "congruentVirtualBody";
 
 /// Blocks run as on the CPU machine at width 1, and share the cores of this host.
 static MACHINE: LazyLock<CpuMachine> = LazyLock::new(|| CpuMachine::new(NonZeroU32::MIN, 1, 0, None));
 
-/// The body of `K` as the double calls it.
+/// The body of `K` as the virtual driver calls it.
 pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, block: u32, blocks: u32, threads: u32) {
     let mut at = 0;
     let mut next = || {
-        // SAFETY: the double gives a place for each parameter of the entry: the context and the kernel's arguments.
+        // SAFETY: the virtual driver gives a place for each parameter of the entry: the context and the kernel's arguments.
         let place = unsafe { *params.add(at) };
         at += 1;
         place

@@ -1,4 +1,4 @@
-//! The heap on a driver: a GPU's, or the double in `tests/double` by `LD_LIBRARY_PATH`. `cargo test -- --ignored cuda::`
+//! The heap on a driver: a GPU's, or the virtual driver in `virtual/driver` by `LD_LIBRARY_PATH`. `cargo test -- --ignored cuda::`
 //! runs these.
 
 mod adopt;

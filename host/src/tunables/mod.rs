@@ -68,7 +68,7 @@ const OTHERS: [&str; 6] = [
 
 /// Prefixes of variables that other tools of this project read.
 const TOOLS: [&str; 5] =
-    ["CONGRUENT_CACHE", "CONGRUENT_DEVICE_RUSTC", "CONGRUENT_DOUBLE", "CONGRUENT_PTXAS", "CONGRUENT_TEST_"];
+    ["CONGRUENT_CACHE", "CONGRUENT_DEVICE_RUSTC", "CONGRUENT_PTXAS", "CONGRUENT_TEST_", "CONGRUENT_VIRTUAL_DRIVER"];
 
 /// Why a `CONGRUENT_*` variable was refused.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

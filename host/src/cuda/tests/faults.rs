@@ -1,17 +1,17 @@
-//! Every call that a heap makes fails once, in one PE, on the double of the driver: all PEs hear of it, nothing is kept,
-//! and the next heap is whole. The double reads what is to fail when a process starts, so that each case is a process.
+//! Every call that a heap makes fails once, in one PE, on the virtual driver: all PEs hear of it, nothing is kept,
+//! and the next heap is whole. The virtual driver reads what is to fail when a process starts, so that each case is a process.
 
 use super::*;
 
 const CASE: &str = "CONGRUENT_TEST_CASE";
-const DOUBLE: &str = "CONGRUENT_DOUBLE";
+const DRIVER: &str = "CONGRUENT_VIRTUAL_DRIVER";
 
-/// This test again in a process of its own, with a double that fails so.
+/// This test again in a process of its own, with a virtual driver that fails so.
 fn case(test: &str, fail: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored"])
         .env(CASE, fail)
-        .env(DOUBLE, format!("fail={fail}"))
+        .env(DRIVER, format!("fail={fail}"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{fail}: {}", String::from_utf8_lossy(&output.stdout));
@@ -45,7 +45,7 @@ fn fails_and_recovers(control: &Control) -> Option<CudaError> {
 }
 
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn a_call_that_fails_in_one_thread_is_told_to_all() {
     if let Some(call) = failing() {
         let failed = each(2, |control| {
@@ -90,7 +90,7 @@ fn a_call_that_fails_in_one_thread_is_told_to_all() {
 }
 
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn a_call_that_fails_in_one_process_is_told_to_all() {
     if let Some(fail) = std::env::var_os("CONGRUENT_PE").and(failing()) {
         let control = Bootstrap::from_env().unwrap().connect().unwrap();
@@ -132,7 +132,7 @@ fn fails_to_grow(control: &Control) {
 
 /// Each thread makes and maps memory once for the heap, so that what fails is the first step of growth.
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn growth_that_fails_in_one_thread_changes_nothing() {
     if failing().is_some() {
         each(2, fails_to_grow);
@@ -146,7 +146,7 @@ fn growth_that_fails_in_one_thread_changes_nothing() {
 
 /// Of two processes, each takes the other's memory once for the heap.
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn growth_that_fails_between_processes_changes_nothing() {
     let test = "cuda::tests::faults::growth_that_fails_between_processes_changes_nothing";
     if std::env::var_os("CONGRUENT_PE").is_some() {
@@ -161,7 +161,7 @@ fn growth_that_fails_between_processes_changes_nothing() {
 
 /// Giving back cannot fail, whatever the driver says.
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn what_cannot_be_given_back_is_let_go() {
     if failing().is_some() {
         each(2, |control| {
@@ -179,7 +179,7 @@ fn what_cannot_be_given_back_is_let_go() {
 }
 
 #[test]
-#[ignore = "needs the double of the CUDA driver"]
+#[ignore = "needs the virtual driver"]
 fn a_driver_that_is_old_or_has_no_device_is_refused_with_the_reason() {
     let refused = || Driver::get().err();
     match std::env::var(CASE).as_deref() {
@@ -190,10 +190,10 @@ fn a_driver_that_is_old_or_has_no_device_is_refused_with_the_reason() {
         Ok("none") => assert_eq!(refused(), Some(CudaError::NoDevice)),
         _ => {
             let test = "cuda::tests::faults::a_driver_that_is_old_or_has_no_device_is_refused_with_the_reason";
-            for (case, double) in [("old", "version=11080"), ("none", "devices=0")] {
+            for (case, settings) in [("old", "version=11080"), ("none", "devices=0")] {
                 let again = Command::new(std::env::current_exe().unwrap())
                     .args(["--exact", test, "--ignored"])
-                    .envs([(CASE, case), (DOUBLE, double)])
+                    .envs([(CASE, case), (DRIVER, settings)])
                     .output()
                     .unwrap();
                 assert!(again.status.success(), "{case}: {}", String::from_utf8_lossy(&again.stdout));

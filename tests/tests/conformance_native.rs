@@ -1,0 +1,78 @@
+//! The conformance suite on the CUDA machine, over the virtual driver: the loading of the driver, its memory, modules and streams are
+//! as on a GPU; kernels run natively.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use congruent_build::Builder;
+use congruent_tests::conformance::{self, cuda};
+use congruent_tests::repository;
+use congruent_virtual_driver::{built, install};
+
+/// Where PEs find the virtual driver, and the PTX of the test kernels.
+static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
+    let here = env::current_exe().unwrap().parent().unwrap().join("virtual");
+    install(&here, &built().unwrap()).unwrap();
+    vec![
+        ("LD_LIBRARY_PATH", here.clone().into()),
+        ("CONGRUENT_PTX", ptx(here).into()),
+        // Eight PEs of a process have more streams than the eight hardware queues that a driver has unless it is told.
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "32".into()),
+    ]
+});
+
+/// How many PEs; PEs as threads and as processes, all on the virtual driver's one device.
+const MANY: [usize; 3] = [1, 2, 5];
+
+/// PTX of the test kernels for the default target: what every GPU can run.
+fn ptx(here: PathBuf) -> PathBuf {
+    let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
+    builder.build().unwrap().swap_remove(0).path
+}
+
+macro_rules! families {
+    ($($family:ident)*) => {$(
+        #[test]
+        fn $family() {
+            cuda(stringify!($family), conformance::$family, &MANY, || DRIVER.clone());
+        }
+    )*};
+}
+
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
+
+/// A wait of a stream ends, though the driver's has no deadline.
+#[test]
+fn unanswered() {
+    let driver = || [&DRIVER[..], &[("CONGRUENT_DEADLINE_MS", "200".into())]].concat();
+    cuda("unanswered", conformance::unanswered, &[1, 3], driver);
+}
+
+/// The newest image of our kernels that fits the GPU is too new for the driver: it gets an older one.
+#[test]
+fn older_images() {
+    for settings in ["capability=10.0,version=12080", "capability=9.0,version=12000"] {
+        let driver = || [&DRIVER[..], &[("CONGRUENT_VIRTUAL_DRIVER", settings.into())]].concat();
+        cuda("older_images", conformance::streams, &[2], driver);
+    }
+}
+
+/// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
+#[test]
+fn multicast() {
+    let devices = ("CONGRUENT_VIRTUAL_DRIVER", "devices=8,multicast=1".into());
+    cuda("multicast", conformance::multicast, &[4], || DRIVER.iter().cloned().chain([devices]).collect());
+}
+
+/// Memory and multicast objects go to the other processes as handles of a fabric.
+#[test]
+fn fabric() {
+    let settings = [
+        ("CONGRUENT_VIRTUAL_DRIVER", "devices=8,multicast=1,handles=fabric".into()),
+        ("CONGRUENT_NVLS_ENABLE", "1".into()),
+    ];
+    cuda("fabric", conformance::rma, &[3], || DRIVER.iter().cloned().chain(settings).collect());
+}

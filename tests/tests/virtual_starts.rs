@@ -1,0 +1,397 @@
+//! Worlds on the CUDA machine that cannot be made, by all PEs or by one of them, over the virtual driver: every PE is told why,
+//! and what to do.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod processes;
+mod virtual_cases;
+mod virtual_support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+
+use congruent::collectives::Op;
+use congruent::device::Signal;
+use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
+use processes::{Port, is_pe, say};
+use virtual_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, until};
+use virtual_cases::{Outcome, PATIENCE, again, job, outcome};
+use virtual_support::{FOLDER, ends};
+
+/// Where the driver's library is found, and is none.
+fn broken() -> PathBuf {
+    let folder = FOLDER.join("broken");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("libcuda.so.1"), "no library").unwrap();
+    folder
+}
+
+/// What is wrong with a PE, and what all are told: the error's kind there, and parts of its text.
+type Lack = (&'static str, fn(&mut Command), &'static str, &'static [&'static str]);
+
+const LACKS: [Lack; 4] = [
+    (
+        "no library",
+        |pe| _ = pe.env("LD_LIBRARY_PATH", broken()),
+        "NoLibrary",
+        &["libcuda.so.1", "install NVIDIA's driver 525 or newer", "run on the CPU"],
+    ),
+    (
+        "no PTX",
+        |pe| _ = pe.env("CONGRUENT_PTX", "/no/such/file.ptx"),
+        "PtxFile",
+        &["CONGRUENT_PTX names /no/such/file.ptx", "give a file that congruent-build wrote"],
+    ),
+    (
+        "an old driver",
+        |pe| _ = pe.env("CONGRUENT_VIRTUAL_DRIVER", "version=11080"),
+        "DriverTooOld",
+        &["for CUDA 11.8, and CUDA 12.0 is needed"],
+    ),
+    (
+        "no device",
+        |pe| _ = pe.env("CONGRUENT_VIRTUAL_DRIVER", "devices=0"),
+        "NoDevice",
+        &["finds no GPU", "CUDA_VISIBLE_DEVICES"],
+    ),
+];
+
+/// Says with which error a world cannot be made.
+fn say_kind() {
+    match World::builder().run(NPES as usize, everything) {
+        Ok(_) => say("RIGHT"),
+        Err(error) => {
+            let kind = match &error {
+                Error::Build(BuildError::Cuda(CudaError::Peer { pe, .. })) => format!("Peer {pe}"),
+                Error::Build(BuildError::Cuda(cuda)) => {
+                    format!("{cuda:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+                }
+                other => format!("another error, {other:?}"),
+            };
+            say(&format!("KIND {kind}"));
+            say(&format!("REFUSED {}", error.to_string().replace('\n', " ")));
+        }
+    }
+}
+
+/// What one of two processes lacks, both are told, whichever it is.
+#[test]
+fn what_one_process_lacks_is_told_to_all() {
+    const TEST: &str = "what_one_process_lacks_is_told_to_all";
+    if is_pe() {
+        return say_kind();
+    }
+    for (lack, take, kind, parts) in LACKS {
+        for poor in 0..NPES {
+            let port = Port::reserve();
+            let mut pes = job(TEST, EVERYTHING, "", &port);
+            take(&mut pes[poor as usize]);
+            for (pe, end) in (0..).zip(ends(pes, PATIENCE)) {
+                let case = format!("PE {poor} has {lack}, PE {pe}");
+                let Outcome::Refused(why) = outcome(&case, &end) else { panic!("{case}: {end:?}") };
+                let expected = if pe == poor { format!("KIND {kind}") } else { format!("KIND Peer {poor}") };
+                assert!(end.said.lines().any(|line| line == expected), "{case}: {end:?}");
+                assert!(parts.iter().all(|part| why.contains(part)), "{case}: {why}");
+            }
+        }
+    }
+}
+
+/// With nothing asked for, all do without a GPU that one of them lacks.
+#[test]
+fn without_a_library_on_one_process_all_run_on_the_cpu() {
+    const TEST: &str = "without_a_library_on_one_process_all_run_on_the_cpu";
+    if is_pe() {
+        let machine = World::builder().run(NPES as usize, |world| {
+            everything(world)?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINE {machine:?}"));
+    }
+    let port = Port::reserve();
+    let mut pes = job(TEST, EVERYTHING, "", &port);
+    for pe in &mut pes {
+        pe.env("CONGRUENT_MACHINE", "auto");
+    }
+    pes[1].env("LD_LIBRARY_PATH", broken());
+    for end in ends(pes, PATIENCE) {
+        assert!(end.succeeded && end.said.contains("MACHINE Ok([\"cpu, "), "{end:?}");
+    }
+}
+
+/// A world that cannot be made is refused with the reason, and what to do.
+#[test]
+fn drivers_and_devices_that_are_not_enough_are_refused() {
+    const TEST: &str = "drivers_and_devices_that_are_not_enough_are_refused";
+    if is_pe() {
+        return say_kind();
+    }
+    let mut cases: Vec<(&str, Command, &str, &[&str])> = Vec::new();
+    for (lack, take, kind, parts) in LACKS {
+        let mut command = again(TEST, EVERYTHING, "");
+        take(&mut command);
+        cases.push((lack, command, kind, parts));
+    }
+    let more = ["bytes of device memory were asked for", "CONGRUENT_HEAP"];
+    cases.push(("little memory", again(TEST, EVERYTHING, "memory=40M"), "OutOfMemory", &more));
+    for (lack, command, kind, parts) in cases {
+        let end = ends(vec![command], PATIENCE).remove(0);
+        let Outcome::Refused(why) = outcome(lack, &end) else { panic!("{lack}: {end:?}") };
+        // On threads the first error is told, which may be what a PE has heard of another.
+        let told = [format!("KIND {kind}"), "KIND Peer 0".to_owned(), "KIND Peer 1".to_owned()];
+        assert!(end.said.lines().any(|line| told.iter().any(|told| line == told)), "{lack}: {end:?}");
+        assert!(parts.iter().all(|part| why.contains(part)), "{lack}: {why}");
+    }
+}
+
+/// Devices that cannot reach each other have no heap together, and one of them has.
+#[test]
+fn devices_that_do_not_reach_each_other_are_refused_with_what_to_do() {
+    const TEST: &str = "devices_that_do_not_reach_each_other_are_refused_with_what_to_do";
+    const PARTS: [&str; 3] = ["cannot access the memory of PE", "nvidia-smi topo -p2p r", "CONGRUENT_DEVICE"];
+    if is_pe() {
+        return say_kind();
+    }
+    let command = |device: Option<&str>| {
+        let mut command = again(TEST, EVERYTHING, "devices=2,reach=0");
+        command.envs(device.map(|device| ("CONGRUENT_DEVICE", device)));
+        command
+    };
+    let [apart, together]: [_; 2] = ends(vec![command(None), command(Some("1"))], PATIENCE).try_into().unwrap();
+    assert!(outcome("on one device", &together).is_right(), "{together:?}");
+    let port = Port::reserve();
+    let mut pes = job(TEST, EVERYTHING, "", &port);
+    for pe in &mut pes {
+        pe.env("CONGRUENT_VIRTUAL_DRIVER", "devices=2,reach=0");
+    }
+    let mut kinds = Vec::new();
+    for end in [apart].into_iter().chain(ends(pes, PATIENCE)) {
+        let Outcome::Refused(why) = outcome("apart", &end) else { panic!("{end:?}") };
+        assert!(PARTS.iter().all(|part| why.contains(part)), "{why}");
+        kinds.extend(end.said.lines().find_map(|line| line.strip_prefix("KIND ")).map(str::to_owned));
+    }
+    // What a PE finds by itself is told first to itself.
+    assert!(kinds[1..].contains(&"Unreachable".to_owned()), "{kinds:?}");
+}
+
+/// With nothing said of the machine, PEs run on the GPU where there is one that can be used, else on the CPU.
+#[test]
+fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
+    const TEST: &str = "auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu";
+    if is_pe() {
+        let machines = World::builder().local(NPES as usize, |world| {
+            everything(world)?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINES {machines:?}"));
+    }
+    // What runs the kernels, by `World::machine`.
+    for (settings, machine) in [("", "cuda, "), ("devices=0", "cpu, "), ("version=11080", "cpu, ")] {
+        for kind in ["auto", ""] {
+            let mut command = again(TEST, EVERYTHING, settings);
+            match kind {
+                "" => command.env_remove("CONGRUENT_MACHINE"),
+                kind => command.env("CONGRUENT_MACHINE", kind),
+            };
+            let end = ends(vec![command], PATIENCE).remove(0);
+            let said = end.said.lines().find_map(|line| line.strip_prefix("MACHINES ")).map(str::to_owned);
+            let expected = format!("[\"{machine}");
+            assert!(end.succeeded && said.is_some_and(|said| said.contains(&expected)), "{settings}: {end:?}");
+        }
+    }
+    // What only the CPU machine obeys moves no job off its GPUs without a word.
+    for (settings, expected) in [("", "Err(CONGRUENT_TRACE is set, which only the CPU"), ("devices=0", "Ok([\"cpu, ")] {
+        let mut command = again(TEST, EVERYTHING, settings);
+        command.env_remove("CONGRUENT_MACHINE").env("CONGRUENT_TRACE", FOLDER.join("trace.json"));
+        let end = ends(vec![command], PATIENCE).remove(0);
+        assert!(end.succeeded && end.said.contains(&format!("MACHINES {expected}")), "{settings}: {end:?}");
+    }
+}
+
+/// Processes on one device run one after the other there, unless an MPS serves it.
+#[test]
+fn processes_that_share_a_device_without_mps_say_that_they_take_turns() {
+    const TEST: &str = "processes_that_share_a_device_without_mps_say_that_they_take_turns";
+    if is_pe() {
+        let machine = World::builder().run(NPES as usize, |world| {
+            world.barrier()?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINE {}", machine.unwrap()[0]));
+    }
+    for (settings, turns) in [("", true), ("mps=1", false), ("devices=2", false)] {
+        let port = Port::reserve();
+        let mut pes = job(TEST, EVERYTHING, "", &port);
+        pes.iter_mut().for_each(|pe| _ = pe.env("CONGRUENT_VIRTUAL_DRIVER", settings));
+        for end in ends(pes, PATIENCE) {
+            let machine = end.said.lines().find_map(|line| line.strip_prefix("MACHINE ")).map(str::to_owned);
+            let machine = machine.unwrap_or_else(|| panic!("{end:?}"));
+            assert_eq!(machine.contains("2 PEs that take turns, as no MPS runs"), turns, "{settings}: {machine}");
+        }
+    }
+    let threads = ends(vec![again(TEST, EVERYTHING, "")], PATIENCE).remove(0);
+    assert!(threads.said.contains("shared by 2 PEs\n"), "{threads:?}");
+}
+
+/// Blocks that wait for each other have to fit, those of all PEs on a device together.
+#[test]
+fn a_grid_that_does_not_fit_is_not_launched() {
+    const TEST: &str = "a_grid_that_does_not_fit_is_not_launched";
+    if is_pe() {
+        let refused = World::builder().local(2, |world| {
+            let stream = world.stream()?;
+            // Two blocks of 128 threads with all registers fit on the one multiprocessor: one of each PE.
+            let refused = world.launch(&stream, meet, Grid::new(2, 128), ());
+            assert!(
+                matches!(refused, Err(LaunchError::NotCoresident { asked: 2, fits: 1, running: 0 })),
+                "{refused:?}"
+            );
+            // And no block of more than 256 threads on any.
+            let refused = world.launch(&stream, meet, Grid::one(512), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::TooManyThreads { asked: 512, fits: 256, .. }), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("256 or fewer") && said.contains("more blocks"), "{said}");
+            world.run(&stream, meet, Grid::one(128), ())?;
+            Ok::<_, Error>(())
+        });
+        refused.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=1")], PATIENCE).remove(0);
+    assert!(outcome("one multiprocessor", &end).is_right(), "{end:?}");
+}
+
+/// Kernels of several streams run at once, so their blocks have to fit together, until they are done; those of a kernel that never
+/// waits go on whenever there is room.
+#[test]
+fn kernels_that_wait_fit_together_or_are_not_launched() {
+    const TEST: &str = "kernels_that_wait_fit_together_or_are_not_launched";
+    if is_pe() {
+        let ended = World::builder().local(1, |world| {
+            let (one, two) = (world.stream()?, world.stream()?);
+            let (flag, other) = (world.alloc::<Signal>(1)?, world.stream()?);
+            let numbers = world.alloc::<f32>(1000)?;
+            let me = world.rank(0)?;
+            // Two blocks of 128 threads with all registers fit on each of four multiprocessors. These do not begin yet.
+            world.wait_at_least(&one, flag.view().from_rank(me), 1)?;
+            world.launch(&one, meet, Grid::new(5, 128), ())?;
+            world.launch(&one, meet, Grid::new(2, 128), ())?;
+            let refused = world.launch(&two, meet, Grid::new(4, 128), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::NotCoresident { asked: 4, fits: 3, running: 5 }), "{refused:?}");
+            let said = refused.to_string();
+            assert!(said.contains("beside 5 of this PE's other streams") && said.contains("synchronize"), "{said}");
+            world.launch(&two, meet, Grid::new(3, 128), ())?;
+            // More than run at once, which need not.
+            world.launch(&other, fill, Grid::new(40, 128), (numbers.view(),))?;
+            world.synchronize(&other)?;
+            world.notify(&other, flag.view().at(me).set(1))?;
+            world.synchronize(&one)?;
+            world.synchronize(&two)?;
+            let graph = world.capture(&two, |stream| world.launch(stream, meet, Grid::new(8, 128), ()))?;
+            graph.launch(&two)?;
+            world.synchronize(&two)?;
+            world.wait_at_least(&one, flag.view().from_rank(me), 2)?;
+            world.launch(&one, meet, Grid::new(1, 128), ())?;
+            let refused = graph.launch(&two).unwrap_err();
+            assert!(matches!(refused, LaunchError::NotCoresident { asked: 8, fits: 7, running: 1 }), "{refused:?}");
+            world.notify(&other, flag.view().at(me).set(2))?;
+            world.synchronize(&one)?;
+            graph.launch(&two)?;
+            Ok::<_, Error>(world.synchronize(&two)?)
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=4")], PATIENCE).remove(0);
+    assert!(outcome("four multiprocessors", &end).is_right(), "{end:?}");
+}
+
+/// Threads that launch at once are counted as if one came after the other: a kernel that is being launched counts already.
+#[test]
+fn kernels_that_threads_launch_at_once_fit_together() {
+    const TEST: &str = "kernels_that_threads_launch_at_once_fit_together";
+    const ROUNDS: u64 = 300;
+    if is_pe() {
+        let ended = World::builder().local(1, |world| {
+            let streams = [world.stream()?, world.stream()?];
+            let (flag, other, me) = (world.alloc::<Signal>(1)?, world.stream()?, world.rank(0)?);
+            let world = &*world;
+            for round in 1..=ROUNDS {
+                let flag = flag.view();
+                let begun = Barrier::new(streams.len());
+                // Two blocks of 128 threads fit on each of four multiprocessors, so one of the two grids does.
+                let launched = thread::scope(|scope| {
+                    let launch = |stream| {
+                        begun.wait();
+                        world.launch(stream, until, Grid::new(5, 128), (flag, round))
+                    };
+                    let both = streams.each_ref().map(|stream| scope.spawn(move || launch(stream)));
+                    both.map(|one| one.join().unwrap())
+                });
+                let refused: Vec<_> = launched.into_iter().filter_map(Result::err).collect();
+                let beside = matches!(refused[..], [LaunchError::NotCoresident { asked: 5, fits: 3, running: 5 }]);
+                assert!(beside, "in round {round}: {refused:?}");
+                world.notify(&other, flag.at(me).set(round))?;
+                streams.iter().chain([&other]).try_for_each(|stream| world.synchronize(stream))?;
+            }
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "sms=4")], PATIENCE).remove(0);
+    assert!(outcome("two threads", &end).is_right(), "{end:?}");
+}
+
+/// Nobody asks for anything: long messages have as many blocks as the device has room for, short ones one, and none is compared
+/// first, which costs a launch.
+#[test]
+fn default_communicators_launch_more_blocks_for_longer_messages() {
+    const TEST: &str = "default_communicators_launch_more_blocks_for_longer_messages";
+    const LENGTHS: [usize; 3] = [1, 5_000, 1 << 20];
+    if is_pe() {
+        let ended = World::builder().heap(64 << 20).local(2, |world| {
+            let (comm, stream, numbers) = (world.comm(world.team())?, world.stream()?, world.alloc::<f32>(LENGTHS[2])?);
+            numbers.fill(1.0)?;
+            for length in LENGTHS {
+                let some = numbers.slice(..length)?;
+                comm.all_reduce(&stream, some, some, Op::Sum)?;
+                world.synchronize(&stream)?;
+            }
+            let mut last = [0.0];
+            numbers.read(LENGTHS[2] - 1, &mut last)?;
+            assert_eq!(last, [2.0]);
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    let mut command = again(TEST, EVERYTHING, "devices=2,sms=132");
+    command.env("CONGRUENT_DEBUG", "trace").env("CONGRUENT_DEBUG_SUBSYS", "launch");
+    let end = ends(vec![command], PATIENCE).remove(0);
+    assert!(outcome("two devices", &end).is_right(), "{end:?}");
+    let launches = end.said.lines().filter_map(|line| line.split_once(": TRACE launch: ")?.1.split_once(" of 256 "));
+    let mut launches: Vec<_> = launches.map(|(launch, _)| launch).collect();
+    launches.sort_unstable();
+    let of_both_pes = |launch| [launch, launch];
+    let expected = ["direct in 32 blocks", "one_shot in 1 blocks", "one_shot in 10 blocks"].map(of_both_pes);
+    let expected: Vec<_> = expected.into_iter().flatten().map(|launch| format!("all_reduce_{launch}")).collect();
+    assert_eq!(launches, expected);
+}
+
+/// A graph in checked mode compares at every launch, and one that differs is told to all.
+#[test]
+fn a_graph_in_checked_mode_is_compared_at_every_launch() {
+    const TEST: &str = "a_graph_in_checked_mode_is_compared_at_every_launch";
+    if is_pe() {
+        return scenarios::run(scenarios::CHECKED);
+    }
+    let end = ends(vec![again(TEST, scenarios::CHECKED, "")], PATIENCE).remove(0);
+    let Outcome::Refused(why) = outcome(TEST, &end) else { panic!("{end:?}") };
+    assert!(why.contains("all-reduce with count 999 where PE") || why.contains("count 1000 where PE"), "{why}");
+    for line in ["PE 0 REPLAYED", "PE 1 REPLAYED", "PE 0 FAILED", "PE 1 FAILED"] {
+        assert!(end.said.lines().any(|said| said == line), "{line}: {end:?}");
+    }
+}

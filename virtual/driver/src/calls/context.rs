@@ -1,0 +1,99 @@
+//! Contexts.
+
+use core::ffi::{c_int, c_uint};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
+
+use crate::capture;
+use crate::context::{self, Context};
+use crate::driver;
+use crate::entry::entry_points;
+use crate::stream;
+use std::sync::Arc;
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// A context as callers name it.
+fn handle(context: &Arc<Context>) -> CUcontext {
+    core::ptr::without_provenance_mut(context.handle() as usize)
+}
+
+entry_points! {
+    /// Takes part in a device's primary context.
+    Driver fn cuDevicePrimaryCtxRetain(given: *mut CUcontext, device: CUdevice) {
+        let context = &driver::get()?.device(device)?.context;
+        given.set(handle(context))?;
+        context.retain();
+        Ok(())
+    }
+
+    /// Ends one part in a device's primary context; the last one destroys what is in it.
+    Driver fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+        driver::get()?.device(device)?.context.release()
+    }
+
+    /// Flags of a device's primary context, and whether anybody has part in it.
+    Driver fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
+        let context = &driver::get()?.device(device)?.context;
+        flags.set(0)?;
+        active.set(c_int::from(context.is_active()))
+    }
+
+    /// Destroys a context that a program made. The virtual driver has primary contexts alone, which are not for destroying.
+    Driver fn cuCtxDestroy_v2(context: CUcontext) {
+        context::find(context.address())?;
+        Err(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// Makes a context the thread's current one; null takes it off.
+    Driver fn cuCtxSetCurrent(context: CUcontext) {
+        let found = if context.is_null() { None } else { Some(context::find(context.address())?) };
+        context::set_current(found);
+        Ok(())
+    }
+
+    /// The thread's current context, null where there is none.
+    Driver fn cuCtxGetCurrent(given: *mut CUcontext) {
+        given.set(context::current().map_or(core::ptr::null_mut(), |context| handle(&context)))
+    }
+
+    /// Puts a context above the thread's current one.
+    Driver fn cuCtxPushCurrent_v2(context: CUcontext) {
+        context::push(context::find(context.address())?);
+        Ok(())
+    }
+
+    /// Takes the thread's current context off.
+    Driver fn cuCtxPopCurrent_v2(given: *mut CUcontext) {
+        let popped = context::pop()?;
+        given.set_if_asked(handle(&popped));
+        Ok(())
+    }
+
+    /// The device of the current context.
+    Context fn cuCtxGetDevice(device: *mut CUdevice) {
+        device.set(context::current()?.ordinal)
+    }
+
+    /// Waits for all that the current context was given.
+    Context fn cuCtxSynchronize() {
+        let streams = stream::of(&context::current()?);
+        capture::refuse_waiting(&streams)?;
+        streams.iter().try_for_each(|stream| stream.synchronize())
+    }
+
+    /// The lowest and the highest priority of streams.
+    Context fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        least.set_if_asked(stream::PRIORITIES.0);
+        greatest.set_if_asked(stream::PRIORITIES.1);
+        Ok(())
+    }
+
+    /// Lets the current context reach the memory of another one's device. Memory of VMM needs no such permission.
+    Context fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
+        if flags != 0 {
+            return Err(INVALID);
+        }
+        context::current()?.reach(context::find(peer.address())?.ordinal)
+    }
+}

@@ -1,0 +1,211 @@
+//! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
+//!
+//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
+//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
+//! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
+
+use std::env;
+use std::sync::LazyLock;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::vmm::physical::{FABRIC, POSIX};
+use crate::{calls, errors};
+
+/// The variable's name.
+pub const VARIABLE: &str = "CONGRUENT_VIRTUAL_DRIVER";
+
+/// A machine with GPUs, as tests see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Devices, all alike.
+    pub(crate) devices: u32,
+    /// Multiprocessors of a device.
+    pub(crate) sms: u32,
+    /// Bytes of a device's memory. Each process has all of it for itself: the virtual driver does not count across processes.
+    pub(crate) memory: u64,
+    /// Compute capability, major and minor.
+    pub(crate) capability: (u32, u32),
+    /// Driver version, as `cuDriverGetVersion` gives it: 1000 major + 10 minor.
+    pub(crate) version: u32,
+    /// Whether devices have multicast objects.
+    pub(crate) multicast: bool,
+    /// Whether devices say that an MPS serves them.
+    pub(crate) mps: bool,
+    /// How memory can be exported: the driver's kinds of handles, of which there may be several. `handles=none`, `posix`, `fabric` or
+    /// `both`.
+    pub(crate) handles: u32,
+    /// Whether devices reach each other's memory.
+    pub(crate) reach: bool,
+    /// Calls that fail.
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// A call that fails without being made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The exported name, with its `_v2`.
+    pub(crate) function: String,
+    /// Which call, counted from 1; none for all.
+    pub(crate) call: Option<u64>,
+    /// What it gives.
+    pub(crate) code: CUresult,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            sms: 132,
+            memory: 4 << 30,
+            capability: (9, 0),
+            version: 12080,
+            multicast: false,
+            mps: false,
+            handles: POSIX,
+            reach: true,
+            faults: Vec::new(),
+        }
+    }
+}
+
+/// The configuration of this process, or what is wrong with the variable. Read once.
+pub(crate) fn get() -> Result<&'static Config, &'static str> {
+    static CONFIG: LazyLock<Result<Config, String>> = LazyLock::new(|| match env::var(VARIABLE) {
+        Ok(text) => parse(&text),
+        Err(env::VarError::NotPresent) => Ok(Config::default()),
+        Err(env::VarError::NotUnicode(_)) => Err("it is not UTF-8".to_owned()),
+    });
+    CONFIG.as_ref().map_err(String::as_str)
+}
+
+fn parse(text: &str) -> Result<Config, String> {
+    let mut config = Config::default();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let (key, value) = item.split_once('=').ok_or_else(|| format!("`{item}` has no `=`"))?;
+        match key {
+            "devices" => config.devices = number(key, value, 0..=64)?,
+            "sms" => config.sms = number(key, value, 1..=1024)?,
+            "memory" => config.memory = bytes(value)?,
+            "capability" => config.capability = capability(value)?,
+            "version" => config.version = number(key, value, 1000..=99_990)?,
+            "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
+            "mps" => config.mps = number(key, value, 0..=1)? == 1,
+            "handles" => config.handles = handles(value)?,
+            "reach" => config.reach = number(key, value, 0..=1)? == 1,
+            "fail" => config.faults.push(fault(value)?),
+            _ => {
+                let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, fail";
+                return Err(format!("there is no `{key}`; there are {known}"));
+            }
+        }
+    }
+    Ok(config)
+}
+
+fn number(key: &str, value: &str, allowed: core::ops::RangeInclusive<u32>) -> Result<u32, String> {
+    let number = value.parse().ok().filter(|number| allowed.contains(number));
+    number.ok_or_else(|| format!("{key}={value}: give a number from {} to {}", allowed.start(), allowed.end()))
+}
+
+fn bytes(value: &str) -> Result<u64, String> {
+    let (digits, shift) = match value.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) if value.ends_with('K') => (digits, 10),
+        Some(digits) if value.ends_with('M') => (digits, 20),
+        Some(digits) => (digits, 30),
+        None => (value, 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number.ok_or_else(|| format!("memory={value}: give bytes, or a number with K, M or G behind it"))
+}
+
+fn handles(value: &str) -> Result<u32, String> {
+    match value {
+        "none" => Ok(0),
+        "posix" => Ok(POSIX),
+        "fabric" => Ok(FABRIC),
+        "both" => Ok(POSIX | FABRIC),
+        _ => Err(format!("handles={value}: give none, posix, fabric or both")),
+    }
+}
+
+fn capability(value: &str) -> Result<(u32, u32), String> {
+    let parts = value.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let sane = parts.filter(|&(major, minor): &(u32, u32)| (1..100).contains(&major) && minor < 10);
+    sane.ok_or_else(|| format!("capability={value}: give it like 9.0"))
+}
+
+fn fault(value: &str) -> Result<Fault, String> {
+    let wrong = |why: &str| format!("fail={value}: {why}");
+    let mut parts = value.splitn(3, ':');
+    let (Some(function), Some(call), Some(code)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(wrong("give it like cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY"));
+    };
+    if !calls::names().any(|name| name == function) {
+        return Err(wrong("the virtual driver exports no such function; give its full name, such as cuMemAlloc_v2"));
+    }
+    let call = match call {
+        "*" => None,
+        digits => match digits.parse() {
+            Ok(0) | Err(_) => return Err(wrong("which call is a number from 1, or * for all")),
+            Ok(number) => Some(number),
+        },
+    };
+    let code = errors::named(code).filter(|&code| code != CUresult::CUDA_SUCCESS);
+    let code = code.ok_or_else(|| wrong("the code is not an error of the driver, such as CUDA_ERROR_OUT_OF_MEMORY"))?;
+    Ok(Fault { function: function.to_owned(), call, code })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_is_the_default() {
+        assert_eq!(parse(""), Ok(Config::default()));
+        assert_eq!(parse(" , "), Ok(Config::default()));
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
+                    fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+        let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
+        let expected = Config {
+            devices: 2,
+            sms: 4,
+            memory: 512 << 20,
+            capability: (8, 6),
+            version: 11040,
+            multicast: true,
+            mps: true,
+            handles: POSIX | FABRIC,
+            reach: false,
+            faults: vec![
+                fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
+                fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
+            ],
+        };
+        assert_eq!(parse(text), Ok(expected));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("devices", "has no `=`"),
+            ("gpus=2", "there is no `gpus`"),
+            ("sms=0", "from 1 to 1024"),
+            ("memory=lots", "memory=lots"),
+            ("memory=99999999999G", "memory="),
+            ("capability=9", "like 9.0"),
+            ("handles=win32", "none, posix, fabric or both"),
+            ("fail=cuMemCreate", "give it like"),
+            ("fail=cuMemAlloc:1:CUDA_ERROR_UNKNOWN", "exports no such function"),
+            ("fail=cuMemCreate:0:CUDA_ERROR_UNKNOWN", "from 1"),
+            ("fail=cuMemCreate:1:CUDA_SUCCESS", "not an error"),
+        ] {
+            let said = parse(text).expect_err(text);
+            assert!(said.contains(part), "{text}: {said}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A stand-in for the CUDA driver, for tests on machines without a GPU.
+//!
+//! Built as a C library and put where the dynamic loader finds it first, it is what a program loads as `libcuda.so.1`.
+//! It implements the calls that congruent makes, and no other, over ordinary memory: device memory is memory of the
+//! process, physical memory of VMM is a file in memory, a stream is a thread, and a kernel is a native function that
+//! the process registered under the name of its entry. What programs get wrong it finds out like the driver, or better.
+//!
+//! It says nothing of how fast anything is, and does not run PTX: that a test passes on it means that the host's part is
+//! right, not that a GPU was seen.
+//!
+//! - What it pretends to be, and which calls fail: [`VARIABLE`].
+//! - What a test asks of it beside the driver's functions: [`congruentVirtualBody`], [`congruentVirtualTrap`],
+//!   [`congruentVirtualCalls`].
+//! - How it gets to where a program finds it: [`built`], [`install`], [`without_symbol`].
+//!
+//! Start reading at `entry.rs`, how every call enters; then `stream.rs` and `operation.rs`, what is done later;
+//! `vmm/mod.rs`, memory; `launch.rs` and `executor.rs`, kernels. `calls/` has the functions by the driver's names.
+
+mod calls;
+mod capture;
+mod config;
+mod context;
+mod device;
+mod driver;
+mod entry;
+mod errors;
+mod event;
+mod executor;
+mod fault;
+mod graph;
+mod handles;
+mod install;
+mod launch;
+mod memory;
+mod module;
+mod monitor;
+mod operation;
+mod pages;
+mod ptx;
+mod registers;
+mod stream;
+mod vmm;
+
+pub use calls::context::*;
+pub use calls::copy::*;
+pub use calls::driver::*;
+pub use calls::event::*;
+pub use calls::graph::*;
+pub use calls::launch::*;
+pub use calls::memory::*;
+pub use calls::module::*;
+pub use calls::names;
+pub use calls::own::*;
+pub use calls::stream::*;
+pub use calls::vmm::*;
+pub use config::VARIABLE;
+pub use executor::NativeBody;
+pub use install::{built, install, without_symbol};
