@@ -102,7 +102,8 @@ impl Divergence {
         let whole_warp =
             || matches!(instruction.operands.last(), Some(Operand::Integer(mask)) if *mask as u32 == u32::MAX);
         match instruction.opcode.as_str() {
-            "atom" | "match" | "activemask" | "elect" | "mbarrier" | "multimem" => true,
+            "atom" | "match" | "activemask" | "elect" | "mbarrier" | "multimem" | "ldmatrix" | "movmatrix" | "mma"
+            | "wmma" => true,
             "bar" | "barrier" => false,
             "vote" | "redux" => !whole_warp(),
             "shfl" => {

@@ -75,6 +75,11 @@ const CLASSES: &[(&str, &str)] = &[
     ("SPACE", "global|shared|shared::cta|shared::cluster|local|param|param::entry|param::func|const"),
     ("SHARED", "shared|shared::cta|shared::cluster"),
     ("VECTOR", "v2|v4|v8"),
+    (
+        "TILE",
+        "m8n8k4|m8n8k16|m8n8k32|m8n8k128|m16n8k4|m16n8k8|m16n8k16|m16n8k32|m16n8k64|m16n8k256|m16n16k16|m32n8k16|m8n32k16|m16n16k8",
+    ),
+    ("ELEMENT", "f16|bf16|tf32|f64|e4m3|e5m2|u8|s8|u4|s4"),
     ("COMPARE", "eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan"),
     ("BOOLEAN", "and|or|xor"),
     ("ATOMIC", "add|min|max|and|or|xor|inc|dec|exch|cas"),
@@ -236,6 +241,17 @@ const FORMS: &[(&str, &str)] = &[
     ("activemask", "b32"),
     ("redux", "sync add|min|max|and|or|xor ?abs ?NaN I32|b32|f32"),
     ("elect", "sync"),
+    // Matrices.
+    ("ldmatrix", "sync aligned m8n8 x1|x2|x4 ?trans ?SHARED b16"),
+    ("stmatrix", "sync aligned m8n8 x1|x2|x4 ?trans ?SHARED b16"),
+    ("movmatrix", "sync aligned m8n8 trans b16"),
+    ("mma", "sync aligned TILE row|col row|col ?satfinite f16|f32|f64|s32 ELEMENT ELEMENT f16|f32|f64|s32"),
+    ("wmma", "load a|b|c sync aligned row|col TILE ?global|shared|shared::cta ELEMENT|f32|s32"),
+    ("wmma", "store d sync aligned row|col TILE ?global|shared|shared::cta f16|f32|f64|s32"),
+    (
+        "wmma",
+        "mma sync aligned row|col row|col TILE ?ROUND f16|f32|f64|s32 ?ELEMENT ?ELEMENT ?f16|f32|f64|s32 ?satfinite",
+    ),
     // Control.
     ("bra", "?uni"),
     ("brx", "idx ?uni"),
@@ -307,6 +323,10 @@ mod tests {
             cp.async.bulk.wait_group.read mbarrier.try_wait.parity.shared::cta.b64 mbarrier.arrive.expect_tx.shared::cta.b64 \
             bar.sync bar.red.or.pred barrier.sync barrier.cta.sync.aligned barrier.red.popc.u32 bar.warp.sync \
             barrier.cluster.arrive.release.aligned shfl.sync.bfly.b32 vote.sync.ballot.b32 match.any.sync.b64 \
+            mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32 \
+            ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 stmatrix.sync.aligned.m8n8.x4.shared.b16 \
+            movmatrix.sync.aligned.m8n8.trans.b16 wmma.load.a.sync.aligned.row.m16n16k16.global.f16 \
+            wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 wmma.store.d.sync.aligned.row.m16n16k16.f32 \
             activemask.b32 redux.sync.add.s32 elect.sync nanosleep.u32 griddepcontrol.wait bra.uni brx.idx call.uni ret exit trap";
         for name in known.split_whitespace() {
             assert_eq!(check_text(name), Ok(()), "{name}");

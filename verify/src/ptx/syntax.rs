@@ -264,7 +264,8 @@ impl Instruction {
         match self.opcode.as_str() {
             "st" | "red" | "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "pmevent" | "fence" | "membar"
             | "cp" | "prefetch" | "prefetchu" | "nanosleep" | "griddepcontrol" | "discard" | "applypriority"
-            | "stackrestore" => false,
+            | "stackrestore" | "stmatrix" => false,
+            "wmma" => !self.has("store"),
             "bar" | "barrier" => self.has("red"),
             "multimem" => self.has("ld_reduce"),
             // `call name, (arguments)` has none; `call (result), name, (arguments)` does, but it is in parameter space.
