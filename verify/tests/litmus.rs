@@ -1,0 +1,101 @@
+//! The litmus tests: each has the verdict that it expects, and names the clauses that decide it.
+
+#![allow(clippy::expect_used, reason = "a test says what it expects")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use congruent_verify::litmus::{Error, Test, Verdict, parse};
+
+/// Every file of tests, by name.
+fn files() -> Vec<(String, Vec<Test>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/litmus");
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).expect("tests").map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a file");
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let tests = parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, tests)
+    };
+    paths.iter().map(read).collect()
+}
+
+#[test]
+fn every_test_has_the_verdict_that_it_expects() {
+    let mut wrong = Vec::new();
+    for (file, tests) in files() {
+        for test in tests {
+            let outcome = test.check();
+            if outcome.verdict != test.expected {
+                let witness = outcome.witness.map(|witness| witness.to_string()).unwrap_or_default();
+                wrong.push(format!("{file}:{} {}: {}\n{witness}", test.line, test.name, outcome.verdict));
+            }
+            let unnamed: Vec<_> =
+                outcome.rules.iter().filter(|rule| !test.clauses.iter().any(|own| own == rule.clause())).collect();
+            if !unnamed.is_empty() {
+                wrong.push(format!("{file}:{} {}: also decided by {unnamed:?}", test.line, test.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_no_test_is_an_error_with_its_line() {
+    let error = |text: &str| -> Error { parse(text).expect_err("no test") };
+    let body = |instruction: &str| format!("test t\nthread P0\n  {instruction}\nexists r0 == 1\nexpect allowed\n");
+    for (text, line, part) in [
+        ("thread P0".to_owned(), 1, "expected `test NAME`"),
+        ("test".to_owned(), 1, "needs a name"),
+        ("variant v".to_owned(), 1, "no test before"),
+        (body("ld.sideways.u64 r0, [x];"), 3, "unknown modifier `.sideways`"),
+        (body("shfl.sync.idx.b32 r0, r1, 0, 31, -1;"), 3, "not modelled"),
+        (body("st.relaxed.sys.u64 [x], r0;"), 3, "nothing is loaded into `r0`"),
+        (body("ld.relaxed.sys.b128 r0, [x];"), 3, "8 to 64 bits"),
+        (body("ld.relaxed.sys.v4.b32 {r0, r1}, [x];"), 3, "another length"),
+        (body("ld.relaxed.sys.u64 r0, [x+4];"), 3, "not aligned"),
+        (body("bar.sync 0;"), 4, "waits alone"),
+        (body("@p ld.relaxed.sys.u64 r0, [x];"), 3, "not declared"),
+        (body("ld.u64 r0, [x];\nmultimem m x\nthread P1\n st.u64 [m], 1;"), 6, "only `multimem`"),
+        ("test t\nthread P0 moon 1".to_owned(), 2, "no place"),
+        ("test t\nthread P0\nthread P0".to_owned(), 3, "two threads"),
+        ("test t\nexists r0 = 1\nexpect allowed".to_owned(), 2, "no comparison"),
+        ("test t\nexpect allowed".to_owned(), 1, "asks for no outcome"),
+        ("test t\nexists r0 == 1".to_owned(), 1, "expects nothing"),
+    ] {
+        let error = error(&text);
+        assert!(error.line == line && error.message.contains(part), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn a_variant_changes_one_instruction() {
+    let text = "test t\nthread P0\n st.u64 [x], 1;\n st.u64 [x], 1;\nexists [x] == 1\nexpect allowed\nvariant v\n";
+    let change = |line: &str| parse(&format!("{text}{line}\nexpect allowed\n"));
+    assert!(change("P0/2: st.u64 [x], 1 => st.u64 [x], 2").is_ok());
+    for (line, part) in [
+        ("P0: st.u64 [x], 1 => st.u64 [x], 2", "2 times"),
+        ("P0: st.u64 [y], 1 => st.u64 [x], 2", "0 times"),
+        ("P1: st.u64 [x], 1 =>", "no thread `P1`"),
+        ("thread P1", "no thread `P1`"),
+        ("st.u64 [x], 1", "not understood"),
+    ] {
+        let error = change(line).expect_err("no change");
+        assert!(error.line == 8 && error.message.contains(part), "{line}: {error}");
+    }
+}
+
+#[test]
+fn an_allowed_outcome_is_shown_and_a_forbidden_one_is_not() {
+    let tests = files().into_iter().flat_map(|(_, tests)| tests);
+    for test in tests {
+        let outcome = test.check();
+        assert_eq!(outcome.witness.is_some(), outcome.verdict != Verdict::Forbidden, "{}", test.name);
+    }
+    let text = "test t\nthread P0\n st.u64 [x], 7;\nthread P1\n ld.u64 r0, [x];\nexists r0 == 7\nexpect allowed\n";
+    let outcome = parse(text).expect("a test")[0].check();
+    let shown = outcome.witness.expect("a witness").to_string();
+    assert_eq!(shown, "P0: st.u64 [x], 7\nP1: ld.u64 r0, [x]  # reads 7 from P0 `st.u64 [x], 7`\n");
+}
