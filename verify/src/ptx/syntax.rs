@@ -129,6 +129,13 @@ pub struct Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegisterId(pub(crate) usize);
 
+impl RegisterId {
+    /// Its place among the registers of the body.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// A virtual register.
 #[derive(Clone, Debug)]
 pub struct Register {

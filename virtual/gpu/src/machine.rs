@@ -1,0 +1,500 @@
+//! The machine: devices with multiprocessors, launches with blocks, and the thread that runs them all.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::block::{Block, Surroundings};
+use crate::fault::{Cause, Fault};
+use crate::memory::{AddressMap, Segment, Window};
+use crate::program::Program;
+use crate::schedule::{Chance, Schedule};
+use crate::warp::{LANES, Stop};
+use crate::watch::{Watches, Who};
+
+/// What a multiprocessor has, as those of Hopper do.
+#[derive(Clone, Copy, Debug)]
+pub struct Multiprocessor {
+    /// Threads at one time.
+    pub threads: u32,
+    /// Blocks at one time.
+    pub blocks: u32,
+    /// Bytes of shared memory.
+    pub shared: u32,
+    /// Registers of 32 bits.
+    pub registers: u32,
+}
+
+impl Default for Multiprocessor {
+    fn default() -> Self {
+        Self { threads: 2048, blocks: 32, shared: 228 << 10, registers: 64 << 10 }
+    }
+}
+
+/// What a machine is like.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How many devices.
+    pub devices: u32,
+    /// Multiprocessors of each.
+    pub multiprocessors: u32,
+    /// What each of these has.
+    pub multiprocessor: Multiprocessor,
+    /// How warps take turns.
+    pub schedule: Schedule,
+    /// What choices come from.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            multiprocessors: 16,
+            multiprocessor: Multiprocessor::default(),
+            schedule: Schedule::Lockstep,
+            seed: 0,
+        }
+    }
+}
+
+/// A device as one process sees it: its addresses.
+pub struct Space {
+    device: u32,
+    map: RwLock<Arc<AddressMap>>,
+}
+
+impl Space {
+    /// A device without any memory.
+    pub fn new(device: u32) -> Arc<Self> {
+        Arc::new(Self { device, map: RwLock::default() })
+    }
+
+    /// Puts memory at addresses, in place of what was there.
+    pub fn map(&self, window: Window) {
+        self.change(|map| map.insert(window));
+    }
+
+    /// Takes away all windows that touch a range.
+    pub fn unmap(&self, at: u64, bytes: u64) {
+        self.change(|map| map.remove(at, bytes));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut AddressMap)) {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut map));
+    }
+
+    fn current(&self) -> Arc<AddressMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A kernel to run.
+#[derive(Clone)]
+pub struct Launch {
+    /// The module that has it.
+    pub program: Arc<Program>,
+    /// Where each of the module's [`globals`](Program::globals) is.
+    pub globals: Arc<[u64]>,
+    /// Its name.
+    pub kernel: String,
+    /// The device, as the process sees it.
+    pub space: Arc<Space>,
+    /// How many blocks, in each dimension.
+    pub blocks: [u32; 3],
+    /// How many threads of a block, in each dimension.
+    pub threads: [u32; 3],
+    /// Bytes of shared memory beside what the kernel declares.
+    pub shared: u32,
+    /// Registers of a thread, of 32 bits.
+    pub registers: u32,
+    /// The parameters' bytes, laid out as [`Program::parameters`] says.
+    pub params: Vec<u8>,
+}
+
+/// Executes launches, on a thread of its own.
+pub struct Machine {
+    settings: Settings,
+    requests: Mutex<Sender<Request>>,
+    engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Request {
+    launch: Launch,
+    done: SyncSender<Result<(), Box<Fault>>>,
+}
+
+impl Machine {
+    /// Starts a machine.
+    ///
+    /// # Errors
+    /// If there can be no more threads
+    pub fn new(settings: Settings) -> std::io::Result<Arc<Self>> {
+        let (requests, inbox) = channel();
+        let engine = Engine::new(settings.clone(), inbox);
+        let engine = thread::Builder::new().name("virtual GPUs".to_owned()).spawn(move || engine.run())?;
+        Ok(Arc::new(Self { settings, requests: Mutex::new(requests), engine: Mutex::new(Some(engine)) }))
+    }
+
+    /// What it is like.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Blocks of a kernel that a multiprocessor holds at one time; 0 if none fits.
+    pub fn occupancy(&self, threads: u32, registers: u32, shared: u64) -> u32 {
+        self.settings.multiprocessor.room(threads, registers, shared)
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Errors
+    /// What went wrong in it
+    pub fn launch(&self, launch: Launch) -> Result<(), Box<Fault>> {
+        let (done, outcome) = sync_channel(1);
+        let stopped = Fault::of(&launch, Cause::Stopped);
+        let sender = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match sender.send(Request { launch, done }) {
+            Ok(()) => outcome.recv().unwrap_or_else(|_| Err(Box::new(stopped))),
+            Err(_) => Err(Box::new(stopped)),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The engine ends when nobody can ask it for anything.
+        let (nobody, _) = channel();
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = nobody;
+        if let Some(engine) = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // A panic of the engine has been told to all who waited for it.
+            let _ended = engine.join();
+        }
+    }
+}
+
+impl Multiprocessor {
+    fn room(self, threads: u32, registers: u32, shared: u64) -> u32 {
+        let threads = threads.next_multiple_of(LANES as u32).max(1);
+        let registers = registers.max(1).next_multiple_of(8);
+        let by_shared = match shared {
+            0 => self.blocks,
+            bytes => (u64::from(self.shared) / (bytes + 1024)) as u32,
+        };
+        (self.threads / threads).min(self.registers / (registers * threads)).min(by_shared).min(self.blocks)
+    }
+}
+
+impl Fault {
+    /// One that no single instruction is to blame for.
+    fn of(launch: &Launch, cause: Cause) -> Self {
+        Self {
+            cause,
+            kernel: launch.kernel.clone(),
+            function: launch.kernel.clone(),
+            line: 0,
+            instruction: String::new(),
+            source: None,
+            device: launch.space.device,
+            block: [0; 3],
+            warp: 0,
+            lanes: 0,
+        }
+    }
+}
+
+/// A launch with blocks that run and blocks that have not begun.
+struct Running {
+    number: u64,
+    launch: Launch,
+    entry: usize,
+    shared_places: Vec<u64>,
+    shared_bytes: u64,
+    params: Arc<Segment>,
+    blocks: Vec<Block>,
+    next: u64,
+    total: u64,
+    done: SyncSender<Result<(), Box<Fault>>>,
+}
+
+/// How much of a device's multiprocessors is used: parts of each, where a launch that has room for n blocks takes 1/n.
+struct Device {
+    used: Vec<f64>,
+}
+
+struct Engine {
+    settings: Settings,
+    inbox: Receiver<Request>,
+    devices: Vec<Device>,
+    running: Vec<Running>,
+    launches: u64,
+    watches: Watches,
+    chance: Chance,
+    /// Nanoseconds of the devices' own time: one for each step of a warp, and what passes while nobody runs.
+    time: u64,
+    round: u64,
+}
+
+/// Instructions that a warp executes before the next one runs.
+const TURN: u32 = 256;
+/// After so many rounds those who wait look again, whether or not somebody wrote what they wait for.
+const LOOK: u64 = 512;
+/// How long nobody looks while all wait, at first and at most.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+impl Engine {
+    fn new(settings: Settings, inbox: Receiver<Request>) -> Self {
+        let device = |_| Device { used: vec![0.0; settings.multiprocessors as usize] };
+        Self {
+            devices: (0..settings.devices).map(device).collect(),
+            chance: Chance::new(settings.schedule, settings.seed),
+            settings,
+            inbox,
+            running: Vec::new(),
+            launches: 0,
+            watches: Watches::default(),
+            time: 0,
+            round: 0,
+        }
+    }
+
+    /// Runs until nobody can ask for anything any more.
+    fn run(mut self) {
+        let mut pause = SHORTEST;
+        loop {
+            if self.running.is_empty() {
+                match self.inbox.recv() {
+                    Ok(request) => self.begin(request),
+                    Err(_) => return,
+                }
+            }
+            while let Ok(request) = self.inbox.try_recv() {
+                self.begin(request);
+            }
+            self.place_blocks();
+            let ran = self.turn();
+            self.end_launches();
+            self.round += 1;
+            if ran {
+                pause = SHORTEST;
+                if self.round.is_multiple_of(LOOK) {
+                    self.wake_all();
+                }
+                continue;
+            }
+            // Everybody waits: for the host, for another process, or in vain.
+            let start = Instant::now();
+            match self.inbox.recv_timeout(pause) {
+                Ok(request) => self.begin(request),
+                Err(RecvTimeoutError::Timeout) => pause = (2 * pause).min(LONGEST),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.time += start.elapsed().as_nanos() as u64;
+            self.wake_all();
+        }
+    }
+
+    fn begin(&mut self, Request { launch, done }: Request) {
+        let Some(entry) = launch.program.entry(&launch.kernel) else {
+            // The driver asks for kernels by the names that the module has.
+            let _gone = done.send(Err(Box::new(Fault::of(&launch, Cause::NoFunction { at: 0 }))));
+            return;
+        };
+        let (shared_places, shared) = launch.program.layout(entry);
+        let params = Segment::zeroed(launch.params.len().max(1) as u64);
+        params.write(0, &launch.params);
+        self.launches += 1;
+        self.running.push(Running {
+            number: self.launches,
+            entry,
+            shared_places,
+            shared_bytes: shared + u64::from(launch.shared),
+            params,
+            blocks: Vec::new(),
+            next: 0,
+            total: launch.blocks.iter().map(|&part| u64::from(part)).product(),
+            launch,
+            done,
+        });
+    }
+
+    /// Begins blocks where there is room, in the order of launches.
+    fn place_blocks(&mut self) {
+        for running in &mut self.running {
+            let Some(device) = self.devices.get_mut(running.launch.space.device as usize) else { continue };
+            let part = running.part(&self.settings);
+            while running.next < running.total {
+                let sm = device.used.iter().position(|used| used + part <= 1.0 + 1e-9);
+                let Some(sm) = sm else { break };
+                device.used[sm] += part;
+                let Launch { program, blocks, threads, .. } = &running.launch;
+                let threads = threads.iter().product();
+                let block =
+                    Block::new(running.next, *blocks, threads, running.shared_bytes, sm as u32, program, running.entry);
+                running.blocks.push(block);
+                running.next += 1;
+            }
+        }
+    }
+
+    /// Lets every warp that can have its turn; tells whether there was one.
+    fn turn(&mut self) -> bool {
+        let mut order: VecDeque<(usize, usize, usize)> = VecDeque::new();
+        for (launch, running) in self.running.iter().enumerate() {
+            for (block, own) in running.blocks.iter().enumerate() {
+                let ready = own.warps.iter().enumerate().filter(|(_, warp)| warp.is_ready());
+                order.extend(ready.map(|(warp, _)| (launch, block, warp)));
+            }
+        }
+        match self.chance.schedule() {
+            Schedule::Lockstep => {}
+            Schedule::Random => {
+                for index in 0..order.len() {
+                    let other = self.chance.below(order.len());
+                    order.swap(index, other);
+                }
+            }
+            Schedule::Behind(device) => {
+                let is_slow =
+                    |&(launch, ..): &(usize, usize, usize)| self.running[launch].launch.space.device == device;
+                if !order.iter().all(is_slow) {
+                    order.retain(|who| !is_slow(who));
+                }
+            }
+        }
+        let mut faults = Vec::new();
+        let any = !order.is_empty();
+        for (launch, block, warp) in order {
+            if faults.iter().any(|(failed, _)| *failed == launch) {
+                continue;
+            }
+            let budget = match self.chance.is_adverse() {
+                true => 1 + self.chance.below(12) as u32,
+                false => TURN,
+            };
+            if let Err(fault) = self.run_warp(launch, block, warp, budget) {
+                faults.push((launch, fault));
+            }
+            for who in self.watches.take_woken() {
+                self.wake(who);
+            }
+        }
+        faults.sort_by_key(|(launch, _)| *launch);
+        for (launch, fault) in faults.into_iter().rev() {
+            self.end(launch, Err(fault));
+        }
+        any
+    }
+
+    fn run_warp(&mut self, launch: usize, block: usize, warp: usize, budget: u32) -> Result<(), Box<Fault>> {
+        let Running { number, launch, shared_places, params, blocks, .. } = &mut self.running[launch];
+        let own = &mut blocks[block];
+        let shared = own.shared.clone();
+        let mut around = Surroundings {
+            program: &launch.program,
+            map: launch.space.current(),
+            globals: &launch.globals,
+            shared: &shared,
+            shared_places,
+            params,
+            dynamic_shared: launch.shared,
+            threads: launch.threads,
+            block: own.index,
+            blocks: launch.blocks,
+            grid: *number,
+            sm: own.sm,
+            sms: self.settings.multiprocessors,
+            time: self.time,
+            round: self.round,
+            who: Who { launch: *number, block: own.number, warp: 0 },
+            watches: &mut self.watches,
+            chance: &mut self.chance,
+            arrivals: Vec::new(),
+        };
+        match own.run(warp, &mut around, budget) {
+            Ok(executed) => {
+                self.time += executed.div_ceil(LANES as u64);
+                match own.stood_still(&launch.program) {
+                    None => Ok(()),
+                    Some(cause) => Err(Box::new(Fault { block: own.index, ..Fault::of(launch, cause) })),
+                }
+            }
+            Err(Stop { cause, code, at, lanes }) => {
+                let code = &launch.program.codes[code];
+                let (line, instruction, source) = launch.program.place(&code.instructions[at]);
+                let fault = Fault {
+                    function: code.name.clone(),
+                    line,
+                    instruction,
+                    source,
+                    block: own.index,
+                    warp: own.warps[warp].index,
+                    lanes,
+                    ..Fault::of(launch, cause)
+                };
+                Err(Box::new(fault))
+            }
+        }
+    }
+
+    fn wake(&mut self, who: Who) {
+        let running = self.running.iter_mut().find(|running| running.number == who.launch);
+        let block = running.and_then(|running| running.blocks.iter_mut().find(|block| block.number == who.block));
+        if let Some(warp) = block.and_then(|block| block.warps.get_mut(who.warp as usize)) {
+            warp.wake();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.watches.clear();
+        let blocks = self.running.iter_mut().flat_map(|running| &mut running.blocks);
+        blocks.flat_map(|block| &mut block.warps).for_each(|warp| {
+            warp.wake();
+        });
+    }
+
+    /// Takes away blocks that have ended, and launches without any left.
+    fn end_launches(&mut self) {
+        for index in (0..self.running.len()).rev() {
+            let running = &mut self.running[index];
+            let part = running.part(&self.settings);
+            let device = self.devices.get_mut(running.launch.space.device as usize);
+            let used = device.map(|device| &mut device.used);
+            if let Some(used) = used {
+                running.blocks.retain(|block| {
+                    let goes_on = !block.has_ended();
+                    if !goes_on {
+                        used[block.sm as usize] -= part;
+                    }
+                    goes_on
+                });
+            }
+            if running.blocks.is_empty() && running.next == running.total {
+                self.end(index, Ok(()));
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, outcome: Result<(), Box<Fault>>) {
+        let running = self.running.remove(index);
+        let part = running.part(&self.settings);
+        if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
+            running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);
+        }
+        // Who launched it may have gone.
+        let _gone = running.done.send(outcome);
+    }
+}
+
+impl Running {
+    /// The part of a multiprocessor that a block takes.
+    fn part(&self, settings: &Settings) -> f64 {
+        let threads = self.launch.threads.iter().product();
+        let fit = settings.multiprocessor.room(threads, self.launch.registers, self.shared_bytes);
+        1.0 / f64::from(fit.max(1))
+    }
+}

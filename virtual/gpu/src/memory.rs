@@ -1,0 +1,223 @@
+//! Memory that several devices share, and the addresses at which each reaches it.
+#![allow(
+    clippy::disallowed_types,
+    reason = "the memory of virtual devices is that of the host, which may use it at the same time"
+)]
+
+use core::any::Any;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use crate::fault::Cause;
+
+/// Bytes of host memory that stand for physical memory. All accesses of the machine are atomic, so that the host and other
+/// processes may use them at the same time.
+pub struct Segment {
+    base: *mut u8,
+    bytes: u64,
+    /// Keeps the memory alive.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the memory is shared by design; it is only accessed atomically.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// The word at an offset of a segment.
+macro_rules! word {
+    ($segment:ident, $atomic:ty, $offset:expr) => {{
+        let place = $segment.place($offset, size_of::<$atomic>() as u64);
+        // SAFETY: in bounds and aligned, or `place` had panicked; good as long as the segment is, and accessed by others only
+        // atomically, as `Segment::new` asks.
+        unsafe { <$atomic>::from_ptr(place.cast()) }
+    }};
+}
+
+impl Segment {
+    /// Memory of the host.
+    ///
+    /// # Safety
+    /// `base` is aligned to 8 bytes and good for `bytes` bytes, for reading and writing, as long as `owner` lives. What
+    /// accesses it at the same time does so atomically.
+    pub unsafe fn new(base: *mut u8, bytes: u64, owner: impl Any + Send + Sync) -> Arc<Self> {
+        Arc::new(Self { base, bytes, _owner: Box::new(owner) })
+    }
+
+    /// Zeroed memory of its own.
+    pub fn zeroed(bytes: u64) -> Arc<Self> {
+        let mut words = vec![0_u64; bytes.div_ceil(8) as usize].into_boxed_slice();
+        let base = words.as_mut_ptr().cast();
+        // The words keep their place when the box is moved.
+        // SAFETY: the allocation is owned, aligned to 8 bytes, and used by nobody else.
+        unsafe { Self::new(base, bytes, words) }
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The place of `bytes` bytes.
+    ///
+    /// # Panics
+    /// If they are not there, or not aligned to their number; the machine has checked both
+    fn place(&self, offset: u64, bytes: u64) -> *mut u8 {
+        let end = offset.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.bytes) && offset.is_multiple_of(bytes),
+            "{bytes} bytes at {offset:#x}"
+        );
+        self.base.wrapping_add(offset as usize)
+    }
+
+    /// Reads 1, 2, 4 or 8 bytes.
+    pub(crate) fn load(&self, offset: u64, bytes: u64) -> u64 {
+        match bytes {
+            1 => u64::from(word!(self, AtomicU8, offset).load(Ordering::Acquire)),
+            2 => u64::from(word!(self, AtomicU16, offset).load(Ordering::Acquire)),
+            4 => u64::from(word!(self, AtomicU32, offset).load(Ordering::Acquire)),
+            _ => word!(self, AtomicU64, offset).load(Ordering::Acquire),
+        }
+    }
+
+    /// Writes the low 1, 2, 4 or 8 bytes of `value`.
+    pub(crate) fn store(&self, offset: u64, bytes: u64, value: u64) {
+        match bytes {
+            1 => word!(self, AtomicU8, offset).store(value as u8, Ordering::Release),
+            2 => word!(self, AtomicU16, offset).store(value as u16, Ordering::Release),
+            4 => word!(self, AtomicU32, offset).store(value as u32, Ordering::Release),
+            _ => word!(self, AtomicU64, offset).store(value, Ordering::Release),
+        }
+    }
+
+    /// Replaces 2, 4 or 8 bytes by what `change` makes of them, and gives what was there.
+    pub(crate) fn update(&self, offset: u64, bytes: u64, mut change: impl FnMut(u64) -> u64) -> u64 {
+        macro_rules! update {
+            ($atomic:ty, $word:ty) => {{
+                let word = word!(self, $atomic, offset);
+                let old =
+                    word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(u64::from(old)) as $word));
+                old.map_or_else(u64::from, u64::from)
+            }};
+        }
+        match bytes {
+            2 => update!(AtomicU16, u16),
+            4 => update!(AtomicU32, u32),
+            _ => update!(AtomicU64, u64),
+        }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not there
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        for (index, byte) in out.iter_mut().enumerate() {
+            *byte = self.load(offset + index as u64, 1) as u8;
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        for (index, &byte) in bytes.iter().enumerate() {
+            self.store(offset + index as u64, 1, u64::from(byte));
+        }
+    }
+}
+
+/// What a device may do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Nothing.
+    None,
+    /// Loads.
+    Read,
+    /// Loads, stores and atomics.
+    ReadWrite,
+}
+
+/// What lies behind addresses.
+#[derive(Clone)]
+pub enum Backing {
+    /// Memory, from an offset on.
+    Memory(Arc<Segment>, u64),
+    /// The same offsets of the memory of several devices, for `multimem` instructions alone.
+    Multicast(Vec<(Arc<Segment>, u64)>),
+}
+
+/// A range of a device's addresses.
+#[derive(Clone)]
+pub struct Window {
+    /// The first address.
+    pub at: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What lies behind.
+    pub backing: Backing,
+    /// What the device may do.
+    pub access: Access,
+}
+
+/// The addresses of one device, as one process has them. Windows do not overlap.
+#[derive(Clone, Default)]
+pub struct AddressMap(Vec<Window>);
+
+impl AddressMap {
+    /// Adds a window in place of all that it touches.
+    pub fn insert(&mut self, window: Window) {
+        self.remove(window.at, window.bytes);
+        let place = self.0.partition_point(|known| known.at < window.at);
+        self.0.insert(place, window);
+    }
+
+    /// Removes all windows that touch a range.
+    pub fn remove(&mut self, at: u64, bytes: u64) {
+        let end = at.saturating_add(bytes);
+        self.0.retain(|known| known.at + known.bytes <= at || end <= known.at);
+    }
+
+    /// The index of the window that an address is in.
+    pub(crate) fn find(&self, at: u64) -> Option<usize> {
+        let index = self.0.partition_point(|window| window.at <= at).checked_sub(1)?;
+        (at - self.0[index].at < self.0[index].bytes).then_some(index)
+    }
+
+    pub(crate) fn window(&self, index: usize) -> &Window {
+        &self.0[index]
+    }
+
+    /// The window of so many bytes at an address, with the offset in it.
+    fn reach(&self, at: u64, bytes: u64, access: Access) -> Result<(&Window, u64), Cause> {
+        let window = self.find(at).map(|index| self.window(index)).ok_or(Cause::Unmapped { at, bytes })?;
+        let offset = at - window.at;
+        if offset + bytes > window.bytes {
+            return Err(Cause::Unmapped { at, bytes });
+        }
+        if window.access < access {
+            return Err(Cause::NoAccess { at, bytes });
+        }
+        Ok((window, offset))
+    }
+
+    /// The memory at an address.
+    pub(crate) fn memory(&self, at: u64, bytes: u64, access: Access) -> Result<(&Arc<Segment>, u64), Cause> {
+        let (window, offset) = self.reach(at, bytes, access)?;
+        match &window.backing {
+            Backing::Memory(segment, from) => Ok((segment, from + offset)),
+            Backing::Multicast(_) => Err(Cause::PlainMulticast { at }),
+        }
+    }
+
+    /// The memory of all devices behind a multicast address.
+    pub(crate) fn multicast(&self, at: u64, bytes: u64, access: Access) -> Result<Vec<(&Arc<Segment>, u64)>, Cause> {
+        let (window, offset) = self.reach(at, bytes, access)?;
+        match &window.backing {
+            Backing::Multicast(members) => Ok(members.iter().map(|(segment, from)| (segment, from + offset)).collect()),
+            Backing::Memory(..) => Err(Cause::NoMulticast { at }),
+        }
+    }
+}

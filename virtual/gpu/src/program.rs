@@ -1,0 +1,603 @@
+//! PTX as the executor runs it: names are resolved to numbers, instructions to functions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use congruent_verify::ptx::{self, InitialAddress, Module, Space, Variable};
+use thiserror::Error;
+
+use crate::alu::Function;
+use crate::decode;
+
+/// Why a text cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {message}")]
+pub struct LoadError {
+    /// The line in the PTX, counted from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+/// A module that can be run.
+pub struct Program {
+    pub(crate) text: String,
+    pub(crate) codes: Vec<Code>,
+    entries: HashMap<String, usize>,
+    globals: Vec<Global>,
+    pub(crate) shared: Vec<SharedVariable>,
+    files: std::collections::BTreeMap<u32, String>,
+}
+
+/// A variable in the memory of a device.
+#[derive(Clone, Debug)]
+pub struct Global {
+    /// Its name.
+    pub name: String,
+    /// What its address is a multiple of.
+    pub align: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whether kernels may not write it: `.const`.
+    pub is_const: bool,
+    /// What it holds at first; what is behind these bytes is zero.
+    pub initial: Vec<u8>,
+    addresses: Vec<InitialAddress>,
+}
+
+/// A variable in the memory of a block.
+pub(crate) struct SharedVariable {
+    pub(crate) align: u64,
+    /// Of an array without a length, 0: it lies behind the others and has what the launch asks for.
+    pub(crate) bytes: u64,
+    pub(crate) is_dynamic: bool,
+}
+
+/// What is called.
+pub(crate) struct Code {
+    pub(crate) name: String,
+    pub(crate) instructions: Vec<Instruction>,
+    /// Registers of 64 bits.
+    pub(crate) registers: usize,
+    pub(crate) predicates: usize,
+    /// Bytes of `.local` variables of a call, which are at the lane's stack.
+    pub(crate) local_bytes: u64,
+    /// Bytes of `.param` variables of a call, its own parameters first; of an entry, those in its body.
+    pub(crate) param_bytes: u64,
+    /// Where its parameters and its results are among these; an entry's are where its launch has them.
+    pub(crate) parameters: Vec<Slot>,
+    pub(crate) returns: Vec<Slot>,
+    /// Shared variables that it or what it calls may use.
+    pub(crate) shared: Vec<usize>,
+}
+
+/// A parameter's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// An instruction with the predicate in front of it, and where it is in the text.
+pub(crate) struct Instruction {
+    /// A predicate, and what it has to be.
+    pub(crate) guard: Option<(usize, bool)>,
+    pub(crate) operation: Operation,
+    pub(crate) span: ptx::Span,
+    pub(crate) source: Option<ptx::SourceLine>,
+}
+
+/// Where an operand comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Source {
+    Register(usize),
+    Immediate(u64),
+    Special(Special),
+    Global(usize, i64),
+    Shared(usize, i64),
+    /// The address of a `.local` variable of this call.
+    Local(u64),
+    /// The address of a parameter of the kernel.
+    Param(u64),
+    Function(usize),
+}
+
+/// A register of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    Thread(usize),
+    Threads(usize),
+    Block(usize),
+    Blocks(usize),
+    Lane,
+    Warp,
+    Warps,
+    Sm,
+    Sms,
+    Grid,
+    Clock,
+    ClockHigh,
+    Time,
+    TimeHigh,
+    LanesEqual,
+    LanesUpTo,
+    LanesBelow,
+    LanesFrom,
+    LanesAbove,
+    DynamicShared,
+    TotalShared,
+    /// What is the same everywhere, as the size of a cluster is.
+    Constant(u32),
+}
+
+/// A register that is written, with the bits that it has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Target {
+    pub(crate) register: usize,
+    pub(crate) mask: u64,
+}
+
+/// A predicate as an operand: a register, or its opposite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Predicate {
+    pub(crate) register: usize,
+    pub(crate) negated: bool,
+}
+
+/// Where a predicate operand comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Truth {
+    Predicate(Predicate),
+    Constant(bool),
+}
+
+/// How far an access is ordered and seen, as the memory model has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strength {
+    Weak,
+    Relaxed(Scope),
+    Acquire(Scope),
+    Release(Scope),
+    AcquireRelease(Scope),
+}
+
+impl Strength {
+    pub(crate) fn is_strong(self) -> bool {
+        self != Self::Weak
+    }
+}
+
+/// Which threads an order is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Block,
+    Device,
+    System,
+}
+
+/// Which addresses an access takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    Generic,
+    Global,
+    Shared,
+    Local,
+    /// Parameters of the kernel.
+    Param,
+}
+
+/// The address of an access.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Address {
+    pub(crate) space: Where,
+    pub(crate) base: Source,
+    pub(crate) offset: i64,
+}
+
+/// What is accessed: so many units of so many bytes, side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Access {
+    pub(crate) address: Address,
+    pub(crate) unit: u64,
+    pub(crate) count: u64,
+    pub(crate) strength: Strength,
+    /// A load that may be stale: `.nc`.
+    pub(crate) is_noncoherent: bool,
+}
+
+/// Which operand of a shuffle tells the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shuffle {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+/// What lanes of a warp do together.
+#[derive(Clone, Debug)]
+pub(crate) enum Together {
+    Sync,
+    Shuffle { kind: Shuffle, to: Option<Target>, valid: Option<usize>, value: Source, lane: Source, clamp: Source },
+    VoteAll { to: usize, value: Truth },
+    VoteAny { to: usize, value: Truth },
+    VoteUniform { to: usize, value: Truth },
+    Ballot { to: Target, value: Truth },
+    MatchAny { to: Target, value: Source },
+    MatchAll { to: Option<Target>, valid: Option<usize>, value: Source },
+    Reduce { to: Target, value: Source, combine: fn(u64, u64) -> u64 },
+    Elect { to: Option<Target>, chosen: Option<usize> },
+}
+
+/// What a barrier does when all are there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum BarrierResult {
+    None,
+    Count(Target),
+    And(usize),
+    Or(usize),
+}
+
+/// How predicates are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Boolean {
+    And,
+    Or,
+    Xor,
+}
+
+/// What is done with a word of memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// By one operand.
+    Combine(fn(u64, u64) -> u64),
+    /// Written if it is what the first operand says.
+    CompareAndSwap,
+}
+
+/// What an instruction does.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Compute {
+        function: Function,
+        to: Option<Target>,
+        from: Vec<Source>,
+    },
+    /// `add.cc`, `addc` and the like, with the function's carry and where it goes.
+    Carry {
+        function: fn(u64, u64, u64, bool) -> (u64, bool),
+        to: Target,
+        from: Vec<Source>,
+        keeps: bool,
+    },
+    Compare {
+        function: fn(u64, u64) -> bool,
+        to: Option<usize>,
+        opposite: Option<usize>,
+        from: [Source; 2],
+        with: Option<(Boolean, Truth)>,
+    },
+    /// As `Compare`, with a number as result: what is true and what is false.
+    Set {
+        function: fn(u64, u64) -> bool,
+        to: Target,
+        from: [Source; 2],
+        with: Option<(Boolean, Truth)>,
+        truth: u64,
+    },
+    Test {
+        function: fn(u64) -> bool,
+        to: usize,
+        from: Source,
+    },
+    Predicate {
+        to: usize,
+        first: Truth,
+        second: Option<(Boolean, Truth)>,
+    },
+    Select {
+        to: Target,
+        from: [Source; 2],
+        by: Truth,
+    },
+    Move {
+        to: Target,
+        from: Source,
+    },
+    /// Several registers put side by side into one, each with its bits.
+    Pack {
+        to: Target,
+        from: Vec<Source>,
+        bits: u32,
+    },
+    Unpack {
+        to: Vec<Option<Target>>,
+        from: Source,
+        bits: u32,
+    },
+    /// Registers of 128 bits are two.
+    MoveWide {
+        to: [Option<Target>; 2],
+        from: [Source; 2],
+    },
+    IsSpace {
+        to: usize,
+        from: Source,
+        space: Where,
+    },
+    Load {
+        access: Access,
+        to: Vec<Option<Target>>,
+        is_signed: bool,
+    },
+    Store {
+        access: Access,
+        from: Vec<Source>,
+    },
+    Atomic {
+        access: Access,
+        to: Vec<Option<Target>>,
+        change: Change,
+        from: Vec<Source>,
+        second: Option<Source>,
+    },
+    /// From parameters of a call, by their place in the frame.
+    LoadParam {
+        offset: u64,
+        unit: u64,
+        to: Vec<Option<Target>>,
+        is_signed: bool,
+    },
+    StoreParam {
+        offset: u64,
+        unit: u64,
+        from: Vec<Source>,
+    },
+    MultimemReduce {
+        access: Access,
+        to: Vec<Target>,
+        combine: fn(u64, u64) -> u64,
+    },
+    MultimemStore {
+        access: Access,
+        from: Vec<Source>,
+    },
+    MultimemAdd {
+        access: Access,
+        combine: fn(u64, u64) -> u64,
+        from: Vec<Source>,
+    },
+    /// `cp.async`: done when it is waited for, as late as it may be.
+    CopyLater {
+        to: Address,
+        from: Address,
+        bytes: u64,
+        filled: Option<Source>,
+    },
+    CopyCommit,
+    /// Until at most so many groups are left.
+    CopyWait(Option<u64>),
+    Fence,
+    FenceAlias,
+    Barrier {
+        id: Source,
+        count: Option<Source>,
+        is_aligned: bool,
+        result: BarrierResult,
+        value: Truth,
+    },
+    Arrive {
+        id: Source,
+    },
+    Together {
+        what: Together,
+        mask: Source,
+        name: String,
+    },
+    ActiveLanes {
+        to: Target,
+    },
+    Branch(usize),
+    BranchTable {
+        index: Source,
+        targets: Vec<usize>,
+    },
+    Call {
+        function: Source,
+        arguments: Vec<u64>,
+        results: Vec<u64>,
+    },
+    Return,
+    Exit,
+    Trap,
+    /// Lets others run: `nanosleep`.
+    Rest,
+    Nothing,
+}
+
+impl Program {
+    /// Takes in a PTX text.
+    ///
+    /// # Errors
+    /// What is not PTX, an instruction that is not executed, or a name that is not defined
+    pub fn new(text: &str) -> Result<Arc<Self>, LoadError> {
+        let module = ptx::parse(text).map_err(|error| LoadError { line: error.line, message: error.message })?;
+        let error = |span: ptx::Span, message: String| LoadError { line: span.line_column(text).0, message };
+        let mut program = Self {
+            text: text.to_owned(),
+            codes: Vec::new(),
+            entries: HashMap::new(),
+            globals: Vec::new(),
+            shared: Vec::new(),
+            files: module.files.clone(),
+        };
+        let names = Names::new(&module, &mut program, &error)?;
+        let mut reach = Vec::new();
+        for function in module.functions.iter().filter(|function| function.body.is_some()) {
+            let (code, uses) = decode::function(function, &names, &mut program.globals, &mut program.shared, &error)?;
+            if function.is_entry {
+                program.entries.insert(function.name.clone(), program.codes.len());
+            }
+            program.codes.push(code);
+            reach.push(uses);
+        }
+        for index in 0..program.codes.len() {
+            program.codes[index].shared = shared_of(index, &reach);
+        }
+        Ok(Arc::new(program))
+    }
+
+    /// The kernels' names.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The variables that a device has to have room for, in order.
+    pub fn globals(&self) -> &[Global] {
+        &self.globals
+    }
+
+    /// What a variable holds at first, once it is known where all are: `at` has an address for each of
+    /// [`globals`](Self::globals).
+    pub fn initial(&self, global: usize, at: &[u64]) -> Vec<u8> {
+        let Global { initial, addresses, bytes, .. } = &self.globals[global];
+        let mut value = initial.clone();
+        value.resize(*bytes as usize, 0);
+        for place in addresses {
+            let base = match self.globals.iter().position(|global| global.name == place.symbol) {
+                Some(index) => at[index],
+                None => {
+                    self.codes.iter().position(|code| code.name == place.symbol).map_or(0, decode::function_address)
+                }
+            };
+            let word = base.wrapping_add_signed(place.offset) >> place.shift;
+            let from = place.at as usize;
+            value[from..from + place.bytes as usize].copy_from_slice(&word.to_le_bytes()[..place.bytes as usize]);
+        }
+        value
+    }
+
+    /// A kernel, by name.
+    pub(crate) fn entry(&self, name: &str) -> Option<usize> {
+        self.entries.get(name).copied()
+    }
+
+    /// Where the parameters of a kernel begin among those of its launch, and how long they are.
+    pub fn parameters(&self, kernel: &str) -> Option<Vec<(u64, u64)>> {
+        let code = &self.codes[self.entry(kernel)?];
+        Some(code.parameters.iter().map(|slot| (slot.offset, slot.bytes)).collect())
+    }
+
+    /// Bytes of shared memory that a block of a kernel has beside what a launch asks for.
+    pub fn static_shared(&self, kernel: &str) -> Option<u64> {
+        Some(self.layout(self.entry(kernel)?).1)
+    }
+
+    /// Where the shared variables of a kernel are, and where the memory begins that its launch asks for.
+    pub(crate) fn layout(&self, entry: usize) -> (Vec<u64>, u64) {
+        let mut places = vec![0; self.shared.len()];
+        let used = &self.codes[entry].shared;
+        let mut end = 0_u64;
+        for &index in used.iter().filter(|&&index| !self.shared[index].is_dynamic) {
+            let variable = &self.shared[index];
+            places[index] = end.next_multiple_of(variable.align);
+            end = places[index] + variable.bytes;
+        }
+        let dynamic = || used.iter().map(|&index| &self.shared[index]).filter(|variable| variable.is_dynamic);
+        let end = end.next_multiple_of(dynamic().map(|variable| variable.align).max().unwrap_or(1));
+        for &index in used.iter().filter(|&&index| self.shared[index].is_dynamic) {
+            places[index] = end;
+        }
+        (places, end)
+    }
+
+    /// The line of an instruction in the PTX, and the text of the instruction.
+    pub(crate) fn place(&self, instruction: &Instruction) -> (usize, String, Option<String>) {
+        let text = self.text.get(instruction.span.start..instruction.span.end).unwrap_or_default();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let source = instruction.source.and_then(|at| Some(format!("{}:{}", self.files.get(&at.file)?, at.line)));
+        (instruction.span.line_column(&self.text).0, words.join(" "), source)
+    }
+}
+
+/// The shared variables that a function or one that it may call uses. A function whose address is taken may be called by all.
+fn shared_of(code: usize, reach: &[decode::Uses]) -> Vec<usize> {
+    let mut seen = vec![false; reach.len()];
+    let mut open = vec![code];
+    let mut used = Vec::new();
+    while let Some(next) = open.pop() {
+        if core::mem::replace(&mut seen[next], true) {
+            continue;
+        }
+        used.extend_from_slice(&reach[next].shared);
+        open.extend_from_slice(&reach[next].functions);
+    }
+    used.sort_unstable();
+    used.dedup();
+    used
+}
+
+/// Makes an error of a place and a message.
+pub(crate) type Report<'e> = &'e dyn Fn(ptx::Span, String) -> LoadError;
+
+/// What names outside functions mean.
+pub(crate) struct Names<'m> {
+    pub(crate) functions: HashMap<&'m str, usize>,
+    pub(crate) globals: HashMap<&'m str, usize>,
+    pub(crate) shared: HashMap<&'m str, usize>,
+}
+
+impl<'m> Names<'m> {
+    fn new(module: &'m Module, program: &mut Program, error: Report<'_>) -> Result<Self, LoadError> {
+        let mut names = Self { functions: HashMap::new(), globals: HashMap::new(), shared: HashMap::new() };
+        let defined = module.functions.iter().filter(|function| function.body.is_some());
+        names.functions.extend(defined.enumerate().map(|(index, function)| (function.name.as_str(), index)));
+        for variable in &module.variables {
+            match variable.space {
+                Space::Global | Space::Const => {
+                    names.globals.insert(&variable.name, program.globals.len());
+                    program.globals.push(Global::new(variable, error)?);
+                }
+                Space::Shared => {
+                    names.shared.insert(&variable.name, program.shared.len());
+                    program.shared.push(SharedVariable::new(variable));
+                }
+                Space::Local | Space::Param => {}
+            }
+        }
+        for global in &program.globals {
+            for place in &global.addresses {
+                let name = place.symbol.as_str();
+                if !names.globals.contains_key(name) && !names.functions.contains_key(name) {
+                    let at = module.variables.iter().find(|variable| variable.name == global.name);
+                    let span = at.map_or(module.version_span, |variable| variable.span);
+                    return Err(error(span, format!("`{name}` is not defined here")));
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl Global {
+    pub(crate) fn new(variable: &Variable, error: Report<'_>) -> Result<Self, LoadError> {
+        let Some(bytes) = variable.bytes.filter(|_| !variable.is_extern) else {
+            return Err(error(variable.span, format!("the variable `{}` is not defined here", variable.name)));
+        };
+        Ok(Self {
+            name: variable.name.clone(),
+            align: variable.align,
+            bytes,
+            is_const: variable.space == Space::Const,
+            initial: variable.initial.clone(),
+            addresses: variable.addresses.clone(),
+        })
+    }
+}
+
+impl SharedVariable {
+    pub(crate) fn new(variable: &Variable) -> Self {
+        let bytes = variable.bytes.unwrap_or(0);
+        Self { align: variable.align, bytes, is_dynamic: bytes == 0 }
+    }
+}

@@ -1,0 +1,179 @@
+//! Small kernels: what lanes, warps and blocks do together, and what goes wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::sync::Arc;
+
+use congruent_virtual_gpu::{
+    Access, Backing, Cause, Fault, Launch, Machine, Program, Schedule, Segment, Settings, Space, Window,
+};
+
+/// Where the memory of a kernel is.
+const AT: u64 = 0x7000_0000;
+const WORDS: usize = 1024;
+
+struct Run {
+    schedule: Schedule,
+    seed: u64,
+    blocks: u32,
+    threads: u32,
+}
+
+const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32 };
+
+/// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
+fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n{}\n.visible .entry k(.param .u64 at) {{\n\
+         .reg .b64 %rd<20>; .reg .b32 %r<20>; .reg .pred %p<10>;\n\
+         ld.param.u64 %rd0, [at];\nmov.u32 %r0, %tid.x;\nmov.u32 %r9, %ctaid.x;\n\
+         mul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\n{}\n}}",
+        body.split_once("===").map_or("", |(functions, _)| functions),
+        body.split_once("===").map_or(body, |(_, body)| body),
+    );
+    let program = Program::new(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let memory = Segment::zeroed(4 * WORDS as u64);
+    let space = Space::new(0);
+    let backing = Backing::Memory(memory.clone(), 0);
+    space.map(Window { at: AT, bytes: memory.bytes(), backing, access: Access::ReadWrite });
+    let machine = Machine::new(Settings { schedule: run.schedule, seed: run.seed, ..Settings::default() }).unwrap();
+    machine.launch(Launch {
+        program,
+        globals: Arc::new([]),
+        kernel: "k".to_owned(),
+        space,
+        blocks: [run.blocks, 1, 1],
+        threads: [run.threads, 1, 1],
+        shared: 0,
+        registers: 32,
+        params: AT.to_le_bytes().to_vec(),
+    })?;
+    let mut bytes = vec![0; 4 * WORDS];
+    memory.read(0, &mut bytes);
+    Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
+}
+
+/// Runs it in order and in twenty random orders; the result has to be the same.
+fn in_every_order(body: &str, blocks: u32, threads: u32) -> Vec<u32> {
+    let in_order = run(body, Run { blocks, threads, ..ONE_WARP }).unwrap();
+    for seed in 0..20 {
+        let by_chance = run(body, Run { schedule: Schedule::Random, seed, blocks, threads }).unwrap();
+        assert_eq!(by_chance, in_order, "seed {seed}");
+    }
+    in_order
+}
+
+fn cause(body: &str, threads: u32) -> Cause {
+    run(body, Run { threads, ..ONE_WARP }).expect_err("it goes wrong").cause
+}
+
+#[test]
+fn lanes_take_their_own_ways_and_meet_again() {
+    // Collatz steps: every lane leaves the loop at another time.
+    let body = "add.s32 %r1, %r0, 1; mov.u32 %r2, 0;\n\
+        loop: setp.eq.u32 %p1, %r1, 1; @%p1 bra done;\n\
+        add.s32 %r2, %r2, 1; and.b32 %r3, %r1, 1; setp.eq.u32 %p2, %r3, 0; @%p2 bra even;\n\
+        mad.lo.s32 %r1, %r1, 3, 1; bra.uni loop;\n\
+        even: shr.u32 %r1, %r1, 1; bra.uni loop;\n\
+        done: activemask.b32 %r4; bar.sync 0; st.global.u32 [%rd1], %r2; ret;";
+    let steps = |mut n: u32| {
+        let mut steps = 0;
+        while n != 1 {
+            n = if n.is_multiple_of(2) { n / 2 } else { 3 * n + 1 };
+            steps += 1;
+        }
+        steps
+    };
+    let expected: Vec<u32> = (1..=32).map(steps).collect();
+    assert_eq!(run(body, ONE_WARP).unwrap()[..32], expected[..]);
+}
+
+#[test]
+fn a_block_reverses_through_shared_memory() {
+    let body = ".shared .align 4 .b8 pool[4096];===\n\
+        mov.u32 %r1, pool; mad.lo.s32 %r2, %r0, 4, %r1; st.shared.u32 [%r2], %r0;\n\
+        bar.sync 0;\n\
+        mov.u32 %r3, %ntid.x; sub.s32 %r3, %r3, %r0; add.s32 %r3, %r3, -1;\n\
+        mad.lo.s32 %r3, %r3, 4, %r1; ld.shared.u32 %r4, [%r3]; st.global.u32 [%rd1], %r4; ret;";
+    let reversed = in_every_order(body, 1, 200);
+    assert_eq!(reversed[..200], (0..200).rev().collect::<Vec<u32>>()[..]);
+}
+
+#[test]
+fn lanes_exchange_values() {
+    let body = "shfl.sync.bfly.b32 %r1|%p1, %r0, 1, 31, -1;\n\
+        shfl.sync.up.b32 %r2, %r0, 2, 0, -1; mad.lo.s32 %r1, %r2, 100, %r1;\n\
+        setp.lt.u32 %p2, %r0, 5; vote.sync.ballot.b32 %r3, %p2, -1; mad.lo.s32 %r1, %r3, 10000, %r1;\n\
+        st.global.u32 [%rd1], %r1; ret;";
+    let expected: Vec<u32> =
+        (0..32).map(|lane| (lane ^ 1) + 100 * if lane < 2 { lane } else { lane - 2 } + 10000 * 31).collect();
+    assert_eq!(in_every_order(body, 1, 32)[..32], expected[..]);
+}
+
+#[test]
+fn a_function_is_called_by_some_lanes_recursively() {
+    let body = ".func (.param .b32 out) sum(.param .b32 n) {\n\
+        .reg .b32 %r<5>; .reg .pred %p<2>; .local .align 4 .b8 keep[4];\n\
+        ld.param.b32 %r1, [n]; st.local.u32 [keep], %r1; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, 0; @%p1 bra end;\n\
+        add.s32 %r3, %r1, -1;\n\
+        { .param .b32 a; .param .b32 b; st.param.b32 [a], %r3; call.uni (b), sum, (a); ld.param.b32 %r4, [b]; }\n\
+        ld.local.u32 %r1, [keep]; add.s32 %r2, %r1, %r4;\n\
+        end: st.param.b32 [out], %r2; ret; }===\n\
+        setp.gt.u32 %p1, %r0, 20; @%p1 ret;\n\
+        { .param .b32 a; .param .b32 b; st.param.b32 [a], %r0; call.uni (b), sum, (a); ld.param.b32 %r2, [b]; }\n\
+        st.global.u32 [%rd1], %r2; ret;";
+    let expected: Vec<u32> = (0..32).map(|lane| if lane > 20 { 0 } else { lane * (lane + 1) / 2 }).collect();
+    assert_eq!(in_every_order(body, 1, 32)[..32], expected[..]);
+}
+
+#[test]
+fn a_block_waits_for_a_word_of_another() {
+    // The first block is placed first, and waits for the second one.
+    let body = "setp.ne.u32 %p1, %r9, 0; @%p1 bra give;\n\
+        wait: ld.acquire.gpu.global.u32 %r1, [%rd0+2048]; setp.eq.u32 %p2, %r1, 0; @%p2 bra wait;\n\
+        ld.global.u32 %r2, [%rd0+2052]; st.global.u32 [%rd1], %r2; ret;\n\
+        give: setp.ne.u32 %p3, %r0, 0; @%p3 ret; st.global.u32 [%rd0+2052], 77;\n\
+        st.release.gpu.global.u32 [%rd0+2048], 1; ret;";
+    assert_eq!(in_every_order(body, 2, 64)[..64], [77; 64]);
+}
+
+#[test]
+fn atomics_count_every_lane() {
+    let body = "atom.relaxed.gpu.global.add.u32 %r1, [%rd0], 1; red.relaxed.gpu.global.max.u32 [%rd0+4], %r0;\n\
+        retry: ld.relaxed.gpu.global.u32 %r2, [%rd0+8]; add.s32 %r3, %r2, 2;\n\
+        atom.relaxed.gpu.global.cas.b32 %r4, [%rd0+8], %r2, %r3; setp.ne.u32 %p1, %r4, %r2; @%p1 bra retry; ret;";
+    assert_eq!(in_every_order(body, 3, 100)[..3], [300, 99, 600]);
+}
+
+#[test]
+fn what_goes_wrong_says_where() {
+    let fault = run("ld.global.u32 %r1, [%rd0+4096];\nret;", ONE_WARP).expect_err("it is outside");
+    assert_eq!((fault.cause, fault.line, fault.lanes), (Cause::Unmapped { at: AT + 4096, bytes: 4 }, 12, u32::MAX));
+    assert_eq!(fault.instruction, "ld.global.u32 %r1, [%rd0+4096];");
+    assert_eq!(cause("ld.global.u32 %r1, [%rd0+2]; ret;", 32), Cause::Misaligned { at: AT + 2, bytes: 4 });
+    assert_eq!(cause("mov.u32 %r1, 64; st.shared.u32 [%r1], 0; ret;", 32), Cause::Shared { at: 64, bytes: 4, have: 0 });
+    assert_eq!(cause("trap;", 32), Cause::Trap);
+    assert_eq!(cause("st.param.u64 [at], %rd0; ret;", 32), Cause::Param { at: 0, bytes: 8, have: 8 });
+}
+
+#[test]
+fn barriers_that_not_all_reach_are_found() {
+    let diverged = cause("setp.lt.u32 %p1, %r0, 7; @%p1 bra one; bar.sync 0; ret; one: bar.sync 0; ret;", 32);
+    assert!(matches!(diverged, Cause::Diverged { whole: u32::MAX, .. }), "{diverged:?}");
+    let other = cause("setp.lt.u32 %p1, %r0, 32; @%p1 bra one; bar.sync 1; ret; one: bar.sync 2; ret;", 64);
+    assert!(matches!(&other, Cause::StoodStill { waiting } if waiting.contains("barrier 2")), "{other:?}");
+    let outside = cause("shfl.sync.idx.b32 %r1, %r0, 0, 31, 1; ret;", 32);
+    assert_eq!(outside, Cause::OutsideMask { what: "shfl.sync.idx.b32".to_owned(), lane: 1, mask: 1 });
+}
+
+#[test]
+fn what_is_not_executed_is_refused_when_it_is_loaded() {
+    let refused = |body: &str| {
+        let text = format!(".version 8.0\n.target sm_90\n.entry k() {{ .reg .b64 %rd<3>; .reg .b32 %r<3>;\n{body}\n}}");
+        Program::new(&text).err().expect("it is not executed").to_string()
+    };
+    assert!(refused("frobnicate;").starts_with("line 4: unknown instruction `frobnicate`"));
+    assert!(
+        refused("cp.async.bulk.commit_group;").starts_with("line 4: `cp.async.bulk.commit_group`: asynchronous bulk")
+    );
+    assert_eq!(refused("mov.u64 %rd1, nothing;"), "line 4: `mov.u64`: `nothing` is not defined here");
+}
