@@ -12,6 +12,7 @@ mod convert;
 mod float;
 mod format;
 mod integer;
+pub mod matrix;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,7 @@
 //! What instructions compute, against independent arithmetic.
 
+mod matrix;
+
 use super::{Function, function};
 
 /// The function with a name as in PTX text.
