@@ -98,7 +98,7 @@ pub(crate) fn entry_without_waits<K: Kernel>() -> String {
 
 /// The declaration of a kernel that is out of sight, with arguments of so many bytes.
 pub(crate) fn entry_of(name: &str, arguments: &[usize]) -> String {
-    declared(name, arguments, "mov.u64 %rd1, %globaltimer; ret;")
+    declared(name, arguments, ".reg .b64 %now; mov.u64 %now, %globaltimer; ret;")
 }
 
 fn declared(name: &str, arguments: &[usize], body: &str) -> String {

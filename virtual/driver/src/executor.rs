@@ -9,13 +9,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use congruent_verify::ptx::Function;
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
 use crate::errors::Outcome;
 use crate::launch::Params;
 use crate::monitor::lock;
-use crate::ptx::Entry;
 
 /// The native body of a kernel: runs one block of a launch.
 ///
@@ -26,7 +26,7 @@ pub type NativeBody = Option<unsafe extern "C" fn(params: *const *const c_void, 
 
 /// One block of a launch. Its parameters are a copy of its own.
 pub(crate) struct Block<'l> {
-    pub(crate) entry: &'l Entry,
+    pub(crate) entry: &'l Function,
     pub(crate) params: Params,
     pub(crate) block: u32,
     pub(crate) blocks: u32,
@@ -39,7 +39,7 @@ pub(crate) trait Executor: Sync {
     ///
     /// # Errors
     /// What the launch is to give
-    fn check(&self, entry: &Entry) -> Outcome;
+    fn check(&self, entry: &Function) -> Outcome;
 
     /// Runs a block to its end, on a thread that is this block's alone. All blocks of a launch run at one time.
     ///
@@ -97,7 +97,7 @@ fn body(name: &str) -> Outcome<Body> {
 }
 
 impl Executor for Native {
-    fn check(&self, entry: &Entry) -> Outcome {
+    fn check(&self, entry: &Function) -> Outcome {
         body(&entry.name).map(drop)
     }
 

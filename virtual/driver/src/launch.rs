@@ -4,17 +4,17 @@ use core::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
 use crate::device::{BLOCKS_PER_SM, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
-use crate::driver;
 use crate::entry::Ptr;
 use crate::errors::Outcome;
 use crate::executor::{self, Block};
 use crate::module::Function;
 use crate::monitor::{changed, lock, until};
-use crate::ptx::Entry;
+use crate::{driver, image};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -47,30 +47,33 @@ impl Params {
     /// Copies what the caller's pointers point to, as much as the entry declares.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a null pointer, `CUDA_ERROR_NOT_SUPPORTED` for an alignment above 16 bytes
-    fn copy(entry: &Entry, values: Ptr<*mut c_void>) -> Outcome<Self> {
-        let end = entry.params.last().map_or(0, |last| last.offset + last.bytes);
-        let mut bytes = vec![0; end.next_multiple_of(16)];
-        for (index, param) in entry.params.iter().enumerate() {
-            if param.align > align_of::<u128>() {
-                return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-            }
+    /// `CUDA_ERROR_INVALID_VALUE` for a null pointer
+    fn copy(entry: &ptx::Function, values: Ptr<*mut c_void>) -> Outcome<Self> {
+        // An image whose kernels have more than a few thousand bytes was refused.
+        let mut bytes = vec![0; (image::parameter_bytes(entry) as usize).next_multiple_of(size_of::<u128>())];
+        for (index, (offset, size)) in places(entry).enumerate() {
             if values.is_null() {
                 return Err(INVALID);
             }
             // SAFETY: the caller of the launch promised one good pointer for each parameter of the kernel.
             let value = unsafe { crate::entry::Argument::take(values.at(index).get()?.cast::<u8>()) };
-            bytes[param.offset..param.offset + param.bytes].copy_from_slice(&Ptr::bytes(value, param.bytes)?);
+            bytes[offset..offset + size].copy_from_slice(&Ptr::bytes(value, size)?);
         }
         let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word: u128, &byte| word << 8 | u128::from(byte));
         Ok(Self(bytes.chunks(16).map(word).collect()))
     }
 
     /// Where each parameter is.
-    pub(crate) fn pointers(&self, entry: &Entry) -> Vec<*const c_void> {
+    pub(crate) fn pointers(&self, entry: &ptx::Function) -> Vec<*const c_void> {
         let base = self.0.as_ptr().cast::<u8>();
-        entry.params.iter().map(|param| base.wrapping_add(param.offset).cast()).collect()
+        places(entry).map(|(offset, _)| base.wrapping_add(offset).cast()).collect()
     }
+}
+
+/// Where the parameters of a kernel are, and their bytes.
+fn places(entry: &ptx::Function) -> impl Iterator<Item = (usize, usize)> {
+    let bytes = entry.parameters.iter().map(|parameter| parameter.bytes.unwrap_or(0) as usize);
+    entry.parameter_offsets().into_iter().map(|offset| offset as usize).zip(bytes)
 }
 
 /// How many blocks of a kernel a multiprocessor holds at one time.
@@ -113,8 +116,8 @@ impl Launch {
                 return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
             }
         }
-        executor::executor().check(&function.entry)?;
-        let params = Params::copy(&function.entry, values)?;
+        executor::executor().check(function.entry())?;
+        let params = Params::copy(function.entry(), values)?;
         Ok(Self { function, blocks, threads, params })
     }
 
@@ -153,7 +156,7 @@ impl Launch {
     }
 
     fn block(&self, context: &Arc<Context>, block: u32) -> Outcome {
-        let (entry, params) = (&self.function.entry, self.params.clone());
+        let (entry, params) = (self.function.entry(), self.params.clone());
         let block = Block { entry, params, block, blocks: self.blocks, threads: self.threads };
         executor::in_block(context, || executor::executor().run(block))
     }

@@ -3,8 +3,9 @@
 //! Nothing is compiled here, so nobody knows what a kernel uses. A test that passes must hold for whatever an assembler makes
 //! of the kernel, so it is taken to use the most that it may.
 
+use congruent_verify::ptx::LaunchBounds;
+
 use crate::device::WARP;
-use crate::ptx::Entry;
 
 /// Of a thread, by the instruction set.
 const PER_THREAD: u32 = 255;
@@ -15,15 +16,21 @@ const PER_PART: u32 = 65_536 / PARTS;
 /// A thread gets this many at a time.
 const GRAIN: u32 = 8;
 
+/// Threads of a block at most, if the kernel says so.
+pub(crate) fn most_threads(bounds: &LaunchBounds) -> Option<u32> {
+    let shape = bounds.max_threads.or(bounds.required_threads)?;
+    Some(shape.iter().fold(1, |threads: u32, &part| threads.saturating_mul(part)))
+}
+
 /// The most that a thread of a kernel uses: what `.maxnreg` says, or what `.maxntid` leaves each thread of such a block.
-pub(crate) fn most(entry: &Entry) -> u32 {
+pub(crate) fn most(bounds: &LaunchBounds) -> u32 {
     let fit = |threads: u32| {
         let warps = threads.div_ceil(WARP).max(1).div_ceil(PARTS);
         let each = PER_PART / (warps * WARP);
         each - each % GRAIN
     };
-    let by_threads = entry.max_threads.map_or(PER_THREAD, fit);
-    entry.max_registers.unwrap_or(PER_THREAD).min(by_threads).clamp(GRAIN, PER_THREAD)
+    let by_threads = most_threads(bounds).map_or(PER_THREAD, fit);
+    bounds.max_registers.unwrap_or(PER_THREAD).min(by_threads).clamp(GRAIN, PER_THREAD)
 }
 
 /// How many warps a multiprocessor has room for, with so many registers of each thread.
@@ -36,7 +43,8 @@ mod tests {
     use super::*;
 
     fn of(max_threads: Option<u32>, max_registers: Option<u32>) -> (u32, u32) {
-        let most = most(&Entry { max_threads, max_registers, ..Entry::default() });
+        let max_threads = max_threads.map(|threads| [threads, 1, 1]);
+        let most = most(&LaunchBounds { max_threads, max_registers, ..LaunchBounds::default() });
         (most, warps(most))
     }
 

@@ -1,0 +1,180 @@
+//! Images: PTX as a driver takes it in, once driver and device are found to be new enough for it.
+
+use congruent_verify::ptx::{self, Function, Variable};
+use cudarc::driver::sys::CUresult;
+
+use crate::config::Config;
+use crate::errors::Outcome;
+
+/// The newest PTX that a driver takes, by its own version: from `.version` 7.0 of driver 11.0.
+const PTX_OF_DRIVERS: &[(u32, (u32, u32))] = &[
+    (13020, (9, 2)),
+    (13010, (9, 1)),
+    (13000, (9, 0)),
+    (12090, (8, 8)),
+    (12080, (8, 7)),
+    (12070, (8, 6)),
+    (12050, (8, 5)),
+    (12040, (8, 4)),
+    (12030, (8, 3)),
+    (12020, (8, 2)),
+    (12010, (8, 1)),
+    (12000, (8, 0)),
+    (11080, (7, 8)),
+    (11070, (7, 7)),
+    (11060, (7, 6)),
+    (11050, (7, 5)),
+    (11040, (7, 4)),
+    (0, (7, 0)),
+];
+
+/// Bytes of parameters that a kernel may have, since PTX 8.1 (CUDA C++ Programming Guide, "Technical Specifications").
+const MOST_PARAMETERS: u64 = 32_764;
+/// What a launch can align parameters to.
+const MOST_ALIGNED: u64 = align_of::<u128>() as u64;
+
+/// PTX that can be run.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) ptx: ptx::Module,
+}
+
+/// Why an image was not taken in.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) code: CUresult,
+    /// What the compiler has to say.
+    pub(crate) log: String,
+}
+
+impl Image {
+    /// Takes in an image.
+    pub(crate) fn read(text: &str, config: &Config) -> Result<Self, Refusal> {
+        let invalid = |line: usize, why: &str| refusal(CUresult::CUDA_ERROR_INVALID_PTX, line, why);
+        let ptx = ptx::parse(text).map_err(|error| invalid(error.line, &error.message))?;
+        let line = |span: ptx::Span| span.line_column(text).0;
+        if ptx.version == (0, 0) {
+            return Err(invalid(1, "Missing .version directive at start of file"));
+        }
+        if ptx.target.is_empty() {
+            return Err(invalid(line(ptx.version_span), "Missing .target directive"));
+        }
+        check_version(ptx.version, config.version)
+            .map_err(|why| refusal(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, line(ptx.version_span), &why))?;
+        check_target(&ptx.target, config.capability).map_err(|why| invalid(line(ptx.target_span), &why))?;
+        for entry in ptx.functions.iter().filter(|function| function.is_entry) {
+            check_parameters(entry).map_err(|why| invalid(line(entry.span), &why))?;
+        }
+        Ok(Self { ptx })
+    }
+
+    /// Which function a kernel is.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`
+    pub(crate) fn entry(&self, name: &str) -> Outcome<usize> {
+        let is_it = |function: &Function| function.is_entry && function.body.is_some() && function.name == name;
+        self.ptx.functions.iter().position(is_it).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+    }
+
+    /// A variable with its bytes.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`
+    pub(crate) fn variable(&self, name: &str) -> Outcome<(&Variable, usize)> {
+        let found = self.ptx.variables.iter().find(|variable| variable.name == name && !variable.is_extern);
+        let sized = found.and_then(|variable| Some((variable, usize::try_from(variable.bytes?).ok()?)));
+        sized.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+    }
+}
+
+fn refusal(code: CUresult, line: usize, why: &str) -> Refusal {
+    Refusal { code, log: format!("ptxas application ptx input, line {line}; error   : {why}") }
+}
+
+fn check_version((major, minor): (u32, u32), driver: u32) -> Result<(), String> {
+    let newest = PTX_OF_DRIVERS.iter().find(|(version, _)| *version <= driver);
+    let (newest_major, newest_minor) = newest.map_or((7, 0), |&(_, newest)| newest);
+    if (major, minor) <= (newest_major, newest_minor) {
+        return Ok(());
+    }
+    Err(format!("Unsupported .version {major}.{minor}; current version is '{newest_major}.{newest_minor}'"))
+}
+
+fn check_target(target: &str, (major, minor): (u32, u32)) -> Result<(), String> {
+    let digits = target.strip_prefix("sm_").unwrap_or_default();
+    let number = digits.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    // A letter behind it: it is for this one capability, not for later ones.
+    let exact = number != digits;
+    let number: u32 = number.parse().map_err(|_| format!("Unknown .target '{target}'"))?;
+    let device = 10 * major + minor;
+    match number {
+        _ if number > device => Err("SM version specified by .target is higher than default SM version assumed"),
+        _ if exact && number != device => Err("SM version specified by .target is for another architecture"),
+        _ => Ok(()),
+    }
+    .map_err(str::to_owned)
+}
+
+fn check_parameters(entry: &Function) -> Result<(), String> {
+    if let Some(odd) = entry.parameters.iter().find(|parameter| parameter.bytes.is_none()) {
+        return Err(format!("Parameter '{}' has no size", odd.name));
+    }
+    if let Some(odd) = entry.parameters.iter().find(|parameter| parameter.align > MOST_ALIGNED) {
+        return Err(format!("Parameter '{}' is aligned to more than {MOST_ALIGNED} bytes", odd.name));
+    }
+    let bytes = parameter_bytes(entry);
+    if bytes > MOST_PARAMETERS {
+        let needs = format!("{bytes} bytes required, max {MOST_PARAMETERS} bytes allowed");
+        return Err(format!("Formal parameter space overflowed ({needs}) in function {}", entry.name));
+    }
+    Ok(())
+}
+
+/// Bytes of all parameters, where they are laid out.
+pub(crate) fn parameter_bytes(entry: &Function) -> u64 {
+    let mut ends = entry.parameters.iter().zip(entry.parameter_offsets());
+    ends.next_back().map_or(0, |(last, offset)| offset.saturating_add(last.bytes.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_and_variables_are_found() {
+        let text = ".version 8.4\n.target sm_90\n.address_size 64\n.entry later();\n\
+            .visible .global .align 8 .u64 counter = 7;\n.extern .global .b32 elsewhere;\n\
+            .visible .entry later()\n{\nret;\n}\n.func help()\n{\nret;\n}\n";
+        let image = Image::read(text, &Config::default()).unwrap();
+        assert!(image.ptx.functions[image.entry("later").unwrap()].body.is_some());
+        assert_eq!(image.entry("help"), Err(CUresult::CUDA_ERROR_NOT_FOUND));
+        let (counter, bytes) = image.variable("counter").unwrap();
+        assert_eq!((counter.initial.as_slice(), bytes), (&7_u64.to_le_bytes()[..], 8));
+        assert_eq!(image.variable("elsewhere").err(), Some(CUresult::CUDA_ERROR_NOT_FOUND));
+    }
+
+    #[test]
+    fn mistakes_have_lines() {
+        for (text, said) in [
+            ("", "line 1; error   : Missing .version directive at start of file"),
+            (".target sm_90\n", "line 1; error   : Missing .version"),
+            ("\n.version 8.4\n", "line 2; error   : Missing .target"),
+            (".version 8.4\n.target fast", "line 2; error   : Unknown .target 'fast'"),
+            (".version 8.4\n.target sm_80\n.visible .entry f()\n{", "line 4; error   : "),
+            (".version 8.4\n.target sm_80\n.entry f()\n{\nfrob.b32 %r1;\n}", "line 5; error   : "),
+            (
+                ".version 8.4\n.target sm_80\n.entry f(.param .b8 p[40000]) {\nret;\n}",
+                "line 3; error   : Formal parameter",
+            ),
+            (
+                ".version 8.4\n.target sm_80\n.entry f(.param .align 32 .b8 p[4]) {\nret;\n}",
+                "line 3; error   : Parameter 'p'",
+            ),
+        ] {
+            let refusal = Image::read(text, &Config::default()).expect_err(text);
+            assert_eq!(refusal.code, CUresult::CUDA_ERROR_INVALID_PTX, "{text}");
+            assert!(refusal.log.contains(said), "{text}: {}", refusal.log);
+        }
+    }
+}
