@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::fault::Cause;
 use crate::memory::{AddressMap, Segment};
 use crate::program::Program;
+use crate::race::{Meeting, Races};
 use crate::schedule::Chance;
-use crate::warp::{LANES, State, Stop, Warp};
+use crate::warp::{Group, LANES, State, Stop, Warp};
 use crate::watch::{Watches, Who};
 
 /// What a warp sees of the world while it runs.
@@ -33,8 +34,10 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) who: Who,
     pub(crate) watches: &'a mut Watches,
     pub(crate) chance: &'a mut Chance,
-    /// Barriers that lanes have arrived at without waiting, and how many lanes.
+    /// Barriers that lanes have arrived at without waiting, and which lanes.
     pub(crate) arrivals: Vec<(u32, u32)>,
+    /// Where races are looked for.
+    pub(crate) races: Option<&'a mut Races>,
 }
 
 impl Surroundings<'_> {
@@ -51,8 +54,8 @@ pub(crate) struct Block {
     pub(crate) sm: u32,
     pub(crate) shared: Arc<Segment>,
     pub(crate) warps: Vec<Warp>,
-    /// Lanes that have arrived without waiting, by barrier.
-    arrived: HashMap<u32, u32>,
+    /// Lanes that have arrived without waiting, by barrier, and what they knew.
+    arrived: HashMap<u32, (u32, Meeting)>,
 }
 
 impl Block {
@@ -87,7 +90,9 @@ impl Block {
         let executed = self.warps[warp].run(around, budget)?;
         for (id, lanes) in around.arrivals.drain(..) {
             // How many threads it needs is said by those who wait.
-            *self.arrived.entry(id).or_default() += lanes;
+            let (count, meeting) = self.arrived.entry(id).or_default();
+            *count += lanes.count_ones();
+            self.warps[warp].past.iter().for_each(|past| meeting.come(past, lanes));
         }
         self.release();
         Ok(executed)
@@ -120,14 +125,22 @@ impl Block {
                 needed = count.unwrap_or(needed);
             }
         }
-        let arrived = self.arrived.get(&id).copied().unwrap_or(0);
+        let arrived = self.arrived.get(&id).map_or(0, |(lanes, _)| *lanes);
         if here + arrived < needed {
             return;
         }
-        self.arrived.remove(&id);
+        let (_, mut meeting) = self.arrived.remove(&id).unwrap_or_default();
+        let waits = |group: &Group| matches!(group.state, State::Barrier { id: own, .. } if own == id);
+        for warp in &self.warps {
+            let lanes = warp.groups.iter().filter(|group| waits(group)).fold(0, |lanes, group| lanes | group.lanes);
+            warp.past.iter().for_each(|past| meeting.come(past, lanes));
+        }
+        let known = meeting.leave();
         for warp in &mut self.warps {
             for group in 0..warp.groups.len() {
-                if matches!(warp.groups[group].state, State::Barrier { id: own, .. } if own == id) {
+                if waits(&warp.groups[group]) {
+                    let lanes = warp.groups[group].lanes;
+                    warp.past.iter_mut().for_each(|past| past.met(lanes, &known));
                     warp.pass_barrier(group, truths, truths == here, truths > 0);
                 }
             }

@@ -122,6 +122,7 @@ pub(crate) fn function<'m>(
     instructions.push(Instruction { guard: None, operation: Operation::Return, span: end, source: None });
     let code = Code {
         name: function.name.clone(),
+        first: 0,
         instructions,
         registers,
         predicates,
@@ -849,7 +850,12 @@ fn fence(instruction: &ptx::Instruction) -> Decoded<Operation> {
             false => Ok(Operation::Nothing),
         };
     }
-    Ok(Operation::Fence)
+    let scope = scope(instruction).ok_or("the scope is missing")?;
+    Ok(Operation::Fence(match strength(instruction) {
+        Strength::Acquire(_) => Strength::Acquire(scope),
+        Strength::Release(_) => Strength::Release(scope),
+        _ => Strength::AcquireRelease(scope),
+    }))
 }
 
 fn space(modifier: &str) -> Option<Where> {

@@ -132,9 +132,54 @@ pub enum Cause {
         /// How many are not.
         pending: u32,
     },
+    /// Two accesses that nothing orders.
+    #[error("data race: nothing orders these two accesses of one place\n  {}\n  {}", .0[0], .0[1])]
+    Race(Box<[Party; 2]>),
+    /// A read of memory that nobody has written.
+    #[error("{bytes} bytes at {at:#x} are read, and nobody has written them")]
+    Unwritten {
+        /// Where in the memory.
+        at: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
     /// The engine was told to end.
     #[error("the engine was told to end")]
     Stopped,
+}
+
+/// One of the accesses of a race.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// What was done: `read`, `write` or `atomic`.
+    pub what: &'static str,
+    /// The kernel.
+    pub kernel: String,
+    /// The function.
+    pub function: String,
+    /// The line in the PTX, counted from 1.
+    pub line: usize,
+    /// The instruction, as it is written.
+    pub instruction: String,
+    /// The line of the source that the PTX names, where it does.
+    pub source: Option<String>,
+    /// The device.
+    pub device: u32,
+    /// The block, in each dimension.
+    pub block: [u32; 3],
+    /// The warp in the block.
+    pub warp: u32,
+    /// The lane in the warp.
+    pub lane: u32,
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, kernel, function, line, instruction, source, device, block: [x, y, z], warp, lane } = self;
+        write!(f, "{what} by kernel {kernel} on device {device}, block ({x}, {y}, {z}), warp {warp}, lane {lane}")?;
+        write!(f, ": {function}, line {line} of the PTX: {instruction}")?;
+        source.iter().try_for_each(|source| write!(f, " ({source})"))
+    }
 }
 
 /// Where a launch ended, and why.

@@ -48,11 +48,12 @@ mod fault;
 mod machine;
 mod memory;
 mod program;
+mod race;
 mod schedule;
 mod warp;
 mod watch;
 
-pub use fault::{Cause, Fault};
+pub use fault::{Cause, Fault, Party};
 pub use machine::{Launch, Machine, Multiprocessor, Settings, Space};
 pub use memory::{Access, AddressMap, Backing, Segment, Window};
 pub use program::{Global, LoadError, Program};

@@ -10,6 +10,7 @@ use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
 use crate::memory::{AddressMap, Segment, Window};
 use crate::program::Program;
+use crate::race::{Begin, Races};
 use crate::schedule::{Chance, Schedule};
 use crate::warp::{LANES, Stop};
 use crate::watch::{Watches, Who};
@@ -46,6 +47,8 @@ pub struct Settings {
     pub schedule: Schedule,
     /// What choices come from.
     pub seed: u64,
+    /// Whether data races, and reads of what nobody wrote, end a launch.
+    pub races: bool,
 }
 
 impl Default for Settings {
@@ -56,6 +59,7 @@ impl Default for Settings {
             multiprocessor: Multiprocessor::default(),
             schedule: Schedule::Lockstep,
             seed: 0,
+            races: false,
         }
     }
 }
@@ -232,6 +236,7 @@ struct Engine {
     running: Vec<Running>,
     launches: u64,
     watches: Watches,
+    races: Option<Races>,
     chance: Chance,
     /// Nanoseconds of the devices' own time: one for each step of a warp, and what passes while nobody runs.
     time: u64,
@@ -252,6 +257,7 @@ impl Engine {
         Self {
             devices: (0..settings.devices).map(device).collect(),
             chance: Chance::new(settings.schedule, settings.seed),
+            races: settings.races.then(Races::default),
             settings,
             inbox,
             running: Vec::new(),
@@ -333,8 +339,21 @@ impl Engine {
                 device.used[sm] += part;
                 let Launch { program, blocks, threads, .. } = &running.launch;
                 let threads = threads.iter().product();
-                let block =
+                let mut block =
                     Block::new(running.next, *blocks, threads, running.shared_bytes, sm as u32, program, running.entry);
+                if let Some(races) = &mut self.races {
+                    for warp in &mut block.warps {
+                        warp.past = Some(races.begin(&Begin {
+                            program,
+                            kernel: &running.launch.kernel,
+                            device: running.launch.space.device,
+                            launch: running.number,
+                            block: block.number,
+                            index: block.index,
+                            warp: warp.index,
+                        }));
+                    }
+                }
                 running.blocks.push(block);
                 running.next += 1;
             }
@@ -414,6 +433,7 @@ impl Engine {
             watches: &mut self.watches,
             chance: &mut self.chance,
             arrivals: Vec::new(),
+            races: self.races.as_mut(),
         };
         match own.run(warp, &mut around, budget) {
             Ok(executed) => {
@@ -464,10 +484,12 @@ impl Engine {
             let part = running.part(&self.settings);
             let device = self.devices.get_mut(running.launch.space.device as usize);
             let used = device.map(|device| &mut device.used);
+            let races = &mut self.races;
             if let Some(used) = used {
                 running.blocks.retain(|block| {
                     let goes_on = !block.has_ended();
                     if !goes_on {
+                        races.iter_mut().for_each(|races| races.forget(&block.shared));
                         used[block.sm as usize] -= part;
                     }
                     goes_on
@@ -481,6 +503,7 @@ impl Engine {
 
     fn end(&mut self, index: usize, outcome: Result<(), Box<Fault>>) {
         let running = self.running.remove(index);
+        self.races.iter_mut().for_each(|races| races.end(running.number));
         let part = running.part(&self.settings);
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);

@@ -13,6 +13,8 @@ use crate::fault::Cause;
 /// Bytes of host memory that stand for physical memory. All accesses of the machine are atomic, so that the host and other
 /// processes may use them at the same time.
 pub struct Segment {
+    /// No other segment has it.
+    id: u64,
     base: *mut u8,
     bytes: u64,
     /// Keeps the memory alive.
@@ -41,7 +43,9 @@ impl Segment {
     /// `base` is aligned to 8 bytes and good for `bytes` bytes, for reading and writing, as long as `owner` lives. What
     /// accesses it at the same time does so atomically.
     pub unsafe fn new(base: *mut u8, bytes: u64, owner: impl Any + Send + Sync) -> Arc<Self> {
-        Arc::new(Self { base, bytes, _owner: Box::new(owner) })
+        static SEGMENTS: AtomicU64 = AtomicU64::new(0);
+        let id = SEGMENTS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { id, base, bytes, _owner: Box::new(owner) })
     }
 
     /// Zeroed memory of its own.
@@ -51,6 +55,10 @@ impl Segment {
         // The words keep their place when the box is moved.
         // SAFETY: the allocation is owned, aligned to 8 bytes, and used by nobody else.
         unsafe { Self::new(base, bytes, words) }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// How many bytes there are.

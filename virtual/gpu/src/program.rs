@@ -56,6 +56,8 @@ pub(crate) struct SharedVariable {
 /// What is called.
 pub(crate) struct Code {
     pub(crate) name: String,
+    /// The number of its first instruction among all of the program.
+    pub(crate) first: u32,
     pub(crate) instructions: Vec<Instruction>,
     /// Registers of 64 bits.
     pub(crate) registers: usize,
@@ -377,7 +379,7 @@ pub(crate) enum Operation {
     CopyCommit,
     /// Until at most so many groups are left.
     CopyWait(Option<u64>),
-    Fence,
+    Fence(Strength),
     FenceAlias,
     Barrier {
         id: Source,
@@ -434,10 +436,12 @@ impl Program {
         let names = Names::new(&module, &mut program, &error)?;
         let mut reach = Vec::new();
         for function in module.functions.iter().filter(|function| function.body.is_some()) {
-            let (code, uses) = decode::function(function, &names, &mut program.globals, &mut program.shared, &error)?;
+            let (mut code, uses) =
+                decode::function(function, &names, &mut program.globals, &mut program.shared, &error)?;
             if function.is_entry {
                 program.entries.insert(function.name.clone(), program.codes.len());
             }
+            code.first = program.codes.last().map_or(0, |last| last.first + last.instructions.len() as u32);
             program.codes.push(code);
             reach.push(uses);
         }
@@ -509,6 +513,12 @@ impl Program {
             places[index] = end;
         }
         (places, end)
+    }
+
+    /// The function and the instruction that have a number.
+    pub(crate) fn numbered(&self, number: u32) -> (&str, &Instruction) {
+        let code = &self.codes[self.codes.partition_point(|code| code.first <= number) - 1];
+        (&code.name, &code.instructions[(number - code.first) as usize])
     }
 
     /// The line of an instruction in the PTX, and the text of the instruction.

@@ -15,6 +15,7 @@ use crate::program::{
     Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Source, Special, Target,
     Together, Truth, Where,
 };
+use crate::race::{self, Kind, Meeting, Past};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -39,6 +40,8 @@ pub(crate) struct Warp {
     local: Option<Arc<Segment>>,
     /// Copies that are asked for and not done yet, in groups that were committed; the last is open.
     copies: Vec<VecDeque<Vec<Copy>>>,
+    /// What its lanes know of what happened, where races are looked for.
+    pub(crate) past: Option<Past>,
 }
 
 /// Lanes at one place.
@@ -197,6 +200,7 @@ impl Warp {
             carry: 0,
             local: None,
             copies: Vec::new(),
+            past: None,
         }
     }
 
@@ -640,7 +644,9 @@ impl Warp {
             Operation::Store { access, from } => {
                 self.groups[group].polls.clear();
                 let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
-                for (lane, segment, offset) in self.places(around, frame, lanes, access, memory::Access::ReadWrite)? {
+                let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
+                self.look_for_races(around, group, access, Kind::Write, &places)?;
+                for (lane, segment, offset) in places {
                     for (index, values) in values.iter().enumerate() {
                         segment.store(offset + index as u64 * access.unit, access.unit, values[lane]);
                     }
@@ -662,9 +668,13 @@ impl Warp {
                 lanes_of(lanes).for_each(|lane| copies[lane].push_back(Vec::new()));
             }
             Operation::CopyWait(left) => self.copy_wait(around, lanes, *left),
-            Operation::Fence | Operation::FenceAlias => {
+            Operation::Fence(strength) => {
                 core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+                if let (Some(races), Some(past)) = (&around.races, &mut self.past) {
+                    races.fence(past, lanes, *strength);
+                }
             }
+            Operation::FenceAlias => core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst),
             Operation::Barrier { id, count, is_aligned, result, value } => {
                 if *is_aligned && lanes != self.alive {
                     return Err(Cause::Diverged {
@@ -681,7 +691,7 @@ impl Warp {
             }
             Operation::Arrive { id } => {
                 let id = self.values(around, frame, *id)[lanes.trailing_zeros() as usize] as u32;
-                around.arrivals.push((id, lanes.count_ones()));
+                around.arrivals.push((id, lanes));
                 return Ok(Next::Rest);
             }
             Operation::Together { what, mask, name } => return self.together(around, group, lanes, what, *mask, name),
@@ -720,6 +730,39 @@ impl Warp {
         Ok(Next::On)
     }
 
+    /// Tells those who look for races of an access. Memory of a lane is nobody else's.
+    fn look_for_races(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        group: usize,
+        access: &Access,
+        kind: Kind,
+        places: &[(usize, Arc<Segment>, u64)],
+    ) -> Result<(), Cause> {
+        let (Some(races), Some(past)) = (&mut around.races, &mut self.past) else { return Ok(()) };
+        let Group { frame, at, .. } = self.groups[group];
+        let instruction = around.program.codes[self.frames[frame].code].first + at as u32;
+        for (lane, segment, offset) in places {
+            let is_own = |own: &Arc<Segment>| Arc::ptr_eq(own, segment);
+            if self.local.as_ref().is_some_and(is_own) || is_own(around.params) {
+                continue;
+            }
+            for index in 0..access.count {
+                let seen = race::Access {
+                    kind,
+                    strength: access.strength,
+                    lane: *lane,
+                    offset: offset + index * access.unit,
+                    bytes: access.unit,
+                    instruction,
+                    is_fresh: is_own(around.shared),
+                };
+                races.access(past, segment, seen)?;
+            }
+        }
+        Ok(())
+    }
+
     fn compared(
         &self,
         around: &Surroundings<'_>,
@@ -743,6 +786,7 @@ impl Warp {
     ) -> Result<Next, Cause> {
         let Group { frame, at, .. } = self.groups[group];
         let places = self.places(around, frame, lanes, access, memory::Access::Read)?;
+        self.look_for_races(around, group, access, Kind::Read, &places)?;
         let mut seen = 0_u64;
         for (index, to) in to.iter().enumerate() {
             let mut values = [0; LANES];
@@ -803,6 +847,7 @@ impl Warp {
     ) -> Result<Next, Cause> {
         let Group { frame, at, .. } = self.groups[group];
         let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
+        self.look_for_races(around, group, access, Kind::Change, &places)?;
         let operands: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
         let new = second.map(|source| self.values(around, frame, source));
         let mut old = vec![[0; LANES]; from.len()];
@@ -1025,6 +1070,11 @@ impl Warp {
 
     /// Does it for the lanes of several groups, each with its own registers.
     fn exchange(&mut self, around: &Surroundings<'_>, groups: &[usize], here: u32, parts: &[&Together]) {
+        if let (Some(past), Some(Together::Sync)) = (&mut self.past, parts.first()) {
+            let mut meeting = Meeting::default();
+            meeting.come(past, here);
+            past.met(here, &meeting.leave());
+        }
         let mut values = [0; LANES];
         let mut sides = [0; LANES];
         let mut clamps = [0; LANES];

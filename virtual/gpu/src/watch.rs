@@ -17,7 +17,7 @@ pub(crate) struct Who {
 const GRANULE: u64 = 8;
 
 /// A word: its memory, and where in it.
-type Word = (usize, u64);
+type Word = (u64, u64);
 
 /// Watched words. A filter in front of the table makes writes of words that nobody watches cheap.
 pub(crate) struct Watches {
@@ -34,11 +34,11 @@ impl Default for Watches {
 }
 
 fn word(segment: &Arc<Segment>, offset: u64) -> Word {
-    (Arc::as_ptr(segment).addr(), offset / GRANULE)
+    (segment.id(), offset / GRANULE)
 }
 
 fn bit((segment, granule): Word) -> (usize, u64) {
-    let hash = (granule ^ (segment as u64) << 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    let hash = (granule ^ segment << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (hash as usize / 64 % 1024, 1 << (hash % 64))
 }
 

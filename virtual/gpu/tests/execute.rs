@@ -16,9 +16,10 @@ struct Run {
     seed: u64,
     blocks: u32,
     threads: u32,
+    races: bool,
 }
 
-const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32 };
+const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32, races: false };
 
 /// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
 fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
@@ -35,7 +36,8 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let space = Space::new(0);
     let backing = Backing::Memory(memory.clone(), 0);
     space.map(Window { at: AT, bytes: memory.bytes(), backing, access: Access::ReadWrite });
-    let machine = Machine::new(Settings { schedule: run.schedule, seed: run.seed, ..Settings::default() }).unwrap();
+    let Run { schedule, seed, races, .. } = run;
+    let machine = Machine::new(Settings { schedule, seed, races, ..Settings::default() }).unwrap();
     machine.launch(Launch {
         program,
         globals: Arc::new([]),
@@ -56,7 +58,7 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
 fn in_every_order(body: &str, blocks: u32, threads: u32) -> Vec<u32> {
     let in_order = run(body, Run { blocks, threads, ..ONE_WARP }).unwrap();
     for seed in 0..20 {
-        let by_chance = run(body, Run { schedule: Schedule::Random, seed, blocks, threads }).unwrap();
+        let by_chance = run(body, Run { schedule: Schedule::Random, seed, blocks, threads, races: true }).unwrap();
         assert_eq!(by_chance, in_order, "seed {seed}");
     }
     in_order
@@ -176,4 +178,71 @@ fn what_is_not_executed_is_refused_when_it_is_loaded() {
         refused("cp.async.bulk.commit_group;").starts_with("line 4: `cp.async.bulk.commit_group`: asynchronous bulk")
     );
     assert_eq!(refused("mov.u64 %rd1, nothing;"), "line 4: `mov.u64`: `nothing` is not defined here");
+}
+
+/// The race that is found in one of twenty orders at the latest.
+fn race(body: &str, blocks: u32, threads: u32) -> Option<Cause> {
+    let orders = (0..20).map(|seed| Run { schedule: Schedule::Random, seed, blocks, threads, races: true });
+    orders.map(|order| run(body, order)).find_map(|outcome| outcome.err().map(|fault| fault.cause))
+}
+
+fn assert_race(body: &str, blocks: u32, threads: u32, instruction: &str) {
+    let found = race(body, blocks, threads);
+    let Some(Cause::Race(parties)) = &found else { panic!("{found:?} for {body}") };
+    assert!(parties.iter().any(|party| party.instruction.contains(instruction)), "{found:?}");
+}
+
+/// A lane of one block writes a datum and a flag, one of another waits for the flag and reads the datum.
+fn passed(write: &str, read: &str) -> String {
+    format!(
+        "setp.ne.u32 %p3, %r0, 0; @%p3 ret; setp.ne.u32 %p1, %r9, 0; @%p1 bra give;\n\
+         wait: {read} setp.eq.u32 %p2, %r1, 0; @%p2 bra wait;\n\
+         ld.global.u32 %r2, [%rd0+2052]; st.global.u32 [%rd1], %r2; ret;\n\
+         give: st.global.u32 [%rd0+2052], 77; {write} ret;"
+    )
+}
+
+#[test]
+fn what_orders_two_blocks_and_what_does_not() {
+    let release = "st.release.gpu.global.u32 [%rd0+2048], 1;";
+    let acquire = "ld.acquire.gpu.global.u32 %r1, [%rd0+2048];";
+    let relaxed = "ld.relaxed.sys.global.u32 %r1, [%rd0+2048];";
+    let datum = "st.global.u32 [%rd0+2052], 77;";
+    assert_eq!(race(&passed(release, acquire), 2, 32), None);
+    assert_eq!(race(&passed("fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [%rd0+2048], 1;", acquire), 2, 32), None);
+    assert_eq!(race(&passed(release, &format!("{relaxed} fence.acq_rel.gpu;")), 2, 32), None);
+    assert_eq!(race(&passed("red.release.gpu.global.add.u32 [%rd0+2048], 1;", acquire), 2, 32), None);
+    // One side does not order.
+    assert_race(&passed("st.relaxed.gpu.global.u32 [%rd0+2048], 1;", acquire), 2, 32, datum);
+    assert_race(&passed(release, relaxed), 2, 32, datum);
+    // The scope leaves the other block out.
+    assert_race(&passed("st.release.cta.global.u32 [%rd0+2048], 1;", acquire), 2, 32, "2048]");
+    assert_race(&passed("fence.acq_rel.cta; st.relaxed.gpu.global.u32 [%rd0+2048], 1;", acquire), 2, 32, datum);
+    assert_race(&passed(release, &format!("{relaxed} fence.acq_rel.cta;")), 2, 32, datum);
+    // The flag itself is a plain word.
+    assert_race(&passed("st.global.u32 [%rd0+2048], 1;", acquire), 2, 32, "st.global.u32 [%rd0+2048], 1;");
+}
+
+#[test]
+fn shared_memory_is_ordered_by_barriers() {
+    let body = |first: &str, second: &str| {
+        format!(
+            ".shared .align 4 .b8 pool[1024];===\n\
+             mov.u32 %r1, pool; mad.lo.s32 %r2, %r0, 4, %r1; xor.b32 %r3, %r0, 33; mad.lo.s32 %r3, %r3, 4, %r1;\n\
+             st.shared.u32 [%r2], %r0; {first} ld.shared.u32 %r4, [%r3]; {second} st.shared.u32 [%r2], %r4; ret;"
+        )
+    };
+    assert_eq!(race(&body("bar.sync 0;", "bar.sync 0;"), 1, 64), None);
+    // The bank is written again before all have read it.
+    assert_race(&body("bar.sync 0;", ""), 1, 64, "st.shared.u32 [%r2], %r4;");
+    let missing = race(&body("", "bar.sync 0;"), 1, 64);
+    assert!(matches!(missing, Some(Cause::Race(_) | Cause::Unwritten { .. })), "{missing:?}");
+    // A barrier of the warp orders its lanes, and not those of the other warp.
+    assert_race(&body("bar.warp.sync -1; bar.sync 0;", "bar.warp.sync -1;"), 1, 64, "st.shared.u32 [%r2], %r4;");
+}
+
+#[test]
+fn memory_that_nobody_wrote_is_read() {
+    let body = ".shared .align 4 .b8 pool[1024];===\nmov.u32 %r1, pool; ld.shared.u32 %r2, [%r1+8]; ret;";
+    assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 8, bytes: 4 }));
 }
