@@ -162,6 +162,7 @@ impl Block {
                         let count = count.map_or("all".to_owned(), |count| count.to_string());
                         format!("for {count} threads at barrier {id}")
                     }
+                    State::Aligned => "for the other lanes of the warp".to_owned(),
                     State::Sync { mask } => format!("for the lanes {mask:#010x}"),
                     State::Ready | State::Parked => continue,
                 };

@@ -67,6 +67,8 @@ pub(crate) enum State {
         result: BarrierResult,
         value: u32,
     },
+    /// It is at an aligned barrier, which all lanes of its warp execute, and some are not there yet.
+    Aligned,
     /// It waits for lanes of its warp.
     Sync {
         mask: u32,
@@ -676,17 +678,18 @@ impl Warp {
             }
             Operation::FenceAlias => core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst),
             Operation::Barrier { id, count, is_aligned, result, value } => {
-                if *is_aligned && lanes != self.alive {
-                    return Err(Cause::Diverged {
-                        what: "an aligned barrier".to_owned(),
-                        here: lanes,
-                        whole: self.alive,
-                    });
+                if *is_aligned && !self.is_whole(group)? {
+                    self.groups[group].state = State::Aligned;
+                    return Ok(Next::Changed);
                 }
                 let one = |source: Source| self.values(around, frame, source)[lanes.trailing_zeros() as usize] as u32;
                 let (id, count) = (one(*id), count.map(one));
                 let value = self.frame(frame).truth(*value) & lanes;
                 self.groups[group].state = State::Barrier { id, count, result: *result, value };
+                // Those who came before go on to the barrier too.
+                for other in self.groups.iter_mut().filter(|other| other.state == State::Aligned) {
+                    other.state = State::Ready;
+                }
                 return Ok(Next::Changed);
             }
             Operation::Arrive { id } => {
@@ -1001,6 +1004,24 @@ impl Warp {
         }
     }
 
+    /// Whether all lanes of the warp are at the aligned barrier that a group has come to, waiting or past the wait. There is
+    /// no other that some of them may be at.
+    fn is_whole(&self, group: usize) -> Result<bool, Cause> {
+        let place = self.place(&self.groups[group]);
+        let mut here = self.groups[group].lanes;
+        for other in &self.groups {
+            match other.state {
+                State::Aligned | State::Barrier { .. } if self.place(other) == place => here |= other.lanes,
+                State::Aligned => {
+                    let (what, whole) = ("an aligned barrier".to_owned(), self.alive);
+                    return Err(Cause::Diverged { what, here: self.groups[group].lanes, whole });
+                }
+                _ => {}
+            }
+        }
+        Ok(here == self.alive)
+    }
+
     /// What lanes do together is done when the last of them comes.
     fn together(
         &mut self,
@@ -1231,7 +1252,7 @@ impl Warp {
         self.free_if_unused(gone.frame);
         // Lanes that wait for the warp's others do not wait for those that are gone.
         for group in &mut self.groups {
-            if matches!(group.state, State::Sync { .. }) {
+            if matches!(group.state, State::Sync { .. } | State::Aligned) {
                 group.state = State::Ready;
             }
         }

@@ -158,6 +158,16 @@ fn what_goes_wrong_says_where() {
 }
 
 #[test]
+fn lanes_wait_for_their_warp_at_an_aligned_barrier() {
+    // Odd lanes take a longer way; the barrier behind is the same for all.
+    let body = "and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra meet;\n\
+        mov.u32 %r2, 0; more: add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r0; @%p2 bra more;\n\
+        meet: bar.sync 0; red.relaxed.gpu.global.add.u32 [%rd0], 1; bar.red.popc.u32 %r3, 0, %p1; bar.sync 0;\n\
+        setp.ne.u32 %p3, %r0, 0; @%p3 bra done; st.global.u32 [%rd0+4], %r3; done: ret;";
+    assert_eq!(in_every_order(body, 1, 96)[..2], [96, 48]);
+}
+
+#[test]
 fn barriers_that_not_all_reach_are_found() {
     let diverged = cause("setp.lt.u32 %p1, %r0, 7; @%p1 bra one; bar.sync 0; ret; one: bar.sync 0; ret;", 32);
     assert!(matches!(diverged, Cause::Diverged { whole: u32::MAX, .. }), "{diverged:?}");
