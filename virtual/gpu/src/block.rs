@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::fault::Cause;
 use crate::memory::{AddressMap, Segment};
-use crate::program::Program;
-use crate::race::{Meeting, Races};
+use crate::order::{Meeting, Order};
+use crate::program::{Access, Program};
 use crate::schedule::Chance;
 use crate::warp::{Group, LANES, State, Stop, Warp};
 use crate::watch::{Watches, Who};
@@ -36,11 +36,19 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) chance: &'a mut Chance,
     /// Barriers that lanes have arrived at without waiting, and which lanes.
     pub(crate) arrivals: Vec<(u32, u32)>,
-    /// Where races are looked for.
-    pub(crate) races: Option<&'a mut Races>,
+    /// Where the order of accesses is kept.
+    pub(crate) order: Option<&'a mut Order>,
 }
 
 impl Surroundings<'_> {
+    /// Bytes were written by one instruction of a lane.
+    pub(crate) fn wrote(&mut self, segment: &Arc<Segment>, offset: u64, access: &Access) {
+        self.watches.written(segment, offset, access.unit * access.count);
+        if let Some(order) = &mut self.order {
+            (0..access.count).for_each(|index| order.made(segment, offset + index * access.unit, access.unit));
+        }
+    }
+
     /// Who watches, of this block.
     pub(crate) fn who(&self, warp: u32) -> Who {
         Who { warp, ..self.who }

@@ -851,11 +851,13 @@ fn fence(instruction: &ptx::Instruction) -> Decoded<Operation> {
         };
     }
     let scope = scope(instruction).ok_or("the scope is missing")?;
-    Ok(Operation::Fence(match strength(instruction) {
-        Strength::Acquire(_) => Strength::Acquire(scope),
-        Strength::Release(_) => Strength::Release(scope),
-        _ => Strength::AcquireRelease(scope),
-    }))
+    let (strength, is_consistent) = match strength(instruction) {
+        Strength::Acquire(_) => (Strength::Acquire(scope), false),
+        Strength::Release(_) => (Strength::Release(scope), false),
+        // `membar` is `fence.sc`.
+        _ => (Strength::AcquireRelease(scope), !instruction.has("acq_rel")),
+    };
+    Ok(Operation::Fence { strength, is_consistent })
 }
 
 fn space(modifier: &str) -> Option<Where> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
 use crate::memory::{AddressMap, Segment, Window};
+use crate::order::{Begin, Order, Promises};
 use crate::program::Program;
-use crate::race::{Begin, Races};
 use crate::schedule::{Chance, Schedule};
 use crate::warp::{LANES, Stop};
 use crate::watch::{Watches, Who};
@@ -49,6 +49,8 @@ pub struct Settings {
     pub seed: u64,
     /// Whether data races, and reads of what nobody wrote, end a launch.
     pub races: bool,
+    /// Whether loads may see any write that the memory model allows them to see, beside what hardware promises.
+    pub weak: Option<Promises>,
 }
 
 impl Default for Settings {
@@ -60,6 +62,7 @@ impl Default for Settings {
             schedule: Schedule::Lockstep,
             seed: 0,
             races: false,
+            weak: None,
         }
     }
 }
@@ -236,7 +239,7 @@ struct Engine {
     running: Vec<Running>,
     launches: u64,
     watches: Watches,
-    races: Option<Races>,
+    order: Option<Order>,
     chance: Chance,
     /// Nanoseconds of the devices' own time: one for each step of a warp, and what passes while nobody runs.
     time: u64,
@@ -257,7 +260,7 @@ impl Engine {
         Self {
             devices: (0..settings.devices).map(device).collect(),
             chance: Chance::new(settings.schedule, settings.seed),
-            races: settings.races.then(Races::default),
+            order: (settings.races || settings.weak.is_some()).then(|| Order::new(settings.races, settings.weak)),
             settings,
             inbox,
             running: Vec::new(),
@@ -341,9 +344,9 @@ impl Engine {
                 let threads = threads.iter().product();
                 let mut block =
                     Block::new(running.next, *blocks, threads, running.shared_bytes, sm as u32, program, running.entry);
-                if let Some(races) = &mut self.races {
+                if let Some(order) = &mut self.order {
                     for warp in &mut block.warps {
-                        warp.past = Some(races.begin(&Begin {
+                        warp.past = Some(order.begin(&Begin {
                             program,
                             kernel: &running.launch.kernel,
                             device: running.launch.space.device,
@@ -433,7 +436,7 @@ impl Engine {
             watches: &mut self.watches,
             chance: &mut self.chance,
             arrivals: Vec::new(),
-            races: self.races.as_mut(),
+            order: self.order.as_mut(),
         };
         match own.run(warp, &mut around, budget) {
             Ok(executed) => {
@@ -484,12 +487,12 @@ impl Engine {
             let part = running.part(&self.settings);
             let device = self.devices.get_mut(running.launch.space.device as usize);
             let used = device.map(|device| &mut device.used);
-            let races = &mut self.races;
+            let order = &mut self.order;
             if let Some(used) = used {
                 running.blocks.retain(|block| {
                     let goes_on = !block.has_ended();
                     if !goes_on {
-                        races.iter_mut().for_each(|races| races.forget(&block.shared));
+                        order.iter_mut().for_each(|order| order.forget(&block.shared));
                         used[block.sm as usize] -= part;
                     }
                     goes_on
@@ -503,7 +506,7 @@ impl Engine {
 
     fn end(&mut self, index: usize, outcome: Result<(), Box<Fault>>) {
         let running = self.running.remove(index);
-        self.races.iter_mut().for_each(|races| races.end(running.number));
+        self.order.iter_mut().for_each(|order| order.end(running.number));
         let part = running.part(&self.settings);
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);

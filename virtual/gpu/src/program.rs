@@ -379,7 +379,10 @@ pub(crate) enum Operation {
     CopyCommit,
     /// Until at most so many groups are left.
     CopyWait(Option<u64>),
-    Fence(Strength),
+    Fence {
+        strength: Strength,
+        is_consistent: bool,
+    },
     FenceAlias,
     Barrier {
         id: Source,

@@ -11,11 +11,11 @@ use crate::block::Surroundings;
 use crate::decode::{FUNCTIONS, base_of, function_address, space_of};
 use crate::fault::Cause;
 use crate::memory::{self, Segment};
+use crate::order::{self, Kind, Meeting, Past};
 use crate::program::{
     Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Source, Special, Target,
     Together, Truth, Where,
 };
-use crate::race::{self, Kind, Meeting, Past};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -647,12 +647,12 @@ impl Warp {
                 self.groups[group].polls.clear();
                 let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
-                self.look_for_races(around, group, access, Kind::Write, &places)?;
+                self.remember(around, group, access, Kind::Write, &places)?;
                 for (lane, segment, offset) in places {
                     for (index, values) in values.iter().enumerate() {
                         segment.store(offset + index as u64 * access.unit, access.unit, values[lane]);
                     }
-                    around.watches.written(&segment, offset, access.unit * access.count);
+                    around.wrote(&segment, offset, access);
                 }
             }
             Operation::Atomic { access, to, change, from, second } => {
@@ -670,10 +670,10 @@ impl Warp {
                 lanes_of(lanes).for_each(|lane| copies[lane].push_back(Vec::new()));
             }
             Operation::CopyWait(left) => self.copy_wait(around, lanes, *left),
-            Operation::Fence(strength) => {
+            Operation::Fence { strength, is_consistent } => {
                 core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
-                if let (Some(races), Some(past)) = (&around.races, &mut self.past) {
-                    races.fence(past, lanes, *strength);
+                if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
+                    order.fence(past, lanes, *strength, *is_consistent);
                 }
             }
             Operation::FenceAlias => core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst),
@@ -733,37 +733,40 @@ impl Warp {
         Ok(Next::On)
     }
 
-    /// Tells those who look for races of an access. Memory of a lane is nobody else's.
-    fn look_for_races(
+    /// Tells of an access those who keep the order, if anybody does; gives the accesses of each lane, unit by unit. Memory of a
+    /// lane is nobody else's.
+    fn remember(
         &mut self,
         around: &mut Surroundings<'_>,
         group: usize,
         access: &Access,
         kind: Kind,
         places: &[(usize, Arc<Segment>, u64)],
-    ) -> Result<(), Cause> {
-        let (Some(races), Some(past)) = (&mut around.races, &mut self.past) else { return Ok(()) };
+    ) -> Result<Vec<order::Access>, Cause> {
+        let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Ok(Vec::new()) };
         let Group { frame, at, .. } = self.groups[group];
         let instruction = around.program.codes[self.frames[frame].code].first + at as u32;
+        let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
+        let mut accesses = Vec::new();
         for (lane, segment, offset) in places {
-            let is_own = |own: &Arc<Segment>| Arc::ptr_eq(own, segment);
-            if self.local.as_ref().is_some_and(is_own) || is_own(around.params) {
+            if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
                 continue;
             }
             for index in 0..access.count {
-                let seen = race::Access {
+                let access = order::Access {
                     kind,
                     strength: access.strength,
                     lane: *lane,
                     offset: offset + index * access.unit,
                     bytes: access.unit,
                     instruction,
-                    is_fresh: is_own(around.shared),
+                    is_fresh: is(Some(around.shared), segment),
                 };
-                races.access(past, segment, seen)?;
+                order.access(past, segment, access)?;
+                accesses.push(access);
             }
         }
-        Ok(())
+        Ok(accesses)
     }
 
     fn compared(
@@ -789,12 +792,17 @@ impl Warp {
     ) -> Result<Next, Cause> {
         let Group { frame, at, .. } = self.groups[group];
         let places = self.places(around, frame, lanes, access, memory::Access::Read)?;
-        self.look_for_races(around, group, access, Kind::Read, &places)?;
+        let accesses = self.remember(around, group, access, Kind::Read, &places)?;
+        let to_count = to.len();
+        let stale = self.stale(around, access, &places, &accesses);
         let mut seen = 0_u64;
         for (index, to) in to.iter().enumerate() {
             let mut values = [0; LANES];
-            for (lane, segment, offset) in &places {
-                let word = segment.load(offset + index as u64 * access.unit, access.unit);
+            for (number, (lane, segment, offset)) in places.iter().enumerate() {
+                let word = match stale.get(number * to_count + index) {
+                    Some(&word) => word,
+                    None => segment.load(offset + index as u64 * access.unit, access.unit),
+                };
                 values[*lane] = extended(word, access.unit, is_signed);
                 seen = mixed(mixed(seen, *offset), word);
             }
@@ -808,6 +816,36 @@ impl Warp {
             return Ok(Next::On);
         }
         Ok(self.polled(around, group, at, seen, &places))
+    }
+
+    /// What lanes load where loads may be stale, lane by lane and unit by unit; else nothing. Hardware may promise that some
+    /// of them are done as one.
+    fn stale(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        access: &Access,
+        places: &[(usize, Arc<Segment>, u64)],
+        accesses: &[order::Access],
+    ) -> Vec<u64> {
+        let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Vec::new() };
+        let Some(promises) = order.weak else { return Vec::new() };
+        let bytes = access.unit * access.count;
+        let line = |at: &order::Access| at.offset / 128;
+        let is_one = |one: &order::Access, other: &order::Access| {
+            promises.v4_16b_atomic && bytes == 16 && one.lane == other.lane
+                || promises.ll128_128b_ordered && bytes == 16 && line(one) == line(other)
+        };
+        // Some lanes may have read memory of their own, which is never stale; then none of the others is.
+        if accesses.len() != places.len() * access.count as usize {
+            return Vec::new();
+        }
+        let mut words = Vec::new();
+        for accesses in accesses.chunk_by(is_one) {
+            let segment = &places.iter().find(|(lane, ..)| *lane == accesses[0].lane).map(|(_, segment, _)| segment);
+            let Some(segment) = segment else { continue };
+            words.extend(order.seen(past, segment, accesses, around.chance));
+        }
+        words
     }
 
     /// A strong load, or an atomic that changed nothing. If it saw what it saw before, and nothing else happened since, its
@@ -850,7 +888,7 @@ impl Warp {
     ) -> Result<Next, Cause> {
         let Group { frame, at, .. } = self.groups[group];
         let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
-        self.look_for_races(around, group, access, Kind::Change, &places)?;
+        self.remember(around, group, access, Kind::Change, &places)?;
         let operands: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
         let new = second.map(|source| self.values(around, frame, source));
         let mut old = vec![[0; LANES]; from.len()];
@@ -873,6 +911,7 @@ impl Warp {
                 seen = mixed(mixed(seen, place), before);
                 if wrote {
                     around.watches.written(segment, place, access.unit);
+                    around.order.iter_mut().for_each(|order| order.made(segment, place, access.unit));
                 }
             }
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use congruent_virtual_gpu::{
-    Access, Backing, Cause, Fault, Launch, Machine, Program, Schedule, Segment, Settings, Space, Window,
+    Access, Backing, Cause, Fault, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
 };
 
 /// Where the memory of a kernel is.
@@ -17,9 +17,10 @@ struct Run {
     blocks: u32,
     threads: u32,
     races: bool,
+    weak: Option<Promises>,
 }
 
-const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32, races: false };
+const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32, races: false, weak: None };
 
 /// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
 fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
@@ -36,8 +37,8 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let space = Space::new(0);
     let backing = Backing::Memory(memory.clone(), 0);
     space.map(Window { at: AT, bytes: memory.bytes(), backing, access: Access::ReadWrite });
-    let Run { schedule, seed, races, .. } = run;
-    let machine = Machine::new(Settings { schedule, seed, races, ..Settings::default() }).unwrap();
+    let Run { schedule, seed, races, weak, .. } = run;
+    let machine = Machine::new(Settings { schedule, seed, races, weak, ..Settings::default() }).unwrap();
     machine.launch(Launch {
         program,
         globals: Arc::new([]),
@@ -58,7 +59,8 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
 fn in_every_order(body: &str, blocks: u32, threads: u32) -> Vec<u32> {
     let in_order = run(body, Run { blocks, threads, ..ONE_WARP }).unwrap();
     for seed in 0..20 {
-        let by_chance = run(body, Run { schedule: Schedule::Random, seed, blocks, threads, races: true }).unwrap();
+        let by_chance =
+            run(body, Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None }).unwrap();
         assert_eq!(by_chance, in_order, "seed {seed}");
     }
     in_order
@@ -192,7 +194,7 @@ fn what_is_not_executed_is_refused_when_it_is_loaded() {
 
 /// The race that is found in one of twenty orders at the latest.
 fn race(body: &str, blocks: u32, threads: u32) -> Option<Cause> {
-    let orders = (0..20).map(|seed| Run { schedule: Schedule::Random, seed, blocks, threads, races: true });
+    let orders = (0..20).map(|seed| Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None });
     orders.map(|order| run(body, order)).find_map(|outcome| outcome.err().map(|fault| fault.cause))
 }
 
@@ -255,4 +257,53 @@ fn shared_memory_is_ordered_by_barriers() {
 fn memory_that_nobody_wrote_is_read() {
     let body = ".shared .align 4 .b8 pool[1024];===\nmov.u32 %r1, pool; ld.shared.u32 %r2, [%r1+8]; ret;";
     assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 8, bytes: 4 }));
+}
+
+/// In how many of two hundred orders, with loads that may be stale, a kernel leaves a word that is not `expected`.
+fn surprises(body: &str, promises: Promises, expected: impl Fn(&[u32]) -> bool) -> usize {
+    let order =
+        |seed| Run { schedule: Schedule::Random, seed, blocks: 2, threads: 32, races: false, weak: Some(promises) };
+    let outcomes = (0..200).map(|seed| run(body, order(seed)).unwrap());
+    outcomes.filter(|words| !expected(words)).count()
+}
+
+#[test]
+fn loads_are_stale_where_nothing_orders_them() {
+    let release = "st.release.gpu.global.u32 [%rd0+2048], 1;";
+    let acquire = "ld.acquire.gpu.global.u32 %r1, [%rd0+2048];";
+    let relaxed = "ld.relaxed.gpu.global.u32 %r1, [%rd0+2048];";
+    let stale = |write: &str, read: &str| surprises(&passed(write, read), Promises::default(), |words| words[0] == 77);
+    assert_eq!(stale(release, acquire), 0);
+    assert_eq!(stale(release, &format!("{relaxed} fence.acq_rel.gpu;")), 0);
+    assert!(stale(release, relaxed) > 0);
+    assert!(stale("st.relaxed.gpu.global.u32 [%rd0+2048], 1;", acquire) > 0);
+    assert!(stale("st.release.cta.global.u32 [%rd0+2048], 1;", acquire) > 0);
+}
+
+#[test]
+fn store_buffering_needs_sequential_consistency() {
+    let body = |fence: &str| {
+        format!(
+            "setp.ne.u32 %p3, %r0, 0; @%p3 ret; mul.wide.u32 %rd3, %r9, 4; add.s64 %rd3, %rd0, %rd3;\n\
+             sub.s32 %r1, 1, %r9; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd4, %rd0, %rd4;\n\
+             st.relaxed.gpu.global.u32 [%rd3+256], 1; {fence} ld.relaxed.gpu.global.u32 %r2, [%rd4+256];\n\
+             st.global.u32 [%rd3], %r2; ret;"
+        )
+    };
+    let seen = |words: &[u32]| words[0] + words[1] > 0;
+    assert!(surprises(&body("fence.acq_rel.gpu;"), Promises::default(), seen) > 0);
+    assert_eq!(surprises(&body("fence.sc.gpu;"), Promises::default(), seen), 0);
+}
+
+#[test]
+fn a_vector_is_no_atom_unless_hardware_promises_it() {
+    // Data and flag in 16 bytes: a reader that sees the flag may see old data beside it.
+    let body = "setp.ne.u32 %p3, %r0, 0; @%p3 ret; setp.ne.u32 %p1, %r9, 0; mov.u64 %rd5, 77; mov.u64 %rd6, 1; @%p1 bra give;\n\
+        wait: ld.relaxed.sys.global.v2.b64 {%rd7, %rd8}, [%rd0+2048]; setp.eq.u64 %p2, %rd8, 0; @%p2 bra wait;\n\
+        st.global.u64 [%rd0], %rd7; ret;\n\
+        give: st.relaxed.sys.global.v2.b64 [%rd0+2048], {%rd5, %rd6}; ret;";
+    let whole = |words: &[u32]| words[0] == 77;
+    assert!(surprises(body, Promises::default(), whole) > 0);
+    let promises = Promises { v4_16b_atomic: true, ..Promises::default() };
+    assert_eq!(surprises(body, promises, whole), 0);
 }

@@ -5,6 +5,9 @@
 //! from lane to lane. Of each four bytes the last write is remembered, and the reads since. A write that is itself unordered
 //! beside a morally strong one takes its place, so a race with the older of the two can be missed; none is found that is not
 //! there.
+//!
+//! The same clocks say which writes a load may see (the views of Kang and others 2017, as Lidbury and Donaldson 2017 use them):
+//! any that the lane does not know to be overwritten, of each scalar by itself. What is not shown so is load buffering.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use crate::fault::{Cause, Party};
 use crate::memory::Segment;
 use crate::program::{Program, Scope, Strength};
+use crate::schedule::Chance;
 use crate::warp::LANES;
 
 /// What is known of the past: for each warp, up to which clock.
@@ -100,8 +104,10 @@ struct Lane {
     known: Arc<Clocks>,
     /// What a fence has gathered that a later write may publish, and its scope.
     fenced: Option<(Arc<Clocks>, Scope)>,
-    /// What relaxed reads have seen published, for a later fence: by whom, what, and up to which scope.
+    /// What relaxed reads have seen published, for a later fence.
     seen: Vec<Published>,
+    /// The last write of a place that it has read, where it was not the last of all: it reads no older one any more.
+    read: HashMap<(u64, u64), u64>,
 }
 
 /// What a write has published.
@@ -142,7 +148,23 @@ struct Cell {
     reads: Vec<Mark>,
     /// Which bytes were ever written.
     written: u8,
+    /// What was here, where loads may be stale; the last is what is in memory.
+    history: Vec<Event>,
 }
+
+/// A write that a load may still see.
+struct Event {
+    /// Writes are numbered in the order in which memory had them; 0 is what was there before the first.
+    time: u64,
+    /// Nobody's, if it was there before.
+    mark: Option<Mark>,
+    word: u32,
+    /// What it publishes, if it begins here and is strong.
+    written: Option<Arc<Written>>,
+}
+
+/// How many writes of a place are remembered.
+const REMEMBERED: usize = 8;
 
 /// Bytes of a cell, and cells of a page.
 const CELL: u64 = 4;
@@ -171,12 +193,19 @@ pub(crate) struct Access {
     pub(crate) is_fresh: bool,
 }
 
-/// Finds races.
+/// What order there is between accesses: finds races, and chooses what loads see that nothing orders.
 #[derive(Default)]
-pub(crate) struct Races {
+pub(crate) struct Order {
+    /// Whether races, and reads of what nobody wrote, are errors.
+    reports: bool,
+    /// Whether loads may be stale, and what they may not be.
+    pub(crate) weak: Option<Promises>,
+    time: u64,
+    /// What fences of sequential consistency have gathered.
+    consistent: Clocks,
     places: Places,
     pages: HashMap<(u64, u64), Box<[Cell; PAGE]>>,
-    written: HashMap<(u64, u64), Written>,
+    written: HashMap<(u64, u64), Arc<Written>>,
     /// How many launches have begun or ended.
     events: u64,
 }
@@ -264,7 +293,12 @@ pub(crate) struct Begin<'a> {
     pub(crate) warp: u32,
 }
 
-impl Races {
+impl Order {
+    /// Where races are errors if `reports` says so, and loads may be stale where something is said about `weak`.
+    pub(crate) fn new(reports: bool, weak: Option<Promises>) -> Self {
+        Self { reports, weak, ..Self::default() }
+    }
+
     /// A warp begins. It knows of everything that had ended before.
     pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
         self.events += 1;
@@ -297,7 +331,10 @@ impl Races {
         self.written.retain(|(other, _), _| *other != segment);
     }
 
-    /// Remembers an access, and tells whether it races with an earlier one.
+    /// Remembers an access that is about to be made.
+    ///
+    /// # Errors
+    /// If it races with an earlier one, or reads what nobody wrote, where that is reported
     pub(crate) fn access(&mut self, past: &mut Past, segment: &Arc<Segment>, access: Access) -> Result<(), Cause> {
         let Access { kind, strength, lane, offset, bytes, instruction, is_fresh } = access;
         let id = segment.id();
@@ -315,11 +352,18 @@ impl Races {
                 width: bytes as u8,
             };
             let key = (id, cell / PAGE as u64);
-            let new = || Box::new([const { Cell { write: None, reads: Vec::new(), written: 0 } }; PAGE]);
+            let new =
+                || Box::new([const { Cell { write: None, reads: Vec::new(), written: 0, history: Vec::new() } }; PAGE]);
             let places = &self.places;
             let own = &mut self.pages.entry(key).or_insert_with(new)[cell as usize % PAGE];
+            if self.weak.is_some() && kind != Kind::Read && own.history.is_empty() {
+                let word = word_of(segment, cell);
+                own.history.push(Event { time: 0, mark: None, word, written: None });
+            }
+            let reports = self.reports;
             let races = |other: &&Mark| {
-                other.bytes & mark.bytes != 0
+                reports
+                    && other.bytes & mark.bytes != 0
                     && !places.is_before(other, past, lane)
                     && !places.are_morally_strong(other, &mark)
             };
@@ -333,7 +377,7 @@ impl Races {
             {
                 return Err(Cause::Race(Box::new([places.named(other, Kind::Read), places.named(&mark, kind)])));
             }
-            if is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
+            if reports && is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
                 return Err(Cause::Unwritten { at: offset, bytes });
             }
             match kind {
@@ -354,13 +398,18 @@ impl Races {
                 }
             }
         }
-        self.synchronize(past, (id, offset), access);
+        // A load that may be stale learns from the write that it sees.
+        if kind != Kind::Read || self.weak.is_none() {
+            let written = self.written.get(&(id, offset)).cloned();
+            self.synchronize(past, segment, access, written.as_deref());
+        }
         Ok(())
     }
 
-    /// What an access publishes, and what it learns.
-    fn synchronize(&mut self, past: &mut Past, key: (u64, u64), access: Access) {
-        let Access { kind, strength, lane, .. } = access;
+    /// What an access publishes, and what it learns from a write that it sees.
+    fn synchronize(&mut self, past: &mut Past, segment: &Segment, access: Access, written: Option<&Written>) {
+        let Access { kind, strength, lane, offset, .. } = access;
+        let key = (segment.id(), offset);
         let Some(scope) = strength.scope() else {
             // A weak write ends what was published here.
             if kind != Kind::Read {
@@ -372,7 +421,7 @@ impl Races {
         let me = &places.0[past.id as usize];
         let mut chain = Vec::new();
         if kind != Kind::Write
-            && let Some(written) = self.written.get(&key)
+            && let Some(written) = written
         {
             let writer = &places.0[written.by as usize];
             if me.includes(scope, writer) && writer.includes(written.scope, me) {
@@ -383,7 +432,14 @@ impl Races {
                             Self::learn(places, past, lane, published, acquired);
                         }
                     }
-                    None => past.lanes[lane].seen.extend(written.published.iter().cloned()),
+                    None => {
+                        let seen = &mut past.lanes[lane].seen;
+                        for published in &written.published {
+                            if !seen.iter().any(|other| Arc::ptr_eq(&other.known, &published.known)) {
+                                seen.push(published.clone());
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -401,7 +457,7 @@ impl Races {
         // An atomic goes on with what the writes before it have published; a plain write does not.
         let mut published = if kind == Kind::Change { chain } else { Vec::new() };
         published.extend(own.map(|(known, scope)| Published { by: past.id, known, scope }));
-        self.written.insert(key, Written { by: past.id, scope, published });
+        self.written.insert(key, Arc::new(Written { by: past.id, scope, published }));
     }
 
     /// All that a lane knows, itself included.
@@ -418,13 +474,96 @@ impl Races {
         }
     }
 
-    /// A fence of some lanes.
-    pub(crate) fn fence(&self, past: &mut Past, lanes: u32, strength: Strength) {
+    /// A write was made: later loads may see it, or still what was there before.
+    pub(crate) fn made(&mut self, segment: &Segment, offset: u64, bytes: u64) {
+        if self.weak.is_none() {
+            return;
+        }
+        self.time += 1;
+        let id = segment.id();
+        let first = offset / CELL;
+        for cell in first..=(offset + bytes - 1) / CELL {
+            let Some(page) = self.pages.get_mut(&(id, cell / PAGE as u64)) else { continue };
+            let own = &mut page[cell as usize % PAGE];
+            let written = self.written.get(&(id, offset)).filter(|_| cell == first).cloned();
+            own.history.push(Event { time: self.time, mark: own.write, word: word_of(segment, cell), written });
+            if own.history.len() > REMEMBERED {
+                own.history.remove(0);
+            }
+        }
+    }
+
+    /// What loads see that are done as one: any write that the lane does not know to be overwritten.
+    pub(crate) fn seen(
+        &mut self,
+        past: &mut Past,
+        segment: &Segment,
+        accesses: &[Access],
+        chance: &mut Chance,
+    ) -> Vec<u64> {
+        let id = segment.id();
+        let cells = |access: &Access| access.offset / CELL..=(access.offset + access.bytes - 1) / CELL;
+        let (mut least, mut later) = (0, Vec::new());
+        for access in accesses {
+            for cell in cells(access) {
+                let Some(page) = self.pages.get_mut(&(id, cell / PAGE as u64)) else { continue };
+                let own = &mut page[cell as usize % PAGE];
+                // Somebody wrote who is not one of ours.
+                if own.history.last().is_some_and(|last| last.word != word_of(segment, cell)) {
+                    own.history.clear();
+                }
+                let is_known =
+                    |event: &&Event| event.mark.is_none_or(|mark| self.places.is_before(&mark, past, access.lane));
+                let known = own.history.iter().rev().find(is_known).map_or(0, |event| event.time);
+                let read = past.lanes[access.lane].read.get(&(id, cell)).copied().unwrap_or(0);
+                least = known.max(read).max(least);
+                later.extend(own.history.iter().map(|event| event.time));
+            }
+        }
+        later.retain(|&time| time > least);
+        later.sort_unstable();
+        later.dedup();
+        // Whoever looks again and again sees the last write in the end.
+        let time = match later.len() {
+            0 => least,
+            count if chance.below(2) == 0 => later[count - 1],
+            count => [least].into_iter().chain(later).nth(chance.below(count + 1)).unwrap_or(least),
+        };
+        let mut words = Vec::with_capacity(accesses.len());
+        for access in accesses {
+            let mut bytes = 0_u128;
+            let mut written = None;
+            for (index, cell) in cells(access).enumerate() {
+                let own = self.pages.get(&(id, cell / PAGE as u64)).map(|page| &page[cell as usize % PAGE]);
+                let event = own.and_then(|own| own.history.iter().rev().find(|event| event.time <= time));
+                let word = event.map_or_else(|| word_of(segment, cell), |event| event.word);
+                bytes |= u128::from(word) << (32 * index);
+                if index == 0 {
+                    let last = || self.written.get(&(id, access.offset)).cloned();
+                    written = event.map_or_else(last, |event| event.written.clone());
+                }
+                if own.is_some_and(|own| own.history.len() > 1) {
+                    past.lanes[access.lane].read.insert((id, cell), time);
+                }
+            }
+            let word = (bytes >> (8 * (access.offset % CELL))) as u64;
+            words.push(if access.bytes == 8 { word } else { word & ((1 << (8 * access.bytes)) - 1) });
+            self.synchronize(past, segment, *access, written.as_deref());
+        }
+        words
+    }
+
+    /// A fence of some lanes. Those of sequential consistency come one after the other.
+    pub(crate) fn fence(&mut self, past: &mut Past, lanes: u32, strength: Strength, is_consistent: bool) {
         for lane in crate::warp::lanes_of(lanes) {
             if let Some(scope) = strength.acquires() {
                 for published in core::mem::take(&mut past.lanes[lane].seen) {
                     Self::learn(&self.places, past, lane, &published, scope);
                 }
+            }
+            if is_consistent {
+                Arc::make_mut(&mut past.lanes[lane].known).join(&self.consistent);
+                self.consistent.join(&Self::gathered(past, lane));
             }
             if let Some(scope) = strength.releases() {
                 past.lanes[lane].fenced = Some((Self::gathered(past, lane), scope));
@@ -432,6 +571,24 @@ impl Races {
         }
         past.clock += 1;
     }
+}
+
+/// What hardware promises beyond the memory model, by the names that NVIDIA's libraries give it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promises {
+    /// An aligned vector of 16 bytes is read and written as one.
+    pub v4_16b_atomic: bool,
+    /// So are 128 bytes that a warp reads or writes by one instruction.
+    pub ll128_128b_ordered: bool,
+}
+
+/// The four bytes of a cell.
+fn word_of(segment: &Segment, cell: u64) -> u32 {
+    let at = cell * CELL;
+    if at + CELL <= segment.bytes() {
+        return segment.load(at, CELL) as u32;
+    }
+    (at..segment.bytes()).rev().fold(0, |word, at| word << 8 | segment.load(at, 1) as u32)
 }
 
 /// What lanes know that meet at a barrier: each of them knows it afterwards.
