@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-heap", &[]),
     ("congruent-build", &[]),
     ("congruent-verify", &[]),
-    ("congruent-virtual-gpu", &["congruent-verify"]),
+    ("congruent-virtual-gpu", &["congruent-build", "congruent-verify"]),
     ("congruent-device", &["congruent-heap"]),
     ("congruent-transports", &["congruent-heap"]),
     ("congruent-collectives", &["congruent-device", "congruent-heap"]),
