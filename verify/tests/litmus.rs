@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use congruent_verify::litmus::{Error, Test, Verdict, parse};
+use congruent_verify::litmus::{Error, Rule, Test, Verdict, parse, table};
 
 /// Every file of tests, by name.
 fn files() -> Vec<(String, Vec<Test>)> {
@@ -40,6 +40,28 @@ fn every_test_has_the_verdict_that_it_expects() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Two never do. Where Fence-SC forbids an order of two fences, the other order demands no more than what holds already. And what
+/// sequential consistency per location forbids, coherence, atomicity or causality forbid as well.
+#[test]
+fn every_rule_decides_a_test() {
+    let decided: Vec<Rule> = files().iter().flat_map(|(_, tests)| tests).flat_map(|test| test.check().rules).collect();
+    let idle: Vec<Rule> = Rule::ALL.into_iter().filter(|rule| !decided.contains(rule)).collect();
+    assert_eq!(idle, [Rule::FenceSc, Rule::ScPerLocation]);
+}
+
+/// `congruent litmus --markdown verify/tests/litmus/*.litmus` prints them.
+#[test]
+fn the_page_has_the_tables() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/litmus.md");
+    let page = fs::read_to_string(path).expect("the page");
+    let stale: Vec<String> = files()
+        .into_iter()
+        .filter(|(name, tests)| !page.contains(&format!("\n## {name}\n\n{}", table(tests))))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(stale.is_empty(), "docs/litmus.md has other tables of {stale:?}");
 }
 
 #[test]

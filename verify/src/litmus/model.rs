@@ -31,6 +31,8 @@ pub(super) type Sources = Vec<Vec<Option<usize>>>;
 pub(super) struct Orders {
     pub(super) fences: Relation,
     pub(super) causality: Relation,
+    /// Proxy-preserved base causality order.
+    preserved: Relation,
     base: Relation,
 }
 
@@ -124,7 +126,7 @@ impl<'a> Model<'a> {
         if self.program.promises.ordered_lines {
             causality = causality.or(&self.arrivals(&observation, &base));
         }
-        Orders { fences, causality, base }
+        Orders { fences, causality, preserved, base }
     }
 
     /// Whether base causality from one access to another holds over their addresses and proxies.
@@ -218,10 +220,11 @@ impl<'a> Model<'a> {
         !self.has(Rule::FenceSc) || orders.fences.pairs().all(|(first, second)| !orders.base.has(second, first))
     }
 
-    /// The part of Causality (PTX 8.10.6) that needs no coherence order: no read is before the write that it reads.
+    /// The part of Causality (PTX 8.10.6) that needs no coherence order: no read is before the write that it reads. A
+    /// read-modify-write counts as its read here, as in the formal models: what its write is observed by does not matter.
     pub(super) fn reads_the_past(&self, sources: &Sources, orders: &Orders) -> bool {
         !self.has(Rule::Causality)
-            || self.reads_from(sources).pairs().all(|(write, read)| !orders.causality.has(read, write))
+            || self.reads_from(sources).pairs().all(|(write, read)| !orders.preserved.has(read, write))
     }
 
     /// What Coherence (PTX 8.10.1) demands of the writes in coherence order.

@@ -58,21 +58,25 @@ impl Test {
             return outcome;
         }
         let (witness, candidates) = find(&model, false);
-        let (verdict, rules) = match witness {
-            Some(_) => {
-                let forbids = |rule: &Rule| {
-                    let program = self.program.unlimited(*rule);
-                    find(&Model::new(&program, None), *rule == Rule::LoadBuffering).0.is_none()
-                };
-                (Verdict::Allowed, Rule::LIMITING.into_iter().filter(forbids).collect())
+        let verdict = if witness.is_some() { Verdict::Allowed } else { Verdict::Forbidden };
+        let without = |rule: Rule| match rule.is_limit() {
+            true => {
+                let program = self.program.unlimited(rule);
+                find(&Model::new(&program, None), rule == Rule::LoadBuffering).0.is_some()
             }
-            None => {
-                let allows = |rule: &Rule| find(&Model::new(&self.program, Some(*rule)), false).0.is_some();
-                (Verdict::Forbidden, Rule::FORBIDDING.into_iter().filter(allows).collect())
-            }
+            false => find(&Model::new(&self.program, Some(rule)), false).0.is_some(),
         };
+        let decides = |rule: &Rule| rule.is_limit() == witness.is_some() && without(*rule) != witness.is_some();
+        let rules = Rule::ALL.into_iter().filter(decides).collect();
         Outcome { verdict, candidates, witness, rules }
     }
+}
+
+/// Tests as a table in Markdown: names, verdicts, clauses.
+pub fn table(tests: &[Test]) -> String {
+    let row = |test: &Test| format!("| `{}` | {} | {} |\n", test.name, test.expected, test.clauses.join(", "));
+    let rows: String = tests.iter().map(row).collect();
+    format!("| test | outcome | clauses |\n|---|---|---|\n{rows}")
 }
 
 /// An execution with the outcome, and how many candidates were looked at.

@@ -48,10 +48,16 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Those that forbid.
-    pub(super) const FORBIDDING: [Self; 11] = [
+    /// Every rule.
+    pub const ALL: [Self; 18] = [
+        Self::ScopesLimit,
+        Self::AddressesAreProxies,
+        Self::WeakOrdersNothing,
         Self::Patterns,
+        Self::RelaxedOrdersNothing,
+        Self::ReductionsAcquireNothing,
         Self::ObservationChains,
+        Self::OnlyScFencesMeet,
         Self::FencesSynchronize,
         Self::BarriersSynchronize,
         Self::Cumulativity,
@@ -59,20 +65,24 @@ impl Rule {
         Self::Coherence,
         Self::FenceSc,
         Self::Atomicity,
+        Self::LoadBuffering,
         Self::ScPerLocation,
         Self::Causality,
     ];
 
-    /// Those that allow.
-    pub(super) const LIMITING: [Self; 7] = [
-        Self::ScopesLimit,
-        Self::AddressesAreProxies,
-        Self::WeakOrdersNothing,
-        Self::RelaxedOrdersNothing,
-        Self::ReductionsAcquireNothing,
-        Self::OnlyScFencesMeet,
-        Self::LoadBuffering,
-    ];
+    /// Whether it is a limit, which allows; the others forbid.
+    pub const fn is_limit(self) -> bool {
+        matches!(
+            self,
+            Self::ScopesLimit
+                | Self::AddressesAreProxies
+                | Self::WeakOrdersNothing
+                | Self::RelaxedOrdersNothing
+                | Self::ReductionsAcquireNothing
+                | Self::OnlyScFencesMeet
+                | Self::LoadBuffering
+        )
+    }
 
     /// Its clause in the PTX ISA's chapter "Memory Consistency Model", in the numbering of versions 9.
     pub const fn clause(self) -> &'static str {
