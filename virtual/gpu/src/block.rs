@@ -161,6 +161,11 @@ impl Block {
         if self.has_ended() || !self.warps.iter().all(stands) {
             return None;
         }
+        Some(Cause::StoodStill { waiting: self.waiting(program).join("; ") })
+    }
+
+    /// Who waits for what.
+    pub(crate) fn waiting(&self, program: &Program) -> Vec<String> {
         let mut waiting = Vec::new();
         for warp in &self.warps {
             for group in &warp.groups {
@@ -172,14 +177,17 @@ impl Block {
                     }
                     State::Aligned => "for the other lanes of the warp".to_owned(),
                     State::Sync { mask } => format!("for the lanes {mask:#010x}"),
-                    State::Ready | State::Parked => continue,
+                    State::Parked { at } => format!("for the word at {at:#x} to change"),
+                    State::Ready => continue,
                 };
+                // Who polls stands behind the instruction that it polls by.
+                let at = at - usize::from(matches!(group.state, State::Parked { .. }));
                 let (line, text, source) = program.place(&program.codes[code].instructions[at]);
                 let source = source.map_or(String::new(), |source| format!(" ({source})"));
                 let (index, lanes) = (warp.index, group.lanes);
                 waiting.push(format!("lanes {lanes:#010x} of warp {index} wait {what} in line {line}: {text}{source}"));
             }
         }
-        Some(Cause::StoodStill { waiting: waiting.join("; ") })
+        waiting
     }
 }

@@ -122,6 +122,20 @@ pub enum Cause {
         /// Who waits where.
         waiting: String,
     },
+    /// All wait for words that nobody writes.
+    #[error("deadlock: nobody has written anything for {seconds} s, and all wait; in this launch: {waiting}")]
+    Deadlock {
+        /// For how long.
+        seconds: u64,
+        /// Who waits for what.
+        waiting: String,
+    },
+    /// A launch that does not end.
+    #[error("it has not ended after {instructions} instructions of warps")]
+    Endless {
+        /// How many were executed.
+        instructions: u64,
+    },
     /// Blocks that wait for one that has no room.
     #[error(
         "would hang on a GPU: {resident} blocks wait for others, of which {pending} cannot begin until one of them ends"

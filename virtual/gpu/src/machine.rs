@@ -51,6 +51,10 @@ pub struct Settings {
     pub races: bool,
     /// Whether loads may see any write that the memory model allows them to see, beside what hardware promises.
     pub weak: Option<Promises>,
+    /// How long all may wait, with nobody writing anything, until that is a deadlock.
+    pub patience: Duration,
+    /// How many instructions the warps of a launch may execute.
+    pub budget: u64,
 }
 
 impl Default for Settings {
@@ -63,6 +67,8 @@ impl Default for Settings {
             seed: 0,
             races: false,
             weak: None,
+            patience: Duration::from_secs(60),
+            budget: u64::MAX,
         }
     }
 }
@@ -224,6 +230,7 @@ struct Running {
     blocks: Vec<Block>,
     next: u64,
     total: u64,
+    executed: u64,
     done: SyncSender<Result<(), Box<Fault>>>,
 }
 
@@ -238,6 +245,8 @@ struct Engine {
     devices: Vec<Device>,
     running: Vec<Running>,
     launches: u64,
+    /// How many launches and blocks have ended.
+    ended: u64,
     watches: Watches,
     order: Option<Order>,
     chance: Chance,
@@ -250,6 +259,10 @@ struct Engine {
 const TURN: u32 = 256;
 /// After so many rounds those who wait look again, whether or not somebody wrote what they wait for.
 const LOOK: u64 = 512;
+/// Who looks at words and waits again needs fewer rounds than this; more are work.
+const COMPUTING: u64 = 64;
+/// How many of those who wait in vain are listed.
+const LISTED: usize = 8;
 /// How long nobody looks while all wait, at first and at most.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
@@ -265,6 +278,7 @@ impl Engine {
             inbox,
             running: Vec::new(),
             launches: 0,
+            ended: 0,
             watches: Watches::default(),
             time: 0,
             round: 0,
@@ -274,6 +288,9 @@ impl Engine {
     /// Runs until nobody can ask for anything any more.
     fn run(mut self) {
         let mut pause = SHORTEST;
+        let mut quiet = Quiet::new();
+        // For how many rounds there was something to do.
+        let mut busy = 0_u64;
         loop {
             if self.running.is_empty() {
                 match self.inbox.recv() {
@@ -289,6 +306,7 @@ impl Engine {
             self.end_launches();
             self.round += 1;
             if ran {
+                busy += 1;
                 pause = SHORTEST;
                 if self.round.is_multiple_of(LOOK) {
                     self.wake_all();
@@ -296,6 +314,11 @@ impl Engine {
                 continue;
             }
             // Everybody waits: for the host, for another process, or in vain.
+            let computed = core::mem::take(&mut busy) > COMPUTING;
+            if quiet.has_lasted(self.settings.patience, [self.watches.writes, self.launches, self.ended], computed) {
+                self.end_deadlock();
+                continue;
+            }
             let start = Instant::now();
             match self.inbox.recv_timeout(pause) {
                 Ok(request) => self.begin(request),
@@ -325,6 +348,7 @@ impl Engine {
             params,
             blocks: Vec::new(),
             next: 0,
+            executed: 0,
             total: launch.blocks.iter().map(|&part| u64::from(part)).product(),
             launch,
             done,
@@ -360,6 +384,28 @@ impl Engine {
                 running.blocks.push(block);
                 running.next += 1;
             }
+        }
+    }
+
+    /// Ends all launches: each waits, and nobody writes.
+    fn end_deadlock(&mut self) {
+        let seconds = self.settings.patience.as_secs();
+        for index in (0..self.running.len()).rev() {
+            let Running { launch, blocks, next, total, .. } = &self.running[index];
+            let waiting = |block: &Block| {
+                let [x, y, z] = block.index;
+                let who = block.waiting(&launch.program);
+                who.into_iter().map(move |who| format!("block ({x}, {y}, {z}): {who}"))
+            };
+            let cause = match total - next {
+                0 => {
+                    let waiting: Vec<_> = blocks.iter().flat_map(waiting).take(LISTED).collect();
+                    Cause::Deadlock { seconds, waiting: waiting.join("; ") }
+                }
+                pending => Cause::NoRoom { resident: blocks.len() as u32, pending: pending as u32 },
+            };
+            let fault = Fault::of(launch, cause);
+            self.end(index, Err(Box::new(fault)));
         }
     }
 
@@ -413,7 +459,8 @@ impl Engine {
     }
 
     fn run_warp(&mut self, launch: usize, block: usize, warp: usize, budget: u32) -> Result<(), Box<Fault>> {
-        let Running { number, launch, shared_places, params, blocks, .. } = &mut self.running[launch];
+        let Running { number, launch, shared_places, params, blocks, executed: total_executed, .. } =
+            &mut self.running[launch];
         let own = &mut blocks[block];
         let shared = own.shared.clone();
         let mut around = Surroundings {
@@ -440,8 +487,12 @@ impl Engine {
         };
         match own.run(warp, &mut around, budget) {
             Ok(executed) => {
-                self.time += executed.div_ceil(LANES as u64);
-                match own.stood_still(&launch.program) {
+                let instructions = executed.div_ceil(LANES as u64);
+                self.time += instructions;
+                *total_executed += instructions;
+                let is_endless = *total_executed > self.settings.budget;
+                let endless = is_endless.then_some(Cause::Endless { instructions: *total_executed });
+                match own.stood_still(&launch.program).or(endless) {
                     None => Ok(()),
                     Some(cause) => Err(Box::new(Fault { block: own.index, ..Fault::of(launch, cause) })),
                 }
@@ -487,11 +538,12 @@ impl Engine {
             let part = running.part(&self.settings);
             let device = self.devices.get_mut(running.launch.space.device as usize);
             let used = device.map(|device| &mut device.used);
-            let order = &mut self.order;
+            let (order, ended) = (&mut self.order, &mut self.ended);
             if let Some(used) = used {
                 running.blocks.retain(|block| {
                     let goes_on = !block.has_ended();
                     if !goes_on {
+                        *ended += 1;
                         order.iter_mut().for_each(|order| order.forget(&block.shared));
                         used[block.sm as usize] -= part;
                     }
@@ -513,6 +565,25 @@ impl Engine {
         }
         // Who launched it may have gone.
         let _gone = running.done.send(outcome);
+    }
+}
+
+/// Since when nothing has happened.
+struct Quiet {
+    since: Instant,
+    last: [u64; 3],
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self { since: Instant::now(), last: [0; 3] }
+    }
+
+    fn has_lasted(&mut self, patience: Duration, now: [u64; 3], computed: bool) -> bool {
+        if now != self.last || computed {
+            *self = Self { since: Instant::now(), last: now };
+        }
+        self.since.elapsed() > patience
     }
 }
 

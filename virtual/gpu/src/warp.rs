@@ -58,8 +58,10 @@ pub(crate) struct Group {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
     Ready,
-    /// It polls words that have not changed.
-    Parked,
+    /// It polls words that have not changed, of which this is the first one's address.
+    Parked {
+        at: u64,
+    },
     /// It is at a barrier of the block.
     Barrier {
         id: u32,
@@ -73,6 +75,39 @@ pub(crate) enum State {
     Sync {
         mask: u32,
     },
+}
+
+/// Where the lanes of one instruction access memory.
+struct Places {
+    /// The memory; nearly always one.
+    segments: Vec<Arc<Segment>>,
+    lanes: Vec<Place>,
+}
+
+/// Where one lane does.
+struct Place {
+    lane: usize,
+    at: u64,
+    /// Which of the segments, and where in it.
+    segment: usize,
+    offset: u64,
+}
+
+impl Places {
+    /// The number of a segment among those of the instruction.
+    fn number(&mut self, segment: &Arc<Segment>) -> usize {
+        match self.segments.iter().position(|known| Arc::ptr_eq(known, segment)) {
+            Some(number) => number,
+            None => {
+                self.segments.push(segment.clone());
+                self.segments.len() - 1
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Arc<Segment>, &Place)> {
+        self.lanes.iter().map(|place| (&self.segments[place.segment], place))
+    }
 }
 
 /// One call of a function.
@@ -213,7 +248,7 @@ impl Warp {
     /// Lets groups that poll look again; tells whether there are any.
     pub(crate) fn wake(&mut self) -> bool {
         let mut any = false;
-        for group in self.groups.iter_mut().filter(|group| group.state == State::Parked) {
+        for group in self.groups.iter_mut().filter(|group| matches!(group.state, State::Parked { .. })) {
             group.state = State::Ready;
             any = true;
         }
@@ -221,7 +256,7 @@ impl Warp {
     }
 
     pub(crate) fn is_parked(&self) -> bool {
-        self.groups.iter().any(|group| group.state == State::Parked)
+        self.groups.iter().any(|group| matches!(group.state, State::Parked { .. }))
     }
 
     /// Which function and instruction a group is at.
@@ -443,15 +478,15 @@ impl Warp {
     }
 
     /// The memory that a lane accesses.
-    fn reach(
-        &self,
-        around: &Surroundings<'_>,
+    fn reach<'w>(
+        &'w self,
+        around: &'w Surroundings<'_>,
         space: Where,
         lane: usize,
         at: u64,
         bytes: u64,
         need: memory::Access,
-    ) -> Result<(Arc<Segment>, u64), Cause> {
+    ) -> Result<(&'w Arc<Segment>, u64), Cause> {
         if !at.is_multiple_of(bytes) {
             return Err(Cause::Misaligned { at, bytes });
         }
@@ -462,15 +497,13 @@ impl Warp {
         };
         let inside = |have: u64| at.checked_add(bytes).is_some_and(|end| end <= have);
         match space {
-            Where::Generic | Where::Global => {
-                around.map.memory(at, bytes, need).map(|(segment, offset)| (segment.clone(), offset))
-            }
+            Where::Generic | Where::Global => around.map.memory(at, bytes, need),
             Where::Shared => {
                 let have = around.shared.bytes();
-                if inside(have) { Ok((around.shared.clone(), at)) } else { Err(Cause::Shared { at, bytes, have }) }
+                if inside(have) { Ok((around.shared, at)) } else { Err(Cause::Shared { at, bytes, have }) }
             }
             Where::Local => match &self.local {
-                Some(local) if inside(LOCAL) => Ok((local.clone(), lane as u64 * LOCAL + at)),
+                Some(local) if inside(LOCAL) => Ok((local, lane as u64 * LOCAL + at)),
                 local => {
                     let have = if local.is_some() { LOCAL } else { 0 };
                     Err(Cause::Local { at, bytes, have })
@@ -479,11 +512,7 @@ impl Warp {
             Where::Param => {
                 let have = around.params.bytes();
                 let readable = need == memory::Access::Read;
-                if inside(have) && readable {
-                    Ok((around.params.clone(), at))
-                } else {
-                    Err(Cause::Param { at, bytes, have })
-                }
+                if inside(have) && readable { Ok((around.params, at)) } else { Err(Cause::Param { at, bytes, have }) }
             }
         }
     }
@@ -492,7 +521,7 @@ impl Warp {
         self.values(around, frame, address.base).map(|base| base.wrapping_add_signed(address.offset))
     }
 
-    /// Where each lane of `lanes` accesses memory; others have nothing.
+    /// Where the lanes access memory.
     fn places(
         &self,
         around: &Surroundings<'_>,
@@ -500,14 +529,17 @@ impl Warp {
         lanes: u32,
         access: &Access,
         need: memory::Access,
-    ) -> Result<Vec<(usize, Arc<Segment>, u64)>, Cause> {
+    ) -> Result<Places, Cause> {
         let addresses = self.addresses(around, frame, access.address);
         let bytes = access.unit * access.count;
-        let place = |lane: usize| {
-            let (segment, offset) = self.reach(around, access.address.space, lane, addresses[lane], bytes, need)?;
-            Ok((lane, segment, offset))
-        };
-        lanes_of(lanes).map(place).collect()
+        let mut places = Places { segments: Vec::with_capacity(1), lanes: Vec::with_capacity(LANES) };
+        for lane in lanes_of(lanes) {
+            let at = addresses[lane];
+            let (segment, offset) = self.reach(around, access.address.space, lane, at, bytes, need)?;
+            let segment = places.number(segment);
+            places.lanes.push(Place { lane, at, segment, offset });
+        }
+        Ok(places)
     }
 
     fn execute(
@@ -648,11 +680,11 @@ impl Warp {
                 let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 self.remember(around, group, access, Kind::Write, &places)?;
-                for (lane, segment, offset) in places {
+                for (segment, Place { lane, offset, .. }) in places.iter() {
                     for (index, values) in values.iter().enumerate() {
-                        segment.store(offset + index as u64 * access.unit, access.unit, values[lane]);
+                        segment.store(offset + index as u64 * access.unit, access.unit, values[*lane]);
                     }
-                    around.wrote(&segment, offset, access);
+                    around.wrote(segment, *offset, access);
                 }
             }
             Operation::Atomic { access, to, change, from, second } => {
@@ -741,14 +773,14 @@ impl Warp {
         group: usize,
         access: &Access,
         kind: Kind,
-        places: &[(usize, Arc<Segment>, u64)],
+        places: &Places,
     ) -> Result<Vec<order::Access>, Cause> {
         let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Ok(Vec::new()) };
         let Group { frame, at, .. } = self.groups[group];
         let instruction = around.program.codes[self.frames[frame].code].first + at as u32;
         let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
         let mut accesses = Vec::new();
-        for (lane, segment, offset) in places {
+        for (segment, Place { lane, offset, .. }) in places.iter() {
             if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
                 continue;
             }
@@ -798,7 +830,7 @@ impl Warp {
         let mut seen = 0_u64;
         for (index, to) in to.iter().enumerate() {
             let mut values = [0; LANES];
-            for (number, (lane, segment, offset)) in places.iter().enumerate() {
+            for (number, (segment, Place { lane, offset, .. })) in places.iter().enumerate() {
                 let word = match stale.get(number * to_count + index) {
                     Some(&word) => word,
                     None => segment.load(offset + index as u64 * access.unit, access.unit),
@@ -824,7 +856,7 @@ impl Warp {
         &mut self,
         around: &mut Surroundings<'_>,
         access: &Access,
-        places: &[(usize, Arc<Segment>, u64)],
+        places: &Places,
         accesses: &[order::Access],
     ) -> Vec<u64> {
         let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Vec::new() };
@@ -836,13 +868,13 @@ impl Warp {
                 || promises.ll128_128b_ordered && bytes == 16 && line(one) == line(other)
         };
         // Some lanes may have read memory of their own, which is never stale; then none of the others is.
-        if accesses.len() != places.len() * access.count as usize {
+        if accesses.len() != places.lanes.len() * access.count as usize {
             return Vec::new();
         }
         let mut words = Vec::new();
         for accesses in accesses.chunk_by(is_one) {
-            let segment = &places.iter().find(|(lane, ..)| *lane == accesses[0].lane).map(|(_, segment, _)| segment);
-            let Some(segment) = segment else { continue };
+            let own = places.iter().find(|(_, place)| place.lane == accesses[0].lane);
+            let Some((segment, _)) = own else { continue };
             words.extend(order.seen(past, segment, accesses, around.chance));
         }
         words
@@ -850,20 +882,13 @@ impl Warp {
 
     /// A strong load, or an atomic that changed nothing. If it saw what it saw before, and nothing else happened since, its
     /// lanes wait until something is written there.
-    fn polled(
-        &mut self,
-        around: &mut Surroundings<'_>,
-        group: usize,
-        at: usize,
-        seen: u64,
-        places: &[(usize, Arc<Segment>, u64)],
-    ) -> Next {
+    fn polled(&mut self, around: &mut Surroundings<'_>, group: usize, at: usize, seen: u64, places: &Places) -> Next {
         let own = &mut self.groups[group];
         match own.polls.iter_mut().find(|(place, _)| *place == at) {
             Some((_, before)) if *before == seen => {
                 own.at += 1;
-                own.state = State::Parked;
-                for (_, segment, offset) in places {
+                own.state = State::Parked { at: places.lanes.first().map_or(0, |place| place.at) };
+                for (segment, Place { offset, .. }) in places.iter() {
                     around.watches.watch(segment, *offset, around.who(self.index));
                 }
                 return Next::Changed;
@@ -893,7 +918,7 @@ impl Warp {
         let new = second.map(|source| self.values(around, frame, source));
         let mut old = vec![[0; LANES]; from.len()];
         let (mut changed, mut seen) = (false, 0);
-        for (lane, segment, offset) in &places {
+        for (segment, Place { lane, offset, .. }) in places.iter() {
             for (index, operand) in operands.iter().enumerate() {
                 let operand = operand[*lane];
                 let place = offset + index as u64 * access.unit;
@@ -1007,11 +1032,12 @@ impl Warp {
         let (to_at, from_at) = (self.addresses(around, frame, to), self.addresses(around, frame, from));
         let filled = filled.map_or([bytes; LANES], |filled| self.values(around, frame, filled));
         for lane in lanes_of(lanes) {
-            let to = self.reach(around, to.space, lane, to_at[lane], bytes, memory::Access::ReadWrite)?;
+            let owned = |(segment, offset): (&Arc<Segment>, u64)| (segment.clone(), offset);
+            let to = owned(self.reach(around, to.space, lane, to_at[lane], bytes, memory::Access::ReadWrite)?);
             let filled = filled[lane].min(bytes);
             let from = match filled {
                 0 => None,
-                _ => Some(self.reach(around, from.space, lane, from_at[lane], bytes, memory::Access::Read)?),
+                _ => Some(owned(self.reach(around, from.space, lane, from_at[lane], bytes, memory::Access::Read)?)),
             };
             if let Some(open) = self.copies()[lane].back_mut() {
                 open.push(Copy { to, from, bytes, filled });

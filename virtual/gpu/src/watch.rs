@@ -25,11 +25,13 @@ pub(crate) struct Watches {
     watched: HashMap<Word, Vec<Who>>,
     /// Those whose words were written.
     woken: Vec<Who>,
+    /// How many writes there were.
+    pub(crate) writes: u64,
 }
 
 impl Default for Watches {
     fn default() -> Self {
-        Self { filter: Box::new([0; 1024]), watched: HashMap::new(), woken: Vec::new() }
+        Self { filter: Box::new([0; 1024]), watched: HashMap::new(), woken: Vec::new(), writes: 0 }
     }
 }
 
@@ -56,6 +58,7 @@ impl Watches {
 
     /// Bytes were written.
     pub(crate) fn written(&mut self, segment: &Arc<Segment>, offset: u64, bytes: u64) {
+        self.writes += 1;
         for part in offset / GRANULE..=(offset + bytes.max(1) - 1) / GRANULE {
             let word = word(segment, part * GRANULE);
             let (at, bit) = bit(word);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use congruent_virtual_gpu::{
     Access, Backing, Cause, Fault, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
@@ -18,9 +19,13 @@ struct Run {
     threads: u32,
     races: bool,
     weak: Option<Promises>,
+    patience: Duration,
 }
 
-const ONE_WARP: Run = Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32, races: false, weak: None };
+/// Longer than any of these kernels takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ONE_WARP: Run =
+    Run { schedule: Schedule::Lockstep, seed: 0, blocks: 1, threads: 32, races: false, weak: None, patience: PATIENCE };
 
 /// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
 fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
@@ -37,8 +42,10 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let space = Space::new(0);
     let backing = Backing::Memory(memory.clone(), 0);
     space.map(Window { at: AT, bytes: memory.bytes(), backing, access: Access::ReadWrite });
-    let Run { schedule, seed, races, weak, .. } = run;
-    let machine = Machine::new(Settings { schedule, seed, races, weak, ..Settings::default() }).unwrap();
+    let Run { schedule, seed, races, weak, patience, .. } = run;
+    let machine =
+        Machine::new(Settings { schedule, seed, races, weak, patience, budget: 1 << 20, ..Settings::default() })
+            .unwrap();
     machine.launch(Launch {
         program,
         globals: Arc::new([]),
@@ -59,8 +66,11 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
 fn in_every_order(body: &str, blocks: u32, threads: u32) -> Vec<u32> {
     let in_order = run(body, Run { blocks, threads, ..ONE_WARP }).unwrap();
     for seed in 0..20 {
-        let by_chance =
-            run(body, Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None }).unwrap();
+        let by_chance = run(
+            body,
+            Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None, patience: PATIENCE },
+        )
+        .unwrap();
         assert_eq!(by_chance, in_order, "seed {seed}");
     }
     in_order
@@ -194,7 +204,15 @@ fn what_is_not_executed_is_refused_when_it_is_loaded() {
 
 /// The race that is found in one of twenty orders at the latest.
 fn race(body: &str, blocks: u32, threads: u32) -> Option<Cause> {
-    let orders = (0..20).map(|seed| Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None });
+    let orders = (0..20).map(|seed| Run {
+        schedule: Schedule::Random,
+        seed,
+        blocks,
+        threads,
+        races: true,
+        weak: None,
+        patience: PATIENCE,
+    });
     orders.map(|order| run(body, order)).find_map(|outcome| outcome.err().map(|fault| fault.cause))
 }
 
@@ -261,8 +279,15 @@ fn memory_that_nobody_wrote_is_read() {
 
 /// In how many of two hundred orders, with loads that may be stale, a kernel leaves a word that is not `expected`.
 fn surprises(body: &str, promises: Promises, expected: impl Fn(&[u32]) -> bool) -> usize {
-    let order =
-        |seed| Run { schedule: Schedule::Random, seed, blocks: 2, threads: 32, races: false, weak: Some(promises) };
+    let order = |seed| Run {
+        schedule: Schedule::Random,
+        seed,
+        blocks: 2,
+        threads: 32,
+        races: false,
+        weak: Some(promises),
+        patience: PATIENCE,
+    };
     let outcomes = (0..200).map(|seed| run(body, order(seed)).unwrap());
     outcomes.filter(|words| !expected(words)).count()
 }
@@ -306,4 +331,22 @@ fn a_vector_is_no_atom_unless_hardware_promises_it() {
     assert!(surprises(body, Promises::default(), whole) > 0);
     let promises = Promises { v4_16b_atomic: true, ..Promises::default() };
     assert_eq!(surprises(body, promises, whole), 0);
+}
+
+#[test]
+fn kernels_that_do_not_end_are_ended() {
+    let wait = "wait: ld.acquire.gpu.global.u32 %r1, [%rd0+64]; setp.eq.u32 %p2, %r1, 0; @%p2 bra wait; ret;";
+    let impatient = Run { patience: Duration::from_millis(50), ..ONE_WARP };
+    let deadlock = run(wait, impatient).expect_err("nobody writes it").cause;
+    let Cause::Deadlock { waiting, .. } = &deadlock else { panic!("{deadlock}") };
+    assert!(waiting.contains("for the word at 0x70000040 to change in line 12: ld.acquire"), "{waiting}");
+    // A multiprocessor of sixteen has room for two of these blocks, and the last one would write the word.
+    let crowd = format!(
+        "mov.u32 %r2, %nctaid.x; sub.s32 %r2, %r2, 1; setp.eq.u32 %p1, %r9, %r2; @%p1 st.global.u32 [%rd0+64], 1; {wait}"
+    );
+    let impatient = Run { patience: Duration::from_millis(50), blocks: 33, threads: 1024, ..ONE_WARP };
+    assert_eq!(run(&crowd, impatient).expect_err("it has no room").cause, Cause::NoRoom { resident: 32, pending: 1 });
+    let endless =
+        run("mov.u32 %r1, 0; more: add.s32 %r1, %r1, 1; bra more;", ONE_WARP).expect_err("it has no end").cause;
+    assert!(matches!(endless, Cause::Endless { .. }), "{endless}");
 }
