@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
-    ("congruent-virtual-driver", &["congruent-verify"]),
+    ("congruent-virtual-driver", &["congruent-verify", "congruent-virtual-gpu"]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),
 ];

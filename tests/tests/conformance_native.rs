@@ -19,6 +19,7 @@ static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     vec![
         ("LD_LIBRARY_PATH", here.clone().into()),
         ("CONGRUENT_PTX", ptx(here).into()),
+        ("CONGRUENT_VIRTUAL_DRIVER", "engine=native".into()),
         // Eight PEs of a process have more streams than the eight hardware queues that a driver has unless it is told.
         ("CUDA_DEVICE_MAX_CONNECTIONS", "32".into()),
     ]
@@ -54,7 +55,7 @@ fn unanswered() {
 /// The newest image of our kernels that fits the GPU is too new for the driver: it gets an older one.
 #[test]
 fn older_images() {
-    for settings in ["capability=10.0,version=12080", "capability=9.0,version=12000"] {
+    for settings in ["engine=native,capability=10.0,version=12080", "engine=native,capability=9.0,version=12000"] {
         let driver = || [&DRIVER[..], &[("CONGRUENT_VIRTUAL_DRIVER", settings.into())]].concat();
         cuda("older_images", conformance::streams, &[2], driver);
     }
@@ -63,7 +64,7 @@ fn older_images() {
 /// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
 #[test]
 fn multicast() {
-    let devices = ("CONGRUENT_VIRTUAL_DRIVER", "devices=8,multicast=1".into());
+    let devices = ("CONGRUENT_VIRTUAL_DRIVER", "engine=native,devices=8,multicast=1".into());
     cuda("multicast", conformance::multicast, &[4], || DRIVER.iter().cloned().chain([devices]).collect());
 }
 
@@ -71,7 +72,7 @@ fn multicast() {
 #[test]
 fn fabric() {
     let settings = [
-        ("CONGRUENT_VIRTUAL_DRIVER", "devices=8,multicast=1,handles=fabric".into()),
+        ("CONGRUENT_VIRTUAL_DRIVER", "engine=native,devices=8,multicast=1,handles=fabric".into()),
         ("CONGRUENT_NVLS_ENABLE", "1".into()),
     ];
     cuda("fabric", conformance::rma, &[3], || DRIVER.iter().cloned().chain(settings).collect());

@@ -35,7 +35,7 @@ static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
 fn driver(config: &str, others: &[(&'static str, &str)]) -> Vec<(&'static str, OsString)> {
     let mut set = vec![
         ("LD_LIBRARY_PATH", DRIVER.clone().into()),
-        ("CONGRUENT_VIRTUAL_DRIVER", config.into()),
+        ("CONGRUENT_VIRTUAL_DRIVER", format!("engine=native,{config}").into()),
         ("CONGRUENT_PTX", DRIVER.join("heap.ptx").into()),
     ];
     set.extend(others.iter().map(|(name, value)| (*name, OsString::from(value))));

@@ -155,7 +155,7 @@ fn devices_that_do_not_reach_each_other_are_refused_with_what_to_do() {
         return say_kind();
     }
     let command = |device: Option<&str>| {
-        let mut command = again(TEST, EVERYTHING, "devices=2,reach=0");
+        let mut command = again(TEST, EVERYTHING, "engine=native,devices=2,reach=0");
         command.envs(device.map(|device| ("CONGRUENT_DEVICE", device)));
         command
     };
@@ -164,7 +164,7 @@ fn devices_that_do_not_reach_each_other_are_refused_with_what_to_do() {
     let port = Port::reserve();
     let mut pes = job(TEST, EVERYTHING, "", &port);
     for pe in &mut pes {
-        pe.env("CONGRUENT_VIRTUAL_DRIVER", "devices=2,reach=0");
+        pe.env("CONGRUENT_VIRTUAL_DRIVER", "engine=native,devices=2,reach=0");
     }
     let mut kinds = Vec::new();
     for end in [apart].into_iter().chain(ends(pes, PATIENCE)) {
@@ -221,7 +221,9 @@ fn processes_that_share_a_device_without_mps_say_that_they_take_turns() {
         });
         return say(&format!("MACHINE {}", machine.unwrap()[0]));
     }
-    for (settings, turns) in [("", true), ("mps=1", false), ("devices=2", false)] {
+    for (settings, turns) in
+        [("engine=native", true), ("engine=native,mps=1", false), ("engine=native,devices=2", false)]
+    {
         let port = Port::reserve();
         let mut pes = job(TEST, EVERYTHING, "", &port);
         pes.iter_mut().for_each(|pe| _ = pe.env("CONGRUENT_VIRTUAL_DRIVER", settings));

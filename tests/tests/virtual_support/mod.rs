@@ -32,9 +32,12 @@ static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// Lets a program run on the CUDA machine, over a virtual driver of these settings.
+/// Lets a program run on the CUDA machine, over a virtual driver of these settings that runs native bodies.
 pub(crate) fn on_virtual(mut command: Command, settings: &str) -> Command {
-    command.env("CONGRUENT_MACHINE", "cuda").env("LD_LIBRARY_PATH", &*DRIVER).env(VARIABLE, settings);
+    command
+        .env("CONGRUENT_MACHINE", "cuda")
+        .env("LD_LIBRARY_PATH", &*DRIVER)
+        .env(VARIABLE, format!("engine=native,{settings}"));
     command
 }
 

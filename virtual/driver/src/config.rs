@@ -1,12 +1,13 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
-//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
+//! engine=ptx,schedule=lockstep,seed=0,races=0,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
 //! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
 
 use std::env;
 use std::sync::LazyLock;
 
+use congruent_virtual_gpu::Schedule;
 use cudarc::driver::sys::CUresult;
 
 use crate::vmm::physical::{FABRIC, POSIX};
@@ -37,8 +38,25 @@ pub(crate) struct Config {
     pub(crate) handles: u32,
     /// Whether devices reach each other's memory.
     pub(crate) reach: bool,
+    /// What runs kernels: `engine=ptx` or `native`.
+    pub(crate) engine: Engine,
+    /// How the warps of virtual GPUs take turns: `schedule=lockstep` or `random`.
+    pub(crate) schedule: Schedule,
+    /// What choices of the schedule come from.
+    pub(crate) seed: u64,
+    /// Whether data races end a launch.
+    pub(crate) races: bool,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
+}
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// Virtual GPUs, which execute their PTX.
+    Ptx,
+    /// Native functions that the process registered.
+    Native,
 }
 
 /// A call that fails without being made.
@@ -64,10 +82,16 @@ impl Default for Config {
             mps: false,
             handles: POSIX,
             reach: true,
+            engine: Engine::Ptx,
+            schedule: Schedule::Lockstep,
+            seed: 0,
+            races: false,
             faults: Vec::new(),
         }
     }
 }
+
+const HANDLES: [(&str, u32); 4] = [("none", 0), ("posix", POSIX), ("fabric", FABRIC), ("both", POSIX | FABRIC)];
 
 /// The configuration of this process, or what is wrong with the variable. Read once.
 pub(crate) fn get() -> Result<&'static Config, &'static str> {
@@ -91,11 +115,19 @@ fn parse(text: &str) -> Result<Config, String> {
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
             "mps" => config.mps = number(key, value, 0..=1)? == 1,
-            "handles" => config.handles = handles(value)?,
+            "handles" => config.handles = one_of(key, value, &HANDLES)?,
             "reach" => config.reach = number(key, value, 0..=1)? == 1,
+            "engine" => config.engine = one_of(key, value, &[("ptx", Engine::Ptx), ("native", Engine::Native)])?,
+            "schedule" => {
+                config.schedule =
+                    one_of(key, value, &[("lockstep", Schedule::Lockstep), ("random", Schedule::Random)])?;
+            }
+            "seed" => config.seed = value.parse().map_err(|_| format!("seed={value}: give a whole number"))?,
+            "races" => config.races = number(key, value, 0..=1)? == 1,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, fail";
+                let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
+                             seed, races, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -119,14 +151,11 @@ fn bytes(value: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("memory={value}: give bytes, or a number with K, M or G behind it"))
 }
 
-fn handles(value: &str) -> Result<u32, String> {
-    match value {
-        "none" => Ok(0),
-        "posix" => Ok(POSIX),
-        "fabric" => Ok(FABRIC),
-        "both" => Ok(POSIX | FABRIC),
-        _ => Err(format!("handles={value}: give none, posix, fabric or both")),
-    }
+/// What a word stands for.
+fn one_of<T: Copy>(key: &str, value: &str, meanings: &[(&str, T)]) -> Result<T, String> {
+    let meant = meanings.iter().find(|(word, _)| *word == value).map(|&(_, meaning)| meaning);
+    let words = || meanings.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+    meant.ok_or_else(|| format!("{key}={value}: give {}", words()))
 }
 
 fn capability(value: &str) -> Result<(u32, u32), String> {
@@ -169,7 +198,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=random,seed=7,races=1,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -181,6 +210,10 @@ mod tests {
             mps: true,
             handles: POSIX | FABRIC,
             reach: false,
+            engine: Engine::Native,
+            schedule: Schedule::Random,
+            seed: 7,
+            races: true,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
@@ -198,7 +231,7 @@ mod tests {
             ("memory=lots", "memory=lots"),
             ("memory=99999999999G", "memory="),
             ("capability=9", "like 9.0"),
-            ("handles=win32", "none, posix, fabric or both"),
+            ("handles=win32", "none or posix or fabric or both"),
             ("fail=cuMemCreate", "give it like"),
             ("fail=cuMemAlloc:1:CUDA_ERROR_UNKNOWN", "exports no such function"),
             ("fail=cuMemCreate:0:CUDA_ERROR_UNKNOWN", "from 1"),

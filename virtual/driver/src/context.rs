@@ -131,6 +131,7 @@ impl Context {
         event::end_all(self);
         module::end_all(self);
         memory::end_all(self);
+        memory::show_all();
         Ok(())
     }
 
@@ -166,6 +167,13 @@ impl Context {
             return Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
         }
         peers.push(peer);
+        drop(peers);
+        memory::show_all();
         Ok(())
+    }
+
+    /// Whether it may reach what was allocated on a device.
+    pub(crate) fn reaches(&self, device: i32) -> bool {
+        device == self.ordinal || lock(&self.peers).contains(&device)
     }
 }

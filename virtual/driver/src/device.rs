@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use congruent_virtual_gpu::Space;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 
 use crate::config::Config;
@@ -38,6 +39,8 @@ pub(crate) struct Device {
     /// The kinds of handles that memory can be exported as.
     handles: u32,
     pub(crate) context: Arc<Context>,
+    /// What its kernels reach.
+    pub(crate) space: Arc<Space>,
     used: Mutex<u64>,
 }
 
@@ -52,6 +55,7 @@ impl Device {
             mps: config.mps,
             handles: config.handles,
             context: Context::new(ordinal),
+            space: Space::new(ordinal.unsigned_abs()),
             used: Mutex::new(0),
         }
     }

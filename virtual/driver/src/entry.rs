@@ -93,7 +93,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(i32, u32, u64, usize, u8, u16, cudarc::driver::sys::CUhostFn, crate::executor::NativeBody);
+plain!(i32, u32, u64, usize, u8, u16, cudarc::driver::sys::CUhostFn, crate::native::NativeBody);
 
 impl<T> Argument for *mut T {
     type Seen = Ptr<T>;

@@ -1,10 +1,14 @@
 //! Images: PTX as a driver takes it in, once driver and device are found to be new enough for it.
 
-use congruent_verify::ptx::{self, Function, Variable};
+use std::sync::{Arc, Mutex, Weak};
+
+use congruent_verify::ptx::{self, Function};
+use congruent_virtual_gpu::{Global, Program};
 use cudarc::driver::sys::CUresult;
 
 use crate::config::Config;
 use crate::errors::Outcome;
+use crate::monitor::lock;
 
 /// The newest PTX that a driver takes, by its own version: from `.version` 7.0 of driver 11.0.
 const PTX_OF_DRIVERS: &[(u32, (u32, u32))] = &[
@@ -34,10 +38,16 @@ const MOST_PARAMETERS: u64 = 32_764;
 const MOST_ALIGNED: u64 = align_of::<u128>() as u64;
 
 /// PTX that can be run.
-#[derive(Debug)]
 pub(crate) struct Image {
-    pub(crate) ptx: ptx::Module,
+    pub(crate) program: Arc<Program>,
+    /// `.version`, major and minor.
+    pub(crate) version: (u32, u32),
+    /// What the kernels say of themselves, without their code.
+    pub(crate) entries: Vec<Function>,
 }
+
+/// Images of this process with their texts: several contexts take in the same.
+static KNOWN: Mutex<Vec<(Arc<str>, Weak<Image>)>> = Mutex::new(Vec::new());
 
 /// Why an image was not taken in.
 #[derive(Debug)]
@@ -48,10 +58,21 @@ pub(crate) struct Refusal {
 }
 
 impl Image {
-    /// Takes in an image.
-    pub(crate) fn read(text: &str, config: &Config) -> Result<Self, Refusal> {
+    /// Takes in an image, or finds it.
+    pub(crate) fn of(text: &str, config: &Config) -> Result<Arc<Self>, Refusal> {
+        let mut known = lock(&KNOWN);
+        if let Some(image) = known.iter().filter(|(known, _)| **known == *text).find_map(|(_, image)| image.upgrade()) {
+            return Ok(image);
+        }
+        let image = Arc::new(Self::read(text, config)?);
+        known.retain(|(_, image)| image.strong_count() > 0);
+        known.push((text.into(), Arc::downgrade(&image)));
+        Ok(image)
+    }
+
+    fn read(text: &str, config: &Config) -> Result<Self, Refusal> {
         let invalid = |line: usize, why: &str| refusal(CUresult::CUDA_ERROR_INVALID_PTX, line, why);
-        let ptx = ptx::parse(text).map_err(|error| invalid(error.line, &error.message))?;
+        let mut ptx = ptx::parse(text).map_err(|error| invalid(error.line, &error.message))?;
         let line = |span: ptx::Span| span.line_column(text).0;
         if ptx.version == (0, 0) {
             return Err(invalid(1, "Missing .version directive at start of file"));
@@ -62,29 +83,32 @@ impl Image {
         check_version(ptx.version, config.version)
             .map_err(|why| refusal(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, line(ptx.version_span), &why))?;
         check_target(&ptx.target, config.capability).map_err(|why| invalid(line(ptx.target_span), &why))?;
-        for entry in ptx.functions.iter().filter(|function| function.is_entry) {
+        let program = Program::of(&ptx, text).map_err(|error| invalid(error.line, &error.message))?;
+        ptx.functions.retain(|function| function.is_entry && function.body.is_some());
+        for entry in &mut ptx.functions {
             check_parameters(entry).map_err(|why| invalid(line(entry.span), &why))?;
+            entry.body = None;
         }
-        Ok(Self { ptx })
+        Ok(Self { program, version: ptx.version, entries: ptx.functions })
     }
 
-    /// Which function a kernel is.
+    /// Which of the kernels has a name.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND`
     pub(crate) fn entry(&self, name: &str) -> Outcome<usize> {
-        let is_it = |function: &Function| function.is_entry && function.body.is_some() && function.name == name;
-        self.ptx.functions.iter().position(is_it).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+        self.entries.iter().position(|entry| entry.name == name).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
     }
 
-    /// A variable with its bytes.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`
-    pub(crate) fn variable(&self, name: &str) -> Outcome<(&Variable, usize)> {
-        let found = self.ptx.variables.iter().find(|variable| variable.name == name && !variable.is_extern);
-        let sized = found.and_then(|variable| Some((variable, usize::try_from(variable.bytes?).ok()?)));
-        sized.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+    /// Where the variables are behind each other, and how many bytes they take.
+    pub(crate) fn layout(&self) -> (Vec<u64>, u64) {
+        let mut end = 0_u64;
+        let place = |global: &Global| {
+            let start = end.next_multiple_of(global.align);
+            end = start + global.bytes;
+            start
+        };
+        (self.program.globals().iter().map(place).collect(), end)
     }
 }
 
@@ -142,16 +166,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_and_variables_are_found() {
+    fn kernels_are_found_and_variables_have_places() {
         let text = ".version 8.4\n.target sm_90\n.address_size 64\n.entry later();\n\
-            .visible .global .align 8 .u64 counter = 7;\n.extern .global .b32 elsewhere;\n\
+            .visible .global .b8 flag = 1;\n.visible .global .align 8 .u64 counter = 7;\n\
             .visible .entry later()\n{\nret;\n}\n.func help()\n{\nret;\n}\n";
         let image = Image::read(text, &Config::default()).unwrap();
-        assert!(image.ptx.functions[image.entry("later").unwrap()].body.is_some());
+        assert_eq!(image.entry("later"), Ok(0));
         assert_eq!(image.entry("help"), Err(CUresult::CUDA_ERROR_NOT_FOUND));
-        let (counter, bytes) = image.variable("counter").unwrap();
-        assert_eq!((counter.initial.as_slice(), bytes), (&7_u64.to_le_bytes()[..], 8));
-        assert_eq!(image.variable("elsewhere").err(), Some(CUresult::CUDA_ERROR_NOT_FOUND));
+        assert_eq!(image.layout(), (vec![0, 8], 16));
     }
 
     #[test]
@@ -172,7 +194,7 @@ mod tests {
                 "line 3; error   : Parameter 'p'",
             ),
         ] {
-            let refusal = Image::read(text, &Config::default()).expect_err(text);
+            let refusal = Image::read(text, &Config::default()).err().expect(text);
             assert_eq!(refusal.code, CUresult::CUDA_ERROR_INVALID_PTX, "{text}");
             assert!(refusal.log.contains(said), "{text}: {}", refusal.log);
         }

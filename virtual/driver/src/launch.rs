@@ -1,8 +1,7 @@
 //! Launches: what is checked before one is put on a stream, and how its blocks are run.
 
 use core::ffi::c_void;
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
 
 use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
@@ -11,9 +10,8 @@ use crate::context::Context;
 use crate::device::{BLOCKS_PER_SM, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
 use crate::entry::Ptr;
 use crate::errors::Outcome;
-use crate::executor::{self, Block};
+use crate::executor;
 use crate::module::Function;
-use crate::monitor::{changed, lock, until};
 use crate::{driver, image};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -33,10 +31,9 @@ pub(crate) struct Shape {
 
 /// A kernel with all that it needs to run, any number of times.
 pub(crate) struct Launch {
-    function: Arc<Function>,
-    blocks: u32,
-    threads: u32,
-    params: Params,
+    pub(crate) function: Arc<Function>,
+    pub(crate) shape: Shape,
+    pub(crate) params: Params,
 }
 
 /// The values of a kernel's parameters, laid out as PTX says.
@@ -63,6 +60,13 @@ impl Params {
         Ok(Self(bytes.chunks(16).map(word).collect()))
     }
 
+    /// All of them, laid out.
+    pub(crate) fn bytes(&self, entry: &ptx::Function) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(image::parameter_bytes(entry) as usize);
+        bytes
+    }
+
     /// Where each parameter is.
     pub(crate) fn pointers(&self, entry: &ptx::Function) -> Vec<*const c_void> {
         let base = self.0.as_ptr().cast::<u8>();
@@ -76,6 +80,11 @@ fn places(entry: &ptx::Function) -> impl Iterator<Item = (usize, usize)> {
     entry.parameter_offsets().into_iter().map(|offset| offset as usize).zip(bytes)
 }
 
+/// The product of three dimensions.
+pub(crate) fn count(shape: [u32; 3]) -> u32 {
+    shape.iter().fold(1, |product: u32, &part| product.saturating_mul(part))
+}
+
 /// How many blocks of a kernel a multiprocessor holds at one time.
 pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> u32 {
     if threads > function.max_threads() {
@@ -83,11 +92,11 @@ pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> u32
     }
     let warps = threads.div_ceil(WARP).max(1);
     let by_warps = (THREADS_PER_SM / WARP).min(function.warps()) / warps;
-    let by_shared = match u32::try_from(shared) {
-        Ok(shared) if shared <= function.max_shared() => SHARED_PER_SM / (shared + SHARED_RESERVED),
-        _ => 0,
-    };
-    by_warps.min(by_shared).min(BLOCKS_PER_SM)
+    if shared > function.max_shared() as usize {
+        return 0;
+    }
+    let by_shared = u64::from(SHARED_PER_SM) / (shared as u64 + function.static_shared() + u64::from(SHARED_RESERVED));
+    by_warps.min(by_shared as u32).min(BLOCKS_PER_SM)
 }
 
 impl Launch {
@@ -95,17 +104,12 @@ impl Launch {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for no blocks, no threads, too many threads or too much shared memory,
-    /// `CUDA_ERROR_NOT_SUPPORTED` for grids of more than one dimension, of which bodies could not know,
     /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and those of [`Executor::check`](executor::Executor::check)
     pub(crate) fn new(function: Arc<Function>, shape: Shape, values: Ptr<*mut c_void>) -> Outcome<Self> {
-        let [blocks, more_blocks @ ..] = shape.grid;
-        let [threads, more_threads @ ..] = shape.block;
         if shape.grid.contains(&0) || shape.block.contains(&0) {
             return Err(INVALID);
         }
-        if more_blocks != [1, 1] || more_threads != [1, 1] {
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-        }
+        let [blocks, threads] = [shape.grid, shape.block].map(count);
         if threads > function.max_threads() || shape.shared > function.max_shared() {
             return Err(INVALID);
         }
@@ -116,48 +120,17 @@ impl Launch {
                 return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
             }
         }
-        executor::executor().check(function.entry())?;
         let params = Params::copy(function.entry(), values)?;
-        Ok(Self { function, blocks, threads, params })
+        let launch = Self { function, shape, params };
+        executor::executor().check(&launch)?;
+        Ok(launch)
     }
 
-    /// Runs all blocks to their end, each on a thread of its own, all at one time. A GPU runs so many only if they fit;
-    /// kernels whose blocks wait for each other are for cooperative launches, which are checked.
+    /// Runs it to its end.
     ///
     /// # Errors
-    /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if there can be no more threads, and what a block ends with
+    /// What the context is to fail with
     pub(crate) fn run(&self, context: &Arc<Context>) -> Outcome {
-        // Blocks may wait for each other, so none begins before there are threads for all.
-        let start: Mutex<Option<bool>> = Mutex::new(None);
-        let open = |all_there: bool| {
-            *lock(&start) = Some(all_there);
-            changed();
-        };
-        let begin = |block| if until(|| *lock(&start)) { self.block(context, block) } else { Ok(()) };
-        thread::scope(|scope| {
-            let spawn = |block| {
-                let thread = thread::Builder::new().name(format!("block {block}"));
-                thread.spawn_scoped(scope, move || begin(block))
-            };
-            match (1..self.blocks).map(spawn).collect::<Result<Vec<_>, _>>() {
-                Ok(others) => {
-                    open(true);
-                    let first = self.block(context, 0);
-                    others.into_iter().fold(first, |outcome, other| {
-                        outcome.and(other.join().unwrap_or(Err(CUresult::CUDA_ERROR_LAUNCH_FAILED)))
-                    })
-                }
-                Err(_) => {
-                    open(false);
-                    Err(CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
-                }
-            }
-        })
-    }
-
-    fn block(&self, context: &Arc<Context>, block: u32) -> Outcome {
-        let (entry, params) = (self.function.entry(), self.params.clone());
-        let block = Block { entry, params, block, blocks: self.blocks, threads: self.threads };
-        executor::in_block(context, || executor::executor().run(block))
+        executor::executor().run(self, context)
     }
 }

@@ -1,12 +1,10 @@
-//! A stand-in for the CUDA driver, for tests on machines without a GPU.
+//! A stand-in for the CUDA driver, for machines without a GPU.
 //!
 //! Built as a C library and put where the dynamic loader finds it first, it is what a program loads as `libcuda.so.1`.
 //! It implements the calls that congruent makes, and no other, over ordinary memory: device memory is memory of the
-//! process, physical memory of VMM is a file in memory, a stream is a thread, and a kernel is a native function that
-//! the process registered under the name of its entry. What programs get wrong it finds out like the driver, or better.
-//!
-//! It says nothing of how fast anything is, and does not run PTX: that a test passes on it means that the host's part is
-//! right, not that a GPU was seen.
+//! process, physical memory of VMM is a file in memory, and a stream is a thread. Kernels run as their PTX says, on virtual
+//! GPUs; or, for tests of the host's part alone, as native functions that the process registered under their names. What
+//! programs get wrong it finds out like the driver, or better. It says nothing of how fast anything is.
 //!
 //! - What it pretends to be, and which calls fail: [`VARIABLE`].
 //! - What a test asks of it beside the driver's functions: [`congruentVirtualBody`], [`congruentVirtualTrap`],
@@ -14,7 +12,7 @@
 //! - How it gets to where a program finds it: [`built`], [`install`], [`without_symbol`].
 //!
 //! Start reading at `entry.rs`, how every call enters; then `stream.rs` and `operation.rs`, what is done later;
-//! `vmm/mod.rs`, memory; `launch.rs` and `executor.rs`, kernels. `calls/` has the functions by the driver's names.
+//! `vmm/mod.rs`, memory; `launch.rs`, `executor.rs` and `gpus.rs`, kernels. `calls/` has the functions by the driver's names.
 
 mod calls;
 mod capture;
@@ -27,6 +25,7 @@ mod errors;
 mod event;
 mod executor;
 mod fault;
+mod gpus;
 mod graph;
 mod handles;
 mod image;
@@ -35,6 +34,7 @@ mod launch;
 mod memory;
 mod module;
 mod monitor;
+mod native;
 mod operation;
 mod pages;
 mod registers;
@@ -54,5 +54,5 @@ pub use calls::own::*;
 pub use calls::stream::*;
 pub use calls::vmm::*;
 pub use config::VARIABLE;
-pub use executor::NativeBody;
 pub use install::{built, install, without_symbol};
+pub use native::NativeBody;

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use congruent_virtual_gpu::{self as gpu, Backing, Segment, Window};
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
-use crate::device::Charge;
+use crate::device::{Charge, Device};
 use crate::driver;
 use crate::errors::Outcome;
 use crate::monitor::lock;
-use crate::pages::{self, Access};
+use crate::pages::{self, Access, Pages};
 use crate::vmm::{self, Mapping};
 
 /// Allocations are of whole parts of this many bytes, and aligned to them, as the driver's are.
@@ -28,11 +29,11 @@ pub(crate) struct Range {
 /// What a range is.
 pub(crate) enum Kind {
     /// Made by `cuMemAlloc`.
-    Device { context: Arc<Context>, _charge: Charge },
+    Device { context: Arc<Context>, memory: Arc<Segment>, _charge: Charge },
     /// Made by `cuMemHostAlloc`.
-    Host { context: Arc<Context> },
-    /// The caller's own, made known by `cuMemHostRegister`.
-    Registered { context: Arc<Context> },
+    Host { context: Arc<Context>, memory: Arc<Segment> },
+    /// The caller's own, made known by `cuMemHostRegister`; the memory begins at the multiple of 8 before it.
+    Registered { context: Arc<Context>, memory: Arc<Segment> },
     /// Made by `cuMemMap`.
     Mapped(Mapping),
 }
@@ -113,7 +114,7 @@ pub(crate) fn with_all<T>(look: impl FnOnce(&mut BTreeMap<u64, Range>) -> T) -> 
 pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
     let bytes = rounded(bytes)?;
     let charge = driver::get()?.device(context.ordinal)?.charge(bytes)?;
-    insert(bytes, Kind::Device { context, _charge: charge })
+    insert(bytes, |memory| Kind::Device { context, memory, _charge: charge })
 }
 
 /// Pinned memory of the host, zeroed.
@@ -121,7 +122,7 @@ pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for nothing, `CUDA_ERROR_OUT_OF_MEMORY`
 pub(crate) fn allocate_host(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
-    insert(rounded(bytes)?, Kind::Host { context })
+    insert(rounded(bytes)?, |memory| Kind::Host { context, memory })
 }
 
 fn rounded(bytes: usize) -> Outcome<u64> {
@@ -132,10 +133,55 @@ fn rounded(bytes: usize) -> Outcome<u64> {
     }
 }
 
-fn insert(bytes: u64, kind: Kind) -> Outcome<u64> {
-    let at = pages::allocate(bytes)?;
-    lock(&RANGES).insert(at, Range { bytes, kind });
+fn insert(bytes: u64, kind: impl FnOnce(Arc<Segment>) -> Kind) -> Outcome<u64> {
+    let pages = Pages::zeroed(bytes)?;
+    let at = pages.at();
+    add(&mut lock(&RANGES), at, Range { bytes, kind: kind(pages.segment()) });
     Ok(at)
+}
+
+fn add(ranges: &mut BTreeMap<u64, Range>, at: u64, range: Range) {
+    show(at, &range);
+    ranges.insert(at, range);
+}
+
+/// Tells each device what it may do with a range.
+pub(crate) fn show(at: u64, range: &Range) {
+    let Ok(driver) = driver::get() else { return };
+    for device in driver.devices() {
+        match range.window(at, device) {
+            Some(window) => device.space.map(window),
+            None => device.space.unmap(at, range.bytes),
+        }
+    }
+}
+
+/// The same of all ranges.
+pub(crate) fn show_all() {
+    lock(&RANGES).iter().for_each(|(&at, range)| show(at, range));
+}
+
+/// Takes a range away from all devices.
+pub(crate) fn hide(at: u64, bytes: u64) {
+    let Ok(driver) = driver::get() else { return };
+    driver.devices().iter().for_each(|device| device.space.unmap(at, bytes));
+}
+
+impl Range {
+    /// What a device's kernels have there; nothing without access.
+    fn window(&self, at: u64, device: &Device) -> Option<Window> {
+        let all = gpu::Access::ReadWrite;
+        let (backing, access) = match &self.kind {
+            Kind::Device { context, memory, .. } => {
+                let reached = device.context.reaches(context.ordinal);
+                (Backing::Memory(memory.clone(), 0), if reached { all } else { gpu::Access::None })
+            }
+            Kind::Host { memory, .. } => (Backing::Memory(memory.clone(), 0), all),
+            Kind::Registered { memory, .. } => (Backing::Memory(memory.clone(), at % 8), all),
+            Kind::Mapped(mapping) => (mapping.memory.backing()?, mapping.of(device.ordinal)),
+        };
+        (access > gpu::Access::None).then_some(Window { at, bytes: self.bytes, backing, access })
+    }
 }
 
 /// Makes memory of the caller known.
@@ -150,7 +196,8 @@ pub(crate) fn register(context: Arc<Context>, at: u64, bytes: usize) -> Outcome 
     if before.is_some_and(|(&start, range)| start + range.bytes > at) {
         return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    ranges.insert(at, Range { bytes: bytes as u64, kind: Kind::Registered { context } });
+    let memory = pages::borrowed(at - at % 8, bytes as u64 + at % 8);
+    add(&mut ranges, at, Range { bytes: bytes as u64, kind: Kind::Registered { context, memory } });
     Ok(())
 }
 
@@ -168,8 +215,7 @@ pub(crate) fn unregister(at: u64) -> Outcome {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if it gave nothing there
 pub(crate) fn free(at: u64) -> Outcome {
-    let range = take(at, |kind| matches!(kind, Kind::Device { .. })).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-    pages::unmap(at, range.bytes)
+    take(at, |kind| matches!(kind, Kind::Device { .. })).map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Frees what [`allocate_host`] gave.
@@ -177,14 +223,15 @@ pub(crate) fn free(at: u64) -> Outcome {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if it gave nothing there
 pub(crate) fn free_host(at: u64) -> Outcome {
-    let range = take(at, |kind| matches!(kind, Kind::Host { .. })).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-    pages::unmap(at, range.bytes)
+    take(at, |kind| matches!(kind, Kind::Host { .. })).map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Takes out the range that begins at an address, if it is of the kind asked for.
 fn take(at: u64, chosen: impl Fn(&Kind) -> bool) -> Option<Range> {
     let mut ranges = lock(&RANGES);
-    ranges.get(&at).is_some_and(|range| chosen(&range.kind)).then(|| ranges.remove(&at))?
+    let range = ranges.get(&at).is_some_and(|range| chosen(&range.kind)).then(|| ranges.remove(&at))??;
+    hide(at, range.bytes);
+    Some(range)
 }
 
 /// Frees all that a context has, as its end does. Mappings belong to no context and stay.
@@ -195,17 +242,12 @@ pub(crate) fn end_all(context: &Arc<Context>) {
     }
     let gone: Vec<(u64, Range)> = {
         let of = |kind: &Kind| match kind {
-            Kind::Device { context: of, .. } | Kind::Host { context: of } | Kind::Registered { context: of } => {
-                Arc::ptr_eq(of, context)
-            }
+            Kind::Device { context: of, .. }
+            | Kind::Host { context: of, .. }
+            | Kind::Registered { context: of, .. } => Arc::ptr_eq(of, context),
             Kind::Mapped(_) => false,
         };
         lock(&RANGES).extract_if(.., |_, range| of(&range.kind)).collect()
     };
-    for (at, range) in gone {
-        if !matches!(range.kind, Kind::Registered { .. }) {
-            // The pages are ours and mapped, so this cannot fail; and nobody is left to hear of it.
-            let _unmapped = pages::unmap(at, range.bytes);
-        }
-    }
+    gone.iter().for_each(|(at, range)| hide(*at, range.bytes));
 }

@@ -1,6 +1,5 @@
 //! Modules: PTX that a context has taken in, its functions and its variables.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use congruent_verify::ptx;
@@ -24,8 +23,10 @@ pub(crate) struct Module {
     handle: u64,
     context: Arc<Context>,
     image: Arc<Image>,
-    /// Variables that were asked for, with their addresses.
-    variables: Mutex<BTreeMap<String, u64>>,
+    /// Where each of the image's variables is.
+    globals: Arc<[u64]>,
+    /// The memory that they are in, if there are any.
+    memory: Option<u64>,
 }
 
 /// An entry of a module.
@@ -33,7 +34,9 @@ pub(crate) struct Function {
     module: u64,
     pub(crate) context: Arc<Context>,
     pub(crate) image: Arc<Image>,
-    /// Which function of the image it is.
+    /// Where each of the image's variables is.
+    pub(crate) globals: Arc<[u64]>,
+    /// Which of the image's kernels it is.
     index: usize,
     /// Dynamic shared memory that a launch may ask for, in bytes.
     max_shared: Mutex<u32>,
@@ -45,8 +48,27 @@ pub(crate) struct Function {
 /// Why its image was refused, and the driver's where there is none.
 pub(crate) fn load(context: Arc<Context>, text: &str) -> Result<u64, Refusal> {
     let driver = driver::get().map_err(|code| Refusal { code, log: String::new() })?;
-    let image = Arc::new(Image::read(text, driver.config)?);
-    Ok(MODULES.add(|handle| Module { handle, context, image, variables: Mutex::default() }).0)
+    let image = Image::of(text, driver.config)?;
+    let silent = |code| Refusal { code, log: String::new() };
+    let (globals, memory) = place_globals(&context, &image).map_err(silent)?;
+    Ok(MODULES.add(|handle| Module { handle, context, image, globals, memory }).0)
+}
+
+/// Allocates the variables of an image, and writes what they hold at first.
+fn place_globals(context: &Arc<Context>, image: &Image) -> Outcome<(Arc<[u64]>, Option<u64>)> {
+    let (places, bytes) = image.layout();
+    if bytes == 0 {
+        return Ok((Arc::new([]), None));
+    }
+    let bytes = usize::try_from(bytes).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let memory = memory::allocate(context.clone(), bytes)?;
+    let globals: Arc<[u64]> = places.iter().map(|place| memory + place).collect();
+    for (index, &at) in globals.iter().enumerate() {
+        let value = image.program.initial(index, &globals);
+        // SAFETY: the memory was just made, with room for each variable at its place, and nobody else knows it yet.
+        unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), Side::Device(at).pointer(), value.len()) };
+    }
+    Ok((globals, Some(memory)))
 }
 
 /// # Errors
@@ -73,8 +95,8 @@ pub(crate) fn end_all(context: &Arc<Context>) {
 
 fn end(module: &Module) {
     FUNCTIONS.remove_all(|function| function.module == module.handle);
-    for &at in lock(&module.variables).values() {
-        // It was allocated for this variable, and nobody else frees it.
+    if let Some(at) = module.memory {
+        // It was allocated for this module, and nobody else frees it.
         let _freed = memory::free(at);
     }
 }
@@ -103,6 +125,7 @@ impl Module {
             module: self.handle,
             context: self.context.clone(),
             image: self.image.clone(),
+            globals: self.globals.clone(),
             index,
             max_shared: Mutex::new(SHARED_PER_BLOCK),
         };
@@ -112,29 +135,18 @@ impl Module {
     /// Address and bytes of a variable.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`, `CUDA_ERROR_NOT_SUPPORTED` if it begins with addresses,
-    /// `CUDA_ERROR_OUT_OF_MEMORY`
+    /// `CUDA_ERROR_NOT_FOUND`
     pub(crate) fn variable(&self, name: &str) -> Outcome<(u64, usize)> {
-        let (variable, bytes) = self.image.variable(name)?;
-        if !variable.addresses.is_empty() {
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let initial = &variable.initial;
-        let mut variables = lock(&self.variables);
-        if let Some(&at) = variables.get(name) {
-            return Ok((at, bytes));
-        }
-        let at = memory::allocate(self.context.clone(), bytes)?;
-        // SAFETY: the memory was just made, of as many bytes as the variable has, which its value fits into.
-        unsafe { core::ptr::copy_nonoverlapping(initial.as_ptr(), Side::Device(at).pointer(), initial.len()) };
-        variables.insert(name.to_owned(), at);
-        Ok((at, bytes))
+        let known = self.image.program.globals().iter().zip(&*self.globals);
+        let found =
+            known.filter(|(global, _)| global.name == name).map(|(global, &at)| (at, global.bytes as usize)).next();
+        found.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
     }
 }
 
 impl Function {
     pub(crate) fn entry(&self) -> &ptx::Function {
-        &self.image.ptx.functions[self.index]
+        &self.image.entries[self.index]
     }
 
     /// Threads that a block may have.
@@ -143,9 +155,19 @@ impl Function {
         most.min(self.warps() * WARP).min(THREADS_PER_BLOCK)
     }
 
+    /// Registers of a thread.
+    pub(crate) fn registers(&self) -> u32 {
+        registers::most(&self.entry().launch)
+    }
+
     /// Warps that a multiprocessor has registers for.
     pub(crate) fn warps(&self) -> u32 {
-        registers::warps(registers::most(&self.entry().launch))
+        registers::warps(self.registers())
+    }
+
+    /// Bytes of shared memory that a block has without asking.
+    pub(crate) fn static_shared(&self) -> u64 {
+        self.image.program.static_shared(&self.entry().name).unwrap_or(0)
     }
 
     /// Bytes of dynamic shared memory that a block may have.

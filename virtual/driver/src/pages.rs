@@ -2,12 +2,16 @@
 
 use core::ffi::c_void;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
+use congruent_virtual_gpu::Segment;
 use cudarc::driver::sys::CUresult;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::errors::Outcome;
+
+const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// What may be done to pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,15 +31,61 @@ fn made(at: *mut c_void) -> u64 {
     at.expose_provenance() as u64
 }
 
-/// Fresh pages of zeros, for reading and writing.
-///
-/// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY`
-pub(crate) fn allocate(bytes: u64) -> Outcome<u64> {
-    let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at a place that the system chooses touches nothing that exists.
-    let mapped = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), bytes as usize, both, private) };
-    mapped.map(made).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+/// Pages of our own for reading and writing, given back when dropped.
+pub(crate) struct Pages {
+    at: u64,
+    bytes: u64,
+}
+
+impl Pages {
+    /// Fresh pages of zeros.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`
+    pub(crate) fn zeroed(bytes: u64) -> Outcome<Self> {
+        // SAFETY: a new mapping at a place that the system chooses touches nothing that exists.
+        let mapped = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), bytes as usize, BOTH, MapFlags::PRIVATE) };
+        let at = mapped.map(made).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Self { at, bytes })
+    }
+
+    /// The first bytes of a file.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_MAP_FAILED`
+    pub(crate) fn of(file: impl AsFd, bytes: u64) -> Outcome<Self> {
+        // SAFETY: as above.
+        let mapped = unsafe { mm::mmap(core::ptr::null_mut(), bytes as usize, BOTH, MapFlags::SHARED, file, 0) };
+        let at = mapped.map(made).map_err(|_| CUresult::CUDA_ERROR_MAP_FAILED)?;
+        Ok(Self { at, bytes })
+    }
+
+    /// Where they begin.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The same for virtual GPUs, which keep the pages for as long as they may use them.
+    pub(crate) fn segment(self) -> Arc<Segment> {
+        let (base, bytes) = (pointer(self.at).cast(), self.bytes);
+        // SAFETY: the pages are mapped for reading and writing until they are dropped, and begin at a page. They are memory of
+        // virtual GPUs, of which copies and fills by the host are bytes that may tear, as those of a driver may.
+        unsafe { Segment::new(base, bytes, self) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // The pages are ours and mapped, so this cannot fail; and nobody is left to hear of it.
+        let _unmapped = unmap(self.at, self.bytes);
+    }
+}
+
+/// The caller's memory for virtual GPUs, from a multiple of 8 on.
+pub(crate) fn borrowed(at: u64, bytes: u64) -> Arc<Segment> {
+    // SAFETY: the caller of `cuMemHostRegister` promised memory that stays until it is unregistered, which waits for all kernels
+    // of the context.
+    unsafe { Segment::new(pointer(at).cast(), bytes, ()) }
 }
 
 /// A range without access: at `wish` if that is free, else where the system likes, aligned to `align`.

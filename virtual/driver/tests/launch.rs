@@ -1,4 +1,4 @@
-//! Modules, launches, traps.
+//! Modules, launches of native bodies, traps.
 #![allow(clippy::unwrap_used, reason = "clippy takes only functions marked as tests for such")]
 #![allow(clippy::disallowed_types, reason = "bodies of test kernels share words")]
 
@@ -75,7 +75,7 @@ fn value(at: u64) -> u64 {
 
 #[test]
 fn parameters_are_copied_when_launched() {
-    alone("parameters_are_copied_when_launched", "", || {
+    alone("parameters_are_copied_when_launched", "engine=native", || {
         begin(0);
         let (function, stream, mut at, mut numbers) = (function(load(), c"add"), stream(), word(), [0_u32, 0, 100]);
         let sum = at;
@@ -98,7 +98,7 @@ fn parameters_are_copied_when_launched() {
 
 #[test]
 fn blocks_run_at_one_time_as_far_as_they_fit() {
-    alone("blocks_run_at_one_time_as_far_as_they_fit", "sms=2", || {
+    alone("blocks_run_at_one_time_as_far_as_they_fit", "engine=native,sms=2", || {
         begin(0);
         let (function, mut at) = (function(load(), c"meet"), word());
         let mut values = [(&raw mut at).cast::<c_void>()];
@@ -124,7 +124,7 @@ fn blocks_run_at_one_time_as_far_as_they_fit() {
 
 #[test]
 fn what_cannot_be_launched_is_refused() {
-    alone("what_cannot_be_launched_is_refused", "", || {
+    alone("what_cannot_be_launched_is_refused", "engine=native", || {
         begin(0);
         let module = load();
         let mut missing = core::ptr::null_mut();
@@ -145,7 +145,7 @@ fn what_cannot_be_launched_is_refused() {
 
 #[test]
 fn a_kernel_that_says_nothing_may_take_all_registers() {
-    alone("a_kernel_that_says_nothing_may_take_all_registers", "", || {
+    alone("a_kernel_that_says_nothing_may_take_all_registers", "engine=native", || {
         begin(0);
         let module = load();
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32;
@@ -163,7 +163,7 @@ fn a_kernel_that_says_nothing_may_take_all_registers() {
 
 #[test]
 fn a_trap_ends_the_context() {
-    alone("a_trap_ends_the_context", "devices=2", || {
+    alone("a_trap_ends_the_context", "engine=native,devices=2", || {
         begin(0);
         let (function, stream, none) = (function(load(), c"fall"), stream(), core::ptr::null_mut());
         assert_eq!(congruentVirtualTrap(), CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -195,7 +195,7 @@ unsafe extern "C" fn fall_and_hang(_params: *const *const c_void, block: u32, _b
 
 #[test]
 fn nobody_waits_for_blocks_that_hang_in_a_faulted_context() {
-    alone("nobody_waits_for_blocks_that_hang_in_a_faulted_context", "", || {
+    alone("nobody_waits_for_blocks_that_hang_in_a_faulted_context", "engine=native", || {
         begin(0);
         let (function, stream, none) = (function(load(), c"fall"), stream(), core::ptr::null_mut());
         ok!(congruentVirtualBody(c"fall".as_ptr(), Some(fall_and_hang)));

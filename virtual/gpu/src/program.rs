@@ -427,6 +427,14 @@ impl Program {
     /// What is not PTX, an instruction that is not executed, or a name that is not defined
     pub fn new(text: &str) -> Result<Arc<Self>, LoadError> {
         let module = ptx::parse(text).map_err(|error| LoadError { line: error.line, message: error.message })?;
+        Self::of(&module, text)
+    }
+
+    /// As [`new`](Self::new), of a module that was parsed from `text`.
+    ///
+    /// # Errors
+    /// An instruction that is not executed, or a name that is not defined
+    pub fn of(module: &Module, text: &str) -> Result<Arc<Self>, LoadError> {
         let error = |span: ptx::Span, message: String| LoadError { line: span.line_column(text).0, message };
         let mut program = Self {
             text: text.to_owned(),
@@ -436,7 +444,7 @@ impl Program {
             shared: Vec::new(),
             files: module.files.clone(),
         };
-        let names = Names::new(&module, &mut program, &error)?;
+        let names = Names::new(module, &mut program, &error)?;
         let mut reach = Vec::new();
         for function in module.functions.iter().filter(|function| function.body.is_some()) {
             let (mut code, uses) =

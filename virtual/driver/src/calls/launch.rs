@@ -101,7 +101,7 @@ entry_points! {
     Context fn cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) {
         let shape = shape_of(&config.get()?)?;
         let function = module::function(function.address())?;
-        let threads = shape.block.iter().fold(1, |threads: u32, &part| threads.saturating_mul(part));
+        let threads = launch::count(shape.block);
         let device = driver::get()?.device(function.context.ordinal)?;
         let blocks = device.sms.saturating_mul(launch::occupancy(&function, threads, shape.shared as usize));
         clusters.set((blocks / shape.cluster) as c_int)

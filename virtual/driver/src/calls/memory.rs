@@ -36,7 +36,9 @@ fn known(at: u64) -> Option<Known> {
         let Range { bytes, kind } = range;
         let (on_device, device, handle_types, context) = match kind {
             Kind::Device { context, .. } => (true, context.ordinal, 0, context.handle()),
-            Kind::Host { context } | Kind::Registered { context } => (false, context.ordinal, 0, context.handle()),
+            Kind::Host { context, .. } | Kind::Registered { context, .. } => {
+                (false, context.ordinal, 0, context.handle())
+            }
             // Of no context.
             Kind::Mapped(mapping) => (true, mapping.memory.device, mapping.memory.handle_types, 0),
         };

@@ -130,7 +130,7 @@ entry_points! {
         const BINARY: u32 = F::CU_FUNC_ATTRIBUTE_BINARY_VERSION as u32;
         const END: u32 = F::CU_FUNC_ATTRIBUTE_MAX as u32;
         let function = module::function(function.address())?;
-        let (major, minor) = function.image.ptx.version;
+        let (major, minor) = function.image.version;
         let device = crate::driver::get()?.device(function.context.ordinal)?;
         value.set(match attribute {
             MAX_THREADS => function.max_threads() as c_int,

@@ -5,8 +5,8 @@ use core::ffi::c_char;
 use cudarc::driver::sys::CUresult;
 
 use crate::entry::{Argument, Ptr};
-use crate::executor::{self, NativeBody};
 use crate::fault;
+use crate::native::{self, NativeBody};
 
 /// Registers the native body of the kernel `name`, in place of an earlier one; none takes it away. Launches look for it
 /// when they are made: without a body they give `CUDA_ERROR_NOT_FOUND`.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn congruentVirtualBody(name: *const c_char, run: NativeBo
     let name: Ptr<c_char> = unsafe { name.take() };
     match name.text() {
         Ok(name) => {
-            executor::register(name, run);
+            native::register(name, run);
             CUresult::CUDA_SUCCESS
         }
         Err(code) => code,
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn congruentVirtualBody(name: *const c_char, run: NativeBo
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "named in the manner of the driver's functions")]
 pub extern "C" fn congruentVirtualTrap() -> CUresult {
-    match executor::trap() {
+    match native::trap() {
         Ok(()) => CUresult::CUDA_SUCCESS,
         Err(code) => code,
     }

@@ -10,6 +10,7 @@ pub(crate) mod physical;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use congruent_virtual_gpu as gpu;
 use cudarc::driver::sys::CUresult;
 
 use crate::driver;
@@ -59,6 +60,15 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// What kernels of a device may do.
+    pub(crate) fn of(&self, device: i32) -> gpu::Access {
+        match self.access.get(&device) {
+            None | Some(Access::None) => gpu::Access::None,
+            Some(Access::Read) => gpu::Access::Read,
+            Some(Access::ReadWrite) => gpu::Access::ReadWrite,
+        }
+    }
+
     /// What the pages allow: the most of what any device may do. A multicast object is for `multimem` instructions
     /// alone, so plain loads and stores of it fault.
     pub(crate) fn protection(&self) -> Access {
@@ -156,6 +166,7 @@ pub(crate) fn unmap(at: u64, bytes: u64) -> Outcome {
     let gone = memory::with_all(|ranges| {
         let starts = whole(ranges, at, bytes)?;
         pages::clear(at, bytes)?;
+        memory::hide(at, bytes);
         Ok::<Vec<_>, CUresult>(starts.iter().filter_map(|start| ranges.remove(start)).collect())
     })?;
     // Outside the lock: the last owner of physical memory gives it back to its device.
@@ -173,9 +184,12 @@ pub(crate) fn set_access(at: u64, bytes: u64, wanted: &[AccessOf]) -> Outcome {
         wanted.iter().map(|of| Ok((of.location.device()?.ordinal, from_flags(of.flags)?))).collect::<Outcome<_>>()?;
     memory::with_all(|ranges| {
         for start in whole(ranges, at, bytes)? {
-            let Some(Range { bytes, kind: Kind::Mapped(mapping) }) = ranges.get_mut(&start) else { continue };
-            mapping.access.extend(wanted.iter().copied());
-            pages::protect(start, *bytes, mapping.protection())?;
+            let Some(range) = ranges.get_mut(&start) else { continue };
+            if let Kind::Mapped(mapping) = &mut range.kind {
+                mapping.access.extend(wanted.iter().copied());
+                pages::protect(start, range.bytes, mapping.protection())?;
+            }
+            memory::show(start, range);
         }
         Ok(())
     })
