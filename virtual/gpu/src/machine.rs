@@ -426,6 +426,17 @@ impl Engine {
                     order.swap(index, other);
                 }
             }
+            Schedule::Priorities => {
+                let who = |&(launch, block, warp): &(usize, usize, usize)| {
+                    let running = &self.running[launch];
+                    Who { launch: running.number, block: running.blocks[block].number, warp: warp as u32 }
+                };
+                let chance = &mut self.chance;
+                if let Some(&first) = order.iter().max_by_key(|&one| chance.priority(who(one))) {
+                    chance.may_demote(who(&first));
+                    order = [first].into();
+                }
+            }
             Schedule::Behind(device) => {
                 let is_slow =
                     |&(launch, ..): &(usize, usize, usize)| self.running[launch].launch.space.device == device;
@@ -559,6 +570,7 @@ impl Engine {
     fn end(&mut self, index: usize, outcome: Result<(), Box<Fault>>) {
         let running = self.running.remove(index);
         self.order.iter_mut().for_each(|order| order.end(running.number));
+        self.chance.forget(running.number);
         let part = running.part(&self.settings);
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);

@@ -65,13 +65,11 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
 /// Runs it in order and in twenty random orders; the result has to be the same.
 fn in_every_order(body: &str, blocks: u32, threads: u32) -> Vec<u32> {
     let in_order = run(body, Run { blocks, threads, ..ONE_WARP }).unwrap();
-    for seed in 0..20 {
-        let by_chance = run(
-            body,
-            Run { schedule: Schedule::Random, seed, blocks, threads, races: true, weak: None, patience: PATIENCE },
-        )
-        .unwrap();
-        assert_eq!(by_chance, in_order, "seed {seed}");
+    for schedule in [Schedule::Random, Schedule::Priorities, Schedule::Behind(0)] {
+        for seed in 0..20 {
+            let by_chance = run(body, Run { schedule, seed, blocks, threads, races: true, ..ONE_WARP }).unwrap();
+            assert_eq!(by_chance, in_order, "{schedule:?}, seed {seed}");
+        }
     }
     in_order
 }
