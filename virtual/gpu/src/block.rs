@@ -43,9 +43,14 @@ pub(crate) struct Surroundings<'a> {
 impl Surroundings<'_> {
     /// Bytes were written by one instruction of a lane.
     pub(crate) fn wrote(&mut self, segment: &Arc<Segment>, offset: u64, access: &Access) {
-        self.watches.written(segment, offset, access.unit * access.count);
+        (0..access.count).for_each(|index| self.wrote_unit(segment, offset + index * access.unit, access.unit));
+    }
+
+    /// As many bytes were written as are one scalar.
+    pub(crate) fn wrote_unit(&mut self, segment: &Arc<Segment>, offset: u64, bytes: u64) {
+        self.watches.written(segment, offset, bytes);
         if let Some(order) = &mut self.order {
-            (0..access.count).for_each(|index| order.made(segment, offset + index * access.unit, access.unit));
+            order.made(segment, offset, bytes);
         }
     }
 

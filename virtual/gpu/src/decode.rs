@@ -580,11 +580,7 @@ impl<'m> Decoder<'m> {
         let (result, rest) =
             if gives { instruction.operands.split_at(1) } else { (&[][..], &instruction.operands[..]) };
         let [address, value, more @ ..] = rest else { return Err("an operand is missing".to_owned()) };
-        let mut access = self.access(instruction, address)?;
-        if access.strength == Strength::Weak {
-            // Atomics are relaxed where nothing is said, and seen by the device where no scope is.
-            access.strength = Strength::Relaxed(scope(instruction).unwrap_or(Scope::Device));
-        }
+        let access = atomic(instruction, self.access(instruction, address)?);
         if type_name == "b128" {
             return Err("atomics of 128 bits are not executed".to_owned());
         }
@@ -614,10 +610,11 @@ impl<'m> Decoder<'m> {
         let access = self.access(instruction, first)?;
         let from = self.values(second, type_name)?;
         expect_count(&access, from.len())?;
-        Ok(match instruction.has("st") {
-            true => Operation::MultimemStore { access, from },
-            false => Operation::MultimemAdd { access, combine: combination(instruction)?, from },
-        })
+        if instruction.has("st") {
+            return Ok(Operation::MultimemStore { access, from });
+        }
+        let access = atomic(instruction, access);
+        Ok(Operation::MultimemAdd { access, combine: combination(instruction)?, from })
     }
 
     fn copy(&mut self, instruction: &ptx::Instruction) -> Decoded<Operation> {
@@ -824,6 +821,14 @@ fn scope(instruction: &ptx::Instruction) -> Option<Scope> {
         "sys" => Some(Scope::System),
         _ => None,
     })
+}
+
+/// Atomics are relaxed where nothing is said, and seen by the device where no scope is.
+fn atomic(instruction: &ptx::Instruction, access: Access) -> Access {
+    match access.strength {
+        Strength::Weak => Access { strength: Strength::Relaxed(scope(instruction).unwrap_or(Scope::Device)), ..access },
+        _ => access,
+    }
 }
 
 fn strength(instruction: &ptx::Instruction) -> Strength {

@@ -65,6 +65,21 @@ impl Clocks {
     }
 }
 
+/// What a lane knows to have happened, and what of it through a fence of aliases: one location at two addresses is two proxies,
+/// and an access by the one is ordered before one by the other only if such a fence lies between (8.6).
+#[derive(Clone, Default)]
+pub(crate) struct Knowledge {
+    all: Clocks,
+    aliased: Clocks,
+}
+
+impl Knowledge {
+    fn join(&mut self, other: &Self) {
+        self.all.join(&other.all);
+        self.aliased.join(&other.aliased);
+    }
+}
+
 /// Where a warp is among all.
 #[derive(Clone)]
 struct Place {
@@ -101,9 +116,9 @@ pub(crate) struct Past {
 
 #[derive(Clone, Default)]
 struct Lane {
-    known: Arc<Clocks>,
+    known: Arc<Knowledge>,
     /// What a fence has gathered that a later write may publish, and its scope.
-    fenced: Option<(Arc<Clocks>, Scope)>,
+    fenced: Option<(Arc<Knowledge>, Scope)>,
     /// What relaxed reads have seen published, for a later fence.
     seen: Vec<Published>,
     /// The last write of a place that it has read, where it was not the last of all: it reads no older one any more.
@@ -114,7 +129,7 @@ struct Lane {
 #[derive(Clone)]
 struct Published {
     by: u32,
-    known: Arc<Clocks>,
+    known: Arc<Knowledge>,
     /// The scope of the release, or of the fence.
     scope: Scope,
 }
@@ -140,6 +155,8 @@ struct Mark {
     strong: Option<Scope>,
     /// How many bytes it had.
     width: u8,
+    /// Which of the addresses of its place it used.
+    alias: u32,
 }
 
 #[derive(Default)]
@@ -191,6 +208,8 @@ pub(crate) struct Access {
     pub(crate) instruction: u32,
     /// Whether nothing is there before it is written.
     pub(crate) is_fresh: bool,
+    /// Stands for the addresses of the place that it uses: the same for accesses by the same address.
+    pub(crate) alias: u32,
 }
 
 /// What order there is between accesses: finds races, and chooses what loads see that nothing orders.
@@ -202,7 +221,7 @@ pub(crate) struct Order {
     pub(crate) weak: Option<Promises>,
     time: u64,
     /// What fences of sequential consistency have gathered.
-    consistent: Clocks,
+    consistent: Knowledge,
     places: Places,
     pages: HashMap<(u64, u64), Box<[Cell; PAGE]>>,
     written: HashMap<(u64, u64), Arc<Written>>,
@@ -262,12 +281,14 @@ impl Places {
         }
     }
 
-    /// Whether what a mark stands for comes before what a lane does now.
-    fn is_before(&self, mark: &Mark, past: &Past, lane: usize) -> bool {
-        if mark.warp == past.id && mark.lane as usize == lane {
-            return true;
-        }
-        if past.lanes[lane].known.knows(mark.warp, mark.lane, mark.clock) {
+    /// Whether what a mark stands for comes before what a lane does now, by addresses of the alias given.
+    fn is_before(&self, mark: &Mark, past: &Past, lane: usize, alias: u32) -> bool {
+        let known = &past.lanes[lane].known;
+        let (known, is_own) = match mark.alias == alias {
+            true => (&known.all, mark.warp == past.id && mark.lane as usize == lane),
+            false => (&known.aliased, false),
+        };
+        if is_own || known.knows(mark.warp, mark.lane, mark.clock) {
             return true;
         }
         let ended = self.0[mark.warp as usize].ended;
@@ -278,7 +299,10 @@ impl Places {
         let (Some(scope), Some(others)) = (one.strong, other.strong) else { return false };
         let (place, others_place) = (&self.0[one.warp as usize], &self.0[other.warp as usize]);
         let overlap_whole = one.width == other.width && one.bytes == other.bytes;
-        overlap_whole && place.includes(scope, others_place) && others_place.includes(others, place)
+        overlap_whole
+            && one.alias == other.alias
+            && place.includes(scope, others_place)
+            && others_place.includes(others, place)
     }
 }
 
@@ -336,7 +360,7 @@ impl Order {
     /// # Errors
     /// If it races with an earlier one, or reads what nobody wrote, where that is reported
     pub(crate) fn access(&mut self, past: &mut Past, segment: &Arc<Segment>, access: Access) -> Result<(), Cause> {
-        let Access { kind, strength, lane, offset, bytes, instruction, is_fresh } = access;
+        let Access { kind, strength, lane, offset, bytes, instruction, is_fresh, alias } = access;
         let id = segment.id();
         let (first, last) = (offset / CELL, (offset + bytes - 1) / CELL);
         for cell in first..=last {
@@ -350,6 +374,7 @@ impl Order {
                 bytes: ((1_u16 << to) - (1 << from)) as u8,
                 strong: strength.scope(),
                 width: bytes as u8,
+                alias,
             };
             let key = (id, cell / PAGE as u64);
             let new =
@@ -364,7 +389,7 @@ impl Order {
             let races = |other: &&Mark| {
                 reports
                     && other.bytes & mark.bytes != 0
-                    && !places.is_before(other, past, lane)
+                    && !places.is_before(other, past, lane, alias)
                     && !places.are_morally_strong(other, &mark)
             };
             if let Some(other) = own.write.as_ref().filter(races) {
@@ -461,9 +486,9 @@ impl Order {
     }
 
     /// All that a lane knows, itself included.
-    fn gathered(past: &Past, lane: usize) -> Arc<Clocks> {
+    fn gathered(past: &Past, lane: usize) -> Arc<Knowledge> {
         let mut known = (*past.lanes[lane].known).clone();
-        known.learn(past.id, 1 << lane, past.clock);
+        known.all.learn(past.id, 1 << lane, past.clock);
         Arc::new(known)
     }
 
@@ -512,8 +537,9 @@ impl Order {
                 if own.history.last().is_some_and(|last| last.word != word_of(segment, cell)) {
                     own.history.clear();
                 }
-                let is_known =
-                    |event: &&Event| event.mark.is_none_or(|mark| self.places.is_before(&mark, past, access.lane));
+                let is_known = |event: &&Event| {
+                    event.mark.is_none_or(|mark| self.places.is_before(&mark, past, access.lane, access.alias))
+                };
                 let known = own.history.iter().rev().find(is_known).map_or(0, |event| event.time);
                 let read = past.lanes[access.lane].read.get(&(id, cell)).copied().unwrap_or(0);
                 least = known.max(read).max(least);
@@ -551,6 +577,17 @@ impl Order {
             self.synchronize(past, segment, *access, written.as_deref());
         }
         words
+    }
+
+    /// A fence of aliases, of some lanes.
+    pub(crate) fn fence_aliases(&self, past: &mut Past, lanes: u32) {
+        for lane in crate::warp::lanes_of(lanes) {
+            let mut known = (*Self::gathered(past, lane)).clone();
+            let all = known.all.clone();
+            known.aliased.join(&all);
+            past.lanes[lane].known = Arc::new(known);
+        }
+        past.clock += 1;
     }
 
     /// A fence of some lanes. Those of sequential consistency come one after the other.
@@ -594,8 +631,8 @@ fn word_of(segment: &Segment, cell: u64) -> u32 {
 /// What lanes know that meet at a barrier: each of them knows it afterwards.
 #[derive(Default)]
 pub(crate) struct Meeting {
-    known: Clocks,
-    joined: Vec<Arc<Clocks>>,
+    known: Knowledge,
+    joined: Vec<Arc<Knowledge>>,
 }
 
 impl Meeting {
@@ -608,18 +645,18 @@ impl Meeting {
                 self.joined.push(known.clone());
             }
         }
-        self.known.learn(past.id, lanes, past.clock);
+        self.known.all.learn(past.id, lanes, past.clock);
     }
 
     /// Lanes leave it, once all have come.
-    pub(crate) fn leave(&self) -> Arc<Clocks> {
+    pub(crate) fn leave(&self) -> Arc<Knowledge> {
         Arc::new(self.known.clone())
     }
 }
 
 impl Past {
     /// Lanes leave a barrier with what all of them knew.
-    pub(crate) fn met(&mut self, lanes: u32, known: &Arc<Clocks>) {
+    pub(crate) fn met(&mut self, lanes: u32, known: &Arc<Knowledge>) {
         self.clock += 1;
         crate::warp::lanes_of(lanes).for_each(|lane| self.lanes[lane].known = known.clone());
     }

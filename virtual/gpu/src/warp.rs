@@ -692,7 +692,7 @@ impl Warp {
             }
             Operation::MultimemReduce { .. } | Operation::MultimemStore { .. } | Operation::MultimemAdd { .. } => {
                 self.groups[group].polls.clear();
-                self.multimem(around, frame, lanes, operation)?;
+                self.multimem(around, group, lanes, operation)?;
             }
             Operation::CopyLater { to, from, bytes, filled } => {
                 self.copy_later(around, frame, lanes, *to, *from, *bytes, *filled)?;
@@ -708,7 +708,12 @@ impl Warp {
                     order.fence(past, lanes, *strength, *is_consistent);
                 }
             }
-            Operation::FenceAlias => core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst),
+            Operation::FenceAlias => {
+                core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+                if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
+                    order.fence_aliases(past, lanes);
+                }
+            }
             Operation::Barrier { id, count, is_aligned, result, value } => {
                 if *is_aligned && !self.is_whole(group)? {
                     self.groups[group].state = State::Aligned;
@@ -780,7 +785,7 @@ impl Warp {
         let instruction = around.program.codes[self.frames[frame].code].first + at as u32;
         let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
         let mut accesses = Vec::new();
-        for (segment, Place { lane, offset, .. }) in places.iter() {
+        for (segment, Place { lane, offset, at, .. }) in places.iter() {
             if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
                 continue;
             }
@@ -793,6 +798,7 @@ impl Warp {
                     bytes: access.unit,
                     instruction,
                     is_fresh: is(Some(around.shared), segment),
+                    alias: alias_of(space_of(*at), at - base_of(space_of(*at)), *offset),
                 };
                 order.access(past, segment, access)?;
                 accesses.push(access);
@@ -935,8 +941,7 @@ impl Warp {
                 changed |= wrote;
                 seen = mixed(mixed(seen, place), before);
                 if wrote {
-                    around.watches.written(segment, place, access.unit);
-                    around.order.iter_mut().for_each(|order| order.made(segment, place, access.unit));
+                    around.wrote_unit(segment, place, access.unit);
                 }
             }
         }
@@ -953,7 +958,7 @@ impl Warp {
     fn multimem(
         &mut self,
         around: &mut Surroundings<'_>,
-        frame: usize,
+        group: usize,
         lanes: u32,
         operation: &Operation,
     ) -> Result<(), Cause> {
@@ -963,11 +968,13 @@ impl Warp {
         else {
             return Ok(());
         };
+        let frame = self.groups[group].frame;
         let addresses = self.addresses(around, frame, access.address);
         let bytes = access.unit * access.count;
-        let need = match operation {
-            Operation::MultimemReduce { .. } => memory::Access::Read,
-            _ => memory::Access::ReadWrite,
+        let (kind, need) = match operation {
+            Operation::MultimemReduce { .. } => (Kind::Read, memory::Access::Read),
+            Operation::MultimemStore { .. } => (Kind::Write, memory::Access::ReadWrite),
+            _ => (Kind::Change, memory::Access::ReadWrite),
         };
         let map = around.map.clone();
         let mut results = vec![[0; LANES]; access.count as usize];
@@ -977,6 +984,24 @@ impl Warp {
                 return Err(Cause::Misaligned { at, bytes });
             }
             let members = map.multicast(at, bytes, need)?;
+            if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
+                let instruction = around.program.codes[self.frames[frame].code].first + self.groups[group].at as u32;
+                for (segment, offset) in &members {
+                    for index in 0..access.count {
+                        let access = order::Access {
+                            kind,
+                            strength: access.strength,
+                            lane,
+                            offset: offset + index * access.unit,
+                            bytes: access.unit,
+                            instruction,
+                            is_fresh: false,
+                            alias: MULTICAST,
+                        };
+                        order.access(past, segment, access)?;
+                    }
+                }
+            }
             for index in 0..access.count {
                 let place = |offset: u64| offset + index * access.unit;
                 match operation {
@@ -988,14 +1013,14 @@ impl Warp {
                         let value = self.values(around, frame, from[index as usize])[lane];
                         for (segment, offset) in &members {
                             segment.store(place(*offset), access.unit, value);
-                            around.watches.written(segment, place(*offset), access.unit);
+                            around.wrote_unit(segment, place(*offset), access.unit);
                         }
                     }
                     Operation::MultimemAdd { combine, from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];
                         for (segment, offset) in &members {
                             segment.update(place(*offset), access.unit, |word| combine(word, value));
-                            around.watches.written(segment, place(*offset), access.unit);
+                            around.wrote_unit(segment, place(*offset), access.unit);
                         }
                     }
                     _ => {}
@@ -1358,6 +1383,17 @@ fn extended(word: u64, bytes: u64, is_signed: bool) -> u64 {
     let unused = 64 - 8 * bytes as u32;
     ((word << unused) as i64 >> unused) as u64
 }
+
+/// Stands for the address of a place's memory; shared memory has one, whether it is reached by generic addresses or its own.
+fn alias_of(space: Where, at: u64, offset: u64) -> u32 {
+    match space {
+        Where::Global => (at.wrapping_sub(offset) >> 12) as u32,
+        _ => 0,
+    }
+}
+
+/// What `multimem` instructions reach memory by.
+const MULTICAST: u32 = u32::MAX;
 
 /// A hash that depends on the order.
 fn mixed(hash: u64, word: u64) -> u64 {

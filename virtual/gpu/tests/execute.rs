@@ -11,6 +11,9 @@ use congruent_virtual_gpu::{
 /// Where the memory of a kernel is.
 const AT: u64 = 0x7000_0000;
 const WORDS: usize = 1024;
+/// How far from there it is found again, and as a multicast object.
+const ALIAS: u64 = 0x1000_0000;
+const MULTICAST: u64 = 0x2000_0000;
 
 struct Run {
     schedule: Schedule,
@@ -30,7 +33,7 @@ const ONE_WARP: Run =
 /// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
 fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let text = format!(
-        ".version 8.0\n.target sm_80\n.address_size 64\n{}\n.visible .entry k(.param .u64 at) {{\n\
+        ".version 8.4\n.target sm_90\n.address_size 64\n{}\n.visible .entry k(.param .u64 at) {{\n\
          .reg .b64 %rd<20>; .reg .b32 %r<20>; .reg .pred %p<10>;\n\
          ld.param.u64 %rd0, [at];\nmov.u32 %r0, %tid.x;\nmov.u32 %r9, %ctaid.x;\n\
          mul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\n{}\n}}",
@@ -40,8 +43,13 @@ fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let program = Program::new(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let memory = Segment::zeroed(4 * WORDS as u64);
     let space = Space::new(0);
+    let (bytes, access) = (memory.bytes(), Access::ReadWrite);
     let backing = Backing::Memory(memory.clone(), 0);
-    space.map(Window { at: AT, bytes: memory.bytes(), backing, access: Access::ReadWrite });
+    space.map(Window { at: AT, bytes, backing: backing.clone(), access });
+    space.map(Window { at: AT + ALIAS, bytes, backing, access });
+    // Two halves of the memory stand for that of two devices.
+    let members = vec![(memory.clone(), 0), (memory.clone(), bytes / 2)];
+    space.map(Window { at: AT + MULTICAST, bytes: bytes / 2, backing: Backing::Multicast(members), access });
     let Run { schedule, seed, races, weak, patience, .. } = run;
     let machine =
         Machine::new(Settings { schedule, seed, races, weak, patience, budget: 1 << 20, ..Settings::default() })
@@ -347,4 +355,36 @@ fn kernels_that_do_not_end_are_ended() {
     let endless =
         run("mov.u32 %r1, 0; more: add.s32 %r1, %r1, 1; bra more;", ONE_WARP).expect_err("it has no end").cause;
     assert!(matches!(endless, Cause::Endless { .. }), "{endless}");
+}
+
+#[test]
+fn another_address_needs_a_fence() {
+    let passed = |write: &str, read: &str| {
+        format!(
+            "setp.ne.u32 %p3, %r0, 0; @%p3 ret; setp.ne.u32 %p1, %r9, 0; @%p1 bra give;\n\
+             wait: ld.acquire.gpu.global.u32 %r1, [%rd0+2048]; setp.eq.u32 %p2, %r1, 0; @%p2 bra wait; {read}\n\
+             ld.global.u32 %r2, [%rd0+0x10000804]; st.global.u32 [%rd0], %r2; ret;\n\
+             give: st.global.u32 [%rd0+2052], 77; {write} ret;"
+        )
+    };
+    let (release, fence) = ("st.release.gpu.global.u32 [%rd0+2048], 1;", "fence.proxy.alias;");
+    assert_race(&passed(release, ""), 2, 32, "0x10000804]");
+    assert_eq!(race(&passed(&format!("{fence} {release}"), ""), 2, 32), None);
+    assert_eq!(race(&passed(release, fence), 2, 32), None);
+    // The flag is out before the fence.
+    assert_race(&passed(&format!("{release} {fence}"), ""), 2, 32, "0x10000804]");
+}
+
+#[test]
+fn multimem_reaches_all_members() {
+    let body = "setp.ne.u32 %p1, %r0, 0; @%p1 ret;\n\
+        multimem.st.relaxed.sys.global.u32 [%rd0+0x20000000], 5; multimem.red.relaxed.sys.global.add.u32 [%rd0+0x20000000], 2;\n\
+        fence.proxy.alias; st.global.u32 [%rd0+4], 30; st.global.u32 [%rd0+2052], 12; fence.proxy.alias;\n\
+        multimem.ld_reduce.relaxed.sys.global.add.u32 %r1, [%rd0+0x20000004]; st.global.u32 [%rd0+8], %r1; ret;";
+    let words = in_every_order(body, 1, 32);
+    assert_eq!((words[0], words[512], words[2]), (7, 7, 42));
+    assert_race(&body.replace("fence.proxy.alias;", ""), 1, 32, "multimem.ld_reduce");
+    let plain = cause("ld.global.u32 %r1, [%rd0+0x20000000]; ret;", 32);
+    assert_eq!(plain, Cause::PlainMulticast { at: AT + MULTICAST });
+    assert_eq!(cause("multimem.st.global.u32 [%rd0], 1; ret;", 32), Cause::NoMulticast { at: AT });
 }
