@@ -3,6 +3,7 @@
 //! They compare bit for bit where all is integers or exactly rounded. Elsewhere the tolerance stands at the comparison.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod atomics;
 mod control;
 mod device;
 mod grids;
