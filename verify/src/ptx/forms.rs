@@ -22,6 +22,23 @@ pub(crate) fn check(opcode: &str, modifiers: &[String]) -> Result<(), Unknown> {
     Err(furthest.map_or(Unknown::Opcode, Unknown::Modifier))
 }
 
+/// Every list of modifiers that `opcode` takes: what a tool must know to know the opcode. Modifiers that may be repeated are
+/// left out.
+pub fn spellings(opcode: &str) -> Vec<Vec<&'static str>> {
+    let mut all = Vec::new();
+    for (_, form) in FORMS.iter().filter(|(name, _)| *name == opcode) {
+        let mut lists = vec![Vec::new()];
+        for slot in form.split_whitespace().filter(|slot| !slot.starts_with('*')) {
+            let skipped = if slot.starts_with('?') { lists.clone() } else { Vec::new() };
+            let words = words(slot.trim_start_matches('?'));
+            let longer = lists.iter().flat_map(|list| words.iter().map(|word| [list.as_slice(), &[*word]].concat()));
+            lists = longer.chain(skipped).collect();
+        }
+        all.extend(lists);
+    }
+    all
+}
+
 /// Whether `name`, with `part` such as `.x`, is a register of the machine.
 pub(crate) fn is_special_register(name: &str, part: Option<&str>) -> bool {
     match part {
@@ -57,6 +74,12 @@ fn is_one_of(modifier: &str, choice: &str) -> bool {
         Some((_, members)) => is_one_of(modifier, members),
         None => word == modifier,
     })
+}
+
+/// The words of `choice`, those of its classes instead of their names.
+fn words(choice: &'static str) -> Vec<&'static str> {
+    let members = |word| CLASSES.iter().find(|(name, _)| *name == word).map(|(_, members)| words(members));
+    choice.split('|').flat_map(|word| members(word).unwrap_or_else(|| vec![word])).collect()
 }
 
 /// Names for sets of modifiers.
@@ -331,6 +354,20 @@ mod tests {
         for name in known.split_whitespace() {
             assert_eq!(check_text(name), Ok(()), "{name}");
         }
+    }
+
+    #[test]
+    fn every_spelling_is_known() {
+        for opcode in ["add", "cvt", "st", "mma"] {
+            let all = spellings(opcode);
+            assert!(all.len() > 20, "{opcode}");
+            for modifiers in all {
+                let modifiers: Vec<String> = modifiers.into_iter().map(str::to_owned).collect();
+                assert_eq!(check(opcode, &modifiers), Ok(()), "{opcode} {modifiers:?}");
+            }
+        }
+        assert!(spellings("shf").contains(&vec!["l", "wrap", "b32"]));
+        assert!(spellings("tcgen05").is_empty());
     }
 
     #[test]

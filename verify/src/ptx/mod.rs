@@ -14,6 +14,7 @@ mod syntax;
 mod variable;
 
 pub use error::ParseError;
+pub use forms::spellings;
 pub use parser::parse;
 pub use span::Span;
 pub use syntax::{

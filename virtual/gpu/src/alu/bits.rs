@@ -25,7 +25,7 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
         ("not", ["pred"]) => Some(One(|a| a ^ 1)),
         ("not", [of]) => for_bits!(*of, One, not),
         ("cnot", ["b16" | "b32" | "b64"]) => Some(One(|a| u64::from(a == 0))),
-        ("lop3", ["b32"] | ["and" | "or" | "xor", "b32"]) => Some(Four(lop3)),
+        ("lop3", ["b32"] | ["and" | "or", "b32"]) => Some(Four(lop3)),
         ("shl", [of]) => for_bits!(*of, Two, shl),
         ("shr", [of]) => shr(of),
         ("shf", ["l", "clamp", "b32"]) => Some(Three(|a, b, c| shf_left(a, b, low(c, 32).min(32)))),

@@ -21,7 +21,7 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
             set_pair(comparison, rest, to, "f16x2")
         }
         ("set", [comparison, "bf16x2" | "u32" | "s32", "bf16x2"]) => set_pair(comparison, &[], words[1], "bf16x2"),
-        ("set", [comparison, rest @ .., to, of]) if truth(to, of).is_some() => {
+        ("set", [comparison, rest @ .., to, of]) if is_result(to, of, rest.contains(&"ftz")) => {
             comparing(comparison, without_boolean(rest), of)
         }
         ("slct", [of, "s32"]) if is_value(of) => Some(Function::Three(|a, b, c| if (c as i32) < 0 { b } else { a })),
@@ -31,15 +31,15 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
     }
 }
 
-/// What `set` to the first type from the second writes where the comparison holds; zero where it does not.
-pub fn truth(to: &str, of: &str) -> Option<u64> {
+/// Whether `set` makes a number of type `to` of a comparison of type `of`.
+fn is_result(to: &str, of: &str, flushes: bool) -> bool {
     match to {
-        "u32" | "s32" if of != "f16x2" && of != "bf16x2" => Some(0xffff_ffff),
-        "u16" | "s16" if matches!(of, "f16" | "bf16") => Some(0xffff),
-        "f32" if is_value(of) => Some(F32::ONE),
-        "f16" if is_value(of) || of == "f16" => Some(F16::ONE),
-        "bf16" if is_value(of) || of == "bf16" => Some(Bf16::ONE),
-        _ => None,
+        "u32" | "s32" => true,
+        "u16" | "s16" => matches!(of, "f16" | "bf16"),
+        "f32" => is_value(of),
+        "f16" => is_value(of) || of == "f16",
+        "bf16" => (is_value(of) || matches!(of, "f16" | "bf16")) && !flushes,
+        _ => false,
     }
 }
 

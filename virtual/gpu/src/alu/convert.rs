@@ -1,7 +1,7 @@
 //! Conversions.
 
 use super::Function;
-use super::float::{finish, flush, mode};
+use super::float::{finish, flush, mode, read};
 use super::format::{Bf16, E4m3, E5m2, F16, F32, F64, Format, Round, Tf32, encode, signed};
 use super::integer::Integer;
 
@@ -82,21 +82,32 @@ macro_rules! with_float {
 fn integer_to_integer(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function> {
     match (is_rounded, mode) {
         (false, 0) => with_integer!(from, |S| with_integer!(to, |T| Some(Function::One(|a| T::wrap(S::value(a)))))),
-        (false, mode::SAT) => {
-            with_integer!(from, |S| with_integer!(to, |T| Some(Function::One(|a| T::nearest(S::value(a))))))
-        }
+        (false, mode::SAT) => with_integer!(from, |S| with_integer!(to, |T| saturating::<S, T>())),
         _ => None,
     }
 }
 
+/// PTX has it only where there is something to saturate.
+fn saturating<S: Integer, T: Integer>() -> Option<Function> {
+    (S::MIN < T::MIN || T::MAX < S::MAX).then_some(Function::One(|a| T::nearest(S::value(a))))
+}
+
 fn integer_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function> {
-    if !is_rounded {
+    if !is_rounded || !has_pair(to, from, mode) {
         return None;
     }
+    // No integer is subnormal.
+    let mode = if to == "f32" { mode & !mode::FTZ } else { mode };
     with_integer!(from, |S| with_float!(
         to,
         |T| instance!(mode, Function::One, |M| from_integer::<S, T, M>; 0 1 2 3 8 9 10 11)
     ))
+}
+
+/// `bf16` goes neither with bytes nor with `sat`.
+fn has_pair(to: &str, from: &str, mode: u8) -> bool {
+    let bytes = |name| matches!(name, "u8" | "s8");
+    (to != "bf16" && from != "bf16") || !(bytes(to) || bytes(from) || mode & mode::SAT != 0)
 }
 
 fn from_integer<S: Integer, T: Format, const MODE: u8>(a: u64) -> u64 {
@@ -113,7 +124,7 @@ fn to_whole(rounding: &str, words: &[&str], to: &str, from: &str) -> Option<Func
         _ => 3,
     };
     let mode = rounding | mode::of(words)?;
-    if mode & mode::FTZ != 0 && from != "f32" {
+    if mode & mode::FTZ != 0 && from != "f32" || !has_pair(to, from, mode) {
         return None;
     }
     if to == from {
@@ -131,16 +142,17 @@ fn to_whole(rounding: &str, words: &[&str], to: &str, from: &str) -> Option<Func
 }
 
 fn whole<S: Format, const MODE: u8>(a: u64) -> u64 {
-    let value = rounded(S::widen(flush::<S, MODE>(a)), mode::round(MODE));
+    let value = rounded(S::widen(read::<S, MODE>(a, 0)), mode::round(MODE));
     finish::<S, MODE>(S::narrow(value, Round::Nearest))
 }
 
 /// What is not a number gives zero, or the greatest power of two of the type if one of both has 64 bits.
 fn to_integer<S: Format, T: Integer, const MODE: u8>(a: u64) -> u64 {
+    let a = read::<S, MODE>(a, 0);
     if S::is_nan(a) {
         return if S::WIDTH == 64 || T::BITS == 64 { 1 << (T::BITS - 1) } else { 0 };
     }
-    T::saturate(rounded(S::widen(flush::<S, MODE>(a)), mode::round(MODE)))
+    T::saturate(rounded(S::widen(a), mode::round(MODE)))
 }
 
 /// The whole number next to a value.
@@ -156,7 +168,7 @@ fn rounded(value: f64, round: Round) -> f64 {
 }
 
 fn float_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function> {
-    if mode & mode::FTZ != 0 && to != "f32" && from != "f32" {
+    if mode & mode::FTZ != 0 && to != "f32" && from != "f32" || !has_pair(to, from, mode) {
         return None;
     }
     macro_rules! narrowing {
@@ -179,17 +191,19 @@ fn float_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Fu
         (true, "f16", "f64") => narrowing!(F16, F64),
         (true, "bf16", "f64") => narrowing!(Bf16, F64),
         (true, "f32", "f64") => narrowing!(F32, F64),
-        (true, "f16", "bf16") => narrowing!(F16, Bf16),
-        (true, "bf16", "f16") => narrowing!(Bf16, F16),
+        // To nearest if nothing is said.
+        (_, "f16", "bf16") => narrowing!(F16, Bf16),
+        (_, "bf16", "f16") => narrowing!(Bf16, F16),
         (true, "tf32", "f32") => instance!(mode, Function::One, |M| to_tf32::<M>; 0 1 16 17 32 33 48 49 64 96),
         (false, "f16", "f16") => widening!(F16, F16),
         (false, "bf16", "bf16") => widening!(Bf16, Bf16),
         (false, "f32", "f32") => widening!(F32, F32),
         (false, "f64", "f64") => widening!(F64, F64),
         (false, "f32", "f16") => widening!(F32, F16),
-        (false, "f32", "bf16") => widening!(F32, Bf16),
+        // Any rounding may be said, and none happens.
+        (_, "f32", "bf16") => narrowing!(F32, Bf16),
+        (_, "f64", "bf16") => narrowing!(F64, Bf16),
         (false, "f64", "f16") => widening!(F64, F16),
-        (false, "f64", "bf16") => widening!(F64, Bf16),
         (false, "f64", "f32") => widening!(F64, F32),
         _ => None,
     }
@@ -201,7 +215,7 @@ const fn own<F: Format>(mode: u8) -> bool {
 }
 
 fn float<S: Format, T: Format, const MODE: u8>(a: u64) -> u64 {
-    let a = if own::<S>(MODE) { flush::<S, { mode::FTZ }>(a) } else { a };
+    let a = if own::<S>(MODE) { read::<S, { mode::FTZ }>(a, 0) } else { read::<S, 0>(a, 0) };
     let value = S::widen(a);
     let round = if MODE & AWAY != 0 { Round::Away } else { mode::round(MODE) };
     let mut result = T::narrow(value, round);
@@ -221,7 +235,7 @@ fn float<S: Format, T: Format, const MODE: u8>(a: u64) -> u64 {
 
 /// `tf32` stands in the upper bits of a register.
 fn to_tf32<const MODE: u8>(a: u64) -> u64 {
-    if F32::is_nan(a) { F32::NAN } else { float::<F32, Tf32, MODE>(a) << (F32::WIDTH - Tf32::WIDTH) }
+    if F32::is_nan(super::low(a, 32)) { F32::NAN } else { float::<F32, Tf32, MODE>(a) << (F32::WIDTH - Tf32::WIDTH) }
 }
 
 /// Two elements at a time; of two operands the first is the upper.
@@ -247,6 +261,6 @@ fn packed<T: Format, const MODE: u8>(a: u64, b: u64) -> u64 {
 }
 
 fn repacked<S: Format, T: Format, const MODE: u8>(a: u64) -> u64 {
-    let element = |at: u32| float::<S, T, MODE>(super::low(a >> at, S::WIDTH));
+    let element = |at: u32| float::<S, T, MODE>(a >> at);
     element(S::WIDTH) << T::WIDTH | element(0)
 }

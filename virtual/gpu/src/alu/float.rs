@@ -183,7 +183,7 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
         "add" => arithmetic!(*of, mode, add),
         "sub" => arithmetic!(*of, mode, sub),
         "mul" => arithmetic!(*of, mode, mul),
-        "mad" if matches!(*of, "f32" | "f64") => fma_of(of, mode),
+        "mad" if is_rounded && matches!(*of, "f32" | "f64") => fma_of(of, mode),
         "fma" if is_rounded => fma_of(of, mode),
         "div" if is_rounded => rounded!(*of, mode, Function::Two, div),
         "rcp" if is_rounded => rounded!(*of, mode, Function::One, rcp),
@@ -199,9 +199,9 @@ fn fma_of(of: &str, mode: u8) -> Option<Function> {
         "f32" One<F32>: [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15];
         "f64" One<F64>: [0 1 2 3];
         "f16" One<F16>: [0 4 8 12 16 20];
-        "bf16" One<Bf16>: [0 16];
+        "bf16" One<Bf16>: [0 1 2 3 16 17 18 19];
         "f16x2" Pair<F16>: [0 4 8 12 16 20];
-        "bf16x2" Pair<Bf16>: [0 16];
+        "bf16x2" Pair<Bf16>: [0 1 2 3 16 17 18 19];
         "f32x2" Pair<F32>: [0 1 2 3 4 5 6 7];
     }
 }
@@ -224,8 +224,8 @@ elementwise! { Format;
     sub(a, b) = |round| L::Of::add(a, negated::<L::Of>(b), round);
     mul(a, b) = |round| L::Of::mul(a, b, round);
     fma(a, b, c) = |round| L::Of::fma(a, b, c, round);
-    abs(a) = |_round| a & !L::Of::SIGN;
-    neg(a) = |_round| a ^ L::Of::SIGN;
+    abs(a) = |_round| quiet::<L::Of>(a & !L::Of::SIGN);
+    neg(a) = |_round| quiet::<L::Of>(a ^ L::Of::SIGN);
     rcp_approx(a) = |round| L::Of::narrow(1.0 / L::Of::widen(a), round);
     div_full(a, b) = |round| L::Of::narrow(L::Of::widen(a) / L::Of::widen(b), round);
     div_approx(a, b) = |round| L::Of::narrow(L::Of::widen(a) * reciprocal(L::Of::widen(b)), round);
@@ -244,6 +244,12 @@ elementwise! { Divides;
     sqrt(a) = |round| L::Of::sqrt(a, round);
 }
 
+/// A number as it is, and the result for what is none.
+#[inline(always)]
+fn quiet<F: Format>(bits: u64) -> u64 {
+    if F::is_nan(bits) { F::quiet(bits) } else { bits }
+}
+
 /// The negative, but of what is not a number.
 #[inline(always)]
 fn negated<F: Format>(bits: u64) -> u64 {
@@ -256,12 +262,12 @@ fn reciprocal(divisor: f64) -> f64 {
     if divisor.abs() > power_of_two(126) { 0f64.copysign(divisor) } else { 1.0 / divisor }
 }
 
-/// Approximate functions; with `ftz` those of `f64` give the upper half of a result alone.
+/// Approximate functions; with `ftz` those of `f64` read and give upper halves alone.
 fn approximate(opcode: &str, mode: u8, of: &str) -> Option<Function> {
     use Function::One as Unary;
     match (opcode, of) {
-        ("rcp", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rcp_approx::<One<F64>, 4>(a)))),
-        ("rsqrt", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rsqrt_approx::<One<F64>, 4>(a)))),
+        ("rcp", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rcp_approx::<One<F64>, 4>(upper(a))))),
+        ("rsqrt", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rsqrt_approx::<One<F64>, 4>(upper(a))))),
         ("rsqrt", "f64") if mode == 0 => Some(Unary(rsqrt_approx::<One<F64>, 0>)),
         ("rcp", _) => single!(of, mode, Unary, rcp_approx),
         ("sqrt", _) => single!(of, mode, Unary, sqrt_approx),
@@ -341,7 +347,7 @@ fn choose<F: Format, const MODE: u8>(a: u64, b: u64) -> u64 {
         (false, false) => {}
         (false, true) if MODE & NAN == 0 => return a,
         (true, false) if MODE & NAN == 0 => return b,
-        _ => return F::NAN,
+        _ => return F::quiet(b),
     }
     // Sign and magnitude as an integer of the same order.
     let order = |bits: u64| if bits & F::SIGN == 0 { i128::from(bits) } else { -1 - i128::from(bits & !F::SIGN) };

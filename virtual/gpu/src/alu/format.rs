@@ -49,6 +49,12 @@ pub(super) trait Format {
         bits & !Self::SIGN > Self::INFINITY
     }
 
+    /// The result for an operand that is not a number.
+    #[inline(always)]
+    fn quiet(_: u64) -> u64 {
+        Self::NAN
+    }
+
     /// The value, which an `f64` holds exactly.
     #[inline(always)]
     fn widen(bits: u64) -> f64 {
@@ -244,7 +250,7 @@ impl F64 {
     #[inline(always)]
     fn choose(operands: &[u64], round: Round, native: impl Fn() -> f64, exact: impl Fn(ApRound) -> Double) -> u64 {
         if let Some(&nan) = operands.iter().find(|&&operand| Self::is_nan(operand)) {
-            return nan | 1 << 51;
+            return Self::quiet(nan);
         }
         let result = match round {
             Round::Nearest => native().to_bits(),
@@ -266,6 +272,11 @@ impl Format for F64 {
     const WIDTH: u32 = 64;
     const FRACTION: u32 = 52;
     const NAN: u64 = 0xfff8_0000_0000_0000;
+
+    #[inline(always)]
+    fn quiet(nan: u64) -> u64 {
+        nan | 1 << 51
+    }
 
     #[inline(always)]
     fn widen(bits: u64) -> f64 {

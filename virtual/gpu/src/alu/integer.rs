@@ -106,8 +106,6 @@ pub(super) fn carry(opcode: &str, words: &[&str]) -> Option<Carry> {
     macro_rules! for_width {
         ($name:expr, $function:ident, $($flags:tt),*) => {
             match $name {
-                "u16" => Some($function::<u16, $($flags),*> as Carry),
-                "s16" => Some($function::<i16, $($flags),*> as Carry),
                 "u32" => Some($function::<u32, $($flags),*> as Carry),
                 "s32" => Some($function::<i32, $($flags),*> as Carry),
                 "u64" => Some($function::<u64, $($flags),*> as Carry),

@@ -29,8 +29,7 @@ pub struct Mma {
     depth: usize,
     a: Element,
     b: Element,
-    c: Accumulator,
-    d: Accumulator,
+    sums: Accumulator,
     saturates: bool,
 }
 
@@ -150,8 +149,7 @@ pub fn mma(modifiers: &[String]) -> Option<Mma> {
         _ => return None,
     };
     let &[d, a, b, c] = types else { return None };
-    let (d, c) = (Accumulator::named(d)?, Accumulator::named(c)?);
-    let (a, b) = (Element::named(a)?, Element::named(b)?);
+    let (a, b, sums) = (Element::named(a)?, Element::named(b)?, Accumulator::named(d)?);
     let (rows, depth) = match shape {
         "m8n8k4" => (8, 4),
         "m8n8k16" => (8, 16),
@@ -163,45 +161,30 @@ pub fn mma(modifiers: &[String]) -> Option<Mma> {
         "m16n8k64" => (16, 64),
         _ => return None,
     };
-    let known = match (a, b) {
-        (Element::F16, Element::F16) => {
-            matches!((rows, depth), (16, 8 | 16)) && is_single_or_half(c) && is_single_or_half(d)
+    use Element::{Bf16, E4m3, E5m2, F16, F64, Integer, Tf32};
+    let known = match (a, b, sums) {
+        (F16, F16, Accumulator::F16 | Accumulator::F32) => matches!((rows, depth), (16, 8 | 16)),
+        (Bf16, Bf16, Accumulator::F32) => matches!((rows, depth), (16, 8 | 16)),
+        (Tf32, Tf32, Accumulator::F32) => matches!((rows, depth), (16, 4 | 8)),
+        (E4m3 | E5m2, E4m3 | E5m2, Accumulator::F16 | Accumulator::F32) => matches!((rows, depth), (16, 16 | 32)),
+        (F64, F64, Accumulator::F64) => matches!((rows, depth), (8, 4) | (16, 4 | 8 | 16)),
+        (Integer { bits: 8, .. }, Integer { bits: 8, .. }, Accumulator::S32) => {
+            matches!((rows, depth), (8, 16) | (16, 16 | 32))
         }
-        (Element::Bf16, Element::Bf16) => {
-            matches!((rows, depth), (16, 8 | 16)) && (c, d) == (Accumulator::F32, Accumulator::F32)
-        }
-        (Element::Tf32, Element::Tf32) => {
-            matches!((rows, depth), (16, 4 | 8)) && (c, d) == (Accumulator::F32, Accumulator::F32)
-        }
-        (Element::E4m3 | Element::E5m2, Element::E4m3 | Element::E5m2) => {
-            matches!((rows, depth), (16, 16 | 32)) && is_single_or_half(c) && c == d
-        }
-        (Element::F64, Element::F64) => {
-            matches!((rows, depth), (8, 4) | (16, 4 | 8 | 16)) && (c, d) == (Accumulator::F64, Accumulator::F64)
-        }
-        (Element::Integer { bits, .. }, Element::Integer { bits: other, .. }) if bits == other => {
-            let shapes = matches!((bits, rows, depth), (8, 8, 16) | (8, 16, 16 | 32) | (4, 8, 32) | (4, 16, 32 | 64));
-            shapes && (c, d) == (Accumulator::S32, Accumulator::S32)
+        (Integer { bits: 4, .. }, Integer { bits: 4, .. }, Accumulator::S32) => {
+            matches!((rows, depth), (8, 32) | (16, 32 | 64))
         }
         _ => false,
     };
-    (known && (!saturates || d == Accumulator::S32)).then_some(Mma { rows, depth, a, b, c, d, saturates })
-}
-
-fn is_single_or_half(of: Accumulator) -> bool {
-    matches!(of, Accumulator::F16 | Accumulator::F32)
+    let known = known && c == d && (!saturates || sums == Accumulator::S32);
+    known.then_some(Mma { rows, depth, a, b, sums, saturates })
 }
 
 impl Mma {
     /// Registers that a lane holds of `d`, `a`, `b` and `c`.
     pub fn registers(&self) -> [usize; 4] {
-        let accumulator = |of: Accumulator| self.rows * COLUMNS / 32 / of.packed();
-        [
-            accumulator(self.d),
-            self.a.registers(self.rows, self.depth),
-            self.b.registers(COLUMNS, self.depth),
-            accumulator(self.c),
-        ]
+        let sums = self.rows * COLUMNS / 32 / self.sums.packed();
+        [sums, self.a.registers(self.rows, self.depth), self.b.registers(COLUMNS, self.depth), sums]
     }
 
     /// The registers of `d`, of all lanes, from those of `a`, `b` and `c`, as many as [`Mma::registers`] says.
@@ -220,9 +203,8 @@ impl Mma {
         let mut d = vec![[0; 32]; self.registers()[0]];
         for (row, a) in rows.chunks_exact(self.depth).enumerate() {
             for (column, b) in columns.chunks_exact(self.depth).enumerate() {
-                let (lane, register, place) = accumulator_place(row, column, self.c.packed());
-                let result = self.dot(a, b, self.c.value(c[register][lane], place), order);
-                let (lane, register, place) = accumulator_place(row, column, self.d.packed());
+                let (lane, register, place) = accumulator_place(row, column, self.sums.packed());
+                let result = self.dot(a, b, self.sums.value(c[register][lane], place), order);
                 d[register][lane] |= result << (16 * place);
             }
         }
@@ -247,7 +229,7 @@ impl Mma {
     fn dot(&self, a: &[f64], b: &[f64], c: f64, order: Order) -> u64 {
         let single = |value: f64| f64::from(value as f32);
         let in_single = || sum(a, b, c, order, |sum, a, b| single(sum + a * b), |a, b| single(a + b));
-        match self.d {
+        match self.sums {
             Accumulator::S32 => {
                 // Exact: all sums are far below 2^53.
                 let sum = sum(a, b, c, order, |sum, a, b| sum + a * b, |a, b| a + b) as i64;

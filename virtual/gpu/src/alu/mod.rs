@@ -16,8 +16,6 @@ pub mod matrix;
 #[cfg(test)]
 mod tests;
 
-pub use compare::truth;
-
 /// What an instruction computes from its operands, each the low bits of a 64-bit register; the rest is zero. So are the
 /// bits of results beyond the width of their type.
 #[derive(Clone, Copy, Debug)]

@@ -247,6 +247,7 @@ fn what_is_not_an_mma_is_not_known() {
         "m16n8k16.row.col.satfinite.f32.f16.f16.f32",
         "m8n8k4.row.col.f32.f16.f16.f32",
         "m16n8k16.row.col.f16.bf16.bf16.f16",
+        "m16n8k16.row.col.f32.f16.f16.f16",
         "m16n8k16.row.col.s32.s8.s4.s32",
     ] {
         let modifiers: Vec<String> = format!("sync.aligned.{name}").split('.').map(str::to_owned).collect();

@@ -1,8 +1,9 @@
 //! What instructions compute, against independent arithmetic.
 
+mod integer;
 mod matrix;
 
-use super::{Function, function};
+use super::{Function, carry, function};
 
 /// The function with a name as in PTX text.
 fn named(name: &str) -> Function {
@@ -22,6 +23,14 @@ fn run(name: &str, operands: &[u64]) -> u64 {
         (Function::Compare(f), &[a, b]) => f(a, b).into(),
         (other, _) => panic!("{name} is {other:?}, of {} operands", operands.len()),
     }
+}
+
+/// The result and the flag of an instruction with the carry flag.
+fn run_carry(name: &str, [a, b, c]: [u64; 3], flag: bool) -> (u64, bool) {
+    let mut parts = name.split('.').map(str::to_owned);
+    let opcode = parts.next().unwrap();
+    let of = carry(&opcode, &parts.collect::<Vec<_>>()).unwrap_or_else(|| panic!("{name} is not known"));
+    of(a, b, c, flag)
 }
 
 #[test]
