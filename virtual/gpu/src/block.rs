@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::alu::matrix;
 use crate::fault::Cause;
 use crate::memory::{AddressMap, Segment};
 use crate::order::{Meeting, Order};
@@ -36,6 +37,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) chance: &'a mut Chance,
     /// Barriers that lanes have arrived at without waiting, and which lanes.
     pub(crate) arrivals: Vec<(u32, u32)>,
+    /// In which order `mma` adds.
+    pub(crate) sums: matrix::Order,
     /// Where the order of accesses is kept.
     pub(crate) order: Option<&'a mut Order>,
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use congruent_verify::ptx::{self, Body, Operand, RegisterId, Space, Variable};
 
-use crate::alu::{self, Function};
+use crate::alu::{self, Function, matrix};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Global, Instruction, LoadError, Names, Operation, Predicate,
-    Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Global, Instruction, LoadError, Matrix, Names, Operation,
+    Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together, Truth, Where,
 };
 
 /// Where the addresses of functions begin: nothing is mapped there.
@@ -425,6 +425,9 @@ impl<'m> Decoder<'m> {
             }
             "bar" | "barrier" => return self.barrier(instruction),
             "shfl" | "vote" | "match" | "redux" | "elect" => return self.together(instruction),
+            "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => {
+                Operation::Matrix { what: self.matrix(instruction)?, name: instruction.full_name() }
+            }
             "activemask" => Operation::ActiveLanes { to: self.one_target(operand(0)?)? },
             "bra" => match operand(0)? {
                 Operand::Label(target) => Operation::Branch(*target),
@@ -729,6 +732,43 @@ impl<'m> Decoder<'m> {
             }
         };
         Ok(Operation::Together { what, mask: self.source(last, "b32")?, name: instruction.full_name() })
+    }
+
+    fn matrix(&mut self, instruction: &ptx::Instruction) -> Decoded<Matrix> {
+        let rows = |decoder: &mut Self, address: &Operand| {
+            let space = instruction.modifiers.iter().find_map(|modifier| space(modifier)).unwrap_or(Where::Generic);
+            let address = decoder.address(address, space)?;
+            Ok::<_, String>(Access { address, unit: 2, count: 8, strength: Strength::Weak, is_noncoherent: false })
+        };
+        let expect = |wanted: &[usize], found: &[usize]| match wanted == found {
+            true => Ok(()),
+            false => Err(format!("{wanted:?} registers are needed here, and there are {found:?}")),
+        };
+        match (instruction.opcode.as_str(), &instruction.operands[..]) {
+            ("mma", [to, a, b, c]) => {
+                let Some(mma) = matrix::mma(&instruction.modifiers) else { return unknown() };
+                let to = self.targets(to)?;
+                let from = [self.values(a, "b32")?, self.values(b, "b32")?, self.values(c, "b32")?];
+                expect(&mma.registers(), &[to.len(), from[0].len(), from[1].len(), from[2].len()])?;
+                Ok(Matrix::Multiply { mma, to, from })
+            }
+            ("ldmatrix", [to, address]) => {
+                let Some(tiles) = matrix::tiles(&instruction.modifiers) else { return unknown() };
+                let to = self.targets(to)?;
+                expect(&[tiles.count()], &[to.len()])?;
+                Ok(Matrix::Load { tiles, to, rows: rows(self, address)? })
+            }
+            ("stmatrix", [address, from]) => {
+                let Some(tiles) = matrix::tiles(&instruction.modifiers) else { return unknown() };
+                let from = self.values(from, "b32")?;
+                expect(&[tiles.count()], &[from.len()])?;
+                Ok(Matrix::Store { tiles, from, rows: rows(self, address)? })
+            }
+            ("movmatrix", [to, from]) => {
+                Ok(Matrix::Transpose { to: self.targets(to)?, from: self.source(from, "b32")? })
+            }
+            _ => Err("an operand is missing".to_owned()),
+        }
     }
 
     fn call(&mut self, instruction: &ptx::Instruction) -> Decoded<Operation> {

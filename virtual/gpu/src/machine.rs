@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::alu::matrix;
 use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
 use crate::memory::{AddressMap, Segment, Window};
@@ -51,6 +52,8 @@ pub struct Settings {
     pub races: bool,
     /// Whether loads may see any write that the memory model allows them to see, beside what hardware promises.
     pub weak: Option<Promises>,
+    /// In which order `mma` adds the products of floats, which PTX leaves open.
+    pub sums: matrix::Order,
     /// How long all may wait, with nobody writing anything, until that is a deadlock.
     pub patience: Duration,
     /// How many instructions the warps of a launch may execute.
@@ -67,6 +70,7 @@ impl Default for Settings {
             seed: 0,
             races: false,
             weak: None,
+            sums: matrix::Order::default(),
             patience: Duration::from_secs(60),
             budget: u64::MAX,
         }
@@ -494,6 +498,7 @@ impl Engine {
             watches: &mut self.watches,
             chance: &mut self.chance,
             arrivals: Vec::new(),
+            sums: self.settings.sums,
             order: self.order.as_mut(),
         };
         match own.run(warp, &mut around, budget) {

@@ -7,6 +7,7 @@ use congruent_verify::ptx::{self, InitialAddress, Module, Space, Variable};
 use thiserror::Error;
 
 use crate::alu::Function;
+use crate::alu::matrix::{Mma, Tiles};
 use crate::decode;
 
 /// Why a text cannot be run.
@@ -231,6 +232,15 @@ pub(crate) enum Together {
     Elect { to: Option<Target>, chosen: Option<usize> },
 }
 
+/// What a whole warp does with matrices, whose parts all lanes hold.
+#[derive(Clone, Debug)]
+pub(crate) enum Matrix {
+    Multiply { mma: Mma, to: Vec<Option<Target>>, from: [Vec<Source>; 3] },
+    Load { tiles: Tiles, to: Vec<Option<Target>>, rows: Access },
+    Store { tiles: Tiles, from: Vec<Source>, rows: Access },
+    Transpose { to: Vec<Option<Target>>, from: Source },
+}
+
 /// What a barrier does when all are there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BarrierResult {
@@ -393,6 +403,10 @@ pub(crate) enum Operation {
     },
     Arrive {
         id: Source,
+    },
+    Matrix {
+        what: Matrix,
+        name: String,
     },
     Together {
         what: Together,

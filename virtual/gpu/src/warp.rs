@@ -3,6 +3,8 @@
 //! Every lane has a place of its own, as on GPUs since Volta. Lanes at one place are a group, which executes an instruction for
 //! all of them at once; a branch may split it, and groups that come to the same place become one again.
 
+mod matrix;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -69,7 +71,7 @@ pub(crate) enum State {
         result: BarrierResult,
         value: u32,
     },
-    /// It is at an aligned barrier, which all lanes of its warp execute, and some are not there yet.
+    /// It is at an aligned instruction, which all lanes of its warp execute, and some are not there yet.
     Aligned,
     /// It waits for lanes of its warp.
     Sync {
@@ -735,6 +737,7 @@ impl Warp {
                 return Ok(Next::Rest);
             }
             Operation::Together { what, mask, name } => return self.together(around, group, lanes, what, *mask, name),
+            Operation::Matrix { what, name } => return self.matrix(around, group, what, name),
             Operation::ActiveLanes { to } => self.frame_mut(frame).write(*to, lanes, &[u64::from(lanes); LANES]),
             Operation::Branch(target) => return Ok(Next::To(*target)),
             Operation::BranchTable { index, targets } => {
@@ -1094,8 +1097,8 @@ impl Warp {
         }
     }
 
-    /// Whether all lanes of the warp are at the aligned barrier that a group has come to, waiting or past the wait. There is
-    /// no other that some of them may be at.
+    /// Whether all lanes of the warp are at the aligned instruction that a group has come to, waiting or past the wait. There
+    /// is no other that some of them may be at.
     fn is_whole(&self, group: usize) -> Result<bool, Cause> {
         let place = self.place(&self.groups[group]);
         let mut here = self.groups[group].lanes;
@@ -1103,7 +1106,7 @@ impl Warp {
             match other.state {
                 State::Aligned | State::Barrier { .. } if self.place(other) == place => here |= other.lanes,
                 State::Aligned => {
-                    let (what, whole) = ("an aligned barrier".to_owned(), self.alive);
+                    let (what, whole) = ("an aligned instruction".to_owned(), self.alive);
                     return Err(Cause::Diverged { what, here: self.groups[group].lanes, whole });
                 }
                 _ => {}
@@ -1357,6 +1360,7 @@ fn is_plain(operation: &Operation) -> bool {
             | Operation::Atomic { .. }
             | Operation::Barrier { .. }
             | Operation::Together { .. }
+            | Operation::Matrix { .. }
             | Operation::Branch(_)
             | Operation::BranchTable { .. }
             | Operation::Call { .. }
