@@ -8,4 +8,5 @@ mod control;
 mod device;
 mod grids;
 mod sums;
+mod tensors;
 mod warps;
