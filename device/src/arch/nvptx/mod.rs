@@ -412,14 +412,14 @@ fn kept() -> u32 {
 }
 
 /// Keeps the address of the control block and the launch, for [`recall`]. Every thread of a block stores the same, and reads what it
-/// has stored itself.
+/// has stored itself. The accesses are morally strong (PTX ISA 8.7), so that they are no race though nothing orders them.
 #[inline(always)]
 pub(crate) fn keep(control: u64, launch: u32) {
     let (at, launch) = (kept(), u64::from(launch));
     // SAFETY: two words of the block's shared memory, aligned.
     unsafe {
-        asm!("st.shared.b64 [{a}], {v};", a = in(reg32) at, v = in(reg64) control, options(nostack));
-        asm!("st.shared.b64 [{a} + 8], {v};", a = in(reg32) at, v = in(reg64) launch, options(nostack));
+        asm!("st.relaxed.cta.shared.b64 [{a}], {v};", a = in(reg32) at, v = in(reg64) control, options(nostack));
+        asm!("st.relaxed.cta.shared.b64 [{a} + 8], {v};", a = in(reg32) at, v = in(reg64) launch, options(nostack));
     }
 }
 
@@ -430,8 +430,8 @@ pub(crate) fn recall(_control: u64, _launch: u32) -> (u64, u32) {
     let (control, launch): (u64, u64);
     // SAFETY: what `keep` has stored, when the kernel was entered.
     unsafe {
-        asm!("ld.shared.b64 {v}, [{a}];", a = in(reg32) at, v = out(reg64) control, options(nostack));
-        asm!("ld.shared.b64 {v}, [{a} + 8];", a = in(reg32) at, v = out(reg64) launch, options(nostack));
+        asm!("ld.relaxed.cta.shared.b64 {v}, [{a}];", a = in(reg32) at, v = out(reg64) control, options(nostack));
+        asm!("ld.relaxed.cta.shared.b64 {v}, [{a} + 8];", a = in(reg32) at, v = out(reg64) launch, options(nostack));
     }
     (control, launch as u32)
 }
