@@ -1,13 +1,14 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
-//! engine=ptx,schedule=lockstep,seed=0,races=0,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE`
-//! makes the N-th call of a function fail, `*` every call of it; it may be given several times.
+//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,patience=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What
+//! it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of it; it may be
+//! given several times.
 
 use std::env;
 use std::sync::LazyLock;
 
-use congruent_virtual_gpu::Schedule;
+use congruent_virtual_gpu::{Promises, Schedule};
 use cudarc::driver::sys::CUresult;
 
 use crate::vmm::physical::{FABRIC, POSIX};
@@ -40,12 +41,18 @@ pub(crate) struct Config {
     pub(crate) reach: bool,
     /// What runs kernels: `engine=ptx` or `native`.
     pub(crate) engine: Engine,
-    /// How the warps of virtual GPUs take turns: `schedule=lockstep` or `random`.
+    /// How the warps of virtual GPUs take turns: `schedule=lockstep`, `random`, `priorities`, or `behind:1` for a device 1 that
+    /// runs only while all others wait.
     pub(crate) schedule: Schedule,
     /// What choices of the schedule come from.
     pub(crate) seed: u64,
     /// Whether data races end a launch.
     pub(crate) races: bool,
+    /// Whether loads may see all that the memory model lets them see: `weak=0` or `1`, or with what hardware promises beside the
+    /// model, `v4` (`V4_16B_ATOMIC`) or `ll128` (that and `LL128_128B_ORDERED`).
+    pub(crate) weak: Option<Promises>,
+    /// After how many seconds without any write it is a deadlock that all wait.
+    pub(crate) patience: u32,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -86,12 +93,21 @@ impl Default for Config {
             schedule: Schedule::Lockstep,
             seed: 0,
             races: false,
+            weak: None,
+            patience: 60,
             faults: Vec::new(),
         }
     }
 }
 
 const HANDLES: [(&str, u32); 4] = [("none", 0), ("posix", POSIX), ("fabric", FABRIC), ("both", POSIX | FABRIC)];
+
+const WEAK: [(&str, Option<Promises>); 4] = [
+    ("0", None),
+    ("1", Some(Promises { v4_16b_atomic: false, ll128_128b_ordered: false })),
+    ("v4", Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: false })),
+    ("ll128", Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: true })),
+];
 
 /// The configuration of this process, or what is wrong with the variable. Read once.
 pub(crate) fn get() -> Result<&'static Config, &'static str> {
@@ -118,21 +134,28 @@ fn parse(text: &str) -> Result<Config, String> {
             "handles" => config.handles = one_of(key, value, &HANDLES)?,
             "reach" => config.reach = number(key, value, 0..=1)? == 1,
             "engine" => config.engine = one_of(key, value, &[("ptx", Engine::Ptx), ("native", Engine::Native)])?,
-            "schedule" => {
-                config.schedule =
-                    one_of(key, value, &[("lockstep", Schedule::Lockstep), ("random", Schedule::Random)])?;
-            }
+            "schedule" => config.schedule = schedule(key, value)?,
             "seed" => config.seed = value.parse().map_err(|_| format!("seed={value}: give a whole number"))?,
             "races" => config.races = number(key, value, 0..=1)? == 1,
+            "weak" => config.weak = one_of(key, value, &WEAK)?,
+            "patience" => config.patience = number(key, value, 1..=86_400)?,
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
-                             seed, races, fail";
+                             seed, races, weak, patience, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
     }
     Ok(config)
+}
+
+fn schedule(key: &str, value: &str) -> Result<Schedule, String> {
+    if let Some(device) = value.strip_prefix("behind:") {
+        return Ok(Schedule::Behind(number(key, device, 0..=63)?));
+    }
+    let named = [("lockstep", Schedule::Lockstep), ("random", Schedule::Random), ("priorities", Schedule::Priorities)];
+    one_of(key, value, &named)
 }
 
 fn number(key: &str, value: &str, allowed: core::ops::RangeInclusive<u32>) -> Result<u32, String> {
@@ -198,7 +221,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    engine=native,schedule=random,seed=7,races=1,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,patience=5,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -211,9 +234,11 @@ mod tests {
             handles: POSIX | FABRIC,
             reach: false,
             engine: Engine::Native,
-            schedule: Schedule::Random,
+            schedule: Schedule::Behind(2),
             seed: 7,
             races: true,
+            weak: Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: false }),
+            patience: 5,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),

@@ -1,6 +1,7 @@
 //! Virtual GPUs: kernels run as their PTX says.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use congruent_virtual_gpu::{self as gpu, Cause, Machine, Settings};
 use cudarc::driver::sys::CUresult;
@@ -23,6 +24,8 @@ static MACHINE: LazyLock<Outcome<Arc<Machine>>> = LazyLock::new(|| {
         schedule: config.schedule,
         seed: config.seed,
         races: config.races,
+        weak: config.weak,
+        patience: Duration::from_secs(config.patience.into()),
         ..Settings::default()
     };
     Machine::new(settings).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
@@ -71,7 +74,9 @@ fn code(cause: &Cause) -> CUresult {
         Cause::Misaligned { .. } => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
         Cause::NoTarget { .. } | Cause::NoFunction { .. } => CUresult::CUDA_ERROR_INVALID_PC,
         Cause::StackOverflow { .. } => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
-        Cause::StoodStill { .. } | Cause::NoRoom { .. } => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+        Cause::StoodStill { .. } | Cause::NoRoom { .. } | Cause::Deadlock { .. } | Cause::Endless { .. } => {
+            CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+        }
         _ => CUresult::CUDA_ERROR_LAUNCH_FAILED,
     }
 }
