@@ -1,5 +1,7 @@
 //! What instructions compute, against independent arithmetic.
 
+mod convert;
+mod float;
 mod integer;
 mod matrix;
 
