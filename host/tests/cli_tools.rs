@@ -1,4 +1,4 @@
-//! `congruent info`, `doctor` and `lint`, and what all commands have in common.
+//! `congruent info`, `doctor`, `lint` and `litmus`, and what all commands have in common.
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -147,19 +147,63 @@ fn lint_tells_of_each_file_when_it_is_done() {
 }
 
 #[test]
+fn litmus_tells_each_verdict_and_its_clauses() {
+    let file = repository("verify/tests/litmus/patterns.litmus");
+    let shown = ended(&mut congruent(&["litmus", &file]));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
+    for part in ["store-buffering: forbidden, by 8.9.4 8.10.6 (", "load-buffering: allowed, by", "not as expected: 0,"]
+    {
+        assert!(shown.out.contains(part), "no {part} in:\n{}", shown.out);
+    }
+    assert!(!shown.out.contains("reads 1 from"), "nobody asked for an execution:\n{}", shown.out);
+    let witness = ended(&mut congruent(&["litmus", "--witness", &file]));
+    assert!(witness.out.contains("# reads 1 from P1 `st.relaxed.sys.u64 [x], 1`"), "{}", witness.out);
+    let markdown = ended(&mut congruent(&["litmus", "--markdown", &file]));
+    assert!(markdown.out.starts_with("## patterns.litmus\n\n| test |"), "{}", markdown.out);
+}
+
+#[test]
+fn litmus_fails_where_a_verdict_is_another_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.litmus");
+    let test = "test t\nthread P0\n  st.u64 [x], 1;\nthread P1\n  ld.u64 r0, [x];\nexists r0 == 1\nexpect forbidden\n";
+    std::fs::write(&wrong, test).unwrap();
+    let files = [repository("Cargo.toml"), wrong.display().to_string(), "/nonexistent.litmus".to_owned()];
+    let shown = ended(congruent(&["litmus"]).args(&files));
+    assert_eq!(shown.code, Some(1));
+    for part in ["t: allowed, EXPECTED forbidden", "reads 1 from P0 `st.u64 [x], 1`", "files not readable as tests: 2"]
+    {
+        assert!(shown.out.contains(part), "no {part} in:\n{}", shown.out);
+    }
+    assert!(shown.err.contains("line 1: expected `test NAME`") && shown.err.contains("/nonexistent.litmus"));
+    let json = ended(congruent(&["litmus", "--json"]).args(&files));
+    assert_eq!(json.code, Some(1));
+    let decided: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&decided[0]["verdict"], &decided[0]["line"]), (&"allowed".into(), &1.into()));
+}
+
+#[test]
 fn help_and_version() {
     let version = ended(&mut congruent(&["--version"]));
     assert_eq!(
         (version.code, version.out),
         (Some(0), concat!("congruent ", env!("CARGO_PKG_VERSION"), "\n").to_owned())
     );
-    for command in [&["--help"][..], &["perf", "--help"], &["info", "--help"], &["lint", "--help"], &["run", "--help"]]
-    {
+    let helped = [
+        &["--help"][..],
+        &["perf", "--help"],
+        &["info", "--help"],
+        &["lint", "--help"],
+        &["litmus", "--help"],
+        &["run", "--help"],
+    ];
+    for command in helped {
         let help = ended(&mut congruent(command));
         assert_eq!(help.code, Some(0), "{command:?}");
         assert!(help.out.contains("Examples:") && help.out.contains("Usage:"), "{command:?}: {}", help.out);
     }
-    for command in [&[][..], &["pref"], &["run", "-n", "0", "--", "true"], &["run", "-n", "2"], &["lint"]] {
+    for command in [&[][..], &["pref"], &["run", "-n", "0", "--", "true"], &["run", "-n", "2"], &["lint"], &["litmus"]]
+    {
         let refused = ended(&mut congruent(command));
         assert_eq!((refused.code, &*refused.out), (Some(2), ""), "{command:?}: {}", refused.err);
     }

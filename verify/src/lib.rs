@@ -1,4 +1,4 @@
-//! Checks device code without a GPU: the PTX linter.
+//! Checks device code without a GPU: the PTX linter, and [litmus tests](litmus) of the PTX memory model.
 //!
 //! What rustc makes of correct Rust can still be wrong on a GPU, in ways that no test on the CPU sees: orders and scopes that
 //! the code generator drops, barriers that it copies into divergent branches, loads that bypass coherence. The linter reads

@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
 use congruent_verify::litmus::{Error, Rule, Test, Verdict, parse, table};
 
 /// Every file of tests, by name.
@@ -81,6 +85,11 @@ fn what_is_no_test_is_an_error_with_its_line() {
         (body("bar.sync 0;"), 4, "waits alone"),
         (body("@p ld.relaxed.sys.u64 r0, [x];"), 3, "not declared"),
         (body("ld.u64 r0, [x];\nmultimem m x\nthread P1\n st.u64 [m], 1;"), 6, "only `multimem`"),
+        (body("ld.u64 r0, [x];\nalias y x"), 5, "nothing accesses `y`"),
+        (body("ld.u64 r0, [z];\nalias y x\nalias z y"), 6, "`y` is an alias"),
+        (body("ld.u64 r0, [x];\npieces q 4"), 5, "nothing accesses `q`"),
+        (body(&format!("ld.u64 r0, [x];{}", "\natom.add.u64 _, [x], 1;".repeat(9))), 13, "takes too long"),
+        (body(&"ld.u64 _, [x];\n".repeat(65)), 69, "more than 64 events"),
         ("test t\nthread P0 moon 1".to_owned(), 2, "no place"),
         ("test t\nthread P0\nthread P0".to_owned(), 3, "two threads"),
         ("test t\nexists r0 = 1\nexpect allowed".to_owned(), 2, "no comparison"),
@@ -90,6 +99,25 @@ fn what_is_no_test_is_an_error_with_its_line() {
         let error = error(&text);
         assert!(error.line == line && error.message.contains(part), "{text}\n{error}");
     }
+}
+
+/// Every text is tests or an error, never a panic: here a test with words of others in some of its lines.
+#[test]
+fn any_mix_of_words_is_read_or_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/litmus");
+    let text = fs::read_to_string(folder.join("protocols.litmus")).expect("a file");
+    let tests: Vec<&str> = text.split("\n\n").filter(|part| part.contains("\ntest ")).collect();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let change = || (any::<Index>(), any::<Index>());
+    proptest!(ProptestConfig::with_cases(3_000), |(test: Index, changes in vec(change(), 1..4))| {
+        let mut mixed: Vec<&str> = tests[test.index(tests.len())].split_inclusive(char::is_whitespace).collect();
+        for (place, word) in changes {
+            let place = place.index(mixed.len());
+            mixed[place] = words[word.index(words.len())];
+            mixed.insert(place + 1, if place % 4 == 0 { "\n" } else { " " });
+        }
+        let _ = parse(&mixed.concat());
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod doctor;
 mod failure;
 mod info;
 mod lint;
+mod litmus;
 mod output;
 mod perf;
 pub mod run;
@@ -48,6 +49,7 @@ enum Command {
     Doctor(doctor::Args),
     Topo(topo::Args),
     Lint(lint::Args),
+    Litmus(litmus::Args),
 }
 
 /// Runs the program on the process's arguments.
@@ -59,6 +61,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::Lint(args) => lint::run(&args),
+        Command::Litmus(args) => litmus::run(&args),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

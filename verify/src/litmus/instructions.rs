@@ -11,6 +11,9 @@ use super::program::{
 use super::relation::MOST_EVENTS;
 use crate::ptx::{self, Instruction, Operand};
 
+/// In how many ways the reads of a test may choose their writes.
+const MOST_WAYS: u64 = 10_000_000;
+
 /// Builds the program of a draft.
 pub(super) struct Builder<'d> {
     draft: &'d Draft<'d>,
@@ -61,7 +64,9 @@ impl<'d> Builder<'d> {
             return Err(condition.error(format!("this has more than {MOST_EVENTS} events")));
         }
         self.check_barriers(condition)?;
+        self.check_names(condition)?;
         self.divide();
+        self.check_size(condition)?;
         let any = condition.text.split("||").map(|all| self.comparisons(Line { text: all, ..condition }));
         self.program.condition = any.collect::<Result<_, _>>()?;
         Ok(self.program)
@@ -353,6 +358,42 @@ impl<'d> Builder<'d> {
                 let name = &self.program.threads[event.thread].name;
                 return Err(line.error(format!("{name} waits alone at {}", meeting.group)));
             }
+        }
+        Ok(())
+    }
+
+    /// A name that nothing uses is a mistake, but in a variant, which may have lost what used it. So is a chain of aliases.
+    fn check_names(&self, line: Line<'_>) -> Result<(), Error> {
+        let Draft { aliases, multicasts, pieces, is_variant, .. } = self.draft;
+        if let Some((_, of)) = aliases.iter().find(|(_, of)| aliases.iter().any(|(name, _)| name == of)) {
+            return Err(line.error(format!("`{of}` is an alias, and has none of its own")));
+        }
+        let used = |name: &str| {
+            let accesses = || self.program.events.iter().filter_map(Event::access);
+            let is_member = |access: &Access| access.address.0.split("->").any(|part| part == name);
+            accesses().any(is_member) || aliases.iter().any(|(_, of)| *of == name)
+        };
+        let named = aliases.iter().map(|(name, _)| *name);
+        let named = named.chain(multicasts.iter().map(|(name, _)| *name)).chain(pieces.iter().map(|(name, _)| *name));
+        match named.into_iter().find(|name| !is_variant && !used(name)) {
+            Some(name) => Err(line.error(format!("nothing accesses `{name}`"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what could not be decided in reasonable time.
+    fn check_size(&self, line: Line<'_>) -> Result<(), Error> {
+        let accesses = || self.program.events.iter().filter_map(Event::access);
+        let writers = |cell: &usize| {
+            accesses().filter(|access| access.writes.is_some() && access.cells.contains(cell)).count() as u64
+        };
+        let choices = accesses().filter(|access| access.reads).flat_map(|access| &access.cells).map(|cell| {
+            // A read-modify-write is counted as if it could read itself.
+            writers(cell) + 1
+        });
+        let ways = choices.fold(1, u64::saturating_mul);
+        if ways > MOST_WAYS {
+            return Err(line.error(format!("its reads can read in {ways} ways, which takes too long to go through")));
         }
         Ok(())
     }

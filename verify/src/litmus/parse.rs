@@ -30,7 +30,7 @@ pub(super) struct Draft<'a> {
     clauses: Vec<String>,
     /// Whether instructions may follow: the last line was a thread's or an instruction, and this is no variant.
     is_in_thread: bool,
-    is_variant: bool,
+    pub(super) is_variant: bool,
 }
 
 impl Line<'_> {
