@@ -62,10 +62,11 @@ fn not<T: Integer>(a: u64) -> u64 {
 
 /// Bit `i` of the result is bit `4a + 2b + c` of the table, of the bits `i` of the operands.
 fn lop3(a: u64, b: u64, c: u64, table: u64) -> u64 {
-    let pick = |bit: u64, word: u64| if bit == 1 { word } else { !word };
-    let terms = (0..8).filter(|row| table >> row & 1 == 1);
-    let bits = terms.fold(0, |bits, row| bits | pick(row >> 2 & 1, a) & pick(row >> 1 & 1, b) & pick(row & 1, c));
-    low(bits, 32)
+    let row = |row: u32| 0u64.wrapping_sub(table >> row & 1);
+    let choose = |by: u64, zero: u64, one: u64| zero ^ by & (zero ^ one);
+    let of_c = |first: u32| choose(c, row(first), row(first + 1));
+    let of_b = |first: u32| choose(b, of_c(first), of_c(first + 2));
+    low(choose(a, of_b(0), of_b(4)), 32)
 }
 
 /// Zero if all bits go.

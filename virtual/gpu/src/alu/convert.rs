@@ -111,8 +111,13 @@ fn has_pair(to: &str, from: &str, mode: u8) -> bool {
 }
 
 fn from_integer<S: Integer, T: Format, const MODE: u8>(a: u64) -> u64 {
-    let value = S::value(a);
-    finish::<T, MODE>(encode::<T>(value < 0, value.unsigned_abs() as u64, 0, mode::round(MODE)))
+    let (value, round) = (S::value(a), mode::round(MODE));
+    let bits = match S::BITS {
+        64 => encode::<T>(value < 0, value.unsigned_abs() as u64, 0, round),
+        // An `f64` holds all others.
+        _ => T::narrow(value as i64 as f64, round),
+    };
+    finish::<T, MODE>(bits)
 }
 
 /// To an integer, or to a whole number of the same format.

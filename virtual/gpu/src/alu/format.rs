@@ -74,14 +74,34 @@ pub(super) trait Format {
     #[inline(always)]
     fn narrow(value: f64, round: Round) -> u64 {
         let negative = value.is_sign_negative();
-        if value.is_nan() {
-            return Self::NAN;
+        let bits = value.abs().to_bits();
+        if bits >= F64::INFINITY {
+            return if value.is_nan() { Self::NAN } else { signed::<Self>(negative, Self::INFINITY) };
         }
-        if value.is_infinite() {
-            return signed::<Self>(negative, Self::INFINITY);
+        if Self::WIDTH == F32::WIDTH && round == Round::Nearest {
+            return (value as f32).to_bits().into();
         }
-        let (significand, exponent) = split(value);
-        encode::<Self>(negative, significand, exponent, round)
+        let least_normal = power_of_two(1 - Self::BIAS);
+        if value.abs() < least_normal {
+            if round == Round::Nearest {
+                // The last place of this `f64` is that of subnormal numbers, so that the addition rounds.
+                let places = least_normal * power_of_two(52 - Self::FRACTION as i32);
+                return signed::<Self>(negative, (value.abs() + places).to_bits() - places.to_bits());
+            }
+            let (significand, exponent) = split(value);
+            return encode::<Self>(negative, significand, exponent, round);
+        }
+        let dropped = 52 - Self::FRACTION;
+        let all = (1 << dropped) - 1;
+        let up = match round {
+            Round::Nearest => (all >> 1) + (bits >> dropped & 1),
+            Round::Away => (all >> 1) + 1,
+            Round::Down if negative => all,
+            Round::Up if !negative => all,
+            _ => 0,
+        };
+        let magnitude = ((bits + up) >> dropped) - ((1023 - Self::BIAS as u64) << Self::FRACTION);
+        if magnitude < Self::INFINITY { signed::<Self>(negative, magnitude) } else { overflow::<Self>(negative, round) }
     }
 
     /// `a + b`.
@@ -181,18 +201,6 @@ impl Format for F32 {
     #[inline(always)]
     fn widen(bits: u64) -> f64 {
         Self::of(bits).into()
-    }
-
-    #[inline(always)]
-    fn narrow(value: f64, round: Round) -> u64 {
-        if round == Round::Nearest {
-            return Self::bits(value as f32);
-        }
-        if !value.is_finite() {
-            return Self::bits(value as f32);
-        }
-        let (significand, exponent) = split(value);
-        encode::<Self>(value.is_sign_negative(), significand, exponent, round)
     }
 
     #[inline(always)]
@@ -386,6 +394,11 @@ pub(super) fn encode<F: Format + ?Sized>(negative: bool, significand: u64, expon
     if magnitude < F::INFINITY {
         return signed::<F>(negative, magnitude);
     }
+    overflow::<F>(negative, round)
+}
+
+/// What is beyond the greatest number.
+fn overflow<F: Format + ?Sized>(negative: bool, round: Round) -> u64 {
     let to_infinity = match round {
         Round::Nearest | Round::Away => true,
         Round::Zero => false,
