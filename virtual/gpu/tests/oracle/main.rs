@@ -7,6 +7,8 @@ mod atomics;
 mod control;
 mod device;
 mod grids;
+mod numbers;
+mod rounding;
 mod sums;
 mod tensors;
 mod warps;
