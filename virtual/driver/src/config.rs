@@ -1,7 +1,7 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
-//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,patience=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What
+//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What
 //! it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of it; it may be
 //! given several times.
 
@@ -51,6 +51,9 @@ pub(crate) struct Config {
     /// Whether loads may see all that the memory model lets them see: `weak=0` or `1`, or with what hardware promises beside the
     /// model, `v4` (`V4_16B_ATOMIC`) or `ll128` (that and `LL128_128B_ORDERED`).
     pub(crate) weak: Option<Promises>,
+    /// Which of the things that order accesses in an image is taken away: `mutant=N`, counted from 1 as in
+    /// `Program::mutants`; 0 for none. Of an image with fewer nothing is.
+    pub(crate) mutant: u32,
     /// After how many seconds without any write it is a deadlock that all wait.
     pub(crate) patience: u32,
     /// Calls that fail.
@@ -94,6 +97,7 @@ impl Default for Config {
             seed: 0,
             races: false,
             weak: None,
+            mutant: 0,
             patience: 60,
             faults: Vec::new(),
         }
@@ -138,11 +142,12 @@ fn parse(text: &str) -> Result<Config, String> {
             "seed" => config.seed = value.parse().map_err(|_| format!("seed={value}: give a whole number"))?,
             "races" => config.races = number(key, value, 0..=1)? == 1,
             "weak" => config.weak = one_of(key, value, &WEAK)?,
+            "mutant" => config.mutant = number(key, value, 0..=1_000_000)?,
             "patience" => config.patience = number(key, value, 1..=86_400)?,
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
-                             seed, races, weak, patience, fail";
+                             seed, races, weak, mutant, patience, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,patience=5,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -238,6 +243,7 @@ mod tests {
             seed: 7,
             races: true,
             weak: Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: false }),
+            mutant: 3,
             patience: 5,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),

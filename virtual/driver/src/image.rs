@@ -83,7 +83,12 @@ impl Image {
         check_version(ptx.version, config.version)
             .map_err(|why| refusal(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, line(ptx.version_span), &why))?;
         check_target(&ptx.target, config.capability).map_err(|why| invalid(line(ptx.target_span), &why))?;
-        let program = Program::of(&ptx, text).map_err(|error| invalid(error.line, &error.message))?;
+        let mut program = Program::of(&ptx, text).map_err(|error| invalid(error.line, &error.message))?;
+        if let Some(index) = config.mutant.checked_sub(1)
+            && let Some(mutant) = program.mutants().get(index as usize)
+        {
+            program = program.mutated(mutant);
+        }
         ptx.functions.retain(|function| function.is_entry && function.body.is_some());
         for entry in &mut ptx.functions {
             check_parameters(entry).map_err(|why| invalid(line(entry.span), &why))?;

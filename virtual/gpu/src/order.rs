@@ -230,15 +230,6 @@ pub(crate) struct Order {
 }
 
 impl Strength {
-    fn scope(self) -> Option<Scope> {
-        match self {
-            Self::Weak => None,
-            Self::Relaxed(scope) | Self::Acquire(scope) | Self::Release(scope) | Self::AcquireRelease(scope) => {
-                Some(scope)
-            }
-        }
-    }
-
     fn acquires(self) -> Option<Scope> {
         match self {
             Self::Acquire(scope) | Self::AcquireRelease(scope) => Some(scope),

@@ -21,10 +21,13 @@ pub struct LoadError {
 }
 
 /// A module that can be run.
+#[derive(Clone)]
 pub struct Program {
     pub(crate) text: String,
     pub(crate) codes: Vec<Code>,
     entries: HashMap<String, usize>,
+    /// What each function refers to.
+    reach: Vec<Vec<usize>>,
     globals: Vec<Global>,
     pub(crate) shared: Vec<SharedVariable>,
     files: std::collections::BTreeMap<u32, String>,
@@ -47,6 +50,7 @@ pub struct Global {
 }
 
 /// A variable in the memory of a block.
+#[derive(Clone)]
 pub(crate) struct SharedVariable {
     pub(crate) align: u64,
     /// Of an array without a length, 0: it lies behind the others and has what the launch asks for.
@@ -55,6 +59,7 @@ pub(crate) struct SharedVariable {
 }
 
 /// What is called.
+#[derive(Clone)]
 pub(crate) struct Code {
     pub(crate) name: String,
     /// The number of its first instruction among all of the program.
@@ -82,6 +87,7 @@ pub(crate) struct Slot {
 }
 
 /// An instruction with the predicate in front of it, and where it is in the text.
+#[derive(Clone)]
 pub(crate) struct Instruction {
     /// A predicate, and what it has to be.
     pub(crate) guard: Option<(usize, bool)>,
@@ -167,6 +173,31 @@ pub(crate) enum Strength {
 impl Strength {
     pub(crate) fn is_strong(self) -> bool {
         self != Self::Weak
+    }
+
+    pub(crate) fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Weak => None,
+            Self::Relaxed(scope) | Self::Acquire(scope) | Self::Release(scope) | Self::AcquireRelease(scope) => {
+                Some(scope)
+            }
+        }
+    }
+
+    /// The same in a scope.
+    pub(crate) fn within(self, scope: Scope) -> Self {
+        match self {
+            Self::Weak => Self::Weak,
+            Self::Relaxed(_) => Self::Relaxed(scope),
+            Self::Acquire(_) => Self::Acquire(scope),
+            Self::Release(_) => Self::Release(scope),
+            Self::AcquireRelease(_) => Self::AcquireRelease(scope),
+        }
+    }
+
+    /// The same without an order.
+    pub(crate) fn relaxed(self) -> Self {
+        self.scope().map_or(Self::Weak, Self::Relaxed)
     }
 }
 
@@ -449,11 +480,16 @@ impl Program {
     /// # Errors
     /// An instruction that is not executed, or a name that is not defined
     pub fn of(module: &Module, text: &str) -> Result<Arc<Self>, LoadError> {
+        Self::decoded(module, text).map(Arc::new)
+    }
+
+    fn decoded(module: &Module, text: &str) -> Result<Self, LoadError> {
         let error = |span: ptx::Span, message: String| LoadError { line: span.line_column(text).0, message };
         let mut program = Self {
             text: text.to_owned(),
             codes: Vec::new(),
             entries: HashMap::new(),
+            reach: Vec::new(),
             globals: Vec::new(),
             shared: Vec::new(),
             files: module.files.clone(),
@@ -473,7 +509,8 @@ impl Program {
         for index in 0..program.codes.len() {
             program.codes[index].shared = shared_of(index, &reach);
         }
-        Ok(Arc::new(program))
+        program.reach = reach.into_iter().map(|uses| uses.functions).collect();
+        Ok(program)
     }
 
     /// The kernels' names.
@@ -538,6 +575,23 @@ impl Program {
             places[index] = end;
         }
         (places, end)
+    }
+
+    /// The kernels that may call a function.
+    pub(crate) fn kernels_with(&self, code: usize) -> Vec<String> {
+        let reaches = |from: usize| {
+            let (mut seen, mut open) = (vec![false; self.codes.len()], vec![from]);
+            while let Some(next) = open.pop() {
+                if !core::mem::replace(&mut seen[next], true) {
+                    open.extend_from_slice(&self.reach[next]);
+                }
+            }
+            seen[code]
+        };
+        let mut kernels: Vec<_> =
+            self.entries.iter().filter(|(_, entry)| reaches(**entry)).map(|(name, _)| name.clone()).collect();
+        kernels.sort_unstable();
+        kernels
     }
 
     /// The function and the instruction that have a number.

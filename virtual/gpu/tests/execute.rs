@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use congruent_virtual_gpu::{
-    Access, Backing, Cause, Fault, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
+    Access, Backing, Cause, Fault, Launch, Loss, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
 };
 
 /// Where the memory of a kernel is.
@@ -32,15 +32,22 @@ const ONE_WARP: Run =
 
 /// Runs a kernel whose parameter is the address of words of 32 bits; gives these.
 fn run(body: &str, run: Run) -> Result<Vec<u32>, Box<Fault>> {
+    run_program(program(body), run)
+}
+
+/// A kernel with some registers that know its thread, its block and where its words are. Functions come before `===`.
+fn program(body: &str) -> Arc<Program> {
+    let (functions, body) = body.split_once("===").unwrap_or(("", body));
     let text = format!(
-        ".version 8.4\n.target sm_90\n.address_size 64\n{}\n.visible .entry k(.param .u64 at) {{\n\
+        ".version 8.4\n.target sm_90\n.address_size 64\n{functions}\n.visible .entry k(.param .u64 at) {{\n\
          .reg .b64 %rd<20>; .reg .b32 %r<20>; .reg .pred %p<10>;\n\
          ld.param.u64 %rd0, [at];\nmov.u32 %r0, %tid.x;\nmov.u32 %r9, %ctaid.x;\n\
-         mul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\n{}\n}}",
-        body.split_once("===").map_or("", |(functions, _)| functions),
-        body.split_once("===").map_or(body, |(_, body)| body),
+         mul.wide.u32 %rd1, %r0, 4;\nadd.s64 %rd1, %rd0, %rd1;\n{body}\n}}"
     );
-    let program = Program::new(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    Program::new(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn run_program(program: Arc<Program>, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let memory = Segment::zeroed(4 * WORDS as u64);
     let space = Space::new(0);
     let (bytes, access) = (memory.bytes(), Access::ReadWrite);
@@ -387,4 +394,27 @@ fn multimem_reaches_all_members() {
     let plain = cause("ld.global.u32 %r1, [%rd0+0x20000000]; ret;", 32);
     assert_eq!(plain, Cause::PlainMulticast { at: AT + MULTICAST });
     assert_eq!(cause("multimem.st.global.u32 [%rd0], 1; ret;", 32), Cause::NoMulticast { at: AT });
+}
+
+#[test]
+fn what_is_taken_away_from_a_kernel_is_missed() {
+    let release = "fence.sc.gpu; bar.sync 0; st.release.gpu.global.u32 [%rd0+2048], 1;";
+    let body = passed(release, "ld.acquire.gpu.global.u32 %r1, [%rd0+2048];");
+    let whole = program(&body);
+    let order = |seed| Run { schedule: Schedule::Random, seed, blocks: 2, threads: 32, races: true, ..ONE_WARP };
+    let mutants = whole.mutants();
+    let losses: Vec<_> = mutants.iter().map(|mutant| mutant.loss).collect();
+    let expected = [Loss::Device, Loss::Order, Loss::Wait, Loss::Fence, Loss::Consistency, Loss::Device, Loss::Barrier];
+    assert_eq!(losses[..7], expected);
+    assert_eq!(losses[7..], [Loss::Device, Loss::Order]);
+    assert_eq!((mutants[0].line, mutants[0].kernels.as_slice()), (13, &["k".to_owned()][..]));
+    for mutant in mutants {
+        let found = (0..20).any(|seed| match run_program(whole.mutated(&mutant), order(seed)) {
+            Ok(words) => words[0] != 77,
+            Err(_) => true,
+        });
+        // The fence and the barrier are not needed beside the release.
+        let is_needed = !mutant.instruction.starts_with("fence") && mutant.loss != Loss::Barrier;
+        assert_eq!(found, is_needed, "{mutant:?}");
+    }
 }
