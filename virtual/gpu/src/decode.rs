@@ -391,6 +391,10 @@ impl<'m> Decoder<'m> {
                 let (function, from, with) = self.comparison(instruction)?;
                 Operation::Compare { function, to, opposite, from, with }
             }
+            // Of two elements it is a function like others.
+            "set" if matches!(alu::function("set", modifiers), Some(Function::Two(_))) => {
+                return self.compute(instruction);
+            }
             "set" => {
                 let to = self.one_target(operand(0)?)?;
                 let (function, from, with) = self.comparison(instruction)?;
@@ -399,7 +403,6 @@ impl<'m> Decoder<'m> {
                     "f32" => u64::from(1.0_f32.to_bits()),
                     "f16" => 0x3c00,
                     "bf16" => 0x3f80,
-                    "f16x2" | "bf16x2" => return Err("this type is not executed".to_owned()),
                     _ => to.mask,
                 };
                 Operation::Set { function, to, from, with, truth }

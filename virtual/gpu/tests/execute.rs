@@ -137,6 +137,14 @@ fn lanes_exchange_values() {
 }
 
 #[test]
+fn halves_are_compared_two_at_a_time() {
+    // Of 1 and -1 the second is less than 0.
+    let body = "mov.b32 %r1, 0xbc003c00; mov.b32 %r2, 0; set.lt.f16x2.f16x2 %r3, %r1, %r2; set.gt.u32.f16x2 %r4, %r1, %r2;\n\
+        add.s32 %r3, %r3, %r4; st.global.u32 [%rd1], %r3; ret;";
+    assert_eq!(run(body, ONE_WARP).unwrap()[0], 0x3c00_0000 + 0xffff);
+}
+
+#[test]
 fn a_function_is_called_by_some_lanes_recursively() {
     let body = ".func (.param .b32 out) sum(.param .b32 n) {\n\
         .reg .b32 %r<5>; .reg .pred %p<2>; .local .align 4 .b8 keep[4];\n\

@@ -1,9 +1,14 @@
 //! What instructions compute, as functions of register contents.
 //!
-//! Sources: the PTX ISA, for what it leaves open the code that ptxas makes of the instruction. Where that is not enough:
-//! - Results that are not numbers are the canonical 0x7fff, 0x7fffffff; of `f64`, the first operand that is not a number,
-//!   quiet, or 0xfff8000000000000 if there is none.
-//! - A result is subnormal, for `.ftz`, if it is after rounding.
+//! What is computed is what the PTX ISA says. Where it leaves something open, it is what the code does that ptxas makes of the
+//! instruction for sm_90:
+//! - Integer division by zero gives all ones, and so does its remainder.
+//! - Results that are not numbers are 0x7fff and 0x7fffffff, those of `abs` and `neg` too.
+//!
+//! Where neither says it, the choice is this:
+//! - Of `f64`, the result that is not a number is the first operand that is none, quiet; without one, 0xfff8000000000000.
+//! - A result is subnormal, for `.ftz`, if it is so after rounding.
+//! - `.sat` makes 0 of -0.
 //! - Approximate functions are computed in `f64` and rounded once, which is inside every documented tolerance.
 
 mod bits;
