@@ -410,3 +410,28 @@ fn upper_halves_of_doubles() {
     assert_eq!(run("rsqrt.approx.ftz.f64", &[4f64.to_bits()]), 0.5f64.to_bits());
     assert_eq!(run("rsqrt.approx.f64", &[4f64.to_bits()]), 0.5f64.to_bits());
 }
+
+/// A value in another format.
+fn nearest<T: Float>(value: f64) -> u64
+where
+    Double: FloatConvert<T>,
+{
+    let value: T = Double::from_bits(value.to_bits().into()).convert(&mut false).value;
+    value.to_bits() as u64
+}
+
+/// Every half there is.
+#[test]
+fn approximations_of_halves() {
+    for bits in 0..=u16::MAX {
+        let half = |value: f64| if value.is_nan() { 0x7fff } else { nearest::<Half>(value) };
+        let brain = |value: f64| if value.is_nan() { 0x7fff } else { nearest::<BFloat>(value) };
+        let value = half::f16::from_bits(bits).to_f64();
+        assert_eq!(run("ex2.approx.f16", &[bits.into()]), half(value.exp2()), "{bits:x}");
+        assert_eq!(run("tanh.approx.f16", &[bits.into()]), half(value.tanh()), "{bits:x}");
+        let value = half::bf16::from_bits(bits).to_f64();
+        assert_eq!(run("tanh.approx.bf16", &[bits.into()]), brain(value.tanh()), "{bits:x}");
+        let result = run("ex2.approx.ftz.bf16", &[bits.into()]);
+        assert_eq!(result, BF16.flushed(brain(value.exp2())), "{bits:x}");
+    }
+}
