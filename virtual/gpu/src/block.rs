@@ -44,16 +44,25 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Bytes were written by one instruction of a lane.
-    pub(crate) fn wrote(&mut self, segment: &Arc<Segment>, offset: u64, access: &Access) {
-        (0..access.count).for_each(|index| self.wrote_unit(segment, offset + index * access.unit, access.unit));
+    /// Bytes were written by one instruction of a lane, the first of those that execute it or not. Hardware may promise that
+    /// they come as one, or that those of all lanes do.
+    pub(crate) fn wrote(&mut self, segment: &Arc<Segment>, offset: u64, access: &Access, is_first: bool) {
+        let promises = self.order.as_ref().and_then(|order| order.weak).unwrap_or_default();
+        let is_vector = access.unit * access.count == 16;
+        for index in 0..access.count {
+            let joined = match index {
+                0 => promises.ll128_128b_ordered && !is_first,
+                _ => promises.v4_16b_atomic || promises.ll128_128b_ordered,
+            };
+            self.wrote_unit(segment, offset + index * access.unit, access.unit, joined && is_vector);
+        }
     }
 
-    /// As many bytes were written as are one scalar.
-    pub(crate) fn wrote_unit(&mut self, segment: &Arc<Segment>, offset: u64, bytes: u64) {
+    /// As many bytes were written as are one scalar, together with those before or not.
+    pub(crate) fn wrote_unit(&mut self, segment: &Arc<Segment>, offset: u64, bytes: u64, joined: bool) {
         self.watches.written(segment, offset, bytes);
         if let Some(order) = &mut self.order {
-            order.made(segment, offset, bytes);
+            order.made(segment, offset, bytes, joined);
         }
     }
 

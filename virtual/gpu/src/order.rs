@@ -490,12 +490,12 @@ impl Order {
         }
     }
 
-    /// A write was made: later loads may see it, or still what was there before.
-    pub(crate) fn made(&mut self, segment: &Segment, offset: u64, bytes: u64) {
+    /// A write was made: later loads may see it, or still what was there before. Writes that are `joined` come with the one before.
+    pub(crate) fn made(&mut self, segment: &Segment, offset: u64, bytes: u64, joined: bool) {
         if self.weak.is_none() {
             return;
         }
-        self.time += 1;
+        self.time += u64::from(!joined);
         let id = segment.id();
         let first = offset / CELL;
         for cell in first..=(offset + bytes - 1) / CELL {

@@ -682,11 +682,11 @@ impl Warp {
                 let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 self.remember(around, group, access, Kind::Write, &places)?;
-                for (segment, Place { lane, offset, .. }) in places.iter() {
+                for (number, (segment, Place { lane, offset, .. })) in places.iter().enumerate() {
                     for (index, values) in values.iter().enumerate() {
                         segment.store(offset + index as u64 * access.unit, access.unit, values[*lane]);
                     }
-                    around.wrote(segment, *offset, access);
+                    around.wrote(segment, *offset, access, number == 0);
                 }
             }
             Operation::Atomic { access, to, change, from, second } => {
@@ -944,7 +944,7 @@ impl Warp {
                 changed |= wrote;
                 seen = mixed(mixed(seen, place), before);
                 if wrote {
-                    around.wrote_unit(segment, place, access.unit);
+                    around.wrote_unit(segment, place, access.unit, false);
                 }
             }
         }
@@ -1016,14 +1016,14 @@ impl Warp {
                         let value = self.values(around, frame, from[index as usize])[lane];
                         for (segment, offset) in &members {
                             segment.store(place(*offset), access.unit, value);
-                            around.wrote_unit(segment, place(*offset), access.unit);
+                            around.wrote_unit(segment, place(*offset), access.unit, false);
                         }
                     }
                     Operation::MultimemAdd { combine, from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];
                         for (segment, offset) in &members {
                             segment.update(place(*offset), access.unit, |word| combine(word, value));
-                            around.wrote_unit(segment, place(*offset), access.unit);
+                            around.wrote_unit(segment, place(*offset), access.unit, false);
                         }
                     }
                     _ => {}

@@ -100,7 +100,7 @@ impl Warp {
             for (segment, place) in places.iter() {
                 each(segment, place.lane, place.offset);
                 if kind == Kind::Write {
-                    around.wrote(segment, place.offset, rows);
+                    around.wrote(segment, place.offset, rows, true);
                 }
             }
         }
