@@ -216,11 +216,8 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         launch: 0,
     };
     if tunables.get(Key::P2pDisable) == 0 {
-        let on_gpu = matches!(machine, Machine::Cuda(_));
         let shared = Shared::new(control, context, machine);
-        if on_gpu {
-            cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
-        }
+        cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
         return Ok(World::new(shared, None, tunables, allocator));
     }
     let rings = Rings::new(context.pe, npes);
@@ -285,8 +282,10 @@ fn machine(
 ) -> Result<Machine, BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
     let on_gpu = match (kind, only_cpu(tunables, emulation)) {
-        (MachineKind::Cuda, Some((at, _))) => return Err(BuildError::OnlyCpu { name: ONLY_CPU[at] }),
-        (MachineKind::Cuda, None) => true,
+        (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => {
+            return Err(BuildError::OnlyCpu { name: ONLY_CPU[at] });
+        }
+        (MachineKind::Cuda | MachineKind::Virtual, None) => true,
         // A program that asks for what the CPU machine alone has asks for that machine, on every PE.
         (MachineKind::Cpu, _) | (MachineKind::Auto, Some((_, Source::Program))) => false,
         // Found out together: what one PE lacks, none can use. A variable of the environment moves no job off its GPUs.

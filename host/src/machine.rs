@@ -20,10 +20,13 @@ pub enum MachineKind {
     Cpu,
     /// Kernels run on GPUs, from PTX.
     Cuda,
+    /// Kernels run on virtual GPUs, from PTX, without any GPU. Needs the feature `virtual`.
+    Virtual,
 }
 
 impl MachineKind {
-    const NAMES: [(&str, Self); 3] = [("auto", Self::Auto), ("cpu", Self::Cpu), ("cuda", Self::Cuda)];
+    const NAMES: [(&str, Self); 4] =
+        [("auto", Self::Auto), ("cpu", Self::Cpu), ("cuda", Self::Cuda), ("virtual", Self::Virtual)];
 
     /// Reads what `CONGRUENT_MACHINE` may say.
     pub(crate) fn parse(text: &str) -> Option<Self> {

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "congruent-kernels",
             "congruent-transports",
             "congruent-verify",
+            "congruent-virtual-driver",
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),

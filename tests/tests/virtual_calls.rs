@@ -38,17 +38,8 @@ const FORGIVEN: [&str; 12] = [
 ];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
-const TOLD: [(&str, &[&str]); 7] = [
-    ("cuCtxGetCurrent", &[PRIMARY, "cuStreamCreate: CUDA_ERROR_", "cuEventCreate: CUDA_ERROR_"]),
-    ("cuCtxSetCurrent", &[PRIMARY]),
-    ("cuDeviceGet", &[PRIMARY]),
-    ("cuDevicePrimaryCtxRetain", &[PRIMARY]),
-    ("cuInit", &[PRIMARY]),
-    (RESERVE, &["no range of"]),
-    ("cuMemCreate", &["bytes of device memory were asked for"]),
-];
-/// What cudarc does by several calls.
-const PRIMARY: &str = "making the primary context: CUDA_ERROR_";
+const TOLD: [(&str, &[&str]); 2] =
+    [(RESERVE, &["no range of"]), ("cuMemCreate", &["bytes of device memory were asked for"])];
 /// Processes that cannot have a place for their heaps try another one.
 const RESERVE: &str = "cuMemAddressReserve";
 
@@ -227,17 +218,17 @@ fn lacks(name: &str, end: &End) -> bool {
     matches!(outcome(name, end), Outcome::Refused(why) if why.contains(&format!("the CUDA driver has no {name}, ")))
 }
 
-/// A function that is missing is an error where it is used, and nowhere before; those that cudarc calls are looked for first.
+/// A function that is missing is an error where it is used, and nowhere before.
 #[test]
 fn every_function_is_missing_once() {
     const TEST: &str = "every_function_is_missing_once";
     if is_pe() {
         return scenarios::run(EVERYTHING);
     }
-    let (made, tables) = (made_by_threads(TEST, EVERYTHING), Tables::read());
+    let made = made_by_threads(TEST, EVERYTHING);
     each_is_missing(TEST, EVERYTHING, &names().collect::<Vec<_>>(), |name, end| {
         let spared = FORGIVEN.contains(&name) || SPARED.contains(&name);
-        let needed = tables.looked_for.contains(name) || made.contains_key(name) && !spared;
+        let needed = made.contains_key(name) && !spared;
         if needed { lacks(name, end) } else { outcome(name, end).is_right() }
     });
 }
@@ -247,10 +238,10 @@ fn each_is_missing_where_it_is_used(test: &str, scenario: Scenario, expected: &[
     if is_pe() {
         return scenarios::run(scenario);
     }
-    let (known, tables) = (made_by_threads("every_call_fails_once_on_threads", EVERYTHING), Tables::read());
+    let (known, table) = (made_by_threads("every_call_fails_once_on_threads", EVERYTHING), table());
     let made = made_by_threads(test, scenario);
     let own: Vec<_> = names()
-        .filter(|name| made.contains_key(*name) && !known.contains_key(*name) && tables.optional.contains(*name))
+        .filter(|name| made.contains_key(*name) && !known.contains_key(*name) && table.contains(*name))
         .collect();
     assert_eq!(own, expected);
     each_is_missing(test, scenario, &own, |name, end| {
@@ -265,7 +256,18 @@ fn functions_that_streams_need_are_missing_once() {
     each_is_missing_where_it_is_used(
         "functions_that_streams_need_are_missing_once",
         STREAMS,
-        &["cuDeviceCanAccessPeer", "cuStreamGetCtx", "cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"],
+        &[
+            "cuMemcpyDtoDAsync_v2",
+            "cuDeviceCanAccessPeer",
+            "cuEventCreate",
+            "cuEventRecord",
+            "cuEventQuery",
+            "cuEventDestroy_v2",
+            "cuStreamGetCtx",
+            "cuStreamIsCapturing",
+            "cuStreamWriteValue64_v2",
+            "cuStreamWaitValue64_v2",
+        ],
     );
 }
 
@@ -274,7 +276,12 @@ fn functions_that_adoption_needs_are_missing_once() {
     each_is_missing_where_it_is_used(
         "functions_that_adoption_needs_are_missing_once",
         ADOPTION,
-        &["cuMemGetAddressRange_v2", "cuMemRetainAllocationHandle", "cuMemGetAllocationPropertiesFromHandle"],
+        &[
+            "cuMemcpyDtoDAsync_v2",
+            "cuMemGetAddressRange_v2",
+            "cuMemRetainAllocationHandle",
+            "cuMemGetAllocationPropertiesFromHandle",
+        ],
     );
 }
 
@@ -285,6 +292,7 @@ fn functions_that_multicast_needs_are_missing_once() {
         MULTICAST,
         &[
             "cuDeviceCanAccessPeer",
+            "cuLaunchCooperativeKernel",
             "cuMemExportToShareableHandle",
             "cuMemImportFromShareableHandle",
             "cuMulticastCreate",
@@ -297,26 +305,12 @@ fn functions_that_multicast_needs_are_missing_once() {
 }
 
 /// The functions of the driver that congruent calls, as its sources have them.
-struct Tables {
-    /// Looked for when the driver is loaded (`host/src/cuda/driver.rs`).
-    looked_for: BTreeSet<String>,
-    /// An error where they are used (`host/src/cuda/calls.rs`).
-    optional: BTreeSet<String>,
-}
-
-impl Tables {
-    fn read() -> Self {
-        let source = |file: &str| fs::read_to_string(repository().join("host/src/cuda").join(file)).unwrap();
-        let names = |text: &str, before: &str, after: char| -> BTreeSet<String> {
-            let rows = text.lines().filter_map(|line| line.trim().split_once(before)?.1.split_once(after));
-            rows.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("cu")).collect()
-        };
-        let looked_for = names(&source("driver.rs"), "since(\"", '"');
-        let optional = names(&source("calls.rs"), " = ", ' ');
-        assert!(looked_for.contains("cuInit") && optional.contains("cuMulticastUnbind"), "the tables have moved");
-        let optional = optional.difference(&looked_for).cloned().collect();
-        Self { looked_for, optional }
-    }
+fn table() -> BTreeSet<String> {
+    let source = fs::read_to_string(repository().join("host/src/cuda/calls.rs")).unwrap();
+    let rows = source.lines().filter_map(|line| line.trim().split_once(" = ")?.1.split_once(' '));
+    let table: BTreeSet<_> = rows.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("cu")).collect();
+    assert!(table.contains("cuInit") && table.contains("cuMulticastUnbind"), "the table has moved");
+    table
 }
 
 /// No call is used that does not fail in one of the tests above, or be looked for in vain.
@@ -335,12 +329,9 @@ fn every_call_that_is_used_fails_in_some_scenario() {
         made.extend(made_by_threads(test, scenario));
     }
     let made: BTreeSet<_> = made.into_keys().collect();
-    let Tables { looked_for, optional } = Tables::read();
-    let version = "cuDriverGetVersion".to_owned();
-    let used: BTreeSet<_> = looked_for.union(&optional).chain([&version]).cloned().collect();
+    let used: BTreeSet<_> = table().into_iter().chain(WORDS.map(str::to_owned)).collect();
     let never: Vec<_> = used.difference(&made).filter(|name| !WORDS.contains(&name.as_str())).collect();
     assert!(never.is_empty(), "no scenario makes these calls: {never:?}");
-    // cudarc panics where one that it calls is missing.
     let unknown: Vec<_> = made.difference(&used).collect();
     assert!(unknown.is_empty(), "nobody looks for these calls before they are made: {unknown:?}");
 }

@@ -35,6 +35,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   congruent run -n 4 -- ./my-program --its-own-flag
   congruent run -n 2 --label -- congruent info
+  congruent run --virtual 2x4 -- ./my-program   on two virtual GPUs, four PEs on each
 
 Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).";
 

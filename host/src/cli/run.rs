@@ -2,6 +2,7 @@
 
 use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use crate::cuda::connections;
+use crate::machine::MachineKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
@@ -12,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -43,14 +45,48 @@ const PLACING_VARIABLES: [&str; 8] = [
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Number of PEs
-    #[arg(short = 'n', long = "npes", value_name = "N")]
-    pub npes: u32,
+    #[arg(short = 'n', long = "npes", value_name = "N", required_unless_present = "on", conflicts_with = "on")]
+    pub npes: Option<u32>,
+    /// On virtual GPUs instead: 2x4 is two of them with four PEs on each, 4 is four with one PE on each
+    #[arg(id = "on", long = "virtual", value_name = "SHAPE")]
+    pub on: Option<Shape>,
     /// Begin every line of output with the PE it comes from
     #[arg(long)]
     pub label: bool,
     /// Program and arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
     pub command: Vec<OsString>,
+}
+
+/// Virtual GPUs, and how many PEs there are on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many GPUs.
+    pub gpus: u32,
+    /// How many PEs on each.
+    pub pes: u32,
+}
+
+/// The most virtual GPUs of a job.
+const MAX_GPUS: u32 = 64;
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (gpus, pes) = text.split_once('x').unwrap_or((text, "1"));
+        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
+        let shape = number(gpus).zip(number(pes)).filter(|(gpus, _)| *gpus <= MAX_GPUS);
+        let (gpus, pes) =
+            shape.ok_or_else(|| format!("give up to {MAX_GPUS} GPUs, or GPUs and PEs on each, such as 2x4"))?;
+        Ok(Self { gpus, pes })
+    }
+}
+
+impl Args {
+    fn npes(&self) -> u32 {
+        self.npes.or(self.on.map(|on| on.gpus.saturating_mul(on.pes))).unwrap_or(0)
+    }
 }
 
 /// Why a job could not be started.
@@ -130,7 +166,7 @@ struct Pe {
 
 impl Launch {
     fn start(args: &Args) -> Result<Self, RunError> {
-        let npes = args.npes;
+        let npes = args.npes();
         if !(1..=MAX_PES).contains(&npes) {
             return Err(RunError::Size { npes });
         }
@@ -322,8 +358,11 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
         Some(listener) => command.env("CONGRUENT_LISTENER", listener.as_raw_fd().to_string()),
         None => command.env_remove("CONGRUENT_LISTENER"),
     };
-    command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes.to_string());
-    for (variable, value) in driver_variables(args.npes, connections::mps_listens()) {
+    command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes().to_string());
+    if let Some(Shape { gpus, pes }) = args.on {
+        command.env("CONGRUENT_MACHINE", MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", format!("{gpus}x{pes}"));
+    }
+    for (variable, value) in driver_variables(args.npes(), connections::mps_listens()) {
         if std::env::var_os(variable).is_none() {
             command.env(variable, value);
         }

@@ -50,7 +50,7 @@ impl CudaPe {
             // SAFETY: the place for the context is there, and the stream lives, as the caller promises.
             unsafe { self.device.driver().stream_get_ctx(stream, &raw mut context) }?;
         }
-        if context != self.device.context().cu_ctx() {
+        if context != self.device.context().raw() {
             return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
         }
         let lane = connections::count(&self.device, Lane::borrowed(&self.device, stream))?;

@@ -2,15 +2,16 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, CUstream};
-use cudarc::driver::sys::{CUdevice_attribute, CUjit_option, CUresult};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+};
+use cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
 use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
-use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamCaptureMode};
-use libloading::Library;
+use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus};
 
-use super::driver::Driver;
+use super::driver::{Driver, Symbols};
 use super::error::{Code, CudaError, CudaVersion};
 
 /// A row is: the method's name, the symbol, the version that brought it, the parameters. The types are those of cudarc's
@@ -25,11 +26,11 @@ macro_rules! calls {
         }
 
         impl Calls {
-            pub(super) fn find(library: &Library) -> Self {
+            pub(super) fn find(symbols: &Symbols) -> Self {
                 Self {
                     // SAFETY: the symbol is of the driver's API, and its type is cudarc's binding of it, as checked above;
                     // a `Code` is the number that the API returns.
-                    $($name: unsafe { find(library, stringify!($symbol)) },)*
+                    $($name: unsafe { symbols.find(stringify!($symbol)) },)*
                 }
             }
 
@@ -42,6 +43,7 @@ macro_rules! calls {
 
         impl Driver {
             $(
+                #[allow(clippy::too_many_arguments, reason = "as many as the driver's call has")]
                 #[doc = concat!("`", stringify!($symbol), "`, from CUDA ", $major, ".", $minor, " on.")]
                 ///
                 /// # Safety
@@ -59,6 +61,9 @@ macro_rules! calls {
 }
 
 calls! {
+    init = cuInit since (2, 0) (flags: c_uint);
+    driver_get_version = cuDriverGetVersion since (2, 2) (version: *mut c_int);
+
     device_get = cuDeviceGet since (2, 0) (device: *mut CUdevice, ordinal: c_int);
     device_get_count = cuDeviceGetCount since (2, 0) (count: *mut c_int);
     device_get_name = cuDeviceGetName since (2, 0) (name: *mut c_char, bytes: c_int, device: CUdevice);
@@ -68,7 +73,36 @@ calls! {
     device_total_mem = cuDeviceTotalMem_v2 since (3, 2) (bytes: *mut usize, device: CUdevice);
     device_can_access_peer = cuDeviceCanAccessPeer since (4, 0) (can: *mut c_int, device: CUdevice, peer: CUdevice);
 
+    primary_ctx_retain = cuDevicePrimaryCtxRetain since (7, 0) (context: *mut CUcontext, device: CUdevice);
+    primary_ctx_release = cuDevicePrimaryCtxRelease_v2 since (11, 0) (device: CUdevice);
     ctx_set_current = cuCtxSetCurrent since (4, 0) (context: CUcontext);
+
+    stream_create = cuStreamCreate since (2, 0) (stream: *mut CUstream, flags: c_uint);
+    stream_destroy = cuStreamDestroy_v2 since (4, 0) (stream: CUstream);
+    stream_query = cuStreamQuery since (2, 0) (stream: CUstream);
+    stream_is_capturing = cuStreamIsCapturing since (10, 0) (stream: CUstream, status: *mut CUstreamCaptureStatus);
+    stream_begin_capture = cuStreamBeginCapture_v2 since (10, 1) (stream: CUstream, mode: CUstreamCaptureMode);
+    stream_end_capture = cuStreamEndCapture since (10, 0) (stream: CUstream, graph: *mut CUgraph);
+    event_create = cuEventCreate since (2, 0) (event: *mut CUevent, flags: c_uint);
+    event_destroy = cuEventDestroy_v2 since (4, 0) (event: CUevent);
+    event_record = cuEventRecord since (2, 0) (event: CUevent, stream: CUstream);
+    event_query = cuEventQuery since (2, 0) (event: CUevent);
+
+    graph_instantiate = cuGraphInstantiateWithFlags since (11, 4)
+        (executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    graph_launch = cuGraphLaunch since (10, 0) (executable: CUgraphExec, stream: CUstream);
+    graph_exec_destroy = cuGraphExecDestroy since (10, 0) (executable: CUgraphExec);
+    graph_destroy = cuGraphDestroy since (10, 0) (graph: CUgraph);
+
+    mem_host_alloc = cuMemHostAlloc since (2, 2) (memory: *mut *mut c_void, bytes: usize, flags: c_uint);
+    mem_free_host = cuMemFreeHost since (2, 0) (memory: *mut c_void);
+    memcpy_to_device = cuMemcpyHtoDAsync_v2 since (3, 2)
+        (to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    memcpy_to_host = cuMemcpyDtoHAsync_v2 since (3, 2)
+        (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    memcpy_on_device = cuMemcpyDtoDAsync_v2 since (3, 2)
+        (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    memset = cuMemsetD8Async since (3, 2) (at: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
     stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);
 
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
@@ -113,6 +147,19 @@ calls! {
     module_load_data_ex = cuModuleLoadDataEx since (2, 1)
         (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
          values: *mut *mut c_void);
+    module_unload = cuModuleUnload since (2, 0) (module: CUmodule);
+    module_get_function = cuModuleGetFunction since (2, 0)
+        (function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    func_get_attribute = cuFuncGetAttribute since (2, 2)
+        (value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    blocks_per_multiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor since (6, 5)
+        (blocks: *mut c_int, function: CUfunction, threads: c_int, shared: usize);
+    launch = cuLaunchKernel since (4, 0)
+        (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+         block_z: c_uint, shared: c_uint, stream: CUstream, places: *mut *mut c_void, extra: *mut *mut c_void);
+    launch_cooperative = cuLaunchCooperativeKernel since (9, 0)
+        (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+         block_z: c_uint, shared: c_uint, stream: CUstream, places: *mut *mut c_void);
     func_load = cuFuncLoad since (12, 4) (function: CUfunction);
 
     thread_exchange_stream_capture_mode = cuThreadExchangeStreamCaptureMode since (10, 1)
@@ -124,13 +171,4 @@ calls! {
         (stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
-}
-
-/// A function of the library, if it is there.
-///
-/// # Safety
-/// `F` is the type of the function that has this name.
-pub(super) unsafe fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
-    // SAFETY: the type is the caller's promise; only the value of the symbol is read, nothing is called.
-    unsafe { library.get::<F>(symbol) }.ok().map(|found| *found)
 }

@@ -4,12 +4,12 @@
 use std::ptr::NonNull;
 
 use congruent_device::abi;
-use cudarc::driver::{result, sys};
+use cudarc::driver::sys;
 
-use super::{CudaError, Device};
+use super::{CudaError, Device, Driver};
 
 /// Pinned host memory, mapped for every context of the process.
-pub(super) struct ControlBlock(NonNull<Pinned>);
+pub(super) struct ControlBlock(NonNull<Pinned>, &'static Driver);
 
 #[repr(C)]
 struct Pinned {
@@ -29,10 +29,10 @@ impl ControlBlock {
     pub(super) fn new(device: &Device) -> Result<Self, CudaError> {
         device.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        let (driver, mut memory) = (device.driver(), std::ptr::null_mut());
         // SAFETY: it only allocates; the memory is freed once, on drop.
-        let memory = unsafe { result::malloc_host(size_of::<Pinned>(), flags) };
-        let memory = memory.map_err(CudaError::of("cuMemHostAlloc"))?;
-        let block = NonNull::new(memory.cast::<Pinned>()).map(Self);
+        unsafe { driver.mem_host_alloc(&raw mut memory, size_of::<Pinned>(), flags) }?;
+        let block = NonNull::new(memory.cast::<Pinned>()).map(|block| Self(block, driver));
         let lacks = || CudaError::Unsupported { what: "pinned host memory", device: device.properties.name.clone() };
         let block = block.ok_or_else(lacks)?;
         // SAFETY: the memory is as large, aligned to a page, and this thread's alone; zero bytes are valid integers.
@@ -57,6 +57,6 @@ impl Drop for ControlBlock {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`, freed here only. Kernels that use it are over: the world waits for them, or gives them up
         // together with the context.
-        let _freed_or_gone_with_the_context = unsafe { result::free_host(self.0.as_ptr().cast()) };
+        let _freed_or_gone_with_the_context = unsafe { self.1.mem_free_host(self.0.as_ptr().cast()) };
     }
 }

@@ -4,12 +4,12 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstream, CUuuid};
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
 use super::agree::gather;
 use super::connections::mps_listens;
 use super::driver::Driver;
 use super::error::CudaError;
+use super::objects::{Primary, RawStream};
 use super::travel::Travel;
 use crate::bootstrap::Control;
 
@@ -111,32 +111,29 @@ impl Properties {
 #[derive(Clone)]
 pub(super) struct Context {
     driver: &'static Driver,
-    primary: Arc<CudaContext>,
+    primary: Arc<Primary>,
     /// A stream that nobody else knows, for what the host itself copies and fills. The legacy stream, which calls without a
     /// stream take, waits for every blocking stream (CUDA Driver API, "Stream synchronization behavior"): for a borrowed one, and
     /// so for whatever that waits for.
-    aside: Arc<CudaStream>,
+    aside: Arc<RawStream>,
 }
 
 impl Context {
     fn new(driver: &'static Driver, ordinal: usize) -> Result<Self, CudaError> {
-        let primary = CudaContext::new(ordinal).map_err(CudaError::of("making the primary context"))?;
-        // SAFETY: no slice of cudarc's is made in this context, so there are no events that order them. With tracking on, the
-        // first stream would wait for everything in the context: for kernels of other PEs too, which wait for this one.
-        unsafe { primary.disable_event_tracking() };
+        let primary = Arc::new(Primary::retain(driver, ordinal)?);
         let aside = Self::aside_of(&primary)?;
         Ok(Self { driver, primary, aside })
     }
 
     /// One for all PEs of the process on the device: each stream takes a hardware queue.
-    fn aside_of(primary: &Arc<CudaContext>) -> Result<Arc<CudaStream>, CudaError> {
-        static ALL: Mutex<Vec<Weak<CudaStream>>> = Mutex::new(Vec::new());
+    fn aside_of(primary: &Arc<Primary>) -> Result<Arc<RawStream>, CudaError> {
+        static ALL: Mutex<Vec<Weak<RawStream>>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = all.iter().filter_map(Weak::upgrade);
-        if let Some(known) = known.find(|stream| stream.context().cu_ctx() == primary.cu_ctx()) {
+        if let Some(known) = known.find(|stream| stream.primary().raw() == primary.raw()) {
             return Ok(known);
         }
-        let made = primary.new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        let made = Arc::new(RawStream::new(primary)?);
         all.retain(|stream| stream.strong_count() > 0);
         all.push(Arc::downgrade(&made));
         Ok(made)
@@ -145,11 +142,10 @@ impl Context {
     /// Does what `put` puts on the host's own stream, and waits for it: copies and fills, which wait for nothing themselves.
     pub(super) fn now(
         &self,
-        call: &'static str,
-        put: impl FnOnce(CUstream) -> Result<(), DriverError>,
+        put: impl FnOnce(&'static Driver, CUstream) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let (driver, stream) = (self.enter()?, self.aside());
-        put(stream).map_err(CudaError::of(call))?;
+        put(driver, stream)?;
         // SAFETY: the stream lives as long as this, and is of the context that this thread has.
         let wait = || unsafe { driver.stream_synchronize(stream) };
         // An error may be another call's, and the caller takes the memory back: nothing may go on there. A context that is lost
@@ -159,7 +155,7 @@ impl Context {
 
     /// The host's own stream.
     pub(super) fn aside(&self) -> CUstream {
-        self.aside.cu_stream()
+        self.aside.raw()
     }
 
     /// The driver, whether or not this thread has a context.
@@ -168,15 +164,8 @@ impl Context {
     }
 
     /// The driver, once the context is the calling thread's.
-    ///
-    /// cudarc's own way to do this returns errors of earlier calls, which would be taken for this call's.
     pub(super) fn enter(&self) -> Result<&'static Driver, CudaError> {
-        // Nor is the next call of cudarc's to return them: they are of its streams and events that could not be destroyed, and
-        // those are gone either way.
-        let _of_what_is_gone = self.primary.check_err();
-        // SAFETY: the context is alive, because `primary` keeps it.
-        unsafe { self.driver.ctx_set_current(self.primary.cu_ctx()) }?;
-        Ok(self.driver)
+        self.primary.enter()
     }
 }
 
@@ -232,7 +221,7 @@ impl Device {
     }
 
     /// The device's primary context, which all PEs of a process on this device share.
-    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+    pub(super) fn context(&self) -> &Arc<Primary> {
         &self.context.primary
     }
 
@@ -265,7 +254,7 @@ impl Device {
 
     /// This device's index as the driver writes it.
     pub(super) fn ordinal(&self) -> c_int {
-        self.context.primary.cu_device()
+        self.context.primary.device()
     }
 
     /// Makes the context the calling thread's, as calls about memory and launches need it.
@@ -274,9 +263,8 @@ impl Device {
     }
 
     /// A new stream of the context.
-    pub(super) fn new_stream(&self) -> Result<Arc<CudaStream>, CudaError> {
-        self.bind()?;
-        self.context.primary.new_stream().map_err(CudaError::of("cuStreamCreate"))
+    pub(super) fn new_stream(&self) -> Result<Arc<RawStream>, CudaError> {
+        RawStream::new(&self.context.primary).map(Arc::new)
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.

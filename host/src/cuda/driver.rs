@@ -1,17 +1,17 @@
-//! The driver's library: loaded once, and known to be complete before anything calls it.
+//! The driver: its library, loaded once, or the virtual driver, which is part of this program.
 //!
-//! cudarc looks symbols up at their first use and panics where one is missing. So every symbol that the parts of cudarc
-//! used here will call is looked up first, and an old or damaged driver is an error like any other.
+//! cudarc looks symbols up by itself, in a library of its own choice, and panics where one is missing. So only its types are
+//! used here, and every call is made through a table: an old or damaged driver is an error like any other.
 
 use std::error::Error as _;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use cudarc::driver::sys;
 use libloading::Library;
 
-use super::calls::{Calls, find};
-use super::error::{Code, CudaError, CudaVersion, TEXTS, Texts};
+use super::calls::Calls;
+use super::error::{CudaError, CudaVersion, TEXTS, Texts};
+use crate::MachineKind;
 
 /// The name that a driver installs its library under. The one without the number comes with toolkits, too.
 const LIBRARY: &str = "libcuda.so.1";
@@ -19,55 +19,39 @@ const LIBRARY: &str = "libcuda.so.1";
 /// The oldest driver: its launch attributes and stream operations are used.
 const OLDEST: CudaVersion = CudaVersion::new(12, 0);
 
-/// What cudarc calls for contexts, streams, events, modules, launches, copies and graphs; and the version of CUDA that
-/// brought each.
-const OF_CUDARC: &[(&str, CudaVersion)] = &{
-    const fn since(symbol: &'static str, major: u32, minor: u32) -> (&'static str, CudaVersion) {
-        (symbol, CudaVersion::new(major, minor))
+/// Where a driver's functions are.
+#[derive(Clone, Copy)]
+pub(super) enum Symbols {
+    /// In a library, which is never unloaded.
+    Library(&'static Library),
+    /// In this program: the virtual driver.
+    #[cfg(feature = "virtual")]
+    Linked,
+}
+
+impl Symbols {
+    /// A function, if it is there.
+    ///
+    /// # Safety
+    /// `F` is the type of the function that has this name.
+    pub(super) unsafe fn find<F: Copy>(self, symbol: &str) -> Option<F> {
+        match self {
+            // SAFETY: the type is the caller's promise; only the value of the symbol is read, nothing is called.
+            Self::Library(library) => unsafe { library.get::<F>(symbol) }.ok().map(|found| *found),
+            #[cfg(feature = "virtual")]
+            Self::Linked => {
+                let found = congruent_virtual_driver::function(symbol)?;
+                let is_one = size_of::<F>() == size_of_val(&found);
+                // SAFETY: as many bytes; the address is that of a function, of the type that the caller promises.
+                is_one.then(|| unsafe { std::mem::transmute_copy(&found) })
+            }
+        }
     }
-    [
-        since("cuGetErrorName", 6, 0),
-        since("cuGetErrorString", 6, 0),
-        since("cuInit", 2, 0),
-        since("cuDeviceGet", 2, 0),
-        since("cuDeviceGetAttribute", 2, 0),
-        since("cuDevicePrimaryCtxRetain", 7, 0),
-        since("cuDevicePrimaryCtxRelease_v2", 11, 0),
-        since("cuCtxGetCurrent", 4, 0),
-        since("cuCtxSetCurrent", 4, 0),
-        since("cuStreamCreate", 2, 0),
-        since("cuStreamDestroy_v2", 4, 0),
-        since("cuStreamSynchronize", 2, 0),
-        since("cuStreamQuery", 2, 0),
-        since("cuStreamBeginCapture_v2", 10, 1),
-        since("cuStreamEndCapture", 10, 0),
-        since("cuStreamIsCapturing", 10, 0),
-        since("cuEventCreate", 2, 0),
-        since("cuEventDestroy_v2", 4, 0),
-        since("cuEventRecord", 2, 0),
-        since("cuEventQuery", 2, 0),
-        since("cuModuleUnload", 2, 0),
-        since("cuModuleGetFunction", 2, 0),
-        since("cuFuncGetAttribute", 2, 2),
-        since("cuLaunchKernel", 4, 0),
-        since("cuLaunchCooperativeKernel", 9, 0),
-        since("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6, 5),
-        since("cuMemHostAlloc", 2, 2),
-        since("cuMemFreeHost", 2, 0),
-        since("cuMemcpyHtoDAsync_v2", 3, 2),
-        since("cuMemcpyDtoHAsync_v2", 3, 2),
-        since("cuMemsetD8Async", 3, 2),
-        since("cuMemcpyDtoDAsync_v2", 3, 2),
-        since("cuGraphInstantiateWithFlags", 11, 4),
-        since("cuGraphLaunch", 10, 0),
-        since("cuGraphExecDestroy", 10, 0),
-        since("cuGraphDestroy", 10, 0),
-    ]
-};
+}
 
 /// The driver, ready to be called from any thread.
 pub(crate) struct Driver {
-    library: &'static Library,
+    symbols: Symbols,
     version: CudaVersion,
     pub(super) calls: Calls,
 }
@@ -77,6 +61,23 @@ impl Driver {
     pub(crate) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         DRIVER.get_or_init(|| Self::load(LIBRARY)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The driver that a machine uses.
+    pub(crate) fn of(kind: MachineKind) -> Result<&'static Self, CudaError> {
+        match kind {
+            #[cfg(feature = "virtual")]
+            MachineKind::Virtual => Self::linked(),
+            #[cfg(not(feature = "virtual"))]
+            MachineKind::Virtual => Err(CudaError::NoVirtual),
+            MachineKind::Auto | MachineKind::Cpu | MachineKind::Cuda => Self::get(),
+        }
+    }
+
+    #[cfg(feature = "virtual")]
+    fn linked() -> Result<&'static Self, CudaError> {
+        static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+        DRIVER.get_or_init(|| Self::start(Symbols::Linked)).as_ref().map_err(Clone::clone)
     }
 
     /// The version of CUDA that the driver is for.
@@ -95,33 +96,39 @@ impl Driver {
     /// `F` is the type of the function that has this name.
     pub(super) unsafe fn optional<F: Copy>(&self, symbol: &str) -> Option<F> {
         // SAFETY: the caller's promise.
-        unsafe { find(self.library, symbol) }
+        unsafe { self.symbols.find(symbol) }
     }
 
     fn load(name: &str) -> Result<Self, CudaError> {
-        let library = open(name)?;
+        Self::start(Symbols::Library(open(name)?))
+    }
+
+    fn start(symbols: Symbols) -> Result<Self, CudaError> {
+        let mut driver = Self { symbols, version: CudaVersion::new(0, 0), calls: Calls::find(&symbols) };
         // The version first: an old driver also lacks symbols, and its age is the better reason.
-        let version = version(library)?;
-        if version < OLDEST {
-            return Err(CudaError::DriverTooOld { found: version, needs: OLDEST });
+        driver.version = driver.read_version()?;
+        if driver.version < OLDEST {
+            return Err(CudaError::DriverTooOld { found: driver.version, needs: OLDEST });
         }
-        for &(symbol, since) in OF_CUDARC {
-            // SAFETY: any function can be looked at as one without parameters, as long as nobody calls it.
-            unsafe { find::<unsafe extern "C" fn()>(library, symbol) }
-                .ok_or(CudaError::MissingSymbol { symbol, since })?;
+        // A stream that cannot be asked would be taken for one that has failed, which is idle: this call must be there.
+        if let Some(&(symbol, since)) = driver.missing().iter().find(|(symbol, _)| *symbol == "cuStreamQuery") {
+            return Err(CudaError::MissingSymbol { symbol, since });
         }
-        one_library(library)?;
         TEXTS.get_or_init(|| {
             // SAFETY: both take a number and a place for a string (CUDA driver API, error handling).
-            let [name, text] = ["cuGetErrorName", "cuGetErrorString"].map(|symbol| unsafe { find(library, symbol) });
+            let [name, text] = ["cuGetErrorName", "cuGetErrorString"].map(|symbol| unsafe { symbols.find(symbol) });
             Texts { name, text }
         });
-        // SAFETY: `cuInit` takes flags and returns a number (CUDA driver API, initialization).
-        let init: Option<unsafe extern "C" fn(c_uint) -> Code> = unsafe { find(library, "cuInit") };
-        let init = init.ok_or(CudaError::MissingSymbol { symbol: "cuInit", since: CudaVersion::new(2, 0) })?;
         // SAFETY: the one flag that it may get is 0, and it may be called any number of times, from any thread.
-        CudaError::check("cuInit", unsafe { init(0) })?;
-        Ok(Self { library, version, calls: Calls::find(library) })
+        unsafe { driver.init(0) }?;
+        Ok(driver)
+    }
+
+    fn read_version(&self) -> Result<CudaVersion, CudaError> {
+        let mut number: c_int = 0;
+        // SAFETY: the place is there; the call needs no initialization before it.
+        unsafe { self.driver_get_version(&raw mut number) }?;
+        Ok(CudaVersion::of_driver(number))
     }
 }
 
@@ -137,34 +144,9 @@ fn open(name: &str) -> Result<&'static Library, CudaError> {
     Ok(Box::leak(Box::new(library)))
 }
 
-fn version(library: &Library) -> Result<CudaVersion, CudaError> {
-    let symbol = "cuDriverGetVersion";
-    // SAFETY: the call takes a place for a number (CUDA driver API, version management).
-    let get: Option<unsafe extern "C" fn(*mut c_int) -> Code> = unsafe { find(library, symbol) };
-    let get = get.ok_or(CudaError::MissingSymbol { symbol, since: CudaVersion::new(2, 2) })?;
-    let mut number = 0;
-    // SAFETY: the place is there; the call needs no initialization before it.
-    CudaError::check(symbol, unsafe { get(&raw mut number) })?;
-    Ok(CudaVersion::of_driver(number))
-}
-
-/// cudarc tries `libcuda.so` and other names first. Two libraries in one process would not know each other's handles.
-fn one_library(ours: &Library) -> Result<(), CudaError> {
-    // SAFETY: as in `open`: it loads what the user's library path leads to.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(CudaError::NoLibrary { reason: format!("{LIBRARY} was there and is gone") });
-    }
-    // SAFETY: the library was found a moment ago, and cudarc keeps it from here on.
-    let theirs = unsafe { sys::culib() };
-    // SAFETY: only the addresses of the functions are compared; nothing is called.
-    let [ours, theirs] = [ours, theirs].map(|library| unsafe { find::<*const ()>(library, "cuInit") });
-    if ours == theirs { Ok(()) } else { Err(CudaError::TwoLibraries) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn a_library_that_is_not_there_is_an_error_that_names_it() {
@@ -183,12 +165,5 @@ mod tests {
     #[test]
     fn asking_again_tells_the_same() {
         assert_eq!(Driver::get().map(Driver::version), Driver::get().map(Driver::version));
-    }
-
-    #[test]
-    fn every_symbol_is_of_a_driver_that_is_accepted_and_stands_once() {
-        let names: BTreeSet<_> = OF_CUDARC.iter().map(|(symbol, _)| symbol).collect();
-        assert_eq!(names.len(), OF_CUDARC.len());
-        assert!(OF_CUDARC.iter().all(|(symbol, since)| symbol.starts_with("cu") && *since <= OLDEST));
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::fmt;
 use std::sync::OnceLock;
 
-use cudarc::driver::{DriverError, sys};
+use cudarc::driver::sys;
 
 use crate::bootstrap::ControlError;
 
@@ -21,12 +21,9 @@ pub enum CudaError {
         /// What the loader said.
         reason: String,
     },
-    /// The names by which the library is found lead to two different libraries.
-    #[error(
-        "libcuda.so is another library than libcuda.so.1: take the CUDA toolkit's `stubs` folder, or an old driver's, out of \
-         LD_LIBRARY_PATH"
-    )]
-    TwoLibraries,
+    /// This program has no virtual GPUs.
+    #[error("CONGRUENT_MACHINE=virtual: this program was built without the feature `virtual` of the crate congruent")]
+    NoVirtual,
     /// The driver lacks a call.
     #[error(
         "the CUDA driver has no {symbol}, which came with CUDA {since}: install a driver for CUDA {since} or newer"
@@ -287,14 +284,13 @@ impl CudaError {
         }
     }
 
-    /// For `map_err` after a call of cudarc's.
-    pub(super) fn of(call: &'static str) -> impl Fn(DriverError) -> Self {
-        move |error| Self::of_code(call, error.0 as u32)
-    }
-
     fn of_code(call: &'static str, code: u32) -> Self {
         if code == sys::CUresult::CUDA_ERROR_NO_DEVICE as u32 {
             return Self::NoDevice;
+        }
+        if code == sys::CUresult::CUDA_ERROR_NOT_READY as u32 {
+            // The answer to a question that is asked all the time: nobody reads it, so it is not put into words.
+            return Self::Call { call, code, name: String::new(), text: String::new() };
         }
         let texts = TEXTS.get();
         let name = texts.and_then(|texts| texts.name(code)).unwrap_or_else(|| "an error without a name".into());

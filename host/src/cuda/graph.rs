@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 
 use super::lane::Lane;
+use super::objects::RawStream;
 use super::residents::Need;
 use super::{CudaError, CudaRunner, Device};
 use crate::LaunchError;
@@ -22,7 +22,7 @@ pub(crate) struct CudaGraph {
 /// A capture under way. Dropping it ends it.
 struct Capture<'l> {
     lane: &'l Lane,
-    recorder: Arc<CudaStream>,
+    recorder: Arc<RawStream>,
     /// Whether the driver still captures.
     open: bool,
     /// Whether the lane gives to this one.
@@ -36,12 +36,13 @@ impl CudaRunner {
         record()?;
         let (graph, need) = capture.end()?;
         let device = &self.lane().device;
+        let mut executable = std::ptr::null_mut();
         // SAFETY: the graph is the capture's, and goes right after: what was made of it does not need it.
-        let executable = unsafe {
-            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-            destroy(graph);
-            made.map_err(CudaError::of("cuGraphInstantiateWithFlags"))?
-        };
+        unsafe {
+            let made = device.driver().graph_instantiate(&raw mut executable, graph, 0);
+            destroy(device, graph);
+            made?;
+        }
         Ok(CudaGraph { executable: Mutex::new(executable.expose_provenance()), need, device: Arc::clone(device) })
     }
 
@@ -51,9 +52,7 @@ impl CudaRunner {
         let executable = graph.executable.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the graph was instantiated, and lives as long as `graph`; the lock keeps other threads away. What its kernels
         // and copies touch was checked when they were captured; the world's memory and modules live as long as the graph.
-        Ok(self.lane().put(|stream| unsafe {
-            result::graph::launch(handle(*executable), stream).map_err(CudaError::of("cuGraphLaunch"))
-        })?)
+        Ok(self.lane().put(|stream| unsafe { graph.device.driver().graph_launch(handle(*executable), stream) })?)
     }
 }
 
@@ -66,8 +65,7 @@ impl<'l> Capture<'l> {
         let recorder = lane.device.new_stream()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream was just made.
-        let begun = unsafe { result::stream::begin_capture(recorder.cu_stream(), mode) };
-        begun.map_err(CudaError::of("cuStreamBeginCapture"))?;
+        unsafe { lane.device.driver().stream_begin_capture(recorder.raw(), mode) }?;
         let records = lane.record_to(&recorder);
         let capture = Self { lane, recorder, open: true, records };
         if capture.records { Ok(capture) } else { Err(CudaError::Captured) }
@@ -83,8 +81,10 @@ impl<'l> Capture<'l> {
     fn stop(&mut self) -> Result<CUgraph, CudaError> {
         self.open = false;
         self.lane.device.bind()?;
-        // SAFETY: the stream is this capture's own, and captures.
-        unsafe { result::stream::end_capture(self.recorder.cu_stream()) }.map_err(CudaError::of("cuStreamEndCapture"))
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream is this capture's own, and captures; the place for the graph is there.
+        unsafe { self.lane.device.driver().stream_end_capture(self.recorder.raw(), &raw mut graph) }?;
+        Ok(graph)
     }
 }
 
@@ -98,7 +98,7 @@ impl Drop for Capture<'_> {
             && let Ok(graph) = self.stop()
         {
             // SAFETY: the graph is this capture's, and nothing was made of it.
-            unsafe { destroy(graph) };
+            unsafe { destroy(&self.lane.device, graph) };
         }
     }
 }
@@ -109,7 +109,8 @@ impl Drop for CudaGraph {
         if self.device.bind().is_ok() {
             // SAFETY: instantiated by `capture`, destroyed here only. Launches that are under way go on (CUDA Driver API,
             // cuGraphExecDestroy).
-            let _destroyed_or_gone_with_the_context = unsafe { result::graph::exec_destroy(handle(executable)) };
+            let _destroyed_or_gone_with_the_context =
+                unsafe { self.device.driver().graph_exec_destroy(handle(executable)) };
         }
     }
 }
@@ -120,9 +121,9 @@ fn handle(executable: usize) -> CUgraphExec {
 
 /// # Safety
 /// The graph is not used any more.
-unsafe fn destroy(graph: CUgraph) {
+unsafe fn destroy(device: &Device, graph: CUgraph) {
     if !graph.is_null() {
         // SAFETY: the caller's promise. What cannot be destroyed is gone with its context.
-        let _destroyed = unsafe { result::graph::destroy(graph) };
+        let _destroyed = unsafe { device.driver().graph_destroy(graph) };
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
-use cudarc::driver::{CudaStream, DriverError, result, sys};
 
+use super::objects::RawStream;
 use super::residents::Need;
 use super::waits::Waits;
 use super::{CudaError, Device};
@@ -22,7 +22,7 @@ pub(crate) struct Lane {
 }
 
 enum Queue {
-    Own(Arc<CudaStream>),
+    Own(Arc<RawStream>),
     /// The handle of a stream that somebody else made, and who borrowed it keeps alive.
     Borrowed(usize),
 }
@@ -32,7 +32,7 @@ struct Counts {
     submitted: u64,
     completed: u64,
     /// Takes what is submitted, while the lane records.
-    recorder: Option<Arc<CudaStream>>,
+    recorder: Option<Arc<RawStream>>,
     /// The most that a kernel needs of those that are recorded.
     recorded: Option<Need>,
 }
@@ -62,7 +62,7 @@ impl Lane {
 
     pub(super) fn raw(&self) -> CUstream {
         match &self.queue {
-            Queue::Own(stream) => stream.cu_stream(),
+            Queue::Own(stream) => stream.raw(),
             Queue::Borrowed(stream) => std::ptr::with_exposed_provenance_mut(*stream),
         }
     }
@@ -73,7 +73,7 @@ impl Lane {
         let recorder = self.counts().recorder.clone();
         // What is recorded is not done now, and counts when its graph is launched.
         let recorded = recorder.is_some() || self.captures_for_others()?;
-        put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.cu_stream()))?;
+        put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.raw()))?;
         self.counts().submitted += u64::from(!recorded);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Lane {
     }
 
     /// What is submitted from here on goes to this stream. False where another one records already.
-    pub(super) fn record_to(&self, recorder: &Arc<CudaStream>) -> bool {
+    pub(super) fn record_to(&self, recorder: &Arc<RawStream>) -> bool {
         let mut counts = self.counts();
         let first = counts.recorder.is_none();
         counts.recorder.get_or_insert_with(|| Arc::clone(recorder));
@@ -113,12 +113,14 @@ impl Lane {
     fn captures_for_others(&self) -> Result<bool, CudaError> {
         let Queue::Borrowed(_) = self.queue else { return Ok(false) };
         self.device.bind()?;
-        // SAFETY: the stream lives, as who borrowed it promised, and its context is this thread's.
-        match unsafe { result::stream::is_capturing(self.raw()) } {
-            Ok(status) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives, as who borrowed it promised, and its context is this thread's; the place for the status is
+        // there, and the driver knows no other than those three.
+        match unsafe { self.device.driver().stream_is_capturing(self.raw(), &raw mut status) } {
+            Ok(()) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
             // The legacy stream beside one that captures, which is to be left alone as well.
-            Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)) => Ok(true),
-            Err(error) => Err(CudaError::of("cuStreamIsCapturing")(error)),
+            Err(error) if error.is(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -151,14 +153,14 @@ impl Lane {
             return Err(CudaError::Captured);
         }
         // SAFETY: the stream is owned by this lane, or lives as who borrowed it promised, and it does not capture.
-        match unsafe { sys::cuStreamQuery(self.raw()) } {
-            CUresult::CUDA_SUCCESS => {
+        match unsafe { self.device.driver().stream_query(self.raw()) } {
+            Ok(()) => {
                 let mut counts = self.counts();
                 counts.completed = counts.completed.max(before);
                 Ok(true)
             }
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            error => Err(CudaError::of("cuStreamQuery")(DriverError(error))),
+            Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags, CUmemAllocationType, CUmemGenericAllocationHandle,
@@ -237,7 +236,7 @@ impl Mapped {
     pub(super) fn zero(&self) -> Result<(), CudaError> {
         let (at, bytes) = (self.address, self.bytes);
         // SAFETY: the range is this mapping's own, and nobody else knows it yet.
-        self.allocation.context.now("cuMemsetD8Async", |on| unsafe { result::memset_d8_async(at, 0, bytes, on) })
+        self.allocation.context.now(|driver, on| unsafe { driver.memset(at, 0, bytes, on) })
     }
 
     pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {

@@ -22,6 +22,7 @@ mod module;
 pub(crate) mod monitor;
 mod multicast;
 mod native;
+mod objects;
 mod parameters;
 mod patience;
 mod residents;
@@ -35,10 +36,8 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use congruent_device::abi;
-use cudarc::driver::result;
-
 pub use adopt::AdoptError;
+use congruent_device::abi;
 pub(crate) use device::{Device, Properties};
 pub(crate) use driver::Driver;
 pub use error::{CudaError, CudaVersion};
@@ -49,6 +48,7 @@ pub(crate) use module::Entry;
 pub(crate) use stream::CudaRunner;
 pub(crate) use waits::Word;
 
+use crate::MachineKind;
 use crate::bootstrap::Control;
 use crate::tunables::{Key, TextKey, Tunables};
 use agree::agree;
@@ -95,7 +95,8 @@ impl CudaPe {
         heap_max: u64,
     ) -> Result<Self, CudaError> {
         let read = || tunables.text(TextKey::Ptx).map_or(Ok(()), files::read);
-        let driver = agree(control, Driver::get().and_then(|driver| read().map(|()| driver)))?;
+        let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
+        let driver = agree(control, Driver::of(kind).and_then(|driver| read().map(|()| driver)))?;
         let ordinal = tunables.text(TextKey::Device).and_then(|ordinal| ordinal.parse().ok());
         let device = Device::choose(driver, control, ordinal)?;
         let wish = tunables.get(Key::NvlsEnable);
@@ -252,21 +253,25 @@ impl CudaPe {
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), CudaError> {
         let from = self.at(offset);
         // SAFETY: the range is on this PE's heap, which is mapped, and as long as `out`, which is borrowed until the copy is done.
-        self.device.keeper().now("cuMemcpyDtoHAsync", |on| unsafe { result::memcpy_dtoh_async(out, from, on) })
+        self.device
+            .keeper()
+            .now(|driver, on| unsafe { driver.memcpy_to_host(out.as_mut_ptr().cast(), from, out.len(), on) })
     }
 
     /// Copies `bytes` to this PE's heap, where the caller knows them to fit.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CudaError> {
         let to = self.at(offset);
         // SAFETY: the range is on this PE's heap, which is mapped, and as long as `bytes`, which is borrowed until the copy is done.
-        self.device.keeper().now("cuMemcpyHtoDAsync", |on| unsafe { result::memcpy_htod_async(to, bytes, on) })
+        self.device
+            .keeper()
+            .now(|driver, on| unsafe { driver.memcpy_to_device(to, bytes.as_ptr().cast(), bytes.len(), on) })
     }
 
     /// Zeroes bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn zero(&self, offset: u64, bytes: usize) -> Result<(), CudaError> {
         let at = self.at(offset);
         // SAFETY: the range is on this PE's heap, which is mapped.
-        self.device.keeper().now("cuMemsetD8Async", |on| unsafe { result::memset_d8_async(at, 0, bytes, on) })
+        self.device.keeper().now(|driver, on| unsafe { driver.memset(at, 0, bytes, on) })
     }
 
     fn at(&self, offset: u64) -> u64 {

@@ -5,12 +5,12 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use congruent_device::{Kernel, KernelArgs, Module};
+use cudarc::driver::sys;
 use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
-use cudarc::driver::{result, sys};
 
 use super::device::Context;
 use super::residents::Need;
-use super::{CudaError, Device, Driver, files, native, parameters, patience};
+use super::{CudaError, Device, files, native, parameters, patience};
 
 /// A kernel, as a launch names it.
 pub(crate) struct Entry {
@@ -34,7 +34,7 @@ type Found = Result<Arc<Loaded>, CudaError>;
 pub(super) struct Function {
     known: Known,
     /// It goes with its module.
-    _module: Arc<Loaded>,
+    module: Arc<Loaded>,
 }
 
 /// What is found out of a function once.
@@ -76,7 +76,7 @@ pub(super) fn lacks_multimem(device: &Device, module: &'static Module) -> Result
             compiled => compiled?,
         };
         // SAFETY: it was just loaded, and nobody has a function of it.
-        unsafe { result::module::unload(raw) }.map_err(CudaError::of("cuModuleUnload"))?;
+        unsafe { device.driver().module_unload(raw) }?;
         let version = device.driver().version();
         let old = number(arch).is_none_or(|arch| arch < MULTIMEM);
         return Ok(old.then(|| {
@@ -121,7 +121,7 @@ impl Modules {
             }
         };
         drop(functions);
-        Ok(Function { known, _module: loaded })
+        Ok(Function { known, module: loaded })
     }
 
     /// The module that has the kernel; of several, the newest that the driver can compile.
@@ -163,9 +163,9 @@ impl Function {
 
     /// What so many blocks of so many threads hold while they run.
     pub(super) fn need(&self, blocks: u32, threads: u32) -> Result<Need, CudaError> {
-        // SAFETY: the function is of a module that is loaded.
-        let of_sm = unsafe { result::occupancy::max_active_block_per_multiprocessor(self.raw(), threads as i32, 0) };
-        let of_sm = of_sm.map_err(CudaError::of("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
+        let (driver, mut of_sm) = (self.module.context.driver(), 0);
+        // SAFETY: the function is of a module that is loaded, and the place for the number is there.
+        unsafe { driver.blocks_per_multiprocessor(&raw mut of_sm, self.raw(), threads as i32, 0) }?;
         Ok(Need { blocks, of_sm: u32::try_from(of_sm).unwrap_or(0) })
     }
 }
@@ -175,7 +175,7 @@ impl Loaded {
     /// which it is not while another PE's kernel waits for this PE.
     fn find(device: &Device, module: &'static Module) -> Result<Arc<Self>, CudaError> {
         static ALL: Mutex<Vec<(usize, usize, Weak<Loaded>)>> = Mutex::new(Vec::new());
-        let key = (device.context().cu_ctx() as usize, std::ptr::from_ref(module) as usize);
+        let key = (device.context().raw() as usize, std::ptr::from_ref(module) as usize);
         let mut all = lock(&ALL);
         let known = all.iter().find(|known| (known.0, known.1) == key).and_then(|known| known.2.upgrade());
         if let Some(known) = known {
@@ -209,26 +209,26 @@ impl Loaded {
     /// The function, and what is to be known of it.
     fn function(&self, entry: &Entry) -> Result<Known, CudaError> {
         parameters::check(self.name, self.text, entry.name, entry.arguments)?;
-        let name = CString::new(entry.name).unwrap_or_default();
+        let (driver, name) = (self.context.driver(), CString::new(entry.name).unwrap_or_default());
         // SAFETY: the virtual driver's function is of this type.
-        if let Some(register) = unsafe { Driver::get()?.optional::<native::Register>(native::REGISTER) } {
+        if let Some(register) = unsafe { driver.optional::<native::Register>(native::REGISTER) } {
             // SAFETY: the name ends with a null, and the virtual driver copies it.
             unsafe { register(name.as_ptr(), entry.body) };
         }
-        // SAFETY: the module is loaded, and the name ends with a null.
-        let raw = unsafe { result::module::get_function(self.raw, name) };
-        let raw = raw.map_err(CudaError::of("cuModuleGetFunction"))?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a null, and the place for the function is there.
+        unsafe { driver.module_get_function(&raw mut raw, self.raw, name.as_ptr()) }?;
         // Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide, "Lazy
         // Loading"). For older drivers, `congruent run` says CUDA_MODULE_LOADING=EAGER.
         // SAFETY: a function of a module that is loaded.
-        match unsafe { Driver::get()?.func_load(raw) } {
+        match unsafe { driver.func_load(raw) } {
             Ok(()) | Err(CudaError::MissingSymbol { .. }) => {}
             Err(error) => return Err(error),
         }
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
-        // SAFETY: a function of a module that is loaded.
-        let most = unsafe { result::function::get_function_attribute(raw, attribute) };
-        let most = most.map_err(CudaError::of("cuFuncGetAttribute"))?;
+        let mut most = 0;
+        // SAFETY: a function of a module that is loaded, and a place for the number.
+        unsafe { driver.func_get_attribute(&raw mut most, attribute, raw) }?;
         let waits = patience::waits(self.text, entry.name);
         Ok(Known { raw: raw as usize, most_threads: u32::try_from(most).unwrap_or(0), waits })
     }
@@ -236,9 +236,9 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(driver) = self.context.enter() {
             // SAFETY: loaded in `load`; whoever had a function of it is gone.
-            let _unloaded_or_gone_with_the_context = unsafe { result::module::unload(self.raw) };
+            let _unloaded_or_gone_with_the_context = unsafe { driver.module_unload(self.raw) };
         }
     }
 }
@@ -256,7 +256,7 @@ fn compile(device: &Device, module: &'static str, arch: &'static str, text: &str
     // bytes as its size says.
     let loaded = unsafe {
         let (count, options) = (options.len() as u32, options.as_mut_ptr());
-        Driver::get()?.module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
+        device.driver().module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
     };
     loaded.map_err(|error| {
         let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cudarc::driver::sys::CUstreamCaptureMode;
 
 use super::{CudaError, Driver};
+use crate::machine::Machine;
 use crate::shared::Shared;
 
 /// From one look to the next.
@@ -16,18 +17,19 @@ const PERIOD: Duration = Duration::from_millis(1);
 
 /// Lets this thread ask for anything while another one captures a stream. Otherwise a question about an event would end a capture
 /// that is for all threads, which is the default of other libraries' (CUDA Driver API, cuThreadExchangeStreamCaptureMode).
-fn relax() -> Result<(), CudaError> {
+fn relax(driver: &Driver) -> Result<(), CudaError> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the place for the mode is there.
-    unsafe { Driver::get()?.thread_exchange_stream_capture_mode(&raw mut mode) }
+    unsafe { driver.thread_exchange_stream_capture_mode(&raw mut mode) }
 }
 
-/// Starts to look after a world, until it is gone.
+/// Starts to look after a world on GPUs, until it is gone.
 pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<()> {
-    let weak = Arc::downgrade(shared);
+    let Machine::Cuda(pe) = shared.machine() else { return Ok(()) };
+    let (driver, weak) = (pe.device.driver(), Arc::downgrade(shared));
     let name = format!("pe{} monitor", shared.pe());
     let looks = move || {
-        if let Err(error) = relax() {
+        if let Err(error) = relax(driver) {
             tracing::warn!("captures of other libraries may fail while streams of this world wait: {error}");
         }
         while let Some(shared) = weak.upgrade() {

@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use cudarc::driver::sys::{
     CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParams,
     CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
@@ -60,7 +59,7 @@ impl CudaRunner {
         }
         let need = function.waits().then(|| function.need(grid.blocks, grid.threads)).transpose()?;
         let _until_launched = need.map(|need| self.admit(need)).transpose()?;
-        let shape = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
+        let (driver, raw, places) = (self.device.driver(), function.raw(), places.as_mut_ptr());
         // A cooperative launch makes sure that its own blocks run at once. Where PEs share a GPU that is not enough, and what
         // `admit` counts is: blocks of all of them. A kernel that never waits may have more than run at once.
         // SAFETY: the function is of a module that is loaded, `places` has one entry for each parameter of it (the kernel's own
@@ -69,11 +68,12 @@ impl CudaRunner {
         let put = |stream| unsafe {
             match self.device.sharing() {
                 1 if function.waits() => {
-                    result::launch_cooperative_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
-                        .map_err(CudaError::of("cuLaunchCooperativeKernel"))
+                    driver.launch_cooperative(raw, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, places)
                 }
-                _ => result::launch_kernel(function.raw(), shape.0, shape.1, 0, stream, places)
-                    .map_err(CudaError::of("cuLaunchKernel")),
+                _ => {
+                    let none = std::ptr::null_mut();
+                    driver.launch(raw, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, places, none)
+                }
             }
         };
         Ok(self.lane.put(put)?)
@@ -92,8 +92,7 @@ impl CudaRunner {
     /// Puts a copy between heaps at the end of the stream. Both ranges are on heaps that this PE reaches.
     pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the ranges are on heaps, as the caller checked, and those stay mapped until the stream is idle.
-        let put = |stream| unsafe { result::memcpy_dtod_async(dst, src, bytes, stream) };
-        self.lane.put(|stream| put(stream).map_err(CudaError::of("cuMemcpyDtoDAsync")))
+        self.lane.put(|stream| unsafe { self.device.driver().memcpy_on_device(dst, src, bytes, stream) })
     }
 
     /// Puts a store of a signal word of some heap at the end of the stream. Whoever sees it sees what the stream did before: the

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent_device::abi::{Cause, NO_PE};
-use cudarc::driver::sys::{CUevent_flags, CUstream, CUstreamWaitValue_flags, CUstreamWriteValue_flags};
-use cudarc::driver::{CudaEvent, result, sys};
+use cudarc::driver::sys::{CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 
 use super::lane::Lane;
+use super::objects::Event;
 use super::{CudaError, CudaPe};
 
 /// A signal word of this PE's heap, and the value that it is to reach.
@@ -34,9 +34,9 @@ pub(super) struct Waits(Mutex<VecDeque<Waiting>>);
 struct Waiting {
     word: Word,
     /// Complete when the stream has come to the wait.
-    come: CudaEvent,
+    come: Event,
     /// Complete when the wait is over. Not there before it is recorded, as an event without a record counts as complete.
-    gone: Arc<OnceLock<CudaEvent>>,
+    gone: Arc<OnceLock<Event>>,
     /// When that was seen.
     since: Option<Instant>,
 }
@@ -56,7 +56,7 @@ impl Lane {
     pub(super) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
         self.device.bind()?;
         let (come, over, gone) = (self.event()?, self.event()?, Arc::new(OnceLock::new()));
-        record(&come, self.raw())?;
+        come.record(self.raw())?;
         // Known before it is asked for, so that no wait goes on that nobody looks after. Not under the lock: a full stream takes
         // nothing more until it has gone on, for which the monitor may have to end a wait.
         self.waits.lock().push_back(Waiting { word, come, gone: Arc::clone(&gone), since: None });
@@ -66,7 +66,7 @@ impl Lane {
             // idle.
             unsafe { self.device.driver().stream_wait_value_64(stream, word.address, word.value, flags) }?;
             // Without its mark it would be taken to go on for ever.
-            record(&over, stream).inspect_err(|_| _ = self.let_go(word))
+            over.record(stream).inspect_err(|_| _ = self.let_go(word))
         });
         match asked {
             Ok(()) => _ = gone.set(over),
@@ -90,13 +90,13 @@ impl Lane {
         let mut waits = self.waits.lock();
         while let Some(first) = waits.front_mut() {
             self.device.bind()?;
-            if first.gone.get().map_or(Ok(false), is_complete)? {
+            if first.gone.get().map_or(Ok(false), Event::is_complete)? {
                 waits.pop_front();
                 continue;
             }
             let since = match first.since {
                 Some(since) => since,
-                None if is_complete(&first.come)? => *first.since.insert(Instant::now()),
+                None if first.come.is_complete()? => *first.since.insert(Instant::now()),
                 None => return Ok(None),
             };
             let waited = since.elapsed();
@@ -113,9 +113,8 @@ impl Lane {
         unsafe { driver.stream_write_value_64(context.aside(), word.address, word.value, flags) }
     }
 
-    fn event(&self) -> Result<CudaEvent, CudaError> {
-        let event = self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING));
-        event.map_err(CudaError::of("cuEventCreate"))
+    fn event(&self) -> Result<Event, CudaError> {
+        Event::new(self.device.context())
     }
 }
 
@@ -145,11 +144,10 @@ impl CudaPe {
         let (aside, read, word) = (self.device.keeper().aside(), lane.event()?, self.control.word());
         // SAFETY: the word is on this PE's heap, which is mapped. The pinned word lives as long as the machine, whatever happens to
         // the copy, and nobody reads it before the copy is done.
-        let asked = unsafe { sys::cuMemcpyDtoHAsync_v2(word.cast(), address, size_of::<u64>(), aside) };
-        asked.result().map_err(CudaError::of("cuMemcpyDtoHAsync"))?;
-        record(&read, aside)?;
+        unsafe { self.device.driver().memcpy_to_host(word.cast(), address, size_of::<u64>(), aside) }?;
+        read.record(aside)?;
         let began = Instant::now();
-        while !is_complete(&read)? {
+        while !read.is_complete()? {
             if began.elapsed() > READ {
                 return Ok(None);
             }
@@ -158,13 +156,4 @@ impl CudaPe {
         // SAFETY: the copy is done, and this thread alone asks for copies to there.
         Ok(Some(unsafe { word.read() }))
     }
-}
-
-fn record(event: &CudaEvent, stream: CUstream) -> Result<(), CudaError> {
-    // SAFETY: event and stream live, and are of one context.
-    unsafe { result::event::record(event.cu_event(), stream) }.map_err(CudaError::of("cuEventRecord"))
-}
-
-fn is_complete(event: &CudaEvent) -> Result<bool, CudaError> {
-    event.try_is_complete().map_err(CudaError::of("cuEventQuery"))
 }

@@ -68,7 +68,7 @@ const OTHERS: [&str; 6] = [
 
 /// Prefixes of variables that other tools of this project read.
 const TOOLS: [&str; 5] =
-    ["CONGRUENT_CACHE", "CONGRUENT_DEVICE_RUSTC", "CONGRUENT_PTXAS", "CONGRUENT_TEST_", "CONGRUENT_VIRTUAL_DRIVER"];
+    ["CONGRUENT_CACHE", "CONGRUENT_DEVICE_RUSTC", "CONGRUENT_PTXAS", "CONGRUENT_TEST_", "CONGRUENT_VIRTUAL"];
 
 /// Why a `CONGRUENT_*` variable was refused.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

@@ -239,8 +239,10 @@ pub const TEXTS: [TextTunable; 9] = [
         key: TextKey::Machine,
         name: "CONGRUENT_MACHINE",
         meaning: "what runs kernels; auto, as when it is unset, takes GPUs where every PE has one",
-        form: "auto or cpu or cuda",
-        check: |text| MachineKind::parse(text).map(drop).ok_or_else(|| "expected auto, cpu or cuda".to_owned()),
+        form: "auto or cpu or cuda or virtual",
+        check: |text| {
+            MachineKind::parse(text).map(drop).ok_or_else(|| "expected auto, cpu, cuda or virtual".to_owned())
+        },
     },
     TextTunable {
         key: TextKey::Device,

@@ -6,7 +6,7 @@
 //! given several times.
 
 use std::env;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use congruent_virtual_gpu::{Promises, Schedule};
 use cudarc::driver::sys::CUresult;
@@ -16,6 +16,18 @@ use crate::{calls, errors};
 
 /// The variable's name.
 pub const VARIABLE: &str = "CONGRUENT_VIRTUAL_DRIVER";
+/// The variable that says how many devices there are, and how many PEs on each: `4` or `2x4`.
+const SHAPE: &str = "CONGRUENT_VIRTUAL";
+/// The most devices that there can be.
+const MOST: u32 = 64;
+
+/// Whether the driver is part of the program that uses it.
+static IN_PROGRAM: OnceLock<()> = OnceLock::new();
+
+/// The driver is part of the program: a device for each PE, unless somebody says otherwise.
+pub(crate) fn in_program() {
+    IN_PROGRAM.get_or_init(|| ());
+}
 
 /// A machine with GPUs, as tests see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,20 +127,44 @@ const WEAK: [(&str, Option<Promises>); 4] = [
 
 /// The configuration of this process, or what is wrong with the variable. Read once.
 pub(crate) fn get() -> Result<&'static Config, &'static str> {
-    static CONFIG: LazyLock<Result<Config, String>> = LazyLock::new(|| match env::var(VARIABLE) {
-        Ok(text) => parse(&text),
-        Err(env::VarError::NotPresent) => Ok(Config::default()),
-        Err(env::VarError::NotUnicode(_)) => Err("it is not UTF-8".to_owned()),
+    static CONFIG: LazyLock<Result<Config, String>> = LazyLock::new(|| {
+        let mut config = Config::default();
+        if IN_PROGRAM.get().is_some() {
+            config.devices = MOST;
+        }
+        if let Some(text) = variable(SHAPE)? {
+            config.devices = devices(&text)?;
+        }
+        match variable(VARIABLE)? {
+            Some(text) => parse(config, &text).map_err(|why| format!("{VARIABLE}: {why}")),
+            None => Ok(config),
+        }
     });
     CONFIG.as_ref().map_err(String::as_str)
 }
 
-fn parse(text: &str) -> Result<Config, String> {
-    let mut config = Config::default();
+fn variable(name: &str) -> Result<Option<String>, String> {
+    match env::var(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(format!("{name} is not UTF-8")),
+    }
+}
+
+/// The devices of a shape such as `2x4`.
+fn devices(shape: &str) -> Result<u32, String> {
+    let (devices, pes) = shape.split_once('x').unwrap_or((shape, "1"));
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=MOST).contains(number));
+    let wrong =
+        || format!("{SHAPE}={shape}: give a number of GPUs from 1 to {MOST}, or GPUs and PEs on each, such as 2x4");
+    number(devices).filter(|_| number(pes).is_some()).ok_or_else(wrong)
+}
+
+fn parse(mut config: Config, text: &str) -> Result<Config, String> {
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
         let (key, value) = item.split_once('=').ok_or_else(|| format!("`{item}` has no `=`"))?;
         match key {
-            "devices" => config.devices = number(key, value, 0..=64)?,
+            "devices" => config.devices = number(key, value, 0..=MOST)?,
             "sms" => config.sms = number(key, value, 1..=1024)?,
             "memory" => config.memory = bytes(value)?,
             "capability" => config.capability = capability(value)?,
@@ -217,10 +253,23 @@ fn fault(value: &str) -> Result<Fault, String> {
 mod tests {
     use super::*;
 
+    fn said(text: &str) -> Result<Config, String> {
+        parse(Config::default(), text)
+    }
+
+    #[test]
+    fn shapes_name_devices_first() {
+        assert_eq!((devices("4"), devices("2x4"), devices("64")), (Ok(4), Ok(2), Ok(64)));
+        for text in ["", "0", "65", "2x", "x4", "2x0", "2x2x2", "two"] {
+            let why = devices(text).expect_err(text);
+            assert!(why.contains("CONGRUENT_VIRTUAL=") && why.contains("2x4"), "{text}: {why}");
+        }
+    }
+
     #[test]
     fn nothing_said_is_the_default() {
-        assert_eq!(parse(""), Ok(Config::default()));
-        assert_eq!(parse(" , "), Ok(Config::default()));
+        assert_eq!(said(""), Ok(Config::default()));
+        assert_eq!(said(" , "), Ok(Config::default()));
     }
 
     #[test]
@@ -250,7 +299,7 @@ mod tests {
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
             ],
         };
-        assert_eq!(parse(text), Ok(expected));
+        assert_eq!(said(text), Ok(expected));
     }
 
     #[test]
@@ -268,7 +317,7 @@ mod tests {
             ("fail=cuMemCreate:0:CUDA_ERROR_UNKNOWN", "from 1"),
             ("fail=cuMemCreate:1:CUDA_SUCCESS", "not an error"),
         ] {
-            let said = parse(text).expect_err(text);
+            let said = said(text).expect_err(text);
             assert!(said.contains(part), "{text}: {said}");
         }
     }

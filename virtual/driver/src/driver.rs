@@ -23,7 +23,7 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 /// `CUDA_ERROR_NO_DEVICE` where there is none
 pub(crate) fn init() -> Outcome {
     let config = config::get().map_err(|why| {
-        eprintln!("congruent-virtual-driver: {}: {why}", config::VARIABLE);
+        eprintln!("congruent-virtual-driver: {why}");
         CUresult::CUDA_ERROR_INVALID_VALUE
     })?;
     if config.devices == 0 {

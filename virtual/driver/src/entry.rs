@@ -54,13 +54,21 @@ macro_rules! entry_points {
         /// The functions of this file.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
+        /// The function of this file that has a name.
+        pub(crate) fn find(name: &str) -> Option<*const ()> {
+            match name {
+                $(stringify!($name) => Some($name as *const ()),)*
+                _ => None,
+            }
+        }
+
         $(
             $(#[doc = $doc])*
             ///
             /// # Safety
             /// What the CUDA driver API asks of its callers: a pointer is null, or good for what the function reads or
             /// writes there, for as long as the function says.
-            #[unsafe(no_mangle)]
+            #[cfg_attr(feature = "library", unsafe(no_mangle))]
             #[allow(non_snake_case, reason = "the names are the driver's")]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
                 // SAFETY: that pointers are null or good is what the caller promises, see `# Safety`.

@@ -29,6 +29,7 @@ mod gpus;
 mod graph;
 mod handles;
 mod image;
+#[cfg(feature = "library")]
 mod install;
 mod launch;
 mod memory;
@@ -49,10 +50,11 @@ pub use calls::graph::*;
 pub use calls::launch::*;
 pub use calls::memory::*;
 pub use calls::module::*;
-pub use calls::names;
 pub use calls::own::*;
 pub use calls::stream::*;
 pub use calls::vmm::*;
+pub use calls::{function, names};
 pub use config::VARIABLE;
+#[cfg(feature = "library")]
 pub use install::{built, install, without_symbol};
 pub use native::NativeBody;

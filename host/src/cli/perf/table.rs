@@ -24,6 +24,7 @@ pub(super) fn heading(heading: &Heading) -> String {
         _ if heading.all => "; every PE at once: time of the slowest, bytes of one",
         _ => "",
     };
+    let not_a_gpu = if machine.contains("virtual GPU") { ", on virtual GPUs: times are not a GPU's" } else { "" };
     let (places, names, units) = if labels.in_place {
         let places = format!("# {:50}{:>23}{:>33}\n", "", "out-of-place", "in-place");
         (places, HALF.repeat(2), UNITS.repeat(2))
@@ -33,7 +34,7 @@ pub(super) fn heading(heading: &Heading) -> String {
     let first = format!("{:>10}  {:>12}  {:>8}  {:>6}  {:>6}", "size", "count", "type", "redop", "root");
     let second = format!("{:>10}  {:>12}  {:>8}  {:>6}  {:>6}", "(B)", "(elements)", "", "", "");
     format!(
-        "# congruent {version}, perf {operation}\n\
+        "# congruent {version}, perf {operation}{not_a_gpu}\n\
          # machine: {machine}, {cores} cores; PEs: {pes} {started_as}; heap: {heap} MiB each\n\
          # launch: blocks {blocks}, threads {threads}; {rounds}, {launches}{time}\n\
          #\n\

@@ -15,7 +15,7 @@ use crate::native::{self, NativeBody};
 /// `name` is null or ends with a zero. `run` takes parameters as the PTX of that name declares them, may be called on
 /// any thread until the process ends, and never unwinds: it is a plain C function, which reports what goes wrong in it
 /// by [`congruentVirtualTrap`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "library", unsafe(no_mangle))]
 #[allow(non_snake_case, reason = "named in the manner of the driver's functions")]
 pub unsafe extern "C" fn congruentVirtualBody(name: *const c_char, run: NativeBody) -> CUresult {
     // SAFETY: null or a text, as the caller promises.
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn congruentVirtualBody(name: *const c_char, run: NativeBo
 /// that run go on: nobody can stop native code.
 ///
 /// Gives `CUDA_ERROR_INVALID_CONTEXT` on a thread that runs no block.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "library", unsafe(no_mangle))]
 #[allow(non_snake_case, reason = "named in the manner of the driver's functions")]
 pub extern "C" fn congruentVirtualTrap() -> CUresult {
     match native::trap() {
@@ -48,7 +48,7 @@ pub extern "C" fn congruentVirtualTrap() -> CUresult {
 ///
 /// # Safety
 /// `name` is null or ends with a zero.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "library", unsafe(no_mangle))]
 #[allow(non_snake_case, reason = "named in the manner of the driver's functions")]
 pub unsafe extern "C" fn congruentVirtualCalls(name: *const c_char) -> u64 {
     // SAFETY: null or a text, as the caller promises.
