@@ -69,6 +69,13 @@ impl<'d> Builder<'d> {
         self.check_size(condition)?;
         let any = condition.text.split("||").map(|all| self.comparisons(Line { text: all, ..condition }));
         self.program.condition = any.collect::<Result<_, _>>()?;
+        self.program.asked = condition.text.to_owned();
+        let owned = |(name, of): &(&str, &str)| ((*name).to_owned(), (*of).to_owned());
+        self.program.aliases = self.draft.aliases.iter().map(owned).collect();
+        let owned = |(name, members): &(&str, Vec<&str>)| {
+            ((*name).to_owned(), members.iter().map(|&member| member.to_owned()).collect())
+        };
+        self.program.multicasts = self.draft.multicasts.iter().map(owned).collect();
         Ok(self.program)
     }
 

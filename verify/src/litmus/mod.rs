@@ -62,6 +62,6 @@ mod search;
 mod values;
 
 pub use error::Error;
-pub use outcome::{Outcome, Test, Verdict, Witness, table};
+pub use outcome::{Outcome, Placed, Test, Verdict, Witness, table};
 pub use parse::parse;
 pub use rule::Rule;

@@ -50,7 +50,47 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Witness(String);
 
+/// A thread of a test, for who executes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'t> {
+    /// Its device; none of the host's.
+    pub gpu: Option<u32>,
+    /// Its cluster, CTA and warp.
+    pub place: [u32; 3],
+    /// Its instructions and `assume` lines, without semicolons.
+    pub lines: &'t [String],
+}
+
 impl Test {
+    /// Its threads.
+    pub fn threads(&self) -> impl Iterator<Item = Placed<'_>> {
+        self.program.threads.iter().zip(&self.program.texts).map(|(thread, lines)| {
+            let place = [thread.cluster, thread.cta, thread.warp];
+            Placed { gpu: thread.gpu, place, lines }
+        })
+    }
+
+    /// The outcome that it asks for, as it is written after `exists`.
+    pub fn condition(&self) -> &str {
+        &self.program.asked
+    }
+
+    /// Other names of locations.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.program.aliases.iter().map(|(name, of)| (name.as_str(), of.as_str()))
+    }
+
+    /// Multicast addresses and their members.
+    pub fn multicasts(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.program.multicasts.iter().map(|(name, members)| (name.as_str(), members.as_slice()))
+    }
+
+    /// Whether hardware promises that what one instruction of a warp stores to a line arrives in order, and that vectors of 16
+    /// bytes are atomic.
+    pub fn promises(&self) -> (bool, bool) {
+        (self.program.promises.ordered_lines, self.program.promises.atomic_vectors)
+    }
+
     /// Decides the test. Takes time exponential in its reads and writes; 20 events take a small part of a second.
     pub fn check(&self) -> Outcome {
         let model = Model::new(&self.program, None);

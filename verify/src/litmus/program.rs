@@ -184,6 +184,12 @@ pub(super) struct Program {
     /// The text of each instruction of each thread.
     pub(super) texts: Vec<Vec<String>>,
     pub(super) cells: Vec<Cell>,
+    /// Other names of locations.
+    pub(super) aliases: Vec<(String, String)>,
+    /// Multicast addresses and their members.
+    pub(super) multicasts: Vec<(String, Vec<String>)>,
+    /// The text of the condition.
+    pub(super) asked: String,
     pub(super) promises: Promises,
     /// Each has to be true.
     pub(super) assumed: Vec<Comparison>,
