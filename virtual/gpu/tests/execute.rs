@@ -405,6 +405,21 @@ fn multimem_reaches_all_members() {
 }
 
 #[test]
+fn a_line_is_no_atom_unless_hardware_promises_it() {
+    // Lines of eight lanes by 16 bytes, whose last lane has the flag beside its datum.
+    let body = "mul.wide.u32 %rd2, %r0, 16; add.s64 %rd2, %rd0, %rd2; cvt.u64.u32 %rd5, %r0; add.s64 %rd5, %rd5, 7000; mov.u64 %rd6, 1;\n\
+        setp.ne.u32 %p1, %r9, 0; @%p1 bra give; and.b32 %r3, %r0, 7; setp.eq.u32 %p4, %r3, 7;\n\
+        wait: ld.relaxed.sys.global.v2.b64 {%rd7, %rd8}, [%rd2+2048]; setp.eq.and.u64 %p2, %rd8, 0, %p4;\n\
+        vote.sync.any.pred %p3, %p2, -1; @%p3 bra wait; cvt.u32.u64 %r4, %rd7; st.global.u32 [%rd1], %r4; ret;\n\
+        give: st.relaxed.sys.global.v2.b64 [%rd2+2048], {%rd5, %rd6}; ret;";
+    let whole = |words: &[u32]| words[..32].iter().copied().eq(7000..7032);
+    assert!(surprises(body, Promises::default(), whole) > 0);
+    assert!(surprises(body, Promises { v4_16b_atomic: true, ..Promises::default() }, whole) > 0);
+    let promises = Promises { v4_16b_atomic: true, ll128_128b_ordered: true };
+    assert_eq!(surprises(body, promises, whole), 0);
+}
+
+#[test]
 fn what_is_taken_away_from_a_kernel_is_missed() {
     let release = "fence.sc.gpu; bar.sync 0; st.release.gpu.global.u32 [%rd0+2048], 1;";
     let body = passed(release, "ld.acquire.gpu.global.u32 %r1, [%rd0+2048];");
