@@ -15,8 +15,8 @@ use crate::fault::Cause;
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind, Meeting, Past};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Source, Special, Target,
-    Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Source, Special, Strength,
+    Target, Together, Truth, Where,
 };
 
 /// Lanes of a warp.
@@ -126,10 +126,17 @@ struct Frame {
     depth: u32,
 }
 
+/// A copy of one lane that is not done yet.
 struct Copy {
+    lane: usize,
+    /// The instruction's number in its program.
+    instruction: u32,
     to: (Arc<Segment>, u64),
-    from: Option<(Arc<Segment>, u64)>,
+    from: (Arc<Segment>, u64),
+    /// What stands for the source's address.
+    alias: u32,
     bytes: u64,
+    /// How many of them come from the source; the others are zero.
     filled: u64,
 }
 
@@ -264,6 +271,12 @@ impl Warp {
     /// Which function and instruction a group is at.
     pub(crate) fn place(&self, group: &Group) -> (usize, usize) {
         (self.frame(group.frame).code, group.at)
+    }
+
+    /// The number in its program of the instruction that a group is at.
+    fn number(&self, program: &Program, group: usize) -> u32 {
+        let (code, at) = self.place(&self.groups[group]);
+        program.codes[code].first + at as u32
     }
 
     /// Where a group is at a barrier, it goes on with a result.
@@ -697,13 +710,13 @@ impl Warp {
                 self.multimem(around, group, lanes, operation)?;
             }
             Operation::CopyLater { to, from, bytes, filled } => {
-                self.copy_later(around, frame, lanes, *to, *from, *bytes, *filled)?;
+                self.copy_later(around, group, lanes, *to, *from, *bytes, *filled)?;
             }
             Operation::CopyCommit => {
                 let copies = self.copies();
                 lanes_of(lanes).for_each(|lane| copies[lane].push_back(Vec::new()));
             }
-            Operation::CopyWait(left) => self.copy_wait(around, lanes, *left),
+            Operation::CopyWait(left) => self.copy_wait(around, lanes, *left)?,
             Operation::Fence { strength, is_consistent } => {
                 core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
                 if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
@@ -783,15 +796,16 @@ impl Warp {
         kind: Kind,
         places: &Places,
     ) -> Result<Vec<order::Access>, Cause> {
+        let instruction = self.number(around.program, group);
         let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Ok(Vec::new()) };
-        let Group { frame, at, .. } = self.groups[group];
-        let instruction = around.program.codes[self.frames[frame].code].first + at as u32;
         let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
         let mut accesses = Vec::new();
         for (segment, Place { lane, offset, at, .. }) in places.iter() {
             if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
                 continue;
             }
+            // Addresses of shared memory have 32 bits, and what is computed of them may have wrapped around.
+            let is_shared = is(Some(around.shared), segment);
             for index in 0..access.count {
                 let access = order::Access {
                     kind,
@@ -800,8 +814,8 @@ impl Warp {
                     offset: offset + index * access.unit,
                     bytes: access.unit,
                     instruction,
-                    is_fresh: is(Some(around.shared), segment),
-                    alias: alias_of(space_of(*at), at - base_of(space_of(*at)), *offset),
+                    is_fresh: is_shared,
+                    alias: if is_shared { 0 } else { alias_of(space_of(*at), at - base_of(space_of(*at)), *offset) },
                 };
                 order.access(past, segment, access)?;
                 accesses.push(access);
@@ -1050,32 +1064,36 @@ impl Warp {
     fn copy_later(
         &mut self,
         around: &Surroundings<'_>,
-        frame: usize,
+        group: usize,
         lanes: u32,
         to: Address,
         from: Address,
         bytes: u64,
         filled: Option<Source>,
     ) -> Result<(), Cause> {
+        let Group { frame, .. } = self.groups[group];
+        let instruction = self.number(around.program, group);
         let (to_at, from_at) = (self.addresses(around, frame, to), self.addresses(around, frame, from));
         let filled = filled.map_or([bytes; LANES], |filled| self.values(around, frame, filled));
         for lane in lanes_of(lanes) {
             let owned = |(segment, offset): (&Arc<Segment>, u64)| (segment.clone(), offset);
             let to = owned(self.reach(around, to.space, lane, to_at[lane], bytes, memory::Access::ReadWrite)?);
             let filled = filled[lane].min(bytes);
-            let from = match filled {
-                0 => None,
-                _ => Some(owned(self.reach(around, from.space, lane, from_at[lane], bytes, memory::Access::Read)?)),
+            // Of no bytes there need not be any memory.
+            let source = match filled {
+                0 => to.clone(),
+                _ => owned(self.reach(around, from.space, lane, from_at[lane], bytes, memory::Access::Read)?),
             };
+            let alias = alias_of(Where::Global, from_at[lane], source.1);
             if let Some(open) = self.copies()[lane].back_mut() {
-                open.push(Copy { to, from, bytes, filled });
+                open.push(Copy { lane, instruction, to, from: source, alias, bytes, filled });
             }
         }
         Ok(())
     }
 
     /// Does the copies of all committed groups but the last `left`, or all that there are.
-    fn copy_wait(&mut self, around: &mut Surroundings<'_>, lanes: u32, left: Option<u64>) {
+    fn copy_wait(&mut self, around: &mut Surroundings<'_>, lanes: u32, left: Option<u64>) -> Result<(), Cause> {
         let copies = self.copies();
         let mut due = Vec::new();
         for lane in lanes_of(lanes) {
@@ -1088,13 +1106,34 @@ impl Warp {
             }
         }
         for copy in due.into_iter().flatten() {
-            let (segment, offset) = &copy.to;
-            for byte in 0..copy.bytes {
-                let source = copy.from.as_ref().filter(|_| byte < copy.filled);
-                segment.store(offset + byte, 1, source.map_or(0, |(from, at)| from.load(at + byte, 1)));
+            let (from, from_at) = &copy.from;
+            let (to, to_at) = &copy.to;
+            for start in (0..copy.bytes).step_by(4) {
+                let filled = copy.filled.saturating_sub(start).min(4);
+                if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
+                    let access = |kind, offset, bytes, is_fresh, alias| order::Access {
+                        kind,
+                        strength: Strength::Weak,
+                        lane: copy.lane,
+                        offset,
+                        bytes,
+                        instruction: copy.instruction,
+                        is_fresh,
+                        alias,
+                    };
+                    if filled > 0 {
+                        order.access(past, from, access(Kind::Read, from_at + start, filled, false, copy.alias))?;
+                    }
+                    order.access(past, to, access(Kind::Write, to_at + start, 4, true, 0))?;
+                }
+                for byte in start..start + 4 {
+                    let value = if byte < start + filled { from.load(from_at + byte, 1) } else { 0 };
+                    to.store(to_at + byte, 1, value);
+                }
+                around.wrote_unit(to, to_at + start, 4, false);
             }
-            around.watches.written(segment, *offset, copy.bytes);
         }
+        Ok(())
     }
 
     /// Whether all lanes of the warp are at the aligned instruction that a group has come to, waiting or past the wait. There
