@@ -58,17 +58,17 @@ extern "C" __global__ void float_atomics(const float *in, float *single, double 
 extern "C" __global__ void products_by_cas(const unsigned *in, unsigned short *shorts, unsigned *word, unsigned long long *wide) {
     unsigned value = in[blockIdx.x * blockDim.x + threadIdx.x];
     unsigned short *half = &shorts[threadIdx.x % 2];
-    for (unsigned short old = *half;;) {
+    for (unsigned short old = *static_cast<volatile unsigned short *>(half);;) {
         unsigned short seen = atomicCAS(half, old, static_cast<unsigned short>(old * (value % 255 + 1) % 257));
         if (seen == old) break;
         old = seen;
     }
-    for (unsigned old = *word;;) {
+    for (unsigned old = *static_cast<volatile unsigned *>(word);;) {
         unsigned seen = atomicCAS(word, old, static_cast<unsigned>(static_cast<unsigned long long>(old) * (value % 65535 + 1) % 65537));
         if (seen == old) break;
         old = seen;
     }
-    for (unsigned long long old = *wide;;) {
+    for (unsigned long long old = *static_cast<volatile unsigned long long *>(wide);;) {
         unsigned long long seen = atomicCAS(wide, old, old * (value % 1000003 + 1) % 2147483647ull);
         if (seen == old) break;
         old = seen;

@@ -12,8 +12,9 @@ use congruent_virtual_gpu::{Access, Backing, Launch, Machine, Program, Schedule,
 /// nvcc has one code generator for the older architectures and another for the newer ones, and they print other PTX.
 const ARCHITECTURES: [&str; 2] = ["sm_90", "sm_100"];
 
-/// How warps take turns, with the seed.
-const SCHEDULES: [(Schedule, u64); 3] = [(Schedule::Lockstep, 0), (Schedule::Random, 1), (Schedule::Random, 2)];
+/// How warps take turns, with the seed, and whether races are errors.
+const SCHEDULES: [(Schedule, u64, bool); 3] =
+    [(Schedule::Lockstep, 0, false), (Schedule::Random, 1, false), (Schedule::Random, 2, true)];
 
 /// A file of kernels.
 pub(crate) struct Module {
@@ -31,10 +32,10 @@ impl Module {
     pub(crate) fn on_devices(&self, test: impl Fn(&mut Device)) {
         let Some(programs) = self.programs.get_or_init(|| self.compile()) else { return };
         for (program, architecture) in programs.iter().zip(ARCHITECTURES) {
-            for (schedule, seed) in SCHEDULES {
+            for (schedule, seed, races) in SCHEDULES {
                 // Where a test fails, this is shown.
-                println!("{}.cu for {architecture}, {schedule:?}, seed {seed}", self.name);
-                test(&mut Device::new(program, schedule, seed));
+                println!("{}.cu for {architecture}, {schedule:?}, seed {seed}, races {races}", self.name);
+                test(&mut Device::new(program, Settings { schedule, seed, races, ..Settings::default() }));
             }
         }
     }
@@ -85,8 +86,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    fn new(program: &Arc<Program>, schedule: Schedule, seed: u64) -> Self {
-        let machine = Machine::new(Settings { schedule, seed, ..Settings::default() }).expect("a thread");
+    fn new(program: &Arc<Program>, settings: Settings) -> Self {
+        let machine = Machine::new(settings).expect("a thread");
         let mut device =
             Self { machine, program: program.clone(), space: Space::new(0), globals: [].into(), end: 1 << 32 };
         let places: Vec<_> = program.globals().iter().map(|global| device.place(global.bytes)).collect();
