@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use congruent_build::Builder;
 use congruent_tests::conformance::{self, cuda};
 use congruent_tests::repository;
-use congruent_virtual_driver::{built, install};
+use congruent_virtual_library::{built, install};
 
 /// Where PEs find the virtual driver, and the PTX of the test kernels.
 static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {

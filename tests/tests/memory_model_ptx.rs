@@ -49,7 +49,8 @@ fn is_outside_the_model(instruction: &str) -> bool {
     let parts: BTreeSet<&str> = instruction.split('.').collect();
     let has = |part: &str| parts.contains(part);
     let accesses = has("ld") || has("st") || has("atom") || has("red") || has("multimem");
-    let narrow = (accesses || has("fence")) && ["gpu", "cta", "cluster"].into_iter().any(has);
+    // Shared memory is the block's alone.
+    let narrow = (accesses && !has("shared") || has("fence")) && ["gpu", "cta", "cluster"].into_iter().any(has);
     let ordered = ["relaxed", "acquire", "release", "acq_rel"].into_iter().any(has);
     let on_global = accesses && has("global");
     // The barrier that votes is `barrier.red`, which is not an access.
@@ -245,6 +246,7 @@ fn ptx_is_read_rightly() {
         QUIET,
         "barrier.red.or.pred",
         "ld.shared.b64",
+        "st.relaxed.cta.shared.b64",
         "st.b64",
         "fence.proxy.alias",
         "barrier.cta.sync",

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use congruent_tests::repository;
-use congruent_virtual_driver::{built, install, names, without_symbol};
+use congruent_virtual_library::{built, install, names, without_symbol};
 use processes::{Port, is_pe};
 use virtual_cases::scenarios::{self, ADOPTION, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario};
 use virtual_cases::{Case, Made, Outcome, PATIENCE, Uses, again, all, job, made_by_process, made_by_threads, outcome};

@@ -14,7 +14,7 @@ use std::{env, fs};
 use congruent::device::{Sym, abi, kernels, team_tag};
 use congruent::{AllocError, Builder, Error, Grid, LaunchError, MachineKind, SplitError, SymVec, World};
 use congruent_tests::conformance::cuda;
-use congruent_virtual_driver::{built, install};
+use congruent_virtual_library::{built, install};
 use virtual_support::borrow_default;
 
 const MIB: usize = 1 << 20;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use congruent::device::{Element, Kernel, KernelArgs, abi};
 use congruent::{AdoptError, LaunchError, Stream, SymVec, World};
-use congruent_virtual_driver::{VARIABLE, built, install, names};
+use congruent_virtual_library::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
 pub(crate) static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {

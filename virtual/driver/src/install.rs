@@ -20,11 +20,11 @@ const SYMBOL: u64 = size_of::<elf::Sym64<Endianness>>() as u64;
 /// # Errors
 /// `NotFound`, with where it was looked for
 pub fn built() -> io::Result<PathBuf> {
-    let file = format!("{}congruent_virtual_driver{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+    let file = format!("{}congruent_virtual_library{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let program = env::current_exe()?;
     let found = program.ancestors().skip(1).take(2).map(|folder| folder.join(&file)).find(|path| path.is_file());
     found.ok_or_else(|| {
-        let why = format!("no {file} near {}: let the test depend on congruent-virtual-driver", program.display());
+        let why = format!("no {file} near {}: let the test depend on congruent-virtual-library", program.display());
         io::Error::new(io::ErrorKind::NotFound, why)
     })
 }

@@ -1,6 +1,6 @@
 //! A stand-in for the CUDA driver, for machines without a GPU.
 //!
-//! Built as a C library and put where the dynamic loader finds it first, it is what a program loads as `libcuda.so.1`.
+//! It is part of programs that have virtual GPUs, and behind the C library of `virtual/library`.
 //! It implements the calls that congruent makes, and no other, over ordinary memory: device memory is memory of the
 //! process, physical memory of VMM is a file in memory, and a stream is a thread. Kernels run as their PTX says, on virtual
 //! GPUs; or, for tests of the host's part alone, as native functions that the process registered under their names. What
