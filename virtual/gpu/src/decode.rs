@@ -43,7 +43,7 @@ enum Meaning {
     /// A parameter of a kernel, from its launch.
     Param(u64),
     /// One of a call, in the frame.
-    Frame(u64),
+    Frame(Slot),
     Function(usize),
 }
 
@@ -86,9 +86,9 @@ pub(crate) fn function<'m>(
                 if variable.space != Space::Param {
                     return Err(error(variable.span, "parameters in registers are not executed".to_owned()));
                 }
-                let offset = frame.param(variable);
-                slots.push(Slot { offset, bytes: variable.bytes.unwrap_or(0) });
-                decoder.own.insert(&variable.name, Meaning::Frame(offset));
+                let slot = frame.param(variable);
+                slots.push(slot);
+                decoder.own.insert(&variable.name, Meaning::Frame(slot));
             }
         }
     }
@@ -147,8 +147,8 @@ impl Frame {
         Self::place(&mut self.local_bytes, variable)
     }
 
-    fn param(&mut self, variable: &Variable) -> u64 {
-        Self::place(&mut self.param_bytes, variable)
+    fn param(&mut self, variable: &Variable) -> Slot {
+        Slot { offset: Self::place(&mut self.param_bytes, variable), bytes: variable.bytes.unwrap_or(0) }
     }
 
     fn place(end: &mut u64, variable: &Variable) -> u64 {
@@ -546,12 +546,18 @@ impl<'m> Decoder<'m> {
         })
     }
 
-    /// The place of a parameter in the frame, if an address is one.
-    fn in_frame(&mut self, address: &Operand) -> Decoded<Option<u64>> {
+    /// The place of `units` words of a parameter in the frame, if an address is one.
+    fn in_frame(&mut self, address: &Operand, unit: u64, units: usize) -> Decoded<Option<u64>> {
         let Operand::Address(base, offset) = address else { return Ok(None) };
         let Operand::Symbol(name, more) = base.as_ref() else { return Ok(None) };
         match self.meaning(name)? {
-            Meaning::Frame(at) => Ok(Some(at.wrapping_add_signed(offset + more))),
+            Meaning::Frame(slot) => {
+                let inside = u64::try_from(offset.saturating_add(*more)).ok();
+                let fits = |at: &u64| at.saturating_add(unit * units as u64) <= slot.bytes;
+                let place = inside.filter(fits).map(|inside| slot.offset + inside);
+                let place = place.filter(|place| place.is_multiple_of(unit));
+                place.map(Some).ok_or_else(|| format!("it is outside the {} bytes of `{name}`", slot.bytes))
+            }
             _ => Ok(None),
         }
     }
@@ -560,8 +566,9 @@ impl<'m> Decoder<'m> {
         let [result, address, ..] = &instruction.operands[..] else { return Err("an operand is missing".to_owned()) };
         let type_name = instruction.modifiers.last().map_or("", String::as_str);
         let (to, is_signed) = (self.targets(result)?, is_signed(type_name));
-        if let Some(offset) = self.in_frame(address)? {
-            return Ok(Operation::LoadParam { offset, unit: unit(type_name)?, to, is_signed });
+        let unit = unit(type_name)?;
+        if let Some(offset) = self.in_frame(address, unit, to.len())? {
+            return Ok(Operation::LoadParam { offset, unit, to, is_signed });
         }
         let access = self.access(instruction, address)?;
         expect_count(&access, to.len())?;
@@ -572,8 +579,9 @@ impl<'m> Decoder<'m> {
         let [address, value, ..] = &instruction.operands[..] else { return Err("an operand is missing".to_owned()) };
         let type_name = instruction.modifiers.last().map_or("", String::as_str);
         let from = self.values(value, type_name)?;
-        if let Some(offset) = self.in_frame(address)? {
-            return Ok(Operation::StoreParam { offset, unit: unit(type_name)?, from });
+        let unit = unit(type_name)?;
+        if let Some(offset) = self.in_frame(address, unit, from.len())? {
+            return Ok(Operation::StoreParam { offset, unit, from });
         }
         let access = self.access(instruction, address)?;
         expect_count(&access, from.len())?;
@@ -776,11 +784,11 @@ impl<'m> Decoder<'m> {
 
     fn call(&mut self, instruction: &ptx::Instruction) -> Decoded<Operation> {
         let operands = &instruction.operands[..];
-        let frame_places = |decoder: &mut Self, operand: &Operand| -> Decoded<Vec<u64>> {
+        let frame_places = |decoder: &mut Self, operand: &Operand| -> Decoded<Vec<Slot>> {
             let Operand::Group(parts) = operand else { return Err("a list of parameters is needed here".to_owned()) };
             let place = |part: &Operand| match part {
                 Operand::Symbol(name, _) => match decoder.meaning(name)? {
-                    Meaning::Frame(at) => Ok(at),
+                    Meaning::Frame(slot) => Ok(slot),
                     _ => Err(format!("`{name}` is no parameter of a call")),
                 },
                 _ => Err("arguments in registers are not executed".to_owned()),

@@ -454,8 +454,8 @@ pub(crate) enum Operation {
     },
     Call {
         function: Source,
-        arguments: Vec<u64>,
-        results: Vec<u64>,
+        arguments: Vec<Slot>,
+        results: Vec<Slot>,
     },
     Return,
     Exit,

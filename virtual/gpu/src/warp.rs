@@ -15,8 +15,8 @@ use crate::fault::Cause;
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind, Meeting, Past};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Source, Special, Strength,
-    Target, Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Slot, Source, Special,
+    Strength, Target, Together, Truth, Where,
 };
 
 /// Lanes of a warp.
@@ -659,7 +659,8 @@ impl Warp {
             Operation::Unpack { to, from, bits } => {
                 let values = self.values(around, frame, *from);
                 for (index, to) in to.iter().enumerate() {
-                    let part = values.map(|value| value >> (index as u32 * bits) & ((1 << bits) - 1));
+                    let part = values
+                        .map(|value| value >> (index as u32 * bits) & u64::MAX.checked_shr(64 - bits).unwrap_or(0));
                     to.iter().for_each(|&to| self.frame_mut(frame).write(to, lanes, &part));
                 }
             }
@@ -768,8 +769,8 @@ impl Warp {
                 self.groups[group].at = to;
                 return Ok(Next::Changed);
             }
-            Operation::Call { function, arguments, .. } => {
-                return self.call(around, group, lanes, *function, arguments);
+            Operation::Call { function, arguments, results } => {
+                return self.call(around, group, lanes, *function, arguments, results);
             }
             Operation::Return => {
                 self.leave(around, group, lanes);
@@ -1312,7 +1313,8 @@ impl Warp {
         group: usize,
         lanes: u32,
         function: Source,
-        arguments: &[u64],
+        arguments: &[Slot],
+        results: &[Slot],
     ) -> Result<Next, Cause> {
         let Group { frame: caller, at, .. } = self.groups[group];
         let index = match function {
@@ -1333,7 +1335,9 @@ impl Warp {
         };
         let lanes = self.groups[group].lanes;
         let code = &around.program.codes[index];
-        if code.parameters.len() != arguments.len() {
+        let fit =
+            |here: &[Slot], there: &[Slot]| here.iter().map(|slot| slot.bytes).eq(there.iter().map(|slot| slot.bytes));
+        if !fit(arguments, &code.parameters) || !results.is_empty() && !fit(results, &code.returns) {
             return Err(Cause::NoFunction { at: function_address(index) });
         }
         let own = self.frame(caller);
@@ -1342,8 +1346,8 @@ impl Warp {
             return Err(Cause::StackOverflow { have: LOCAL });
         }
         let mut frame = Frame::new(index, code, local, Some((caller, at + 1)), own.depth + 1);
-        for (&from, slot) in arguments.iter().zip(&code.parameters) {
-            copy_params(own, from, &mut frame, slot.offset, slot.bytes, lanes);
+        for (from, slot) in arguments.iter().zip(&code.parameters) {
+            copy_params(own, from.offset, &mut frame, slot.offset, slot.bytes, lanes);
         }
         if code.local_bytes > 0 {
             self.need_local();
@@ -1368,8 +1372,8 @@ impl Warp {
         if let Operation::Call { results, .. } = &code.instructions[back - 1].operation
             && let Ok([gone, own]) = self.frames.get_disjoint_mut([index, caller])
         {
-            for (&to, slot) in results.iter().zip(&callee.returns) {
-                copy_params(gone, slot.offset, own, to, slot.bytes, lanes);
+            for (to, slot) in results.iter().zip(&callee.returns) {
+                copy_params(gone, slot.offset, own, to.offset, slot.bytes, lanes);
             }
         }
         let own = &mut self.groups[group];

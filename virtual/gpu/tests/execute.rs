@@ -221,6 +221,8 @@ fn what_is_not_executed_is_refused_when_it_is_loaded() {
         refused("cp.async.bulk.commit_group;").starts_with("line 4: `cp.async.bulk.commit_group`: asynchronous bulk")
     );
     assert_eq!(refused("mov.u64 %rd1, nothing;"), "line 4: `mov.u64`: `nothing` is not defined here");
+    let behind = refused(".param .b32 one; ld.param.b64 %rd1, [one];");
+    assert_eq!(behind, "line 4: `ld.param.b64`: it is outside the 4 bytes of `one`");
 }
 
 /// The race that is found in one of twenty orders at the latest.
@@ -441,4 +443,17 @@ fn what_is_taken_away_from_a_kernel_is_missed() {
         let is_needed = mutant.line != 15 || is_store && mutant.loss == Loss::Device;
         assert_eq!(found, is_needed, "{mutant:?}");
     }
+}
+
+#[test]
+fn a_call_with_other_parameters_is_an_error() {
+    let call = |there: &str, here: &str| {
+        format!(
+            ".func f(.param .b{there} n) {{ ret; }}===\n\
+             mov.b64 {{%rd2}}, %rd1; {{ .param .b{here} a; st.param.b{here} [a], 1; call.uni f, (a); }} ret;"
+        )
+    };
+    assert!(run(&call("64", "64"), ONE_WARP).is_ok());
+    let wrong = cause(&call("64", "32"), 32);
+    assert!(matches!(wrong, Cause::NoFunction { .. }), "{wrong}");
 }
