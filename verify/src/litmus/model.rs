@@ -210,9 +210,10 @@ impl<'a> Model<'a> {
         relation
     }
 
-    /// Whether a cycle of program order and reads would be speculation, if load buffering were not allowed.
+    /// Whether a cycle of program order, barriers and reads would be speculation, if load buffering were not allowed.
     pub(super) fn is_buffered(&self, sources: &Sources) -> bool {
-        !self.order.or(&self.reads_from(sources)).closure().is_irreflexive()
+        let past_barriers = self.barriers.then(&self.order);
+        !self.order.or(&past_barriers).or(&self.reads_from(sources)).closure().is_irreflexive()
     }
 
     /// Axiom Fence-SC (PTX 8.10.2).

@@ -7,7 +7,7 @@ use crate::alu::matrix;
 use crate::fault::Cause;
 use crate::memory::{AddressMap, Segment};
 use crate::order::{Meeting, Order};
-use crate::program::{Access, Program};
+use crate::program::Program;
 use crate::schedule::Chance;
 use crate::warp::{Group, LANES, State, Stop, Warp};
 use crate::watch::{Watches, Who};
@@ -44,28 +44,6 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Bytes were written by one instruction of a lane, the first of those that execute it or not. Hardware may promise that
-    /// they come as one, or that those of all lanes do.
-    pub(crate) fn wrote(&mut self, segment: &Arc<Segment>, offset: u64, access: &Access, is_first: bool) {
-        let promises = self.order.as_ref().and_then(|order| order.weak).unwrap_or_default();
-        let is_vector = access.unit * access.count == 16;
-        for index in 0..access.count {
-            let joined = match index {
-                0 => promises.ll128_128b_ordered && !is_first,
-                _ => promises.v4_16b_atomic || promises.ll128_128b_ordered,
-            };
-            self.wrote_unit(segment, offset + index * access.unit, access.unit, joined && is_vector);
-        }
-    }
-
-    /// As many bytes were written as are one scalar, together with those before or not.
-    pub(crate) fn wrote_unit(&mut self, segment: &Arc<Segment>, offset: u64, bytes: u64, joined: bool) {
-        self.watches.written(segment, offset, bytes);
-        if let Some(order) = &mut self.order {
-            order.made(segment, offset, bytes, joined);
-        }
-    }
-
     /// Who watches, of this block.
     pub(crate) fn who(&self, warp: u32) -> Who {
         Who { warp, ..self.who }

@@ -6,8 +6,15 @@
 //! beside a morally strong one takes its place, so a race with the older of the two can be missed; none is found that is not
 //! there.
 //!
-//! The same clocks say which writes a load may see (the views of Kang and others 2017, as Lidbury and Donaldson 2017 use them):
-//! any that the lane does not know to be overwritten, of each scalar by itself. What is not shown so is load buffering.
+//! The same clocks say what loads and stores may do where they may be weak (the views of Kang and others 2017, as Lidbury and
+//! Donaldson 2017 use them). The writes of a cell are kept in coherence order (8.9.6). A lane knows a write if it comes before,
+//! in base causality order, or if a read that has observed it does (8.9.5). Then
+//!
+//! - a load sees any write from the last known one on (8.10.6), and parts of several if it is morally strong with none (8.10.3);
+//! - a store takes any place behind the last known one (8.10.1), but not between an atomic and what that has read (8.10.3);
+//! - an atomic that is not morally strong with the last writes may miss them (8.10.3).
+//!
+//! What is not shown so is load buffering, which would need stores of the future (8.10.4).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -121,8 +128,8 @@ struct Lane {
     fenced: Option<(Arc<Knowledge>, Scope)>,
     /// What relaxed reads have seen published, for a later fence.
     seen: Vec<Published>,
-    /// The last write of a place that it has read, where it was not the last of all: it reads no older one any more.
-    read: HashMap<(u64, u64), u64>,
+    /// What a release of a place has gathered, which later writes of that place publish too (8.8), and its scope.
+    released: HashMap<(u64, u64), (Arc<Knowledge>, Scope)>,
 }
 
 /// What a write has published.
@@ -134,11 +141,10 @@ struct Published {
     scope: Scope,
 }
 
-/// The last strong write of a place.
+/// A strong write, and what those learn who observe it.
 #[derive(Clone)]
 struct Written {
-    by: u32,
-    scope: Scope,
+    mark: Mark,
     published: Vec<Published>,
 }
 
@@ -165,23 +171,43 @@ struct Cell {
     reads: Vec<Mark>,
     /// Which bytes were ever written.
     written: u8,
-    /// What was here, where loads may be stale; the last is what is in memory.
+    /// What was here, in coherence order, where loads may be stale; the last is what is in memory.
     history: Vec<Event>,
+}
+
+impl Cell {
+    /// What is in memory is what was written last, unless somebody wrote who is not one of ours.
+    fn is_ours(&self, word: u32) -> bool {
+        self.history.last().is_some_and(|last| last.word == word)
+    }
+
+    /// The write that is seen at a time.
+    fn at(&self, time: u64) -> Option<&Event> {
+        self.history.iter().rev().find(|event| event.time <= time)
+    }
 }
 
 /// A write that a load may still see.
 struct Event {
-    /// Writes are numbered in the order in which memory had them; 0 is what was there before the first.
+    /// Grows along coherence order; 0 is what was there before the first. What is done as one has one time.
     time: u64,
     /// Nobody's, if it was there before.
     mark: Option<Mark>,
     word: u32,
     /// What it publishes, if it begins here and is strong.
     written: Option<Arc<Written>>,
+    /// Whether it is an atomic's: nothing comes between it and what that has read.
+    is_change: bool,
+    /// The first read of each lane that has observed it: that sees it and is morally strong with it.
+    observed: Vec<Mark>,
 }
 
 /// How many writes of a place are remembered.
 const REMEMBERED: usize = 8;
+/// Of so many stores that may come late one does.
+const LATE: usize = 3;
+/// Times between a write and the next, for stores that come between them.
+const STEP: u64 = 1 << 20;
 
 /// Bytes of a cell, and cells of a page.
 const CELL: u64 = 4;
@@ -194,6 +220,14 @@ pub(crate) enum Kind {
     Write,
     /// An atomic: both.
     Change,
+    /// An atomic that gives nothing back: both, but no read that acquires (8.8).
+    Reduce,
+}
+
+impl Kind {
+    fn is_change(self) -> bool {
+        matches!(self, Self::Change | Self::Reduce)
+    }
 }
 
 /// One access of one lane.
@@ -210,7 +244,12 @@ pub(crate) struct Access {
     pub(crate) is_fresh: bool,
     /// Stands for the addresses of the place that it uses: the same for accesses by the same address.
     pub(crate) alias: u32,
+    /// The clock of its warp.
+    pub(crate) clock: u32,
 }
+
+/// By segment and number.
+type Pages = HashMap<(u64, u64), Box<[Cell; PAGE]>>;
 
 /// What order there is between accesses: finds races, and chooses what loads see that nothing orders.
 #[derive(Default)]
@@ -221,12 +260,21 @@ pub(crate) struct Order {
     pub(crate) weak: Option<Promises>,
     time: u64,
     /// What fences of sequential consistency have gathered.
-    consistent: Knowledge,
+    consistent: HashMap<Among, Knowledge>,
     places: Places,
-    pages: HashMap<(u64, u64), Box<[Cell; PAGE]>>,
+    pages: Pages,
     written: HashMap<(u64, u64), Arc<Written>>,
     /// How many launches have begun or ended.
     events: u64,
+}
+
+/// Those whose fences of sequential consistency are morally strong with each other (8.9.3): all of a block, those of a device
+/// whose scope is at least the device, and all whose scope is the system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Among {
+    Block(u64),
+    Device(u32),
+    System,
 }
 
 impl Strength {
@@ -250,6 +298,17 @@ impl Strength {
 struct Places(Vec<Place>);
 
 impl Places {
+    /// With whom a warp's fences of sequential consistency come one after the other.
+    fn among(&self, past: &Past, scope: Scope) -> impl Iterator<Item = Among> + use<> {
+        let Place { block, device, .. } = self.0[past.id as usize];
+        let all = [
+            (Scope::Block, Among::Block(block)),
+            (Scope::Device, Among::Device(device)),
+            (Scope::System, Among::System),
+        ];
+        all.into_iter().filter(move |(least, _)| *least <= scope).map(|(_, among)| among)
+    }
+
     fn named(&self, mark: &Mark, kind: Kind) -> Party {
         let place = &self.0[mark.warp as usize];
         let (function, instruction) = place.program.numbered(mark.instruction);
@@ -267,7 +326,7 @@ impl Places {
             what: match kind {
                 Kind::Read => "read",
                 Kind::Write => "write",
-                Kind::Change => "atomic",
+                Kind::Change | Kind::Reduce => "atomic",
             },
         }
     }
@@ -284,6 +343,18 @@ impl Places {
         }
         let ended = self.0[mark.warp as usize].ended;
         ended.is_some_and(|ended| ended < self.0[past.id as usize].began)
+    }
+
+    /// Whether a write comes before what a lane does now, in causality order: by itself, or because a read does that has
+    /// observed it (8.9.5).
+    fn is_known(&self, event: &Event, past: &Past, access: &Access) -> bool {
+        let is_before = |mark: &Mark| self.is_before(mark, past, access.lane, access.alias);
+        event.mark.as_ref().is_none_or(is_before) || event.observed.iter().any(is_before)
+    }
+
+    /// Whether a write and an access are morally strong; what was there before any write is with nothing.
+    fn is_strong_with(&self, event: &Event, mark: &Mark) -> bool {
+        event.mark.is_some_and(|other| self.are_morally_strong(&other, mark))
     }
 
     fn are_morally_strong(&self, one: &Mark, other: &Mark) -> bool {
@@ -351,30 +422,21 @@ impl Order {
     /// # Errors
     /// If it races with an earlier one, or reads what nobody wrote, where that is reported
     pub(crate) fn access(&mut self, past: &mut Past, segment: &Arc<Segment>, access: Access) -> Result<(), Cause> {
-        let Access { kind, strength, lane, offset, bytes, instruction, is_fresh, alias } = access;
+        let Access { kind, lane, offset, bytes, is_fresh, alias, .. } = access;
         let id = segment.id();
-        let (first, last) = (offset / CELL, (offset + bytes - 1) / CELL);
-        for cell in first..=last {
-            let from = offset.max(cell * CELL) - cell * CELL;
-            let to = (offset + bytes).min((cell + 1) * CELL) - cell * CELL;
-            let mark = Mark {
-                warp: past.id,
-                clock: past.clock,
-                instruction,
-                lane: lane as u8,
-                bytes: ((1_u16 << to) - (1 << from)) as u8,
-                strong: strength.scope(),
-                width: bytes as u8,
-                alias,
-            };
+        for cell in access.cells() {
+            let mark = past.mark(&access, cell);
             let key = (id, cell / PAGE as u64);
             let new =
                 || Box::new([const { Cell { write: None, reads: Vec::new(), written: 0, history: Vec::new() } }; PAGE]);
             let places = &self.places;
             let own = &mut self.pages.entry(key).or_insert_with(new)[cell as usize % PAGE];
-            if self.weak.is_some() && kind != Kind::Read && own.history.is_empty() {
+            if self.weak.is_some() && kind != Kind::Read {
                 let word = word_of(segment, cell);
-                own.history.push(Event { time: 0, mark: None, word, written: None });
+                if !own.is_ours(word) {
+                    own.history.clear();
+                    own.history.push(Event::new(0, None, word));
+                }
             }
             let reports = self.reports;
             let races = |other: &&Mark| {
@@ -384,8 +446,7 @@ impl Order {
                     && !places.are_morally_strong(other, &mark)
             };
             if let Some(other) = own.write.as_ref().filter(races) {
-                let other_kind =
-                    if other.strong.is_some() && kind == Kind::Change { Kind::Change } else { Kind::Write };
+                let other_kind = if other.strong.is_some() && kind.is_change() { Kind::Change } else { Kind::Write };
                 return Err(Cause::Race(Box::new([places.named(other, other_kind), places.named(&mark, kind)])));
             }
             if kind != Kind::Read
@@ -407,7 +468,7 @@ impl Order {
                         None => own.reads.push(mark),
                     }
                 }
-                Kind::Write | Kind::Change => {
+                Kind::Write | Kind::Change | Kind::Reduce => {
                     own.write = Some(mark);
                     own.written |= mark.bytes;
                     own.reads.clear();
@@ -417,44 +478,34 @@ impl Order {
         // A load that may be stale learns from the write that it sees.
         if kind != Kind::Read || self.weak.is_none() {
             let written = self.written.get(&(id, offset)).cloned();
-            self.synchronize(past, segment, access, written.as_deref());
+            self.synchronize(past, segment, &access, written.as_deref());
         }
         Ok(())
     }
 
     /// What an access publishes, and what it learns from a write that it sees.
-    fn synchronize(&mut self, past: &mut Past, segment: &Segment, access: Access, written: Option<&Written>) {
-        let Access { kind, strength, lane, offset, .. } = access;
+    fn synchronize(&mut self, past: &mut Past, segment: &Segment, access: &Access, written: Option<&Written>) {
+        let Access { kind, strength, lane, offset, .. } = *access;
         let key = (segment.id(), offset);
-        let Some(scope) = strength.scope() else {
+        if !strength.is_strong() {
             // A weak write ends what was published here.
             if kind != Kind::Read {
                 self.written.remove(&key);
             }
             return;
-        };
+        }
         let places = &self.places;
-        let me = &places.0[past.id as usize];
-        let mut chain = Vec::new();
-        if kind != Kind::Write
-            && let Some(written) = written
-        {
-            let writer = &places.0[written.by as usize];
-            if me.includes(scope, writer) && writer.includes(written.scope, me) {
-                chain = written.published.clone();
-                match strength.acquires() {
-                    Some(acquired) => {
-                        for published in &written.published {
-                            Self::learn(places, past, lane, published, acquired);
-                        }
-                    }
-                    None => {
-                        let seen = &mut past.lanes[lane].seen;
-                        for published in &written.published {
-                            if !seen.iter().any(|other| Arc::ptr_eq(&other.known, &published.known)) {
-                                seen.push(published.clone());
-                            }
-                        }
+        let mark = past.mark(access, offset / CELL);
+        let observed = written.filter(|written| kind != Kind::Write && places.are_morally_strong(&written.mark, &mark));
+        let chain = observed.map_or(&[][..], |written| &written.published);
+        match strength.acquires() {
+            _ if kind == Kind::Reduce => {}
+            Some(acquired) => chain.iter().for_each(|published| Self::learn(places, past, lane, published, acquired)),
+            None => {
+                let seen = &mut past.lanes[lane].seen;
+                for published in chain {
+                    if !seen.iter().any(|other| Arc::ptr_eq(&other.known, &published.known)) {
+                        seen.push(published.clone());
                     }
                 }
             }
@@ -462,18 +513,18 @@ impl Order {
         if kind == Kind::Read {
             return;
         }
-        let own = match (strength.releases(), &past.lanes[lane].fenced) {
-            (Some(scope), _) => Some((Self::gathered(past, lane), scope)),
-            (None, Some((known, scope))) => Some((known.clone(), *scope)),
-            (None, None) => None,
-        };
-        if strength.releases().is_some() {
-            past.clock += 1;
+        // An atomic goes on with what the writes before it have published (8.9.2); a plain write does not.
+        let mut published = if kind.is_change() { chain.to_vec() } else { Vec::new() };
+        if let Some(scope) = strength.releases() {
+            let known = Self::gathered(past, lane);
+            past.lanes[lane].released.insert(key, (known, scope));
         }
-        // An atomic goes on with what the writes before it have published; a plain write does not.
-        let mut published = if kind == Kind::Change { chain } else { Vec::new() };
-        published.extend(own.map(|(known, scope)| Published { by: past.id, known, scope }));
-        self.written.insert(key, Arc::new(Written { by: past.id, scope, published }));
+        let own = &past.lanes[lane];
+        let fenced = own.fenced.as_ref().filter(|_| strength.releases().is_none());
+        let patterns = own.released.get(&key).into_iter().chain(fenced);
+        published.extend(patterns.map(|(known, scope)| Published { by: past.id, known: known.clone(), scope: *scope }));
+        past.clock += u32::from(strength.releases().is_some());
+        self.written.insert(key, Arc::new(Written { mark, published }));
     }
 
     /// All that a lane knows, itself included.
@@ -491,25 +542,122 @@ impl Order {
     }
 
     /// A write was made: later loads may see it, or still what was there before. Writes that are `joined` come with the one before.
-    pub(crate) fn made(&mut self, segment: &Segment, offset: u64, bytes: u64, joined: bool) {
+    pub(crate) fn made(&mut self, past: &Past, segment: &Segment, access: &Access, joined: bool) {
         if self.weak.is_none() {
             return;
         }
-        self.time += u64::from(!joined);
-        let id = segment.id();
-        let first = offset / CELL;
-        for cell in first..=(offset + bytes - 1) / CELL {
-            let Some(page) = self.pages.get_mut(&(id, cell / PAGE as u64)) else { continue };
-            let own = &mut page[cell as usize % PAGE];
-            let written = self.written.get(&(id, offset)).filter(|_| cell == first).cloned();
-            own.history.push(Event { time: self.time, mark: own.write, word: word_of(segment, cell), written });
+        self.time += if joined { 0 } else { STEP };
+        let written = self.written.get(&(segment.id(), access.offset)).cloned();
+        for cell in access.cells() {
+            let Some(own) = cell_of(&mut self.pages, segment, cell) else { continue };
+            own.history.push(Event {
+                written: written.clone().filter(|_| cell == access.offset / CELL),
+                is_change: access.kind.is_change(),
+                ..Event::new(self.time, Some(past.mark(access, cell)), word_of(segment, cell))
+            });
             if own.history.len() > REMEMBERED {
                 own.history.remove(0);
             }
         }
     }
 
-    /// What loads see that are done as one: any write that the lane does not know to be overwritten.
+    /// A compare-and-swap has read what is there, and wrote nothing.
+    pub(crate) fn compared(&mut self, past: &Past, segment: &Segment, access: &Access) {
+        for cell in access.cells() {
+            let last = cell_of(&mut self.pages, segment, cell).and_then(|own| own.history.last_mut());
+            last.into_iter().for_each(|last| last.observe(&self.places, past.mark(access, cell)));
+        }
+    }
+
+    /// Whether a store of whole cells, which is about to be made, comes before a write that is there already, which its lane
+    /// does not know. Then memory keeps what it has.
+    pub(crate) fn comes_late(
+        &mut self,
+        past: &Past,
+        segment: &Segment,
+        access: &Access,
+        value: u64,
+        chance: &mut Chance,
+    ) -> bool {
+        if self.weak.is_none() || access.bytes < CELL {
+            return false;
+        }
+        let (mut least, mut most) = (0, u64::MAX);
+        let mut times = Vec::new();
+        for cell in access.cells() {
+            let Some(own) = cell_of(&mut self.pages, segment, cell) else { return false };
+            let Some(last) = own.history.last() else { return false };
+            if self.places.is_known(last, past, access) {
+                return false;
+            }
+            let known = own.history.iter().rev().find(|event| self.places.is_known(event, past, access));
+            least = known.map_or_else(|| own.history[0].time, |event| event.time).max(least);
+            most = last.time.min(most);
+            times.extend(own.history.iter().map(|event| (event.time, event.is_change)));
+        }
+        times.sort_unstable();
+        // Between two writes, of which the second is no atomic's.
+        let fits = |pair: &[(u64, bool)]| {
+            let [(before, _), (after, is_change)] = *pair else { return None };
+            (least <= before && before + 1 < after && after <= most && !is_change).then(|| before.midpoint(after))
+        };
+        let places: Vec<u64> = times.windows(2).filter_map(fits).collect();
+        if places.is_empty() || chance.below(LATE) > 0 {
+            return false;
+        }
+        let time = places[chance.below(places.len())];
+        let key = (segment.id(), access.offset);
+        let written = self.written.remove(&key);
+        for (index, cell) in access.cells().enumerate() {
+            let Some(own) = cell_of(&mut self.pages, segment, cell) else { continue };
+            let at = own.history.partition_point(|event| event.time < time);
+            let event = Event::new(time, Some(past.mark(access, cell)), (value >> (32 * index)) as u32);
+            own.history.insert(at, Event { written: written.clone().filter(|_| index == 0), ..event });
+            if index == 0
+                && let Some(last) = own.history.last().and_then(|last| last.written.clone())
+            {
+                self.written.insert(key, last);
+            }
+        }
+        true
+    }
+
+    /// What an atomic sees that misses the last writes, if it does: those that are not morally strong with it do not keep it
+    /// from coming between (8.10.3).
+    pub(crate) fn missed(
+        &mut self,
+        past: &Past,
+        segment: &Segment,
+        access: &Access,
+        chance: &mut Chance,
+    ) -> Option<u64> {
+        self.weak?;
+        let (mut least, mut times) = (0, Vec::new());
+        for cell in access.cells() {
+            let own = cell_of(&mut self.pages, segment, cell)?;
+            let mark = past.mark(access, cell);
+            let is_apart = |event: &&Event| !self.places.is_strong_with(event, &mark);
+            let mut seen = own.history.iter().rev().take_while(is_apart);
+            let known = seen.find(|event| self.places.is_known(event, past, access));
+            // What is apart reaches back to the last known write, or to the first that is.
+            let apart = own.history.iter().rev().take_while(is_apart).last()?;
+            least = known.unwrap_or(apart).time.max(least);
+            times.extend(own.history.iter().map(|event| event.time));
+        }
+        let last = times.iter().copied().max();
+        times.retain(|&time| time >= least && Some(time) != last);
+        if times.is_empty() || chance.below(2) > 0 {
+            return None;
+        }
+        let time = times[chance.below(times.len())];
+        let mut word = 0;
+        for (index, cell) in access.cells().enumerate() {
+            word |= u64::from(cell_of(&mut self.pages, segment, cell)?.at(time)?.word) << (32 * index);
+        }
+        Some(access.part(word.into()))
+    }
+
+    /// What loads see that are done as one: of each cell any write that the lane does not know to be overwritten.
     pub(crate) fn seen(
         &mut self,
         past: &mut Past,
@@ -517,55 +665,54 @@ impl Order {
         accesses: &[Access],
         chance: &mut Chance,
     ) -> Vec<u64> {
-        let id = segment.id();
-        let cells = |access: &Access| access.offset / CELL..=(access.offset + access.bytes - 1) / CELL;
-        let (mut least, mut later) = (0, Vec::new());
+        let (mut times, mut whole) = (Vec::with_capacity(accesses.len()), 0);
         for access in accesses {
-            for cell in cells(access) {
-                let Some(page) = self.pages.get_mut(&(id, cell / PAGE as u64)) else { continue };
-                let own = &mut page[cell as usize % PAGE];
-                // Somebody wrote who is not one of ours.
-                if own.history.last().is_some_and(|last| last.word != word_of(segment, cell)) {
+            for cell in access.cells() {
+                let Some(own) = cell_of(&mut self.pages, segment, cell) else {
+                    times.push(0);
+                    continue;
+                };
+                if !own.is_ours(word_of(segment, cell)) {
                     own.history.clear();
                 }
-                let is_known = |event: &&Event| {
-                    event.mark.is_none_or(|mark| self.places.is_before(&mark, past, access.lane, access.alias))
+                let known = own.history.iter().rposition(|event| self.places.is_known(event, past, access));
+                let known = known.unwrap_or(0);
+                // Whoever looks again and again sees the last write in the end.
+                let event = match own.history.len() - known.min(own.history.len()) {
+                    0 => None,
+                    1 => own.history.last(),
+                    _ if chance.below(2) == 0 => own.history.last(),
+                    count => own.history.get(known + chance.below(count)),
                 };
-                let known = own.history.iter().rev().find(is_known).map_or(0, |event| event.time);
-                let read = past.lanes[access.lane].read.get(&(id, cell)).copied().unwrap_or(0);
-                least = known.max(read).max(least);
-                later.extend(own.history.iter().map(|event| event.time));
+                times.push(event.map_or(0, |event| event.time));
+                let mark = past.mark(access, cell);
+                // A write that is morally strong with one of the loads is seen by all of them (8.10.3).
+                if let Some(event) = event.filter(|event| self.places.is_strong_with(event, &mark)) {
+                    whole = event.time.max(whole);
+                }
             }
         }
-        later.retain(|&time| time > least);
-        later.sort_unstable();
-        later.dedup();
-        // Whoever looks again and again sees the last write in the end.
-        let time = match later.len() {
-            0 => least,
-            count if chance.below(2) == 0 => later[count - 1],
-            count => [least].into_iter().chain(later).nth(chance.below(count + 1)).unwrap_or(least),
-        };
+        let mut times = times.into_iter();
         let mut words = Vec::with_capacity(accesses.len());
         for access in accesses {
-            let mut bytes = 0_u128;
-            let mut written = None;
-            for (index, cell) in cells(access).enumerate() {
-                let own = self.pages.get(&(id, cell / PAGE as u64)).map(|page| &page[cell as usize % PAGE]);
-                let event = own.and_then(|own| own.history.iter().rev().find(|event| event.time <= time));
-                let word = event.map_or_else(|| word_of(segment, cell), |event| event.word);
-                bytes |= u128::from(word) << (32 * index);
+            let (mut bytes, mut written) = (0_u128, None);
+            for (index, cell) in access.cells().enumerate() {
+                let time = times.next().unwrap_or(0).max(whole);
+                let mark = past.mark(access, cell);
+                let own = cell_of(&mut self.pages, segment, cell);
+                let event = own.and_then(|own| own.history.iter_mut().rev().find(|event| event.time <= time));
+                let Some(event) = event else {
+                    bytes |= u128::from(word_of(segment, cell)) << (32 * index);
+                    continue;
+                };
+                bytes |= u128::from(event.word) << (32 * index);
                 if index == 0 {
-                    let last = || self.written.get(&(id, access.offset)).cloned();
-                    written = event.map_or_else(last, |event| event.written.clone());
+                    written = event.written.clone();
                 }
-                if own.is_some_and(|own| own.history.len() > 1) {
-                    past.lanes[access.lane].read.insert((id, cell), time);
-                }
+                event.observe(&self.places, mark);
             }
-            let word = (bytes >> (8 * (access.offset % CELL))) as u64;
-            words.push(if access.bytes == 8 { word } else { word & ((1 << (8 * access.bytes)) - 1) });
-            self.synchronize(past, segment, *access, written.as_deref());
+            words.push(access.part(bytes));
+            self.synchronize(past, segment, access, written.as_deref());
         }
         words
     }
@@ -589,9 +736,15 @@ impl Order {
                     Self::learn(&self.places, past, lane, &published, scope);
                 }
             }
-            if is_consistent {
-                Arc::make_mut(&mut past.lanes[lane].known).join(&self.consistent);
-                self.consistent.join(&Self::gathered(past, lane));
+            if let Some(scope) = strength.scope().filter(|_| is_consistent) {
+                for among in self.places.among(past, scope) {
+                    let before = self.consistent.entry(among).or_default();
+                    Arc::make_mut(&mut past.lanes[lane].known).join(before);
+                }
+                let known = Self::gathered(past, lane);
+                for among in self.places.among(past, scope) {
+                    self.consistent.entry(among).or_default().join(&known);
+                }
             }
             if let Some(scope) = strength.releases() {
                 past.lanes[lane].fenced = Some((Self::gathered(past, lane), scope));
@@ -608,6 +761,37 @@ pub struct Promises {
     pub v4_16b_atomic: bool,
     /// So are 128 bytes that a warp reads or writes by one instruction.
     pub ll128_128b_ordered: bool,
+}
+
+impl Event {
+    fn new(time: u64, mark: Option<Mark>, word: u32) -> Self {
+        Self { time, mark, word, written: None, is_change: false, observed: Vec::new() }
+    }
+
+    /// It is seen by a read.
+    fn observe(&mut self, places: &Places, mark: Mark) {
+        let is_same = |other: &Mark| (other.warp, other.lane, other.alias) == (mark.warp, mark.lane, mark.alias);
+        if places.is_strong_with(self, &mark) && !self.observed.iter().any(is_same) {
+            self.observed.push(mark);
+        }
+    }
+}
+
+impl Access {
+    fn cells(&self) -> core::ops::RangeInclusive<u64> {
+        self.offset / CELL..=(self.offset + self.bytes - 1) / CELL
+    }
+
+    /// Its bytes of those of its cells.
+    fn part(&self, cells: u128) -> u64 {
+        let word = (cells >> (8 * (self.offset % CELL))) as u64;
+        if self.bytes == 8 { word } else { word & ((1 << (8 * self.bytes)) - 1) }
+    }
+}
+
+/// A cell that was accessed.
+fn cell_of<'p>(pages: &'p mut Pages, segment: &Segment, cell: u64) -> Option<&'p mut Cell> {
+    Some(&mut pages.get_mut(&(segment.id(), cell / PAGE as u64))?[cell as usize % PAGE])
 }
 
 /// The four bytes of a cell.
@@ -646,6 +830,27 @@ impl Meeting {
 }
 
 impl Past {
+    pub(crate) fn clock(&self) -> u32 {
+        self.clock
+    }
+
+    /// What stands for the part of an access that is in a cell.
+    fn mark(&self, access: &Access, cell: u64) -> Mark {
+        let Access { offset, bytes, .. } = *access;
+        let from = offset.max(cell * CELL) - cell * CELL;
+        let to = (offset + bytes).min((cell + 1) * CELL) - cell * CELL;
+        Mark {
+            warp: self.id,
+            clock: access.clock,
+            instruction: access.instruction,
+            lane: access.lane as u8,
+            bytes: ((1_u16 << to) - (1 << from)) as u8,
+            strong: access.strength.scope(),
+            width: bytes as u8,
+            alias: access.alias,
+        }
+    }
+
     /// Lanes leave a barrier with what all of them knew.
     pub(crate) fn met(&mut self, lanes: u32, known: &Arc<Knowledge>) {
         self.clock += 1;

@@ -13,7 +13,7 @@ use crate::block::Surroundings;
 use crate::decode::{FUNCTIONS, base_of, function_address, space_of};
 use crate::fault::Cause;
 use crate::memory::{self, Segment};
-use crate::order::{self, Kind, Meeting, Past};
+use crate::order::{self, Kind, Meeting, Past, Promises};
 use crate::program::{
     Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Slot, Source, Special,
     Strength, Target, Together, Truth, Where,
@@ -695,12 +695,22 @@ impl Warp {
                 self.groups[group].polls.clear();
                 let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
-                self.remember(around, group, access, Kind::Write, &places)?;
+                let mut accesses = self.remember(around, group, access, Kind::Write, &places)?.into_iter();
+                let promises = around.order.as_ref().and_then(|order| order.weak).unwrap_or_default();
+                let is_promised = access.unit * access.count == 16 && promises != Promises::default();
                 for (number, (segment, Place { lane, offset, .. })) in places.iter().enumerate() {
                     for (index, values) in values.iter().enumerate() {
-                        segment.store(offset + index as u64 * access.unit, access.unit, values[*lane]);
+                        // Hardware may promise that a vector comes as one, or that those of all lanes do.
+                        let is_joined = is_promised && (index > 0 || number > 0 && promises.ll128_128b_ordered);
+                        let value = values[*lane];
+                        let own = accesses.next();
+                        if !is_promised && own.is_some_and(|own| self.comes_late(around, segment, &own, value)) {
+                            continue;
+                        }
+                        let at = offset + index as u64 * access.unit;
+                        segment.store(at, access.unit, value);
+                        self.wrote(around, segment, at, access.unit, own.as_ref(), is_joined);
                     }
-                    around.wrote(segment, *offset, access, number == 0);
                 }
             }
             Operation::Atomic { access, to, change, from, second } => {
@@ -788,7 +798,7 @@ impl Warp {
     }
 
     /// Tells of an access those who keep the order, if anybody does; gives the accesses of each lane, unit by unit. Memory of a
-    /// lane is nobody else's.
+    /// lane is nobody else's: where some lanes access their own, it gives none.
     fn remember(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -801,8 +811,10 @@ impl Warp {
         let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Ok(Vec::new()) };
         let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
         let mut accesses = Vec::new();
+        let mut is_own = false;
         for (segment, Place { lane, offset, at, .. }) in places.iter() {
             if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
+                is_own = true;
                 continue;
             }
             // Addresses of shared memory have 32 bits, and what is computed of them may have wrapped around.
@@ -817,12 +829,35 @@ impl Warp {
                     instruction,
                     is_fresh: is_shared,
                     alias: if is_shared { 0 } else { alias_of(space_of(*at), at - base_of(space_of(*at)), *offset) },
+                    clock: past.clock(),
                 };
                 order.access(past, segment, access)?;
                 accesses.push(access);
             }
         }
-        Ok(accesses)
+        Ok(if is_own { Vec::new() } else { accesses })
+    }
+
+    /// Whether a store comes before what is there, where memory is weak.
+    fn comes_late(&self, around: &mut Surroundings<'_>, segment: &Segment, access: &order::Access, value: u64) -> bool {
+        let (Some(order), Some(past)) = (&mut around.order, &self.past) else { return false };
+        order.comes_late(past, segment, access, value, around.chance)
+    }
+
+    /// A scalar was written, together with the one before or not: tells those who watch it, and those who keep the order.
+    fn wrote(
+        &self,
+        around: &mut Surroundings<'_>,
+        segment: &Arc<Segment>,
+        offset: u64,
+        bytes: u64,
+        access: Option<&order::Access>,
+        joined: bool,
+    ) {
+        around.watches.written(segment, offset, bytes);
+        if let (Some(order), Some(past), Some(access)) = (&mut around.order, &self.past, access) {
+            order.made(past, segment, access, joined);
+        }
     }
 
     fn compared(
@@ -891,10 +926,6 @@ impl Warp {
             promises.v4_16b_atomic && bytes == 16 && one.lane == other.lane
                 || promises.ll128_128b_ordered && bytes == 16 && line(one) == line(other)
         };
-        // Some lanes may have read memory of their own, which is never stale; then none of the others is.
-        if accesses.len() != places.lanes.len() * access.count as usize {
-            return Vec::new();
-        }
         let mut words = Vec::new();
         for accesses in accesses.chunk_by(is_one) {
             let own = places.iter().find(|(_, place)| place.lane == accesses[0].lane);
@@ -937,7 +968,8 @@ impl Warp {
     ) -> Result<Next, Cause> {
         let Group { frame, at, .. } = self.groups[group];
         let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
-        self.remember(around, group, access, Kind::Change, &places)?;
+        let kind = if to.is_empty() { Kind::Reduce } else { Kind::Change };
+        let mut accesses = self.remember(around, group, access, kind, &places)?.into_iter();
         let operands: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
         let new = second.map(|source| self.values(around, frame, source));
         let mut old = vec![[0; LANES]; from.len()];
@@ -946,20 +978,26 @@ impl Warp {
             for (index, operand) in operands.iter().enumerate() {
                 let operand = operand[*lane];
                 let place = offset + index as u64 * access.unit;
-                let before = segment.update(place, access.unit, |word| match (change, &new) {
+                let own = accesses.next();
+                let missed = self.missed(around, segment, own.as_ref());
+                let after = |word: u64| match (change, &new) {
                     (Change::Combine(combine), _) => combine(word, operand),
                     (Change::CompareAndSwap, Some(new)) if word == operand => new[*lane],
                     (Change::CompareAndSwap, _) => word,
-                });
-                old[index][*lane] = before;
-                let wrote = match change {
-                    Change::Combine(combine) => combine(before, operand) != before,
-                    Change::CompareAndSwap => before == operand,
                 };
-                changed |= wrote;
+                let there = segment.update(place, access.unit, |word| match missed {
+                    Some(missed) => after(missed),
+                    None => after(word),
+                });
+                let before = missed.unwrap_or(there);
+                old[index][*lane] = before;
+                changed |= after(before) != there;
                 seen = mixed(mixed(seen, place), before);
-                if wrote {
-                    around.wrote_unit(segment, place, access.unit, false);
+                let is_write = matches!(change, Change::Combine(_)) || before == operand;
+                if is_write {
+                    self.wrote(around, segment, place, access.unit, own.as_ref(), false);
+                } else if let (Some(order), Some(past), Some(own)) = (&mut around.order, &self.past, &own) {
+                    order.compared(past, segment, own);
                 }
             }
         }
@@ -971,6 +1009,12 @@ impl Warp {
             return Ok(Next::On);
         }
         Ok(self.polled(around, group, at, seen, &places))
+    }
+
+    /// What an atomic sees that misses the last writes, if it does.
+    fn missed(&self, around: &mut Surroundings<'_>, segment: &Segment, access: Option<&order::Access>) -> Option<u64> {
+        let (Some(order), Some(past)) = (&mut around.order, &self.past) else { return None };
+        order.missed(past, segment, access?, around.chance)
     }
 
     fn multimem(
@@ -992,7 +1036,7 @@ impl Warp {
         let (kind, need) = match operation {
             Operation::MultimemReduce { .. } => (Kind::Read, memory::Access::Read),
             Operation::MultimemStore { .. } => (Kind::Write, memory::Access::ReadWrite),
-            _ => (Kind::Change, memory::Access::ReadWrite),
+            _ => (Kind::Reduce, memory::Access::ReadWrite),
         };
         let map = around.map.clone();
         let mut results = vec![[0; LANES]; access.count as usize];
@@ -1002,8 +1046,9 @@ impl Warp {
                 return Err(Cause::Misaligned { at, bytes });
             }
             let members = map.multicast(at, bytes, need)?;
+            let instruction = self.number(around.program, group);
+            let (mut accesses, mut stale) = (Vec::new(), Vec::new());
             if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
-                let instruction = around.program.codes[self.frames[frame].code].first + self.groups[group].at as u32;
                 for (segment, offset) in &members {
                     for index in 0..access.count {
                         let access = order::Access {
@@ -1015,30 +1060,42 @@ impl Warp {
                             instruction,
                             is_fresh: false,
                             alias: MULTICAST,
+                            clock: past.clock(),
                         };
                         order.access(past, segment, access)?;
+                        if kind == Kind::Read && order.weak.is_some() {
+                            stale.extend(order.seen(past, segment, &[access], around.chance));
+                        }
+                        accesses.push(access);
                     }
                 }
             }
             for index in 0..access.count {
                 let place = |offset: u64| offset + index * access.unit;
+                let number = |member: usize| member * access.count as usize + index as usize;
                 match operation {
                     Operation::MultimemReduce { combine, .. } => {
-                        let words = members.iter().map(|(segment, offset)| segment.load(place(*offset), access.unit));
+                        let word = |(member, (segment, offset)): (usize, &(&Arc<Segment>, u64))| {
+                            let stale = stale.get(number(member)).copied();
+                            stale.unwrap_or_else(|| segment.load(place(*offset), access.unit))
+                        };
+                        let words = members.iter().enumerate().map(word);
                         results[index as usize][lane] = words.reduce(combine).unwrap_or(0);
                     }
                     Operation::MultimemStore { from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];
-                        for (segment, offset) in &members {
+                        for (member, (segment, offset)) in members.iter().enumerate() {
                             segment.store(place(*offset), access.unit, value);
-                            around.wrote_unit(segment, place(*offset), access.unit, false);
+                            let own = accesses.get(number(member));
+                            self.wrote(around, segment, place(*offset), access.unit, own, false);
                         }
                     }
                     Operation::MultimemAdd { combine, from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];
-                        for (segment, offset) in &members {
+                        for (member, (segment, offset)) in members.iter().enumerate() {
                             segment.update(place(*offset), access.unit, |word| combine(word, value));
-                            around.wrote_unit(segment, place(*offset), access.unit, false);
+                            let own = accesses.get(number(member));
+                            self.wrote(around, segment, place(*offset), access.unit, own, false);
                         }
                     }
                     _ => {}
@@ -1111,9 +1168,12 @@ impl Warp {
             let (to, to_at) = &copy.to;
             for start in (0..copy.bytes).step_by(4) {
                 let filled = copy.filled.saturating_sub(start).min(4);
+                let mut made = None;
                 if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
+                    let clock = past.clock();
                     let access = |kind, offset, bytes, is_fresh, alias| order::Access {
                         kind,
+                        clock,
                         strength: Strength::Weak,
                         lane: copy.lane,
                         offset,
@@ -1125,13 +1185,15 @@ impl Warp {
                     if filled > 0 {
                         order.access(past, from, access(Kind::Read, from_at + start, filled, false, copy.alias))?;
                     }
-                    order.access(past, to, access(Kind::Write, to_at + start, 4, true, 0))?;
+                    let write = access(Kind::Write, to_at + start, 4, true, 0);
+                    order.access(past, to, write)?;
+                    made = Some(write);
                 }
                 for byte in start..start + 4 {
                     let value = if byte < start + filled { from.load(from_at + byte, 1) } else { 0 };
                     to.store(to_at + byte, 1, value);
                 }
-                around.wrote_unit(to, to_at + start, 4, false);
+                self.wrote(around, to, to_at + start, 4, made.as_ref(), false);
             }
         }
         Ok(())

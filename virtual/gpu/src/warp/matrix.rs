@@ -96,11 +96,12 @@ impl Warp {
             self.groups[group].polls.clear();
             let Group { lanes, frame, .. } = self.groups[group];
             let places = self.places(around, frame, lanes & asked, rows, need)?;
-            self.remember(around, group, rows, kind, &places)?;
+            let mut accesses = self.remember(around, group, rows, kind, &places)?.into_iter();
             for (segment, place) in places.iter() {
                 each(segment, place.lane, place.offset);
-                if kind == Kind::Write {
-                    around.wrote(segment, place.offset, rows, true);
+                for index in (0..rows.count).filter(|_| kind == Kind::Write) {
+                    let own = accesses.next();
+                    self.wrote(around, segment, place.offset + index * rows.unit, rows.unit, own.as_ref(), false);
                 }
             }
         }
