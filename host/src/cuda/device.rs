@@ -145,9 +145,11 @@ impl Context {
         put: impl FnOnce(&'static Driver, CUstream) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let (driver, stream) = (self.enter()?, self.aside());
-        put(driver, stream)?;
         // SAFETY: the stream lives as long as this, and is of the context that this thread has.
         let wait = || unsafe { driver.stream_synchronize(stream) };
+        // Where nothing can be waited for, nothing may begin.
+        wait()?;
+        put(driver, stream)?;
         // An error may be another call's, and the caller takes the memory back: nothing may go on there. A context that is lost
         // gives it twice, and does nothing more.
         wait().inspect_err(|_| _ = wait())

@@ -140,8 +140,10 @@ fn fill(at: u64, pattern: &[u8], count: usize) -> Outcome {
     to.check(bytes).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
     // SAFETY: the range was just found mapped with access, and no reference to it exists: it is the program's, not ours.
     let target = unsafe { core::slice::from_raw_parts_mut(to.pointer(), bytes) };
-    for chunk in target.chunks_exact_mut(pattern.len()) {
-        chunk.copy_from_slice(pattern);
+    match pattern {
+        // Whole heaps are zeroed so.
+        [byte] => target.fill(*byte),
+        _ => target.chunks_exact_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern)),
     }
     Ok(())
 }
