@@ -130,6 +130,12 @@ pub enum Cause {
         /// Who waits for what.
         waiting: String,
     },
+    /// The device was to stop there.
+    #[error("the device was told to stop after {step} instructions")]
+    Halted {
+        /// After how many.
+        step: u64,
+    },
     /// A launch that does not end.
     #[error("it has not ended after {instructions} instructions of warps")]
     Endless {

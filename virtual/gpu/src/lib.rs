@@ -51,6 +51,7 @@ mod mutant;
 mod order;
 mod program;
 mod schedule;
+mod trouble;
 mod warp;
 mod watch;
 
@@ -60,4 +61,5 @@ pub use memory::{Access, AddressMap, Backing, Segment, Window};
 pub use mutant::{Loss, Mutant};
 pub use order::Promises;
 pub use program::{Global, LoadError, Program};
-pub use schedule::Schedule;
+pub use schedule::{Explored, Schedule};
+pub use trouble::Trouble;

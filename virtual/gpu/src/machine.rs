@@ -12,7 +12,8 @@ use crate::fault::{Cause, Fault};
 use crate::memory::{AddressMap, Segment, Window};
 use crate::order::{Begin, Order, Promises};
 use crate::program::Program;
-use crate::schedule::{Chance, Schedule};
+use crate::schedule::{Chance, Explored, Schedule, Trail};
+use crate::trouble::{Trouble, Troubles};
 use crate::warp::{LANES, Stop};
 use crate::watch::{Watches, Who};
 
@@ -54,10 +55,15 @@ pub struct Settings {
     pub weak: Option<Promises>,
     /// In which order `mma` adds the products of floats, which PTX leaves open.
     pub sums: matrix::Order,
-    /// How long all may wait, with nobody writing anything, until that is a deadlock.
+    /// How long all may wait, with nobody writing anything, until that is a deadlock. In the devices' own time.
     pub patience: Duration,
+    /// When all have waited for so long, by a clock on the wall, the devices' own time goes on as fast as they can look at it:
+    /// what ends at a deadline ends soon. Without, their time is never ahead of the clock on the wall.
+    pub leap: Option<Duration>,
     /// How many instructions the warps of a launch may execute.
     pub budget: u64,
+    /// What goes wrong with devices.
+    pub troubles: Vec<Trouble>,
 }
 
 impl Default for Settings {
@@ -72,7 +78,9 @@ impl Default for Settings {
             weak: None,
             sums: matrix::Order::default(),
             patience: Duration::from_secs(60),
+            leap: None,
             budget: u64::MAX,
+            troubles: Vec::new(),
         }
     }
 }
@@ -150,8 +158,33 @@ impl Machine {
     /// # Errors
     /// If there can be no more threads
     pub fn new(settings: Settings) -> std::io::Result<Arc<Self>> {
+        Self::along(settings, Arc::default())
+    }
+
+    /// Runs something again and again, each time on a new machine, until all executions have come that
+    /// [`Schedule::Exhaustive`] of the settings leaves, or so many. What is run has to be the same each time: kernels that one
+    /// launch begins, and memory of their own.
+    ///
+    /// # Errors
+    /// If there can be no more threads
+    pub fn explore(settings: &Settings, most: u64, mut run: impl FnMut(&Self)) -> std::io::Result<Explored> {
+        let trail = Arc::new(Mutex::new(Trail::default()));
+        let mut executions = 0;
+        loop {
+            // The engine is gone with the machine.
+            run(&*Self::along(settings.clone(), trail.clone())?);
+            executions += 1;
+            let mut trail = trail.lock().unwrap_or_else(PoisonError::into_inner);
+            let goes_on = trail.advance();
+            if !goes_on || executions == most {
+                return Ok(Explored { executions, is_cut: goes_on || trail.is_cut });
+            }
+        }
+    }
+
+    fn along(settings: Settings, trail: Arc<Mutex<Trail>>) -> std::io::Result<Arc<Self>> {
         let (requests, inbox) = channel();
-        let engine = Engine::new(settings.clone(), inbox);
+        let engine = Engine::new(settings.clone(), inbox, trail);
         let engine = thread::Builder::new().name("virtual GPUs".to_owned()).spawn(move || engine.run())?;
         Ok(Arc::new(Self { settings, requests: Mutex::new(requests), engine: Mutex::new(Some(engine)) }))
     }
@@ -241,6 +274,7 @@ struct Running {
 /// How much of a device's multiprocessors is used: parts of each, where a launch that has room for n blocks takes 1/n.
 struct Device {
     used: Vec<f64>,
+    troubles: Troubles,
 }
 
 struct Engine {
@@ -270,13 +304,18 @@ const LISTED: usize = 8;
 /// How long nobody looks while all wait, at first and at most.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
+/// How far time goes on where all wait, in nanoseconds. Who waits looks at the clock once in a thousand times.
+const LEAP: u64 = 1_000_000;
 
 impl Engine {
-    fn new(settings: Settings, inbox: Receiver<Request>) -> Self {
-        let device = |_| Device { used: vec![0.0; settings.multiprocessors as usize] };
+    fn new(settings: Settings, inbox: Receiver<Request>, trail: Arc<Mutex<Trail>>) -> Self {
+        let device = |device| Device {
+            used: vec![0.0; settings.multiprocessors as usize],
+            troubles: Troubles::of(device, &settings.troubles),
+        };
         Self {
             devices: (0..settings.devices).map(device).collect(),
-            chance: Chance::new(settings.schedule, settings.seed),
+            chance: Chance::new(settings.schedule, settings.seed, trail),
             order: (settings.races || settings.weak.is_some()).then(|| Order::new(settings.races, settings.weak)),
             settings,
             inbox,
@@ -292,7 +331,7 @@ impl Engine {
     /// Runs until nobody can ask for anything any more.
     fn run(mut self) {
         let mut pause = SHORTEST;
-        let mut quiet = Quiet::new();
+        let mut quiet = Quiet { since: Instant::now(), time: self.time, last: [0; 3] };
         // For how many rounds there was something to do.
         let mut busy = 0_u64;
         loop {
@@ -319,8 +358,14 @@ impl Engine {
             }
             // Everybody waits: for the host, for another process, or in vain.
             let computed = core::mem::take(&mut busy) > COMPUTING;
-            if quiet.has_lasted(self.settings.patience, [self.watches.writes, self.launches, self.ended], computed) {
+            quiet.look(self.time, [self.watches.writes, self.launches, self.ended], computed);
+            if self.time - quiet.time > self.settings.patience.as_nanos() as u64 {
                 self.end_deadlock();
+                continue;
+            }
+            if self.settings.leap.is_some_and(|leap| leap <= quiet.since.elapsed()) {
+                self.time += LEAP;
+                self.wake_all();
                 continue;
             }
             let start = Instant::now();
@@ -401,12 +446,14 @@ impl Engine {
                 let who = block.waiting(&launch.program);
                 who.into_iter().map(move |who| format!("block ({x}, {y}, {z}): {who}"))
             };
-            let cause = match total - next {
-                0 => {
+            let halted = self.device(launch.space.device).and_then(|device| device.troubles.halted());
+            let cause = match (halted, total - next) {
+                (Some(step), _) => Cause::Halted { step },
+                (None, 0) => {
                     let waiting: Vec<_> = blocks.iter().flat_map(waiting).take(LISTED).collect();
                     Cause::Deadlock { seconds, waiting: waiting.join("; ") }
                 }
-                pending => Cause::NoRoom { resident: blocks.len() as u32, pending: pending as u32 },
+                (None, pending) => Cause::NoRoom { resident: blocks.len() as u32, pending: pending as u32 },
             };
             let fault = Fault::of(launch, cause);
             self.end(index, Err(Box::new(fault)));
@@ -417,13 +464,30 @@ impl Engine {
     fn turn(&mut self) -> bool {
         let mut order: VecDeque<(usize, usize, usize)> = VecDeque::new();
         for (launch, running) in self.running.iter().enumerate() {
+            if self.device(running.launch.space.device).is_some_and(|device| device.troubles.halted().is_some()) {
+                continue;
+            }
             for (block, own) in running.blocks.iter().enumerate() {
                 let ready = own.warps.iter().enumerate().filter(|(_, warp)| warp.is_ready());
                 order.extend(ready.map(|(warp, _)| (launch, block, warp)));
             }
         }
+        let who = |&(launch, block, warp): &(usize, usize, usize)| {
+            let running = &self.running[launch];
+            Who { launch: running.number, block: running.blocks[block].number, warp: warp as u32 }
+        };
         match self.chance.schedule() {
-            Schedule::Lockstep => {}
+            Schedule::Exhaustive(_) if !order.is_empty() => {
+                let ready: Vec<Who> = order.iter().map(who).collect();
+                let is_at_access = |index: usize| {
+                    let (launch, block, warp) = order[index];
+                    let running = &self.running[launch];
+                    running.blocks[block].warps[warp].is_at_access(&running.launch.program)
+                };
+                let next = self.chance.next(&ready, is_at_access);
+                order = [order[next]].into();
+            }
+            Schedule::Lockstep | Schedule::Exhaustive(_) => {}
             Schedule::Random => {
                 for index in 0..order.len() {
                     let other = self.chance.below(order.len());
@@ -431,10 +495,6 @@ impl Engine {
                 }
             }
             Schedule::Priorities => {
-                let who = |&(launch, block, warp): &(usize, usize, usize)| {
-                    let running = &self.running[launch];
-                    Who { launch: running.number, block: running.blocks[block].number, warp: warp as u32 }
-                };
                 let chance = &mut self.chance;
                 if let Some(&first) = order.iter().max_by_key(|&one| chance.priority(who(one))) {
                     chance.may_demote(who(&first));
@@ -455,9 +515,10 @@ impl Engine {
             if faults.iter().any(|(failed, _)| *failed == launch) {
                 continue;
             }
-            let budget = match self.chance.is_adverse() {
-                true => 1 + self.chance.below(12) as u32,
-                false => TURN,
+            let budget = match self.chance.schedule() {
+                Schedule::Random | Schedule::Priorities => 1 + self.chance.below(12) as u32,
+                Schedule::Exhaustive(_) => 1,
+                Schedule::Lockstep | Schedule::Behind(_) => TURN,
             };
             if let Err(fault) = self.run_warp(launch, block, warp, budget) {
                 faults.push((launch, fault));
@@ -473,9 +534,16 @@ impl Engine {
         any
     }
 
+    fn device(&self, number: u32) -> Option<&Device> {
+        self.devices.get(number as usize)
+    }
+
     fn run_warp(&mut self, launch: usize, block: usize, warp: usize, budget: u32) -> Result<(), Box<Fault>> {
         let Running { number, launch, shared_places, params, blocks, executed: total_executed, .. } =
             &mut self.running[launch];
+        let troubles = self.devices.get_mut(launch.space.device as usize).map(|device| &mut device.troubles);
+        let flip = troubles.as_ref().and_then(|troubles| troubles.flip());
+        let budget = troubles.as_ref().map_or(budget, |troubles| troubles.budget(budget));
         let own = &mut blocks[block];
         let shared = own.shared.clone();
         let mut around = Surroundings {
@@ -498,12 +566,16 @@ impl Engine {
             watches: &mut self.watches,
             chance: &mut self.chance,
             arrivals: Vec::new(),
+            flip,
             sums: self.settings.sums,
             order: self.order.as_mut(),
         };
-        match own.run(warp, &mut around, budget) {
+        let outcome = own.run(warp, &mut around, budget);
+        let has_flipped = flip.is_some() && around.flip.is_none();
+        match outcome {
             Ok(executed) => {
                 let instructions = executed.div_ceil(LANES as u64);
+                troubles.into_iter().for_each(|troubles| troubles.passed(instructions, has_flipped));
                 self.time += instructions;
                 *total_executed += instructions;
                 let is_endless = *total_executed > self.settings.budget;
@@ -532,7 +604,9 @@ impl Engine {
     }
 
     fn wake(&mut self, who: Who) {
+        let is_late = |device: u32| self.devices.get(device as usize).is_some_and(|device| device.troubles.is_late);
         let running = self.running.iter_mut().find(|running| running.number == who.launch);
+        let running = running.filter(|running| !is_late(running.launch.space.device));
         let block = running.and_then(|running| running.blocks.iter_mut().find(|block| block.number == who.block));
         if let Some(warp) = block.and_then(|block| block.warps.get_mut(who.warp as usize)) {
             warp.wake();
@@ -585,22 +659,18 @@ impl Engine {
     }
 }
 
-/// Since when nothing has happened.
+/// Since when nothing has happened, by a clock on the wall and by that of the devices.
 struct Quiet {
     since: Instant,
+    time: u64,
     last: [u64; 3],
 }
 
 impl Quiet {
-    fn new() -> Self {
-        Self { since: Instant::now(), last: [0; 3] }
-    }
-
-    fn has_lasted(&mut self, patience: Duration, now: [u64; 3], computed: bool) -> bool {
+    fn look(&mut self, time: u64, now: [u64; 3], computed: bool) {
         if now != self.last || computed {
-            *self = Self { since: Instant::now(), last: now };
+            *self = Self { since: Instant::now(), time, last: now };
         }
-        self.since.elapsed() > patience
     }
 }
 

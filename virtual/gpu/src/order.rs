@@ -602,7 +602,7 @@ impl Order {
             (least <= before && before + 1 < after && after <= most && !is_change).then(|| before.midpoint(after))
         };
         let places: Vec<u64> = times.windows(2).filter_map(fits).collect();
-        if places.is_empty() || chance.below(LATE) > 0 {
+        if places.is_empty() || !chance.happens(LATE) {
             return false;
         }
         let time = places[chance.below(places.len())];
@@ -646,7 +646,7 @@ impl Order {
         }
         let last = times.iter().copied().max();
         times.retain(|&time| time >= least && Some(time) != last);
-        if times.is_empty() || chance.below(2) > 0 {
+        if times.is_empty() || !chance.happens(2) {
             return None;
         }
         let time = times[chance.below(times.len())];
@@ -677,12 +677,9 @@ impl Order {
                 }
                 let known = own.history.iter().rposition(|event| self.places.is_known(event, past, access));
                 let known = known.unwrap_or(0);
-                // Whoever looks again and again sees the last write in the end.
                 let event = match own.history.len() - known.min(own.history.len()) {
                     0 => None,
-                    1 => own.history.last(),
-                    _ if chance.below(2) == 0 => own.history.last(),
-                    count => own.history.get(known + chance.below(count)),
+                    count => own.history.get(known + chance.write(count)),
                 };
                 times.push(event.map_or(0, |event| event.time));
                 let mark = past.mark(access, cell);

@@ -268,6 +268,25 @@ impl Warp {
         self.groups.iter().any(|group| matches!(group.state, State::Parked { .. }))
     }
 
+    /// Whether a group that can go on is at an instruction that others may come before.
+    pub(crate) fn is_at_access(&self, program: &Program) -> bool {
+        let is_access = |group: &Group| {
+            let (code, at) = self.place(group);
+            matches!(
+                program.codes[code].instructions[at].operation,
+                Operation::Load { .. }
+                    | Operation::Store { .. }
+                    | Operation::Atomic { .. }
+                    | Operation::MultimemReduce { .. }
+                    | Operation::MultimemStore { .. }
+                    | Operation::MultimemAdd { .. }
+                    | Operation::CopyWait(_)
+                    | Operation::Matrix { .. }
+            )
+        };
+        self.groups.iter().any(|group| group.state == State::Ready && is_access(group))
+    }
+
     /// Which function and instruction a group is at.
     pub(crate) fn place(&self, group: &Group) -> (usize, usize) {
         (self.frame(group.frame).code, group.at)
@@ -693,7 +712,12 @@ impl Warp {
             }
             Operation::Store { access, from } => {
                 self.groups[group].polls.clear();
-                let values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
+                let mut values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
+                if access.strength.is_strong()
+                    && let Some(bit) = around.flip.take()
+                {
+                    values[0][lanes.trailing_zeros() as usize] ^= 1 << (u64::from(bit) % (8 * access.unit));
+                }
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 let mut accesses = self.remember(around, group, access, Kind::Write, &places)?.into_iter();
                 let promises = around.order.as_ref().and_then(|order| order.weak).unwrap_or_default();

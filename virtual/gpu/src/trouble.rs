@@ -1,0 +1,81 @@
+//! What goes wrong with a device on purpose, to see how those end who wait for it.
+
+/// Something that happens to a device, after its warps have executed so many instructions, of 32 lanes each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Its warps stop for good.
+    Halt {
+        /// The device.
+        device: u32,
+        /// Instructions before.
+        step: u64,
+    },
+    /// Of the next strong store a bit is inverted, in the first scalar of the first lane.
+    Flip {
+        /// The device.
+        device: u32,
+        /// Instructions before.
+        step: u64,
+        /// Which bit, counted from the lowest.
+        bit: u32,
+    },
+    /// Nobody tells its warps that a word has changed: they find out when they look again, now and then.
+    Late {
+        /// The device.
+        device: u32,
+    },
+}
+
+/// What is about to happen to one device.
+pub(crate) struct Troubles {
+    /// Instructions that its warps have executed.
+    steps: u64,
+    halt: Option<u64>,
+    /// By step.
+    flips: Vec<(u64, u32)>,
+    pub(crate) is_late: bool,
+}
+
+impl Troubles {
+    /// Those of a device.
+    pub(crate) fn of(own: u32, all: &[Trouble]) -> Self {
+        let mut troubles = Self { steps: 0, halt: None, flips: Vec::new(), is_late: false };
+        for trouble in all {
+            match *trouble {
+                Trouble::Halt { device, step } if device == own => {
+                    troubles.halt = Some(troubles.halt.map_or(step, |halt| halt.min(step)));
+                }
+                Trouble::Flip { device, step, bit } if device == own => troubles.flips.push((step, bit)),
+                Trouble::Late { device } if device == own => troubles.is_late = true,
+                _ => {}
+            }
+        }
+        troubles.flips.sort_unstable();
+        troubles
+    }
+
+    /// After how many instructions it has stopped, if it has.
+    pub(crate) fn halted(&self) -> Option<u64> {
+        self.halt.filter(|&halt| halt <= self.steps)
+    }
+
+    /// The bit that the next strong store inverts.
+    pub(crate) fn flip(&self) -> Option<u32> {
+        self.flips.first().filter(|(step, _)| *step <= self.steps).map(|&(_, bit)| bit)
+    }
+
+    /// How many instructions a warp may execute until something happens.
+    pub(crate) fn budget(&self, budget: u32) -> u32 {
+        let steps = self.halt.into_iter().chain(self.flips.first().map(|(step, _)| *step));
+        let left = steps.filter_map(|step| step.checked_sub(self.steps)).filter(|&left| left > 0).min();
+        left.map_or(budget, |left| budget.min(u32::try_from(left).unwrap_or(u32::MAX)))
+    }
+
+    /// A warp has executed instructions, and has inverted the bit that it was to.
+    pub(crate) fn passed(&mut self, instructions: u64, has_flipped: bool) {
+        self.steps += instructions;
+        if has_flipped {
+            self.flips.remove(0);
+        }
+    }
+}
