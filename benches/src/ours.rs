@@ -48,7 +48,8 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let [_, npes, _, _] = words else { return Err(USAGE.into()) };
     let mut command = vec![std::env::current_exe()?.into_os_string()];
     command.extend(words.iter().map(Into::into));
-    Ok(cli::run::run(&cli::run::Args { npes: Some(npes.parse()?), on: None, label: false, command })?)
+    let args = cli::run::Args { npes: Some(npes.parse()?), on: None, look: Default::default(), label: false, command };
+    Ok(cli::run::run(&args)?)
 }
 
 const USAGE: &str = "usage: compare ours|candidates|checked PES REPEATS MAX_BYTES";

@@ -92,24 +92,24 @@ fn doctor_says_no_where_a_world_cannot_be_built() {
 }
 
 #[test]
-fn lint_passes_good_ptx() {
+fn verify_passes_good_ptx() {
     let good = repository("verify/tests/fixtures/put_signal.sm_90.ptx");
-    let shown = ended(&mut congruent(&["lint", &good]));
+    let shown = ended(&mut congruent(&["verify", &good]));
     assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
     let expected = format!("{good}: 77 lines, 0 findings\nfiles: 1, findings: 0, not readable as PTX: 0\n");
     assert_eq!(shown.out, expected);
 }
 
 #[test]
-fn lint_shows_what_is_bad_and_goes_on() {
+fn verify_shows_what_is_bad_and_goes_on() {
     let bad = repository("verify/tests/fixtures/stack_frame.ptx");
     let files = [&*repository("Cargo.toml"), &bad, "/nonexistent.ptx"];
-    let shown = ended(congruent(&["lint"]).args(files));
+    let shown = ended(congruent(&["verify"]).args(files));
     assert_eq!(shown.code, Some(1));
     for part in ["error[stack-frame]", "stack_frame.ptx:8", "help:", "no PTX token", "cannot read /nonexistent.ptx"] {
         assert!(shown.out.contains(part), "no {part} in:\n{}", shown.out);
     }
-    let json = ended(congruent(&["lint", "--json"]).args(files));
+    let json = ended(congruent(&["verify", "--json"]).args(files));
     assert_eq!(json.code, Some(1));
     let linted: Value = serde_json::from_str(&json.out).unwrap();
     assert!(linted[0]["error"].is_string() && linted[2]["error"].is_string());
@@ -117,18 +117,18 @@ fn lint_shows_what_is_bad_and_goes_on() {
         (&linted[1]["findings"][0]["rule"], &linted[1]["findings"][0]["line"]),
         (&"stack-frame".into(), &8.into())
     );
-    let alone = ended(congruent(&["lint", &bad]).arg("--json"));
+    let alone = ended(congruent(&["verify", &bad]).arg("--json"));
     assert_eq!(alone.code, Some(1));
 }
 
 #[test]
-fn lint_tells_of_each_file_when_it_is_done() {
+fn verify_tells_of_each_file_when_it_is_done() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("slow.ptx");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let good = repository("verify/tests/fixtures/put_signal.sm_90.ptx");
-    let mut lint = congruent(&["lint", &good]).arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(lint.stdout.take().unwrap());
+    let mut verify = congruent(&["verify", &good]).arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(verify.stdout.take().unwrap());
     // Nothing has been written into the second file when the first one's line comes.
     let (sender, first) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -140,7 +140,7 @@ fn lint_tells_of_each_file_when_it_is_done() {
     });
     let early = first.recv_timeout(std::time::Duration::from_secs(60));
     std::fs::write(&pipe, ".version 8.4\n").unwrap();
-    assert_eq!(lint.wait().unwrap().code(), Some(0));
+    assert_eq!(verify.wait().unwrap().code(), Some(0));
     reader.join().unwrap();
     assert_eq!(early.unwrap(), format!("{good}: 77 lines, 0 findings\n"));
     assert!(first.recv().unwrap().ends_with("slow.ptx: 1 lines, 0 findings\n"));
@@ -183,6 +183,35 @@ fn litmus_fails_where_a_verdict_is_another_and_goes_on() {
 }
 
 #[test]
+fn seeds_are_tried_until_one_shows_a_mistake() {
+    let seeds = |script: &str| {
+        ended(congruent(&["run", "--virtual", "2", "--seeds", "4", "--races", "--", "sh", "-c"]).arg(script))
+    };
+    // The driver is told a seed, a schedule and what to look for, and the program alone says what is wrong.
+    let told =
+        "case $CONGRUENT_VIRTUAL_DRIVER in schedule=random,seed=[02],races=1|schedule=priorities,seed=[13],races=1)";
+    let well = seeds(&format!("echo hello; {told} exit 0;; esac; exit 9"));
+    assert_eq!((well.code, &*well.err), (Some(0), ""), "{}", well.out);
+    assert_eq!(well.out, "congruent run: no mistake with 4 seeds, 0 to 3\n");
+
+    let fails = seeds("echo sum $CONGRUENT_PE; case $CONGRUENT_VIRTUAL_DRIVER in *seed=2*) exit 4;; esac");
+    assert_eq!((fails.code, &*fails.out), (Some(1), ""));
+    for part in ["[0] sum 0\n", "[1] sum 1\n", "a failure with seed 2, the 3. of 4; to see it again:\n  congruent run "]
+    {
+        assert!(fails.err.contains(part), "no {part} in:\n{}", fails.err);
+    }
+
+    let script = "echo 'congruent virtual GPU: data race\n  write by lane 0' 1>&2; echo more";
+    let reported = seeds(script);
+    let again = shlex::try_quote(script).unwrap();
+    let expected = format!(
+        "congruent virtual GPU: data race\n  write by lane 0\ncongruent run: a mistake with seed 0, the 1. of 4; to see it \
+         again:\n  congruent run --virtual 2x1 --seed 0 --races -- sh -c {again}\n"
+    );
+    assert_eq!((reported.code, &*reported.out, &*reported.err), (Some(1), "", &*expected));
+}
+
+#[test]
 fn help_and_version() {
     let version = ended(&mut congruent(&["--version"]));
     assert_eq!(
@@ -193,7 +222,7 @@ fn help_and_version() {
         &["--help"][..],
         &["perf", "--help"],
         &["info", "--help"],
-        &["lint", "--help"],
+        &["verify", "--help"],
         &["litmus", "--help"],
         &["run", "--help"],
     ];
@@ -202,7 +231,8 @@ fn help_and_version() {
         assert_eq!(help.code, Some(0), "{command:?}");
         assert!(help.out.contains("Examples:") && help.out.contains("Usage:"), "{command:?}: {}", help.out);
     }
-    for command in [&[][..], &["pref"], &["run", "-n", "0", "--", "true"], &["run", "-n", "2"], &["lint"], &["litmus"]]
+    for command in
+        [&[][..], &["pref"], &["run", "-n", "0", "--", "true"], &["run", "-n", "2"], &["verify"], &["litmus"]]
     {
         let refused = ended(&mut congruent(command));
         assert_eq!((refused.code, &*refused.out), (Some(2), ""), "{command:?}: {}", refused.err);

@@ -1,6 +1,6 @@
 //! The exponential and the logarithm, which `core` lacks: one code for every machine, and in registers alone.
 //!
-//! (`libm` has both, but its exponential keeps a table on the stack, which `congruent lint` does not let pass in a kernel.)
+//! (`libm` has both, but its exponential keeps a table on the stack, which `congruent verify` does not let pass in a kernel.)
 
 use core::f32::consts::{LN_2, LOG2_E, SQRT_2};
 

@@ -3,12 +3,12 @@
 mod doctor;
 mod failure;
 mod info;
-mod lint;
 mod litmus;
 mod output;
 mod perf;
 pub mod run;
 mod topo;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -36,8 +36,10 @@ Examples:
   congruent run -n 4 -- ./my-program --its-own-flag
   congruent run -n 2 --label -- congruent info
   congruent run --virtual 2x4 -- ./my-program   on two virtual GPUs, four PEs on each
+  congruent run --virtual 2x4 --seeds 1000 --races -- ./my-program   1,000 times, looking for races
 
-Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).";
+Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).
+With --seeds: 0 if no seed shows a mistake, 1 if one does.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -49,7 +51,7 @@ enum Command {
     Info(info::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
-    Lint(lint::Args),
+    Verify(verify::Args),
     Litmus(litmus::Args),
 }
 
@@ -61,7 +63,7 @@ pub fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => topo::run(&args),
-        Command::Lint(args) => lint::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Litmus(args) => litmus::run(&args),
     };
     done.unwrap_or_else(|failure| failure.report())

@@ -1,20 +1,24 @@
 //! `congruent run`: starts the PEs of a job on this host, and ends them together.
 
+mod explore;
+
 use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use crate::cuda::connections;
 use crate::machine::MachineKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::str::FromStr;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// After the first failure the other PEs have this long to notice and to report it themselves.
@@ -27,6 +31,9 @@ const FAREWELL: Duration = Duration::from_secs(10);
 const OWN_FILES: u64 = 32;
 /// A line of output longer than this is passed on in pieces.
 const LONGEST_LINE: u64 = 64 * 1024;
+
+/// What the virtual driver is told, a list of settings.
+const VIRTUAL_DRIVER: &str = "CONGRUENT_VIRTUAL_DRIVER";
 
 /// The variables by which other launchers give a process its place. A PE that starts a job of its own must not pass its
 /// own place on.
@@ -50,12 +57,47 @@ pub struct Args {
     /// On virtual GPUs instead: 2x4 is two of them with four PEs on each, 4 is four with one PE on each
     #[arg(id = "on", long = "virtual", value_name = "SHAPE")]
     pub on: Option<Shape>,
+    /// What virtual GPUs look for, and how.
+    #[command(flatten)]
+    pub look: Look,
     /// Begin every line of output with the PE it comes from
     #[arg(long)]
     pub label: bool,
     /// Program and arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
     pub command: Vec<OsString>,
+}
+
+/// What virtual GPUs look for, and how.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Look {
+    /// End with a report where nothing orders two accesses of one place
+    #[arg(long, requires = "on")]
+    pub races: bool,
+    /// Let loads see any write that the memory model lets them see
+    #[arg(long, requires = "on")]
+    pub weak: bool,
+    /// Take turns as this seed has it: by chance if it is even, with one warp far behind at times if it is odd
+    #[arg(long, value_name = "SEED", requires = "on")]
+    pub seed: Option<u64>,
+    /// Run the program with so many seeds, from 0 or --seed on, until one of them shows a mistake
+    #[arg(long, value_name = "N", requires = "on", conflicts_with = "label")]
+    pub seeds: Option<NonZeroU64>,
+}
+
+impl Look {
+    /// For the variable of the virtual driver, behind what the user has there.
+    fn settings(&self) -> String {
+        let schedule = |seed: u64| format!("schedule={},seed={seed}", ["random", "priorities"][(seed % 2) as usize]);
+        let mut settings: Vec<_> = self.seed.map(schedule).into_iter().collect();
+        settings.extend(
+            [("races=1", self.races), ("weak=1", self.weak)]
+                .map(|(word, asked)| asked.then(|| word.to_owned()))
+                .into_iter()
+                .flatten(),
+        );
+        settings.join(",")
+    }
 }
 
 /// Virtual GPUs, and how many PEs there are on each.
@@ -69,6 +111,12 @@ pub struct Shape {
 
 /// The most virtual GPUs of a job.
 const MAX_GPUS: u32 = 64;
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.gpus, self.pes)
+    }
+}
 
 impl FromStr for Shape {
     type Err = String;
@@ -138,9 +186,15 @@ pub enum RunError {
 /// Runs the job to its end: success if all PEs succeed, else the code of the first that failed, or 128 and its signal. One that
 /// was killed counts before those that failed just ahead of it, because they may have heard of its end sooner than this process.
 ///
+/// Where several seeds are asked for, it is run with one after the other until one shows a mistake: then it is a failure.
+///
 /// The PEs live no longer than the calling thread, even if it is killed.
 pub fn run(args: &Args) -> Result<ExitCode, RunError> {
-    let first_failure = Launch::start(args)?.supervise()?;
+    if let Some(seeds) = args.look.seeds {
+        return explore::explore(args, seeds);
+    }
+    let output = if args.label { Output::Labelled } else { Output::Own };
+    let first_failure = Launch::start(args, output)?.supervise()?;
     Ok(first_failure.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
 }
 
@@ -153,7 +207,11 @@ fn code(status: ExitStatus) -> u8 {
 struct Launch {
     pes: Vec<Pe>,
     interrupts: [(Signal, UnixStream, signal_hook::SigId); 3],
+    /// Whether it was told to end from outside.
+    interrupted: bool,
     output: Output,
+    /// What passes output on, until it is dropped; and who hears that all of it is.
+    passing: (mpsc::Sender<()>, mpsc::Receiver<()>),
 }
 
 struct Pe {
@@ -165,12 +223,12 @@ struct Pe {
 }
 
 impl Launch {
-    fn start(args: &Args) -> Result<Self, RunError> {
+    fn start(args: &Args, output: Output) -> Result<Self, RunError> {
         let npes = args.npes();
         if !(1..=MAX_PES).contains(&npes) {
             return Err(RunError::Size { npes });
         }
-        let needed = u64::from(npes) * if args.label { 3 } else { 1 } + OWN_FILES;
+        let needed = u64::from(npes) * if matches!(output, Output::Own) { 1 } else { 3 } + OWN_FILES;
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if needed > limit {
             return Err(RunError::Files { npes, needed, limit });
@@ -183,13 +241,16 @@ impl Launch {
         let interrupts = [(Signal::INT, SIGINT), (Signal::TERM, SIGTERM), (Signal::CHILD, SIGCHLD)];
         let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
         let interrupts = [int?, term?, child?];
-        let mut launch = Self { pes: Vec::new(), interrupts, output: Output::new(args.label) };
+        let mut launch = Self { pes: Vec::new(), interrupts, interrupted: false, output, passing: mpsc::channel() };
         for index in 0..npes {
             let mut command = prepare(args, index, listener.take())?;
             command.env("CONGRUENT_RENDEZVOUS", &place).env("CONGRUENT_JOB_TOKEN", &token);
+            if !matches!(launch.output, Output::Own) {
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            }
             let program = command.get_program().display().to_string();
             let mut child = command.spawn().map_err(|source| RunError::Start { pe: index, program, source })?;
-            launch.output.forward(index, &mut child);
+            launch.output.forward(index, &mut child, &launch.passing.0);
             let ended = rustix::process::pidfd_open(pid(&child)?, PidfdFlags::empty());
             // Without a way to watch it, the child is ended at once with the others, by `drop`.
             let watched = ended.map_err(system("watching a PE")).inspect_err(|_| drop(child.kill()));
@@ -199,7 +260,7 @@ impl Launch {
     }
 
     /// Waits for all PEs; once one fails, sees that the others end too. The status of the first that failed.
-    fn supervise(mut self) -> Result<Option<ExitStatus>, RunError> {
+    fn supervise(&mut self) -> Result<Option<ExitStatus>, RunError> {
         let mut first_failure = None;
         let mut escalation: Option<(Instant, Signal)> = None;
         while self.pes.iter().any(|pe| pe.running) {
@@ -208,7 +269,7 @@ impl Launch {
             // Who ends after being told to has not failed.
             if escalation.is_none_or(|(_, next)| next == Signal::TERM) {
                 for (index, status) in &failures {
-                    eprintln!("congruent run: PE {index} failed, {status}");
+                    self.output.tell(&format!("congruent run: PE {index} failed, {status}"));
                 }
             }
             if let Some((_, status)) = failures.first() {
@@ -226,6 +287,7 @@ impl Launch {
                     self.tell_stopped();
                     continue;
                 }
+                self.interrupted = true;
                 // Whoever asks twice does not want to wait.
                 let again = escalation.is_some_and(|(_, next)| next == Signal::KILL);
                 self.signal_all(if again { Signal::KILL } else { signal });
@@ -238,7 +300,9 @@ impl Launch {
                 escalation = Some((Instant::now() + PATIENCE, Signal::KILL));
             }
         }
-        self.output.finish();
+        // The last lines, but not for a daemon that has left its group with the output open.
+        self.passing.0 = mpsc::channel().0;
+        while self.passing.1.recv_timeout(GRACE).is_ok() {}
         Ok(first_failure)
     }
 
@@ -359,8 +423,12 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
         None => command.env_remove("CONGRUENT_LISTENER"),
     };
     command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes().to_string());
-    if let Some(Shape { gpus, pes }) = args.on {
-        command.env("CONGRUENT_MACHINE", MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", format!("{gpus}x{pes}"));
+    if let Some(on) = args.on {
+        command.env("CONGRUENT_MACHINE", MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", on.to_string());
+        let said = std::env::var_os(VIRTUAL_DRIVER).filter(|said| !said.is_empty());
+        let settings = [said, Some(args.look.settings().into())].into_iter().flatten();
+        let settings: Vec<OsString> = settings.filter(|settings| !settings.is_empty()).collect();
+        command.env(VIRTUAL_DRIVER, settings.join(OsStr::new(",")));
     }
     for (variable, value) in driver_variables(args.npes(), connections::mps_listens()) {
         if std::env::var_os(variable).is_none() {
@@ -370,9 +438,6 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
     // A process outside the terminal's own group is stopped when it reads from it.
     if index > 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
-    }
-    if args.label {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let launcher = rustix::process::getpid();
     let bind = move || {
@@ -397,31 +462,62 @@ fn interrupt(signal: Signal, number: i32) -> Result<(Signal, UnixStream, signal_
     Ok((signal, heard, id))
 }
 
-/// The PEs' output, when it is labelled; else they write to the launcher's own.
-struct Output {
-    label: bool,
-    done: (mpsc::Sender<()>, mpsc::Receiver<()>),
+/// Where the PEs' output goes.
+#[derive(Clone)]
+enum Output {
+    /// Where the launcher's own goes: they write there themselves.
+    Own,
+    /// The same, each line with its PE.
+    Labelled,
+    /// Here, each line with its PE.
+    Kept(Kept),
+}
+
+/// Lines, in the order in which they were written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Output {
-    fn new(label: bool) -> Self {
-        Self { label, done: mpsc::channel() }
-    }
-
-    fn forward(&self, index: u32, child: &mut Child) {
-        if !self.label {
-            return;
-        }
+    fn forward(&self, index: u32, child: &mut Child, passing: &mpsc::Sender<()>) {
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let (done, done_too) = (self.done.0.clone(), self.done.0.clone());
-        std::thread::spawn(move || copy(index, out, io::stdout, done));
-        std::thread::spawn(move || copy(index, err, io::stderr, done_too));
+        let (done, done_too) = (passing.clone(), passing.clone());
+        match self.clone() {
+            Self::Own => {}
+            Self::Labelled => {
+                std::thread::spawn(move || copy(index, out, io::stdout, done));
+                std::thread::spawn(move || copy(index, err, io::stderr, done_too));
+            }
+            Self::Kept(kept) => {
+                let kept_too = kept.clone();
+                std::thread::spawn(move || copy(index, out, || kept.clone(), done));
+                std::thread::spawn(move || copy(index, err, || kept_too.clone(), done_too));
+            }
+        }
     }
 
-    /// Waits for the last lines, but not for a daemon that has left its group with the output open.
-    fn finish(&mut self) {
-        self.done.0 = mpsc::channel().0;
-        while self.done.1.recv_timeout(GRACE).is_ok() {}
+    /// What the launcher itself has to say of the job.
+    fn tell(&self, line: &str) {
+        match self {
+            Self::Own | Self::Labelled => eprintln!("{line}"),
+            Self::Kept(kept) => _ = writeln!(kept.clone(), "{line}"),
+        }
     }
 }
 

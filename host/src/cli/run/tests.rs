@@ -1,17 +1,27 @@
 use super::*;
 use std::process::Output as Finished;
-use std::sync::Mutex;
 
 /// Runs a shell script as every PE; the status of the first that failed, and how long it all took.
 fn job(npes: u32, script: &str) -> (Option<ExitStatus>, Duration) {
     let begun = Instant::now();
-    let args =
-        Args { npes: Some(npes), on: None, label: false, command: ["sh", "-c", script].map(OsString::from).to_vec() };
-    (Launch::start(&args).unwrap().supervise().unwrap(), begun.elapsed())
+    let args = Args {
+        npes: Some(npes),
+        on: None,
+        look: Look::default(),
+        label: false,
+        command: ["sh", "-c", script].map(OsString::from).to_vec(),
+    };
+    (Launch::start(&args, Output::Own).unwrap().supervise().unwrap(), begun.elapsed())
 }
 
 fn refusal(npes: u32, label: bool, command: &[&str]) -> String {
-    let args = Args { npes: Some(npes), on: None, label, command: command.iter().map(OsString::from).collect() };
+    let args = Args {
+        npes: Some(npes),
+        on: None,
+        look: Look::default(),
+        label,
+        command: command.iter().map(OsString::from).collect(),
+    };
     run(&args).expect_err("refused").to_string()
 }
 
@@ -117,7 +127,8 @@ fn virtual_gpus_are_told_to_every_pe() {
     for text in ["", "0", "65", "x4", "2x", "2x0", "two"] {
         assert!(shape(text).is_err_and(|why| why.contains("2x4")), "{text}");
     }
-    let args = Args { npes: None, on: shape("2x4").ok(), label: false, command: vec!["true".into()] };
+    let args =
+        Args { npes: None, on: shape("2x4").ok(), look: Look::default(), label: false, command: vec!["true".into()] };
     let command = prepare(&args, 7, None).unwrap();
     for (name, value) in [("CONGRUENT_NPES", "8"), ("CONGRUENT_MACHINE", "virtual"), ("CONGRUENT_VIRTUAL", "2x4")] {
         assert!(command.get_envs().any(|set| set == (name.as_ref(), Some(value.as_ref()))), "{name}");
@@ -126,37 +137,23 @@ fn virtual_gpus_are_told_to_every_pe() {
 
 #[test]
 fn no_variable_of_an_outer_launcher_reaches_a_pe() {
-    let args = Args { npes: Some(2), on: None, label: false, command: vec!["true".into()] };
+    let args = Args { npes: Some(2), on: None, look: Look::default(), label: false, command: vec!["true".into()] };
     let command = prepare(&args, 1, None).unwrap();
     for name in ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         assert!(command.get_envs().any(|(known, value)| known == name && value.is_none()), "{name}");
     }
 }
 
-/// Where the lines go.
-struct Page<'a>(&'a Mutex<Vec<u8>>);
-
-impl Write for Page<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn labels_begin_every_line() {
-    let lines = Mutex::new(Vec::new());
-    copy(3, Some(&b"one\n\xff two"[..]), || Page(&lines), mpsc::channel().0);
-    assert_eq!(lines.into_inner().unwrap(), b"[3] one\n[3] \xff two\n");
+    let lines = Kept::default();
+    copy(3, Some(&b"one\n\xff two"[..]), || lines.clone(), mpsc::channel().0);
+    assert_eq!(*lines.0.lock().unwrap(), b"[3] one\n[3] \xff two\n");
 }
 
 #[test]
 fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
-    let args = Args { npes: Some(1), on: None, label: false, command: vec!["true".into()] };
+    let args = Args { npes: Some(1), on: None, look: Look::default(), label: false, command: vec!["true".into()] };
     let command = prepare(&args, 0, None).unwrap();
     for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")] {
         let set = command.get_envs().find(|(name, _)| *name == variable).and_then(|(_, value)| value);
@@ -173,7 +170,7 @@ fn launcher(test: &str) -> Option<(Child, Vec<Pid>)> {
     const ROLE: &str = "CONGRUENT_TEST_LAUNCHER";
     if std::env::var_os(ROLE).is_some() {
         let command = ["sh", "-c", "echo PE $$; exec sleep 60"].map(OsString::from).to_vec();
-        let outcome = run(&Args { npes: Some(2), on: None, label: true, command }).unwrap();
+        let outcome = run(&Args { npes: Some(2), on: None, look: Look::default(), label: true, command }).unwrap();
         println!("CODE {outcome:?}");
         return None;
     }

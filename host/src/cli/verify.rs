@@ -1,4 +1,4 @@
-//! `congruent lint`: checks PTX files for what is wrong on a GPU and no test on a CPU sees.
+//! `congruent verify`: checks PTX files for what is wrong on a GPU and no test on a CPU sees.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -9,14 +9,14 @@ use congruent_verify::{LintError, Report};
 use serde::Serialize;
 
 use super::failure::Failure;
-use super::output::{print, print_json};
+use super::output::{Progress, print, print_json};
 
 /// Check PTX of kernels for what goes wrong on a GPU only
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  congruent lint kernels.ptx             findings with their lines and what to write instead
-  congruent lint --json ptx/*.ptx        the same for programs
+  congruent verify kernels.ptx           findings with their lines and what to write instead
+  congruent verify --json ptx/*.ptx      the same for programs
 
 Exit codes: 0 nothing found, 1 something found or a file that is not PTX.")]
 pub(super) struct Args {
@@ -69,24 +69,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let clean = linted.iter().all(|linted| linted.error.is_none() && linted.findings.is_empty());
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// What is being done, on a terminal only and only while it is done.
-struct Progress(());
-
-impl Progress {
-    fn show(what: core::fmt::Arguments<'_>) -> Option<Self> {
-        std::io::stderr().is_terminal().then(|| {
-            eprint!("{what} ...");
-            Self(())
-        })
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        eprint!("\r\x1b[K");
-    }
 }
 
 impl Linted {

@@ -1,0 +1,93 @@
+//! `congruent run --seeds`: runs a program again and again on virtual GPUs, each time with another seed, until one of them shows a
+//! mistake.
+
+use std::num::NonZeroU64;
+use std::process::ExitCode;
+
+use super::{Args, Kept, Launch, Output, RunError, code};
+use crate::cli::output::Progress;
+
+/// How the virtual driver begins a report. Lines of it that follow are indented.
+const REPORT: &str = "congruent virtual GPU: ";
+
+/// Runs the job with one seed after the other: a failure if one shows a mistake, which is told.
+pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunError> {
+    let first = args.look.seed.unwrap_or(0);
+    let last = first.saturating_add(seeds.get() - 1);
+    for seed in first..=last {
+        let mut args = args.clone();
+        (args.look.seed, args.look.seeds) = (Some(seed), None);
+        let kept = Kept::default();
+        let progress = Progress::show(format_args!("seed {seed} of {first} to {last}"));
+        let mut launch = Launch::start(&args, Output::Kept(kept.clone()))?;
+        let failure = launch.supervise()?;
+        drop(progress);
+        let tried = seed - first + 1;
+        if launch.interrupted {
+            eprintln!("congruent run: ended after {tried} seeds, {first} to {seed}");
+            return Ok(ExitCode::from(failure.map_or(1, code)));
+        }
+        let said = kept.text();
+        let report = report(&said);
+        if report.is_some() || failure.is_some() {
+            let found = if report.is_some() { "a mistake" } else { "a failure" };
+            eprint!("{}", report.unwrap_or(said));
+            eprintln!("congruent run: {found} with seed {seed}, the {tried}. of {seeds}; to see it again:");
+            eprintln!("  {}", line(&args));
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    println!("congruent run: no mistake with {seeds} seeds, {first} to {last}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first report among the lines of all PEs.
+fn report(said: &str) -> Option<String> {
+    let mut lines = said.lines();
+    let (label, begin) = lines.find_map(|line| line.split_once("] ").filter(|(_, rest)| rest.starts_with(REPORT)))?;
+    let own = lines.filter_map(|line| line.strip_prefix(label)?.strip_prefix("] "));
+    let rest = own.take_while(|line| line.starts_with("  "));
+    Some([begin].into_iter().chain(rest).flat_map(|line| [line, "\n"]).collect())
+}
+
+/// The command that runs the job once more, for a shell.
+fn line(args: &Args) -> String {
+    let mut words = vec!["congruent run".to_owned()];
+    words.extend(args.on.map(|on| format!("--virtual {on}")));
+    words.extend(args.look.seed.map(|seed| format!("--seed {seed}")));
+    words.extend(
+        [("--races", args.look.races), ("--weak", args.look.weak)]
+            .iter()
+            .filter(|(_, asked)| *asked)
+            .map(|(word, _)| (*word).to_owned()),
+    );
+    words.push("--".to_owned());
+    let shown = args.command.iter().map(|word| word.to_string_lossy());
+    words.extend(shown.map(|word| shlex::try_quote(&word).map_or_else(|_| word.clone().into_owned(), Into::into)));
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Look;
+    use super::*;
+
+    #[test]
+    fn the_first_report_is_found_among_the_lines_of_others() {
+        let said = "[0] hello\n[1] congruent virtual GPU: data race: nothing\n[0]   not this\n[1]   write by kernel k\n\
+                    [0] congruent virtual GPU: another\n[1]   in kernel k\n[1] the end\n[1]   nor this\n";
+        let expected = "congruent virtual GPU: data race: nothing\n  write by kernel k\n  in kernel k\n";
+        assert_eq!(report(said).as_deref(), Some(expected));
+        assert_eq!(report("[0] hello\n"), None);
+    }
+
+    #[test]
+    fn the_line_that_shows_it_again_is_one_for_a_shell() {
+        let look = Look { races: true, weak: false, seed: Some(7), seeds: None };
+        let command = ["./a program", "--size=4", "it's"].map(Into::into).to_vec();
+        let args = Args { npes: None, on: "2x4".parse().ok(), look, label: false, command };
+        let expected = "congruent run --virtual 2x4 --seed 7 --races -- './a program' --size=4 \"it's\"";
+        assert_eq!(line(&args), expected);
+        assert_eq!(args.look.settings(), "schedule=priorities,seed=7,races=1");
+    }
+}
