@@ -213,6 +213,9 @@ const STEP: u64 = 1 << 20;
 const CELL: u64 = 4;
 const PAGE: usize = 1024;
 
+/// The alias of loads that are not coherent: what they read must not be written while their kernel runs (PTX ISA, `ld.global.nc`).
+pub(crate) const NONCOHERENT: u32 = u32::MAX - 1;
+
 /// What kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -338,7 +341,8 @@ impl Places {
             true => (&known.all, mark.warp == past.id && mark.lane as usize == lane),
             false => (&known.aliased, false),
         };
-        if is_own || known.knows(mark.warp, mark.lane, mark.clock) {
+        let is_coherent = ![mark.alias, alias].contains(&NONCOHERENT);
+        if is_coherent && (is_own || known.knows(mark.warp, mark.lane, mark.clock)) {
             return true;
         }
         let ended = self.0[mark.warp as usize].ended;

@@ -852,7 +852,11 @@ impl Warp {
                     bytes: access.unit,
                     instruction,
                     is_fresh: is_shared,
-                    alias: if is_shared { 0 } else { alias_of(space_of(*at), at - base_of(space_of(*at)), *offset) },
+                    alias: match access.is_noncoherent {
+                        true => order::NONCOHERENT,
+                        false if is_shared => 0,
+                        false => alias_of(space_of(*at), at - base_of(space_of(*at)), *offset),
+                    },
                     clock: past.clock(),
                 };
                 order.access(past, segment, access)?;
