@@ -10,7 +10,7 @@ use congruent_tests::{repository, sources};
 /// What each of our crates may use of the others, in any kind of dependency.
 const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-heap", &[]),
-    ("congruent-build", &[]),
+    ("congruent-build", &["congruent-verify"]),
     ("congruent-verify", &[]),
     ("congruent-virtual-gpu", &["congruent-build", "congruent-verify"]),
     ("congruent-device", &["congruent-heap"]),

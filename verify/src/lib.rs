@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod flow;
+pub mod lines;
 pub mod litmus;
 pub mod ptx;
 mod report;

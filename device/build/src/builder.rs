@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io, path};
 
+use congruent_verify::lines::Lines;
+
 use crate::cache::{Workshop, cache_folder};
 use crate::error::BuildError;
-use crate::header;
 use crate::metadata::Plan;
-use crate::symbols;
 use crate::target::Target;
 use crate::toolchain::{CoreLibrary, DeviceRustc, TRIPLE, library_source};
+use crate::{header, lines, symbols};
 
 /// Compiles one kernels crate for several targets.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub struct Builder {
     out_dir: Option<PathBuf>,
     target_dir: Option<PathBuf>,
     rustc: Option<DeviceRustc>,
+    lines: bool,
 }
 
 /// One PTX file written by [`Builder::build`].
@@ -49,6 +51,7 @@ impl Builder {
             out_dir: None,
             target_dir: None,
             rustc: None,
+            lines: false,
         }
     }
 
@@ -89,13 +92,23 @@ impl Builder {
         self
     }
 
+    /// Compiles a second time, with line tables, and leaves [a table](congruent_verify::lines) of the lines of the source in the
+    /// cache, by which reports of virtual GPUs name them. The PTX stays the same.
+    pub fn lines(mut self, wanted: bool) -> Self {
+        self.lines = wanted;
+        self
+    }
+
     /// Compiles for every target and writes the files, replacing those that differ.
     pub fn build(&self) -> Result<Vec<PtxFile>, BuildError> {
         let out_dir = self.output_folder()?;
         fs::create_dir_all(&out_dir).map_err(BuildError::io(&out_dir))?;
         let mut files = Vec::new();
-        for Compiled { target, file_name, text } in self.compile()? {
+        for Compiled { target, file_name, text, lines } in self.compile()? {
             let path = out_dir.join(file_name);
+            if let Some(lines) = lines {
+                write_lines(&text, &lines)?;
+            }
             // An unchanged file keeps its time stamp, so that nothing which includes it is rebuilt.
             if fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
                 fs::write(&path, &text).map_err(BuildError::io(&path))?;
@@ -117,12 +130,14 @@ impl Builder {
         let targets = if self.targets.is_empty() { &plan.targets } else { &self.targets };
         let recipe = Recipe { rustc: &rustc, manifest: &manifest, plan: &plan, features: &self.features };
         let compile = |target: &Target| {
-            let ptx = recipe.run(target, &Workshop::take(&base, &rustc, target)?)?;
-            Ok(Compiled {
-                target: target.clone(),
-                file_name: format!("{}.{}.ptx", plan.library, target.arch()),
-                text: header::with_header(&symbols::renumber_crates(&ptx), &rustc, target),
-            })
+            let workshop = Workshop::take(&base, &rustc, target)?;
+            let ptx = recipe.run(target, &workshop, "false")?;
+            let text = header::with_header(&symbols::renumber_crates(&ptx), &rustc, target);
+            let debug = self.lines.then(|| recipe.run(target, &workshop, "line-tables-only")).transpose()?;
+            let lines = debug.map(|debug| lines::lines(&text, &debug)).transpose();
+            let lines = lines.map_err(|source| BuildError::Lines { target: target.clone(), source })?;
+            let file_name = format!("{}.{}.ptx", plan.library, target.arch());
+            Ok(Compiled { target: target.clone(), file_name, text, lines })
         };
         targets.iter().map(compile).collect()
     }
@@ -146,6 +161,15 @@ pub(crate) struct Compiled {
     pub(crate) target: Target,
     pub(crate) file_name: String,
     pub(crate) text: String,
+    /// The lines of its source, if they are wanted.
+    lines: Option<Lines>,
+}
+
+/// Leaves the table of a text in the cache.
+fn write_lines(text: &str, lines: &Lines) -> Result<(), BuildError> {
+    let path = Lines::file(text).ok_or(BuildError::NoCache)?;
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(BuildError::io(&path))?;
+    fs::write(&path, lines.to_string()).map_err(BuildError::io(&path))
 }
 
 /// One cargo run.
@@ -167,8 +191,8 @@ impl Recipe<'_> {
         ]
     }
 
-    /// Compiles for `target` in `workshop`; gives the compiler's text.
-    fn run(&self, target: &Target, workshop: &Workshop) -> Result<String, BuildError> {
+    /// Compiles for `target` in `workshop`, with as much for a debugger as the profile's `debug` says; gives the compiler's text.
+    fn run(&self, target: &Target, workshop: &Workshop, debug: &str) -> Result<String, BuildError> {
         workshop.forget_namesakes(&self.rustc.cargo(), self.manifest, self.plan)?;
         let ptx = workshop.folder.join("out.ptx");
         match fs::remove_file(&ptx) {
@@ -199,7 +223,7 @@ impl Recipe<'_> {
             .env("CARGO_PROFILE_RELEASE_LTO", "fat")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3")
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", debug)
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "false")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false")
             .env("RUSTC_WRAPPER", workshop.wrapper()?)

@@ -1,20 +1,17 @@
 //! What all kernels crates of a user share: the core library and the crates that they depend on, compiled once.
 
 use std::ffi::OsString;
+use std::fs;
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, path};
 
 use crate::error::BuildError;
 use crate::metadata::Plan;
 use crate::target::Target;
 use crate::toolchain::{DeviceRustc, TRIPLE};
-
-/// Names the folder of the cache, before all others.
-const CACHE_VARIABLE: &str = "CONGRUENT_CACHE";
 
 /// Cargo calls it in rustc's place. A flag of cargo's own would be one for all packages, and then each crate with packages of
 /// its own would compile the core library anew. What comes first gives way to flags that follow.
@@ -29,13 +26,7 @@ exec "$rustc" ${CARGO_MANIFEST_DIR:+"--remap-path-prefix=$CARGO_MANIFEST_DIR=/$C
 ///
 /// It is `CONGRUENT_CACHE`, or `congruent` in `XDG_CACHE_HOME` or in `~/.cache`.
 pub fn cache_folder() -> Result<PathBuf, BuildError> {
-    if let Some(folder) = env::var_os(CACHE_VARIABLE).filter(|folder| !folder.is_empty()) {
-        return path::absolute(&folder).map_err(BuildError::io(Path::new(&folder)));
-    }
-    // Paths that are not absolute are to be passed over, says the XDG specification.
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    Ok(caches.ok_or(BuildError::NoCache)?.join("congruent"))
+    congruent_verify::lines::cache_folder().ok_or(BuildError::NoCache)
 }
 
 /// Where a compiler builds for a target: for one crate at a time, until this is dropped.

@@ -93,6 +93,14 @@ pub enum BuildError {
         /// The file expected.
         path: PathBuf,
     },
+    /// What the compiler wrote for a debugger cannot be read.
+    #[error("the line tables for {target} cannot be read: {source}\nhelp: build without lines")]
+    Lines {
+        /// The target being compiled for.
+        target: Target,
+        /// What is wrong.
+        source: gimli::Error,
+    },
     /// A target that is not written as `sm_90:ptx84`.
     #[error("`{0}` is not a target\nhelp: write it as `sm_90:ptx84`")]
     BadTarget(String),

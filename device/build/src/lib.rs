@@ -17,6 +17,7 @@ mod cache;
 mod check;
 mod error;
 mod header;
+mod lines;
 mod metadata;
 mod ptxas;
 mod symbols;

@@ -1,8 +1,9 @@
 //! PTX as the executor runs it: names are resolved to numbers, instructions to functions.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use congruent_verify::lines::Lines;
 use congruent_verify::ptx::{self, InitialAddress, Module, Space, Variable};
 use thiserror::Error;
 
@@ -31,6 +32,8 @@ pub struct Program {
     globals: Vec<Global>,
     pub(crate) shared: Vec<SharedVariable>,
     files: std::collections::BTreeMap<u32, String>,
+    /// The lines of the source, once a report needs them, if there are any.
+    lines: OnceLock<Option<Lines>>,
 }
 
 /// A variable in the memory of a device.
@@ -493,6 +496,7 @@ impl Program {
             globals: Vec::new(),
             shared: Vec::new(),
             files: module.files.clone(),
+            lines: OnceLock::new(),
         };
         let names = Names::new(module, &mut program, &error)?;
         let mut reach = Vec::new();
@@ -600,12 +604,17 @@ impl Program {
         (&code.name, &code.instructions[(number - code.first) as usize])
     }
 
-    /// The line of an instruction in the PTX, and the text of the instruction.
+    /// The line of an instruction in the PTX, the text of the instruction, and the line of the source: of a line directive, or of
+    /// the table that lies in the cache.
     pub(crate) fn place(&self, instruction: &Instruction) -> (usize, String, Option<String>) {
         let text = self.text.get(instruction.span.start..instruction.span.end).unwrap_or_default();
         let words: Vec<&str> = text.split_whitespace().collect();
-        let source = instruction.source.and_then(|at| Some(format!("{}:{}", self.files.get(&at.file)?, at.line)));
-        (instruction.span.line_column(&self.text).0, words.join(" "), source)
+        let line = instruction.span.line_column(&self.text).0;
+        let source = match instruction.source {
+            Some(at) => self.files.get(&at.file).map(|file| format!("{file}:{}", at.line)),
+            None => self.lines.get_or_init(|| Lines::find(&self.text)).as_ref().and_then(|lines| lines.describe(line)),
+        };
+        (line, words.join(" "), source)
     }
 }
 

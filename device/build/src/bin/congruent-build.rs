@@ -21,7 +21,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Compile a kernels crate and write its PTX.
-    Build(Selection),
+    Build {
+        /// Compile a second time, so that reports of virtual GPUs name lines of the source.
+        #[arg(long)]
+        lines: bool,
+        #[command(flatten)]
+        selection: Selection,
+    },
     /// Compile again and compare with the PTX already there; exit with 1 if it is out of date.
     Check(Selection),
     /// Run ptxas on PTX files; show registers, stack and spills.
@@ -80,7 +86,7 @@ impl Selection {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Task::Build(selection) => build(&selection.builder()),
+        Task::Build { lines, selection } => build(&selection.builder().lines(lines)),
         Task::Check(selection) => check(&selection.builder()),
         Task::Assemble { table, check, files } => assemble(&files, table.as_deref(), check),
         Task::Doctor => Ok(doctor()),
