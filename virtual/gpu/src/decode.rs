@@ -10,6 +10,7 @@ use crate::program::{
     Access, Address, BarrierResult, Boolean, Change, Code, Global, Instruction, LoadError, Matrix, Names, Operation,
     Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together, Truth, Where,
 };
+use crate::registers;
 
 /// Where the addresses of functions begin: nothing is mapped there.
 pub(crate) const FUNCTIONS: u64 = 0x4 << 56;
@@ -180,9 +181,12 @@ fn is_signed(type_name: &str) -> bool {
 impl<'m> Decoder<'m> {
     /// Gives each register its number. Predicates have numbers of their own.
     fn allot_registers(&mut self) -> (usize, usize) {
-        let (mut words, mut predicates) = (0, 0);
-        for register in &self.body.registers {
-            let place = match bits(&register.type_name).unwrap_or(64) {
+        let widths: Vec<u32> =
+            self.body.registers.iter().map(|register| bits(&register.type_name).unwrap_or(64)).collect();
+        let (shared, mut words) = registers::places(self.body, |register| !matches!(widths[register], 1 | 128));
+        let mut predicates = 0;
+        for (width, shared) in widths.into_iter().zip(shared) {
+            let place = match width {
                 1 => {
                     predicates += 1;
                     Place::Predicate(predicates - 1)
@@ -191,10 +195,7 @@ impl<'m> Decoder<'m> {
                     words += 2;
                     Place::Two(words - 2)
                 }
-                bits => {
-                    words += 1;
-                    Place::One(Target { register: words - 1, mask: mask(bits) })
-                }
+                bits => Place::One(Target { register: shared, mask: mask(bits) }),
             };
             self.places.push(place);
         }

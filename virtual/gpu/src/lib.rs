@@ -50,6 +50,7 @@ mod memory;
 mod mutant;
 mod order;
 mod program;
+mod registers;
 mod schedule;
 mod trouble;
 mod warp;

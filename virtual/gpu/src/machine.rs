@@ -1,5 +1,7 @@
 //! The machine: devices with multiprocessors, launches with blocks, and the thread that runs them all.
+#![allow(clippy::disallowed_types, reason = "counts what is executed")]
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -145,6 +147,7 @@ pub struct Machine {
     settings: Settings,
     requests: Mutex<Sender<Request>>,
     engine: Mutex<Option<JoinHandle<()>>>,
+    executed: Arc<AtomicU64>,
 }
 
 struct Request {
@@ -185,8 +188,14 @@ impl Machine {
     fn along(settings: Settings, trail: Arc<Mutex<Trail>>) -> std::io::Result<Arc<Self>> {
         let (requests, inbox) = channel();
         let engine = Engine::new(settings.clone(), inbox, trail);
+        let executed = engine.executed.clone();
         let engine = thread::Builder::new().name("virtual GPUs".to_owned()).spawn(move || engine.run())?;
-        Ok(Arc::new(Self { settings, requests: Mutex::new(requests), engine: Mutex::new(Some(engine)) }))
+        Ok(Arc::new(Self { settings, requests: Mutex::new(requests), engine: Mutex::new(Some(engine)), executed }))
+    }
+
+    /// How many instructions lanes have executed so far, of all launches: one of a whole warp counts 32.
+    pub fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Relaxed)
     }
 
     /// What it is like.
@@ -285,6 +294,8 @@ struct Engine {
     launches: u64,
     /// How many launches and blocks have ended.
     ended: u64,
+    /// Instructions of lanes.
+    executed: Arc<AtomicU64>,
     watches: Watches,
     order: Option<Order>,
     chance: Chance,
@@ -322,6 +333,7 @@ impl Engine {
             running: Vec::new(),
             launches: 0,
             ended: 0,
+            executed: Arc::default(),
             watches: Watches::default(),
             time: 0,
             round: 0,
@@ -574,6 +586,7 @@ impl Engine {
         let has_flipped = flip.is_some() && around.flip.is_none();
         match outcome {
             Ok(executed) => {
+                self.executed.fetch_add(executed, Ordering::Relaxed);
                 let instructions = executed.div_ceil(LANES as u64);
                 troubles.into_iter().for_each(|troubles| troubles.passed(instructions, has_flipped));
                 self.time += instructions;

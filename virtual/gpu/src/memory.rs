@@ -5,6 +5,7 @@
 )]
 
 use core::any::Any;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -209,6 +210,14 @@ impl AddressMap {
             return Err(Cause::NoAccess { at, bytes });
         }
         Ok((window, offset))
+    }
+
+    /// The addresses of the window that one is in; none if it is in none.
+    pub(crate) fn addresses(&self, at: u64) -> Range<u64> {
+        self.find(at).map_or(0..0, |index| {
+            let Window { at, bytes, .. } = self.0[index];
+            at..at + bytes
+        })
     }
 
     /// The memory at an address.

@@ -81,34 +81,38 @@ pub(crate) enum State {
 
 /// Where the lanes of one instruction access memory.
 struct Places {
+    lanes: u32,
+    /// Their addresses.
+    at: Values,
     /// The memory; nearly always one.
     segments: Vec<Arc<Segment>>,
-    lanes: Vec<Place>,
+    /// Which of the segments each lane accesses, and where in it.
+    segment: [u8; LANES],
+    offset: Values,
 }
 
 /// Where one lane does.
 struct Place {
     lane: usize,
     at: u64,
-    /// Which of the segments, and where in it.
-    segment: usize,
     offset: u64,
 }
 
 impl Places {
-    /// The number of a segment among those of the instruction.
-    fn number(&mut self, segment: &Arc<Segment>) -> usize {
-        match self.segments.iter().position(|known| Arc::ptr_eq(known, segment)) {
-            Some(number) => number,
-            None => {
-                self.segments.push(segment.clone());
-                self.segments.len() - 1
-            }
-        }
+    /// The number of a segment among those of the instruction, of which there are no more than lanes.
+    fn number(&mut self, segment: &Arc<Segment>) -> u8 {
+        let number = self.segments.iter().position(|known| Arc::ptr_eq(known, segment)).unwrap_or_else(|| {
+            self.segments.push(segment.clone());
+            self.segments.len() - 1
+        });
+        number as u8
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Arc<Segment>, &Place)> {
-        self.lanes.iter().map(|place| (&self.segments[place.segment], place))
+    fn iter(&self) -> impl Iterator<Item = (&Arc<Segment>, Place)> {
+        lanes_of(self.lanes).map(|lane| {
+            let place = Place { lane, at: self.at[lane], offset: self.offset[lane] };
+            (&self.segments[usize::from(self.segment[lane])], place)
+        })
     }
 }
 
@@ -251,7 +255,7 @@ impl Warp {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.groups.iter().any(|group| group.state == State::Ready)
+        self.ready().next().is_some()
     }
 
     /// Lets groups that poll look again; tells whether there are any.
@@ -322,17 +326,18 @@ impl Warp {
         &mut self.frames[frame]
     }
 
+    /// The groups that can go on.
+    fn ready(&self) -> impl Iterator<Item = usize> {
+        (0..self.groups.len()).filter(|&group| matches!(self.groups[group].state, State::Ready))
+    }
+
     /// The group to go on with: deepest in calls, then first in the text, so that lanes come together again. An adversary
     /// takes any.
     fn choose(&self, around: &mut Surroundings<'_>) -> Option<usize> {
-        let ready = |group: &&usize| self.groups[**group].state == State::Ready;
-        let all: Vec<usize> = (0..self.groups.len()).collect();
-        let ready: Vec<usize> = all.iter().filter(ready).copied().collect();
-        match &ready[..] {
-            [] => None,
-            [one] => Some(*one),
-            _ if around.chance.is_adverse() => Some(ready[around.chance.below(ready.len())]),
-            _ => ready.into_iter().min_by_key(|&group| {
+        match self.ready().count() {
+            0 | 1 => self.ready().next(),
+            count if around.chance.is_adverse() => self.ready().nth(around.chance.below(count)),
+            _ => self.ready().min_by_key(|&group| {
                 let Group { frame, at, .. } = &self.groups[group];
                 (u32::MAX - self.frame(*frame).depth, *at)
             }),
@@ -347,11 +352,7 @@ impl Warp {
         let mut turn = around.chance.takes_turns().then_some(around.round as usize);
         while left > 0 {
             let choice = match turn.take() {
-                Some(turn) if turn.is_multiple_of(16) => {
-                    let ready: Vec<usize> =
-                        (0..self.groups.len()).filter(|&group| self.groups[group].state == State::Ready).collect();
-                    if ready.is_empty() { None } else { Some(ready[turn / 16 % ready.len()]) }
-                }
+                Some(turn) if turn.is_multiple_of(16) => self.ready().nth(turn / 16 % self.ready().count().max(1)),
                 _ => self.choose(around),
             };
             let Some(mut group) = choice else { break };
@@ -480,6 +481,29 @@ impl Warp {
         }
     }
 
+    /// As `values`, without a copy of those that a register has; others are put into `room`.
+    fn operand<'w>(
+        &'w self,
+        around: &Surroundings<'_>,
+        frame: usize,
+        source: Source,
+        room: &'w mut Option<Values>,
+    ) -> &'w Values {
+        match source {
+            Source::Register(register) => &self.frame(frame).registers[register],
+            other => room.insert(self.values(around, frame, other)),
+        }
+    }
+
+    /// The value of one lane.
+    fn value(&self, around: &Surroundings<'_>, frame: usize, source: Source, lane: usize) -> u64 {
+        match source {
+            Source::Register(register) => self.frame(frame).registers[register][lane],
+            Source::Immediate(value) => value,
+            other => self.values(around, frame, other)[lane],
+        }
+    }
+
     fn special(&self, around: &Surroundings<'_>, special: Special) -> Values {
         let every = |value: u32| [u64::from(value); LANES];
         let each = |value: &dyn Fn(u32) -> u32| core::array::from_fn(|lane| u64::from(value(lane as u32)));
@@ -564,14 +588,23 @@ impl Warp {
         access: &Access,
         need: memory::Access,
     ) -> Result<Places, Cause> {
-        let addresses = self.addresses(around, frame, access.address);
+        let at = self.addresses(around, frame, access.address);
         let bytes = access.unit * access.count;
-        let mut places = Places { segments: Vec::with_capacity(1), lanes: Vec::with_capacity(LANES) };
+        let mut places = Places { lanes, at, segments: Vec::with_capacity(1), segment: [0; LANES], offset: [0; LANES] };
+        // The addresses of the window that was last found, and what leads from them to its memory.
+        let (mut window, mut number, mut distance) = (0..0, 0, 0);
         for lane in lanes_of(lanes) {
-            let at = addresses[lane];
-            let (segment, offset) = self.reach(around, access.address.space, lane, at, bytes, need)?;
-            let segment = places.number(segment);
-            places.lanes.push(Place { lane, at, segment, offset });
+            let at = at[lane];
+            let is_known = window.contains(&at) && bytes <= window.end - at && at & (bytes - 1) == 0;
+            if !is_known {
+                let (segment, offset) = self.reach(around, access.address.space, lane, at, bytes, need)?;
+                (number, distance) = (places.number(segment), offset.wrapping_sub(at));
+                window = match access.address.space {
+                    Where::Global | Where::Generic => around.map.addresses(at),
+                    _ => 0..0,
+                };
+            }
+            (places.segment[lane], places.offset[lane]) = (number, at.wrapping_add(distance));
         }
         Ok(places)
     }
@@ -587,22 +620,29 @@ impl Warp {
         match operation {
             Operation::Compute { function, to, from } => {
                 let Some(to) = *to else { return Ok(Next::On) };
-                let value = |index: usize| self.values(around, frame, from[index]);
+                let mut rooms = [const { None }; 4];
+                let [one, two, three, four] = &mut rooms;
                 let result = match *function {
                     Function::One(function) => {
-                        let a = value(0);
+                        let a = self.operand(around, frame, from[0], one);
                         map(lanes, |lane| function(a[lane]))
                     }
                     Function::Two(function) => {
-                        let (a, b) = (value(0), value(1));
+                        let a = self.operand(around, frame, from[0], one);
+                        let b = self.operand(around, frame, from[1], two);
                         map(lanes, |lane| function(a[lane], b[lane]))
                     }
                     Function::Three(function) => {
-                        let (a, b, c) = (value(0), value(1), value(2));
+                        let a = self.operand(around, frame, from[0], one);
+                        let b = self.operand(around, frame, from[1], two);
+                        let c = self.operand(around, frame, from[2], three);
                         map(lanes, |lane| function(a[lane], b[lane], c[lane]))
                     }
                     Function::Four(function) => {
-                        let (a, b, c, d) = (value(0), value(1), value(2), value(3));
+                        let a = self.operand(around, frame, from[0], one);
+                        let b = self.operand(around, frame, from[1], two);
+                        let c = self.operand(around, frame, from[2], three);
+                        let d = self.operand(around, frame, from[3], four);
                         map(lanes, |lane| function(a[lane], b[lane], c[lane], d[lane]))
                     }
                     Function::Test(_) | Function::Compare(_) => return Ok(Next::On),
@@ -712,21 +752,19 @@ impl Warp {
             }
             Operation::Store { access, from } => {
                 self.groups[group].polls.clear();
-                let mut values: Vec<Values> = from.iter().map(|&source| self.values(around, frame, source)).collect();
-                if access.strength.is_strong()
-                    && let Some(bit) = around.flip.take()
-                {
-                    values[0][lanes.trailing_zeros() as usize] ^= 1 << (u64::from(bit) % (8 * access.unit));
-                }
+                // A trouble of the first lane's first word.
+                let flip = if access.strength.is_strong() { around.flip.take() } else { None };
+                let flip = flip.map_or(0, |bit| 1 << (u64::from(bit) % (8 * access.unit)));
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 let mut accesses = self.remember(around, group, access, Kind::Write, &places)?.into_iter();
                 let promises = around.order.as_ref().and_then(|order| order.weak).unwrap_or_default();
                 let is_promised = access.unit * access.count == 16 && promises != Promises::default();
                 for (number, (segment, Place { lane, offset, .. })) in places.iter().enumerate() {
-                    for (index, values) in values.iter().enumerate() {
+                    for (index, &source) in from.iter().enumerate() {
                         // Hardware may promise that a vector comes as one, or that those of all lanes do.
                         let is_joined = is_promised && (index > 0 || number > 0 && promises.ll128_128b_ordered);
-                        let value = values[*lane];
+                        let is_first = number == 0 && index == 0;
+                        let value = self.value(around, frame, source, lane) ^ if is_first { flip } else { 0 };
                         let own = accesses.next();
                         if !is_promised && own.is_some_and(|own| self.comes_late(around, segment, &own, value)) {
                             continue;
@@ -847,7 +885,7 @@ impl Warp {
                 let access = order::Access {
                     kind,
                     strength: access.strength,
-                    lane: *lane,
+                    lane,
                     offset: offset + index * access.unit,
                     bytes: access.unit,
                     instruction,
@@ -855,7 +893,7 @@ impl Warp {
                     alias: match access.is_noncoherent {
                         true => order::NONCOHERENT,
                         false if is_shared => 0,
-                        false => alias_of(space_of(*at), at - base_of(space_of(*at)), *offset),
+                        false => alias_of(space_of(at), at - base_of(space_of(at)), offset),
                     },
                     clock: past.clock(),
                 };
@@ -896,7 +934,9 @@ impl Warp {
         function: fn(u64, u64) -> bool,
         from: [Source; 2],
     ) -> u32 {
-        let [a, b] = from.map(|source| self.values(around, frame, source));
+        let (mut one, mut two) = (None, None);
+        let a = self.operand(around, frame, from[0], &mut one);
+        let b = self.operand(around, frame, from[1], &mut two);
         lanes_of(lanes).fold(0, |truth, lane| truth | u32::from(function(a[lane], b[lane])) << lane)
     }
 
@@ -922,8 +962,10 @@ impl Warp {
                     Some(&word) => word,
                     None => segment.load(offset + index as u64 * access.unit, access.unit),
                 };
-                values[*lane] = extended(word, access.unit, is_signed);
-                seen = mixed(mixed(seen, *offset), word);
+                values[lane] = extended(word, access.unit, is_signed);
+                if access.strength.is_strong() {
+                    seen = mixed(mixed(seen, offset), word);
+                }
             }
             to.iter().for_each(|&to| self.frame_mut(frame).write(to, lanes, &values));
         }
@@ -970,9 +1012,9 @@ impl Warp {
         match own.polls.iter_mut().find(|(place, _)| *place == at) {
             Some((_, before)) if *before == seen => {
                 own.at += 1;
-                own.state = State::Parked { at: places.lanes.first().map_or(0, |place| place.at) };
+                own.state = State::Parked { at: places.at[places.lanes.trailing_zeros() as usize] };
                 for (segment, Place { offset, .. }) in places.iter() {
-                    around.watches.watch(segment, *offset, around.who(self.index));
+                    around.watches.watch(segment, offset, around.who(self.index));
                 }
                 return Next::Changed;
             }
@@ -1004,13 +1046,13 @@ impl Warp {
         let (mut changed, mut seen) = (false, 0);
         for (segment, Place { lane, offset, .. }) in places.iter() {
             for (index, operand) in operands.iter().enumerate() {
-                let operand = operand[*lane];
+                let operand = operand[lane];
                 let place = offset + index as u64 * access.unit;
                 let own = accesses.next();
                 let missed = self.missed(around, segment, own.as_ref());
                 let after = |word: u64| match (change, &new) {
                     (Change::Combine(combine), _) => combine(word, operand),
-                    (Change::CompareAndSwap, Some(new)) if word == operand => new[*lane],
+                    (Change::CompareAndSwap, Some(new)) if word == operand => new[lane],
                     (Change::CompareAndSwap, _) => word,
                 };
                 let there = segment.update(place, access.unit, |word| match missed {
@@ -1018,7 +1060,7 @@ impl Warp {
                     None => after(word),
                 });
                 let before = missed.unwrap_or(there);
-                old[index][*lane] = before;
+                old[index][lane] = before;
                 changed |= after(before) != there;
                 seen = mixed(mixed(seen, place), before);
                 let is_write = matches!(change, Change::Combine(_)) || before == operand;
