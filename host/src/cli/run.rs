@@ -8,6 +8,7 @@ use crate::machine::MachineKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use std::any::Any;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -47,6 +48,9 @@ const PLACING_VARIABLES: [&str; 8] = [
     "PMI_RANK",
     "PMI_SIZE",
 ];
+
+/// The name of the engine that a job's PEs on virtual GPUs have together.
+const ENGINE: &str = "CONGRUENT_VIRTUAL_ENGINE";
 
 /// Starts N PEs of a program on this host.
 #[derive(clap::Args, Clone, Debug)]
@@ -178,6 +182,9 @@ pub enum RunError {
         /// What the system said.
         source: io::Error,
     },
+    /// There are no virtual GPUs.
+    #[error("{0}")]
+    Virtual(String),
     /// The job's token could not be made.
     #[error(transparent)]
     Token(#[from] BootstrapError),
@@ -205,6 +212,8 @@ fn code(status: ExitStatus) -> u8 {
 
 /// A job that runs.
 struct Launch {
+    /// Its virtual GPUs, if it has some.
+    _engine: Option<Box<dyn Any>>,
     pes: Vec<Pe>,
     interrupts: [(Signal, UnixStream, signal_hook::SigId); 3],
     /// Whether it was told to end from outside.
@@ -241,10 +250,17 @@ impl Launch {
         let interrupts = [(Signal::INT, SIGINT), (Signal::TERM, SIGTERM), (Signal::CHILD, SIGCHLD)];
         let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
         let interrupts = [int?, term?, child?];
-        let mut launch = Self { pes: Vec::new(), interrupts, interrupted: false, output, passing: mpsc::channel() };
+        let name = Token::random()?.reveal();
+        let engine = engine(args, &name)?;
+        let has_engine = engine.is_some();
+        let mut launch =
+            Self { _engine: engine, pes: Vec::new(), interrupts, interrupted: false, output, passing: mpsc::channel() };
         for index in 0..npes {
             let mut command = prepare(args, index, listener.take())?;
             command.env("CONGRUENT_RENDEZVOUS", &place).env("CONGRUENT_JOB_TOKEN", &token);
+            if has_engine {
+                command.env(ENGINE, &name);
+            }
             if !matches!(launch.output, Output::Own) {
                 command.stdout(Stdio::piped()).stderr(Stdio::piped());
             }
@@ -415,7 +431,7 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
     let (program, arguments) = args.command.split_first().ok_or(RunError::NoProgram)?;
     let mut command = Command::new(program);
     command.args(arguments).process_group(0);
-    for name in PLACING_VARIABLES {
+    for name in PLACING_VARIABLES.into_iter().chain([ENGINE]) {
         command.env_remove(name);
     }
     match &listener {
@@ -454,6 +470,18 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
     // SAFETY: between fork and exec the closure makes three system calls and touches no lock and no memory of others.
     unsafe { command.pre_exec(bind) };
     Ok(command)
+}
+
+/// Virtual GPUs for a job that runs on some, under a name.
+fn engine(args: &Args, name: &str) -> Result<Option<Box<dyn Any>>, RunError> {
+    #[cfg(feature = "virtual")]
+    if args.on.is_some() || std::env::var("CONGRUENT_MACHINE").is_ok_and(|kind| kind == MachineKind::Virtual.name()) {
+        let server = congruent_virtual_driver::Server::start(name, args.on.map(|on| on.gpus), &args.look.settings());
+        return Ok(server.map_err(RunError::Virtual)?.map(|server| Box::new(server) as Box<dyn Any>));
+    }
+    // Without the feature, programs may have it nevertheless, and have virtual GPUs of their own.
+    let (_, _) = (args, name);
+    Ok(None)
 }
 
 fn interrupt(signal: Signal, number: i32) -> Result<(Signal, UnixStream, signal_hook::SigId), RunError> {

@@ -127,23 +127,31 @@ const WEAK: [(&str, Option<Promises>); 4] = [
 
 /// The configuration of this process, or what is wrong with the variable. Read once.
 pub(crate) fn get() -> Result<&'static Config, &'static str> {
-    static CONFIG: LazyLock<Result<Config, String>> = LazyLock::new(|| {
-        let mut config = Config::default();
-        if IN_PROGRAM.get().is_some() {
-            config.devices = MOST;
-        }
-        if let Some(text) = variable(SHAPE)? {
-            config.devices = devices(&text)?;
-        }
-        match variable(VARIABLE)? {
-            Some(text) => parse(config, &text).map_err(|why| format!("{VARIABLE}: {why}")),
-            None => Ok(config),
-        }
-    });
+    static CONFIG: LazyLock<Result<Config, String>> =
+        LazyLock::new(|| read(None, "", if IN_PROGRAM.get().is_some() { MOST } else { Config::default().devices }));
     CONFIG.as_ref().map_err(String::as_str)
 }
 
-fn variable(name: &str) -> Result<Option<String>, String> {
+/// The configuration of a job on so many GPUs, or as many as a process of it would have, with settings beside those of the
+/// variable.
+pub(crate) fn of_job(gpus: Option<u32>, settings: &str) -> Result<&'static Config, String> {
+    // A process starts few jobs, and what an engine is like stays.
+    read(gpus, settings, MOST).map(|config| &*Box::leak(Box::new(config)))
+}
+
+/// With so many devices, or as many as a variable says, or `otherwise`.
+fn read(gpus: Option<u32>, settings: &str, otherwise: u32) -> Result<Config, String> {
+    let devices = match (gpus, variable(SHAPE)?) {
+        (Some(gpus), _) => gpus,
+        (None, Some(text)) => devices(&text)?,
+        (None, None) => otherwise,
+    };
+    let config = Config { devices, ..Config::default() };
+    let text = variable(VARIABLE)?.unwrap_or_default();
+    parse(config, &format!("{text},{settings}")).map_err(|why| format!("{VARIABLE}: {why}"))
+}
+
+pub(crate) fn variable(name: &str) -> Result<Option<String>, String> {
     match env::var(name) {
         Ok(text) => Ok(Some(text)),
         Err(env::VarError::NotPresent) => Ok(None),

@@ -113,7 +113,7 @@ impl Context {
     /// Ends one retention. The last one takes all streams, events, modules and memory of the context with it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_CONTEXT` if nobody retains it
+    /// `CUDA_ERROR_INVALID_CONTEXT` if nobody retains it, and that of [`memory::show`]
     pub(crate) fn release(self: &Arc<Self>) -> Outcome {
         {
             let mut retained = lock(&self.retained);
@@ -131,8 +131,7 @@ impl Context {
         event::end_all(self);
         module::end_all(self);
         memory::end_all(self);
-        memory::show_all();
-        Ok(())
+        memory::show_all()
     }
 
     /// The stream of handle 0, made when first asked for.
@@ -157,7 +156,7 @@ impl Context {
     /// Lets it reach the memory of another device.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_DEVICE` for its own, `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`
+    /// `CUDA_ERROR_INVALID_DEVICE` for its own, `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`, and that of [`memory::show`]
     pub(crate) fn reach(&self, peer: i32) -> Outcome {
         let mut peers = lock(&self.peers);
         if peer == self.ordinal {
@@ -168,8 +167,7 @@ impl Context {
         }
         peers.push(peer);
         drop(peers);
-        memory::show_all();
-        Ok(())
+        memory::show_all()
     }
 
     /// Whether it may reach what was allocated on a device.

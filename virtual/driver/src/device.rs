@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use congruent_virtual_gpu::Space;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 
-use crate::config::Config;
+use crate::config::{Config, Engine};
 use crate::context::Context;
 use crate::errors::Outcome;
 use crate::monitor::lock;
@@ -38,9 +37,9 @@ pub(crate) struct Device {
     mps: bool,
     /// The kinds of handles that memory can be exported as.
     handles: u32,
+    /// Whether kernels reach memory that the driver did not allocate.
+    registers: bool,
     pub(crate) context: Arc<Context>,
-    /// What its kernels reach.
-    pub(crate) space: Arc<Space>,
     used: Mutex<u64>,
 }
 
@@ -54,8 +53,8 @@ impl Device {
             multicast: config.multicast,
             mps: config.mps,
             handles: config.handles,
+            registers: config.engine == Engine::Native,
             context: Context::new(ordinal),
-            space: Space::new(ordinal.unsigned_abs()),
             used: Mutex::new(0),
         }
     }
@@ -130,22 +129,25 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, u32::from(self.handles & POSIX != 0)),
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, u32::from(self.handles & FABRIC != 0)),
         ];
+        let own = [
+            A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
+            A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+        ];
         let supported = [
             A::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
             A::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-            A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
             A::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR,
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS,
             A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH,
-            A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED,
             A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
             A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
         ];
         let limit = limits.iter().find(|(attribute, _)| *attribute as u32 == number).map(|&(_, value)| value as i32);
-        let one = || supported.iter().any(|&attribute| attribute as u32 == number);
+        let own = own.iter().filter(|_| self.registers);
+        let one = || supported.iter().chain(own).any(|&attribute| attribute as u32 == number);
         Ok(limit.unwrap_or_else(|| i32::from(one())))
     }
 }

@@ -35,6 +35,11 @@ pub(crate) fn named(name: &str) -> Option<CUresult> {
     CODES.iter().find(|code| code.name.to_bytes() == name.as_bytes()).map(|code| code.value)
 }
 
+/// The code of a number; `CUDA_ERROR_UNKNOWN` for one that is none.
+pub(crate) fn numbered(code: u32) -> CUresult {
+    find(code).map_or(CUresult::CUDA_ERROR_UNKNOWN, |code| code.value)
+}
+
 /// The name of a code, given as a number because it comes from outside.
 pub(crate) fn name(code: u32) -> Option<&'static CStr> {
     find(code).map(|code| code.name)

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, Weak};
 use congruent_verify::ptx::{self, Function};
 use congruent_virtual_gpu::{Global, Program};
 use cudarc::driver::sys::CUresult;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::errors::Outcome;
+use crate::errors::{self, Outcome};
 use crate::monitor::lock;
 
 /// The newest PTX that a driver takes, by its own version: from `.version` 7.0 of driver 11.0.
@@ -49,12 +50,31 @@ pub(crate) struct Image {
 /// Images of this process with their texts: several contexts take in the same.
 static KNOWN: Mutex<Vec<(Arc<str>, Weak<Image>)>> = Mutex::new(Vec::new());
 
-/// Why an image was not taken in.
-#[derive(Debug)]
+/// Why an image was not taken in, or a launch came to nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(into = "(u32, String)", from = "(u32, String)")]
 pub(crate) struct Refusal {
     pub(crate) code: CUresult,
-    /// What the compiler has to say.
+    /// What the compiler has to say, or the GPU.
     pub(crate) log: String,
+}
+
+impl From<Refusal> for (u32, String) {
+    fn from(refusal: Refusal) -> Self {
+        (refusal.code as u32, refusal.log)
+    }
+}
+
+impl From<(u32, String)> for Refusal {
+    fn from((code, log): (u32, String)) -> Self {
+        Self { code: errors::numbered(code), log }
+    }
+}
+
+impl From<CUresult> for Refusal {
+    fn from(code: CUresult) -> Self {
+        Self { code, log: String::new() }
+    }
 }
 
 impl Image {

@@ -9,10 +9,11 @@
 //! - What it pretends to be, and which calls fail: [`VARIABLE`].
 //! - What a test asks of it beside the driver's functions: [`congruentVirtualBody`], [`congruentVirtualTrap`],
 //!   [`congruentVirtualCalls`].
+//! - One engine for all processes of a job: [`Server`], [`ENGINE`].
 //! - How it gets to where a program finds it: [`built`], [`install`], [`without_symbol`].
 //!
 //! Start reading at `entry.rs`, how every call enters; then `stream.rs` and `operation.rs`, what is done later;
-//! `vmm/mod.rs`, memory; `launch.rs`, `executor.rs` and `gpus.rs`, kernels. `calls/` has the functions by the driver's names.
+//! `vmm/mod.rs`, memory; `launch.rs`, `executor.rs`, `gpus.rs` and `engine/mod.rs`, kernels. `calls/` has the functions by the driver's names.
 
 mod calls;
 mod capture;
@@ -20,6 +21,7 @@ mod config;
 mod context;
 mod device;
 mod driver;
+mod engine;
 mod entry;
 mod errors;
 mod event;
@@ -55,6 +57,7 @@ pub use calls::stream::*;
 pub use calls::vmm::*;
 pub use calls::{function, names};
 pub use config::VARIABLE;
+pub use engine::{ENGINE, Server};
 #[cfg(feature = "library")]
 pub use install::{built, install, without_symbol};
 pub use native::NativeBody;

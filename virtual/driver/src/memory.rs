@@ -1,14 +1,16 @@
 //! Memory that the driver knows: allocated on a device, pinned on the host, or mapped by VMM.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use congruent_virtual_gpu::{self as gpu, Backing, Segment, Window};
 use cudarc::driver::sys::CUresult;
 
+use crate::config::Engine;
 use crate::context::Context;
 use crate::device::{Charge, Device};
 use crate::driver;
+use crate::engine::{self, Object, Request};
 use crate::errors::Outcome;
 use crate::monitor::lock;
 use crate::pages::{self, Access, Pages};
@@ -29,11 +31,11 @@ pub(crate) struct Range {
 /// What a range is.
 pub(crate) enum Kind {
     /// Made by `cuMemAlloc`.
-    Device { context: Arc<Context>, memory: Arc<Segment>, _charge: Charge },
+    Device { context: Arc<Context>, _pages: Pages, _charge: Charge },
     /// Made by `cuMemHostAlloc`.
-    Host { context: Arc<Context>, memory: Arc<Segment> },
-    /// The caller's own, made known by `cuMemHostRegister`; the memory begins at the multiple of 8 before it.
-    Registered { context: Arc<Context>, memory: Arc<Segment> },
+    Host { context: Arc<Context>, _pages: Pages },
+    /// The caller's own, made known by `cuMemHostRegister`.
+    Registered { context: Arc<Context> },
     /// Made by `cuMemMap`.
     Mapped(Mapping),
 }
@@ -114,7 +116,7 @@ pub(crate) fn with_all<T>(look: impl FnOnce(&mut BTreeMap<u64, Range>) -> T) -> 
 pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
     let bytes = rounded(bytes)?;
     let charge = driver::get()?.device(context.ordinal)?.charge(bytes)?;
-    insert(bytes, |memory| Kind::Device { context, memory, _charge: charge })
+    insert(bytes, |pages| Kind::Device { context, _pages: pages, _charge: charge })
 }
 
 /// Pinned memory of the host, zeroed.
@@ -122,7 +124,7 @@ pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for nothing, `CUDA_ERROR_OUT_OF_MEMORY`
 pub(crate) fn allocate_host(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
-    insert(rounded(bytes)?, |memory| Kind::Host { context, memory })
+    insert(rounded(bytes)?, |pages| Kind::Host { context, _pages: pages })
 }
 
 fn rounded(bytes: usize) -> Outcome<u64> {
@@ -133,71 +135,73 @@ fn rounded(bytes: usize) -> Outcome<u64> {
     }
 }
 
-fn insert(bytes: u64, kind: impl FnOnce(Arc<Segment>) -> Kind) -> Outcome<u64> {
-    let pages = Pages::zeroed(bytes)?;
+fn insert(bytes: u64, kind: impl FnOnce(Pages) -> Kind) -> Outcome<u64> {
+    let file = pages::file("congruent-virtual-memory", bytes)?;
+    let pages = Pages::of(&file, bytes)?;
     let at = pages.at();
-    add(&mut lock(&RANGES), at, Range { bytes, kind: kind(pages.segment()) });
+    let range = Range { bytes, kind: kind(pages) };
+    let mut ranges = lock(&RANGES);
+    engine::tell(Request::Map { at, bytes, object: Object::Memory }, &[file.as_fd()])?;
+    show(at, &range)?;
+    ranges.insert(at, range);
     Ok(at)
 }
 
-fn add(ranges: &mut BTreeMap<u64, Range>, at: u64, range: Range) {
-    show(at, &range);
-    ranges.insert(at, range);
-}
-
 /// Tells each device what it may do with a range.
-pub(crate) fn show(at: u64, range: &Range) {
-    let Ok(driver) = driver::get() else { return };
-    for device in driver.devices() {
-        match range.window(at, device) {
-            Some(window) => device.space.map(window),
-            None => device.space.unmap(at, range.bytes),
-        }
-    }
+///
+/// # Errors
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE` where there is no engine any more
+pub(crate) fn show(at: u64, range: &Range) -> Outcome {
+    let devices = driver::get()?.devices().iter();
+    let access = devices.map(|device| (device.ordinal.unsigned_abs(), range.access(device))).collect();
+    engine::tell(Request::Allow { at, access }, &[])
 }
 
 /// The same of all ranges.
-pub(crate) fn show_all() {
-    lock(&RANGES).iter().for_each(|(&at, range)| show(at, range));
+///
+/// # Errors
+/// As [`show`]
+pub(crate) fn show_all() -> Outcome {
+    let ranges = lock(&RANGES);
+    let mut shown = ranges.iter().filter(|(_, range)| !matches!(range.kind, Kind::Registered { .. }));
+    shown.try_for_each(|(&at, range)| show(at, range))
 }
 
 /// Takes a range away from all devices.
 pub(crate) fn hide(at: u64, bytes: u64) {
-    let Ok(driver) = driver::get() else { return };
-    driver.devices().iter().for_each(|device| device.space.unmap(at, bytes));
+    // An engine that is gone has nothing that could be taken away.
+    let _hidden = engine::tell(Request::Unmap { at, bytes }, &[]);
 }
 
 impl Range {
-    /// What a device's kernels have there; nothing without access.
-    fn window(&self, at: u64, device: &Device) -> Option<Window> {
-        let all = gpu::Access::ReadWrite;
-        let (backing, access) = match &self.kind {
-            Kind::Device { context, memory, .. } => {
-                let reached = device.context.reaches(context.ordinal);
-                (Backing::Memory(memory.clone(), 0), if reached { all } else { gpu::Access::None })
-            }
-            Kind::Host { memory, .. } => (Backing::Memory(memory.clone(), 0), all),
-            Kind::Registered { memory, .. } => (Backing::Memory(memory.clone(), at % 8), all),
-            Kind::Mapped(mapping) => (mapping.memory.backing()?, mapping.of(device.ordinal)),
-        };
-        (access > gpu::Access::None).then_some(Window { at, bytes: self.bytes, backing, access })
+    /// What a device's kernels may do there.
+    fn access(&self, device: &Device) -> Access {
+        match &self.kind {
+            Kind::Device { context, .. } if !device.context.reaches(context.ordinal) => Access::None,
+            Kind::Device { .. } | Kind::Host { .. } | Kind::Registered { .. } => Access::ReadWrite,
+            Kind::Mapped(mapping) => mapping.of(device.ordinal),
+        }
     }
 }
 
 /// Makes memory of the caller known.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for nothing, `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if a part is known
+/// `CUDA_ERROR_INVALID_VALUE` for nothing, `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if a part is known, and
+/// `CUDA_ERROR_NOT_SUPPORTED` where kernels run as PTX: what they reach are files, which other processes can have too
 pub(crate) fn register(context: Arc<Context>, at: u64, bytes: usize) -> Outcome {
     let end =
         at.checked_add(bytes as u64).filter(|&end| at > 0 && end > at).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    if driver::get()?.config.engine == Engine::Ptx {
+        eprintln!("congruent virtual GPU: memory that the driver did not allocate cannot be registered");
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
     let mut ranges = lock(&RANGES);
     let before = ranges.range(..end).next_back();
     if before.is_some_and(|(&start, range)| start + range.bytes > at) {
         return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    let memory = pages::borrowed(at - at % 8, bytes as u64 + at % 8);
-    add(&mut ranges, at, Range { bytes: bytes as u64, kind: Kind::Registered { context, memory } });
+    ranges.insert(at, Range { bytes: bytes as u64, kind: Kind::Registered { context } });
     Ok(())
 }
 
@@ -242,9 +246,9 @@ pub(crate) fn end_all(context: &Arc<Context>) {
     }
     let gone: Vec<(u64, Range)> = {
         let of = |kind: &Kind| match kind {
-            Kind::Device { context: of, .. }
-            | Kind::Host { context: of, .. }
-            | Kind::Registered { context: of, .. } => Arc::ptr_eq(of, context),
+            Kind::Device { context: of, .. } | Kind::Host { context: of, .. } | Kind::Registered { context: of } => {
+                Arc::ptr_eq(of, context)
+            }
             Kind::Mapped(_) => false,
         };
         lock(&RANGES).extract_if(.., |_, range| of(&range.kind)).collect()

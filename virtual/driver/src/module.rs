@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 use crate::context::Context;
 use crate::device::{SHARED_OPT_IN, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver;
+use crate::engine::{self, Request};
 use crate::errors::Outcome;
 use crate::handles::Table;
 use crate::image::{Image, Refusal};
@@ -31,11 +32,9 @@ pub(crate) struct Module {
 
 /// An entry of a module.
 pub(crate) struct Function {
-    module: u64,
+    pub(crate) module: u64,
     pub(crate) context: Arc<Context>,
     pub(crate) image: Arc<Image>,
-    /// Where each of the image's variables is.
-    pub(crate) globals: Arc<[u64]>,
     /// Which of the image's kernels it is.
     index: usize,
     /// Dynamic shared memory that a launch may ask for, in bytes.
@@ -47,11 +46,18 @@ pub(crate) struct Function {
 /// # Errors
 /// Why its image was refused, and the driver's where there is none.
 pub(crate) fn load(context: Arc<Context>, text: &str) -> Result<u64, Refusal> {
-    let driver = driver::get().map_err(|code| Refusal { code, log: String::new() })?;
-    let image = Image::of(text, driver.config)?;
-    let silent = |code| Refusal { code, log: String::new() };
-    let (globals, memory) = place_globals(&context, &image).map_err(silent)?;
-    Ok(MODULES.add(|handle| Module { handle, context, image, globals, memory }).0)
+    let image = Image::of(text, driver::get()?.config)?;
+    let (globals, memory) = place_globals(&context, &image)?;
+    let places = globals.to_vec();
+    let (module, _) = MODULES.add(|handle| Module { handle, context, image, globals, memory });
+    let loaded = engine::ask(Request::Load { module, text: text.to_owned(), globals: places }, &[]);
+    match loaded {
+        Ok(()) => Ok(module),
+        Err(refusal) => {
+            unload(module)?;
+            Err(refusal)
+        }
+    }
 }
 
 /// Allocates the variables of an image, and writes what they hold at first.
@@ -95,6 +101,8 @@ pub(crate) fn end_all(context: &Arc<Context>) {
 
 fn end(module: &Module) {
     FUNCTIONS.remove_all(|function| function.module == module.handle);
+    // An engine that is gone has forgotten it.
+    let _forgotten = engine::tell(Request::Unload { module: module.handle }, &[]);
     if let Some(at) = module.memory {
         // It was allocated for this module, and nobody else frees it.
         let _freed = memory::free(at);
@@ -125,7 +133,6 @@ impl Module {
             module: self.handle,
             context: self.context.clone(),
             image: self.image.clone(),
-            globals: self.globals.clone(),
             index,
             max_shared: Mutex::new(SHARED_PER_BLOCK),
         };

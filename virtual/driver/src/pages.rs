@@ -1,20 +1,23 @@
 //! Pages of this process's address space: what stands for a GPU's memory and its page tables.
 
 use core::ffi::c_void;
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use congruent_virtual_gpu::Segment;
 use cudarc::driver::sys::CUresult;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::errors::Outcome;
 
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// What may be done to pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) enum Access {
     /// Nothing: touching them ends the process with a fault, as it would a kernel.
     None,
@@ -38,15 +41,17 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Fresh pages of zeros.
+    /// All bytes of a file that stays as long as it is.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`
-    pub(crate) fn zeroed(bytes: u64) -> Outcome<Self> {
-        // SAFETY: a new mapping at a place that the system chooses touches nothing that exists.
-        let mapped = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), bytes as usize, BOTH, MapFlags::PRIVATE) };
-        let at = mapped.map(made).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { at, bytes })
+    /// `CUDA_ERROR_INVALID_VALUE` for a file that may be cut off, `CUDA_ERROR_MAP_FAILED`
+    pub(crate) fn whole(file: impl AsFd) -> Outcome<Self> {
+        let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        let bytes = rustix::fs::fstat(&file).map_or(0, |file| file.st_size);
+        match u64::try_from(bytes) {
+            Ok(bytes @ 1..) if seals.contains(SealFlags::SHRINK) => Self::of(file, bytes),
+            _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
     }
 
     /// The first bytes of a file.
@@ -81,11 +86,28 @@ impl Drop for Pages {
     }
 }
 
-/// The caller's memory for virtual GPUs, from a multiple of 8 on.
-pub(crate) fn borrowed(at: u64, bytes: u64) -> Arc<Segment> {
-    // SAFETY: the caller of `cuMemHostRegister` promised memory that stays until it is unregistered, which waits for all kernels
-    // of the context.
-    unsafe { Segment::new(pointer(at).cast(), bytes, ()) }
+/// A file in memory of a size that stays, zeroed.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub(crate) fn file(name: &str, bytes: u64) -> Outcome<File> {
+    let make = || {
+        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, bytes)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok::<OwnedFd, Errno>(file)
+    };
+    make().map(File::from).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// What no other file of the system has, as long as this one is open or mapped anywhere: its device and inode.
+pub(crate) type Identity = (u64, u64);
+
+/// # Errors
+/// `CUDA_ERROR_OPERATING_SYSTEM`
+pub(crate) fn identity(file: impl AsFd) -> Outcome<Identity> {
+    let found = rustix::fs::fstat(file).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 /// A range without access: at `wish` if that is free, else where the system likes, aligned to `align`.

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_void};
 
 use common::{alone, begin, call, ok, stream};
 use congruent_virtual_driver::*;
-use cudarc::driver::sys::{CUfunction, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{CUdevice_attribute, CUfunction, CUmodule, CUresult, CUstream};
 
 const PTX: &CStr = c".version 8.4\n.target sm_80\n.address_size 64\n\
     .visible .global .align 4 .u32 step = 3;\n\
@@ -148,18 +148,23 @@ fn pinned_memory_is_reached_by_all() {
         begin(0);
         let mut pinned = core::ptr::null_mut();
         ok!(cuMemHostAlloc(&mut pinned, 8, 3));
-        let mut own = [0_u64; 3];
-        let registered = (&raw mut own[1]).cast::<c_void>();
-        ok!(cuMemHostRegister_v2(registered, 8, 3));
         begin(1);
-        let function = function(load(), c"store");
-        for at in [pinned, registered] {
-            let code = run(function, [1; 3], [1; 3], stream(), at.expose_provenance() as u64);
-            assert_eq!(code, CUresult::CUDA_SUCCESS);
-        }
-        ok!(cuMemHostUnregister(registered));
-        // SAFETY: allocated above, and the kernels are over.
+        let code = run(function(load(), c"store"), [1; 3], [1; 3], stream(), pinned.expose_provenance() as u64);
+        assert_eq!(code, CUresult::CUDA_SUCCESS);
+        // SAFETY: allocated above, and the kernel is over.
         assert_eq!(unsafe { pinned.cast::<u64>().read() }, 7);
-        assert_eq!(own, [0, 7, 0]);
+    });
+}
+
+#[test]
+fn memory_of_the_program_cannot_be_registered() {
+    alone("memory_of_the_program_cannot_be_registered", "", || {
+        begin(0);
+        let mut own = [0_u64; 3];
+        let code = call!(cuMemHostRegister_v2((&raw mut own[1]).cast(), 8, 3));
+        assert_eq!(code, CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let (mut supported, attribute) = (1, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
+        ok!(cuDeviceGetAttribute(&mut supported, attribute as u32, 0));
+        assert_eq!(supported, 0);
     });
 }

@@ -73,6 +73,16 @@ pub enum Cause {
         /// The address.
         at: u64,
     },
+    /// A `multimem` instruction where not every device has memory.
+    #[error("{bound} of {devices} devices have memory bound at the multicast address {at:#x}")]
+    Unbound {
+        /// The address.
+        at: u64,
+        /// How many devices have memory there.
+        bound: usize,
+        /// How many must.
+        devices: usize,
+    },
     /// `trap`.
     #[error("the kernel trapped")]
     Trap,

@@ -58,7 +58,7 @@ mod watch;
 
 pub use fault::{Cause, Fault, Party};
 pub use machine::{Launch, Machine, Multiprocessor, Settings, Space};
-pub use memory::{Access, AddressMap, Backing, Segment, Window};
+pub use memory::{Access, AddressMap, Backing, Member, Multicast, Segment, Window};
 pub use mutant::{Loss, Mutant};
 pub use order::Promises;
 pub use program::{Global, LoadError, Program};

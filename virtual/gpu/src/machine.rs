@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -89,14 +89,20 @@ impl Default for Settings {
 
 /// A device as one process sees it: its addresses.
 pub struct Space {
+    process: u64,
     device: u32,
     map: RwLock<Arc<AddressMap>>,
 }
 
 impl Space {
-    /// A device without any memory.
+    /// A device without any memory, of the only process.
     pub fn new(device: u32) -> Arc<Self> {
-        Arc::new(Self { device, map: RwLock::default() })
+        Self::of(0, device)
+    }
+
+    /// A device without any memory, of one of several processes.
+    pub fn of(process: u64, device: u32) -> Arc<Self> {
+        Arc::new(Self { process, device, map: RwLock::default() })
     }
 
     /// Puts memory at addresses, in place of what was there.
@@ -150,9 +156,13 @@ pub struct Machine {
     executed: Arc<AtomicU64>,
 }
 
-struct Request {
-    launch: Launch,
-    done: SyncSender<Result<(), Box<Fault>>>,
+/// Called with what comes of a launch. Dropped without if the engine is gone.
+type Done = Box<dyn FnOnce(Result<(), Box<Fault>>) + Send>;
+
+enum Request {
+    Launch(Launch, Done),
+    /// Ends all launches of a process.
+    Withdraw(u64),
 }
 
 impl Machine {
@@ -215,11 +225,28 @@ impl Machine {
     pub fn launch(&self, launch: Launch) -> Result<(), Box<Fault>> {
         let (done, outcome) = sync_channel(1);
         let stopped = Fault::of(&launch, Cause::Stopped);
+        self.submit(launch, move |result| {
+            // There is room for one, and whoever waits is below.
+            let _told = done.send(result);
+        });
+        outcome.recv().unwrap_or_else(|_| Err(Box::new(stopped)))
+    }
+
+    /// Runs a kernel, and calls `done` on the engine's own thread with what comes of it: it must not wait for anything. Where the
+    /// engine is gone it is dropped instead.
+    pub fn submit(&self, launch: Launch, done: impl FnOnce(Result<(), Box<Fault>>) + Send + 'static) {
+        self.ask(Request::Launch(launch, Box::new(done)));
+    }
+
+    /// Ends all launches of a process that is gone.
+    pub fn withdraw(&self, process: u64) {
+        self.ask(Request::Withdraw(process));
+    }
+
+    fn ask(&self, request: Request) {
         let sender = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match sender.send(Request { launch, done }) {
-            Ok(()) => outcome.recv().unwrap_or_else(|_| Err(Box::new(stopped))),
-            Err(_) => Err(Box::new(stopped)),
-        }
+        // An engine that is gone drops what it is asked, which tells who waits.
+        let _asked = sender.send(request);
     }
 }
 
@@ -277,7 +304,7 @@ struct Running {
     next: u64,
     total: u64,
     executed: u64,
-    done: SyncSender<Result<(), Box<Fault>>>,
+    done: Done,
 }
 
 /// How much of a device's multiprocessors is used: parts of each, where a launch that has room for n blocks takes 1/n.
@@ -349,12 +376,12 @@ impl Engine {
         loop {
             if self.running.is_empty() {
                 match self.inbox.recv() {
-                    Ok(request) => self.begin(request),
+                    Ok(request) => self.take(request),
                     Err(_) => return,
                 }
             }
             while let Ok(request) = self.inbox.try_recv() {
-                self.begin(request);
+                self.take(request);
             }
             self.place_blocks();
             let ran = self.turn();
@@ -382,7 +409,7 @@ impl Engine {
             }
             let start = Instant::now();
             match self.inbox.recv_timeout(pause) {
-                Ok(request) => self.begin(request),
+                Ok(request) => self.take(request),
                 Err(RecvTimeoutError::Timeout) => pause = (2 * pause).min(LONGEST),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -391,10 +418,25 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, Request { launch, done }: Request) {
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Launch(launch, done) => self.begin(launch, done),
+            Request::Withdraw(process) => {
+                for index in (0..self.running.len()).rev() {
+                    let launch = &self.running[index].launch;
+                    if launch.space.process == process {
+                        let fault = Fault::of(launch, Cause::Stopped);
+                        self.end(index, Err(Box::new(fault)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, launch: Launch, done: Done) {
         let Some(entry) = launch.program.entry(&launch.kernel) else {
             // The driver asks for kernels by the names that the module has.
-            let _gone = done.send(Err(Box::new(Fault::of(&launch, Cause::NoFunction { at: 0 }))));
+            done(Err(Box::new(Fault::of(&launch, Cause::NoFunction { at: 0 }))));
             return;
         };
         let (shared_places, shared) = launch.program.layout(entry);
@@ -434,6 +476,7 @@ impl Engine {
                         warp.past = Some(order.begin(&Begin {
                             program,
                             kernel: &running.launch.kernel,
+                            process: running.launch.space.process,
                             device: running.launch.space.device,
                             launch: running.number,
                             block: block.number,
@@ -667,8 +710,7 @@ impl Engine {
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);
         }
-        // Who launched it may have gone.
-        let _gone = running.done.send(outcome);
+        (running.done)(outcome);
     }
 }
 

@@ -7,7 +7,7 @@
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::fault::Cause;
 
@@ -154,8 +154,65 @@ pub enum Access {
 pub enum Backing {
     /// Memory, from an offset on.
     Memory(Arc<Segment>, u64),
-    /// The same offsets of the memory of several devices, for `multimem` instructions alone.
-    Multicast(Vec<(Arc<Segment>, u64)>),
+    /// That of several devices, for `multimem` instructions alone.
+    Multicast(Arc<Multicast>),
+}
+
+/// Offsets at which each of several devices has memory of its own.
+pub struct Multicast {
+    devices: usize,
+    members: RwLock<Vec<Member>>,
+    /// Keeps alive what it is known by.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+/// What one device has behind a range of offsets.
+#[derive(Clone)]
+pub struct Member {
+    /// Who bound it: what is theirs goes with them.
+    pub process: u64,
+    /// The device.
+    pub device: u32,
+    /// The first offset.
+    pub at: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The memory.
+    pub memory: Arc<Segment>,
+    /// Where in it.
+    pub from: u64,
+}
+
+impl Multicast {
+    /// For so many devices, of which none has any memory yet.
+    pub fn new(devices: usize, owner: impl Any + Send + Sync) -> Arc<Self> {
+        Arc::new(Self { devices, members: RwLock::default(), _owner: Box::new(owner) })
+    }
+
+    /// Gives a device memory.
+    pub fn bind(&self, member: Member) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        // In the order of devices, so that floats are added in the same order each time.
+        let place = members.partition_point(|known| known.device <= member.device);
+        members.insert(place, member);
+    }
+
+    /// Takes away what is chosen.
+    pub fn unbind(&self, chosen: impl Fn(&Member) -> bool) {
+        self.members.write().unwrap_or_else(PoisonError::into_inner).retain(|member| !chosen(member));
+    }
+
+    /// The memory of all devices at an offset.
+    fn reach(&self, at: u64, offset: u64, bytes: u64) -> Result<Vec<(Arc<Segment>, u64)>, Cause> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let holds = |member: &&Member| member.at <= offset && offset + bytes <= member.at + member.bytes;
+        let place = |member: &Member| (member.memory.clone(), member.from + (offset - member.at));
+        let reached: Vec<_> = members.iter().filter(holds).map(place).collect();
+        if reached.len() < self.devices {
+            return Err(Cause::Unbound { at, bound: reached.len(), devices: self.devices });
+        }
+        Ok(reached)
+    }
 }
 
 /// A range of a device's addresses.
@@ -230,10 +287,10 @@ impl AddressMap {
     }
 
     /// The memory of all devices behind a multicast address.
-    pub(crate) fn multicast(&self, at: u64, bytes: u64, access: Access) -> Result<Vec<(&Arc<Segment>, u64)>, Cause> {
+    pub(crate) fn multicast(&self, at: u64, bytes: u64, access: Access) -> Result<Vec<(Arc<Segment>, u64)>, Cause> {
         let (window, offset) = self.reach(at, bytes, access)?;
         match &window.backing {
-            Backing::Multicast(members) => Ok(members.iter().map(|(segment, from)| (segment, from + offset)).collect()),
+            Backing::Multicast(object) => object.reach(at, offset, bytes),
             Backing::Memory(..) => Err(Cause::NoMulticast { at }),
         }
     }

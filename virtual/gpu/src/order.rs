@@ -92,6 +92,7 @@ impl Knowledge {
 struct Place {
     program: Arc<Program>,
     kernel: String,
+    process: u64,
     device: u32,
     /// One number for each block of all launches.
     block: u64,
@@ -201,6 +202,9 @@ struct Event {
     /// The first read of each lane that has observed it: that sees it and is morally strong with it.
     observed: Vec<Mark>,
 }
+
+/// Stands for the addresses by which `multimem` instructions reach memory.
+pub(crate) const MULTICAST: u32 = u32::MAX;
 
 /// How many writes of a place are remembered.
 const REMEMBERED: usize = 8;
@@ -337,9 +341,9 @@ impl Places {
     /// Whether what a mark stands for comes before what a lane does now, by addresses of the alias given.
     fn is_before(&self, mark: &Mark, past: &Past, lane: usize, alias: u32) -> bool {
         let known = &past.lanes[lane].known;
-        let (known, is_own) = match mark.alias == alias {
-            true => (&known.all, mark.warp == past.id && mark.lane as usize == lane),
-            false => (&known.aliased, false),
+        let (known, is_own) = match self.are_aliases((mark.warp, mark.alias), (past.id, alias)) {
+            false => (&known.all, mark.warp == past.id && mark.lane as usize == lane),
+            true => (&known.aliased, false),
         };
         let is_coherent = ![mark.alias, alias].contains(&NONCOHERENT);
         if is_coherent && (is_own || known.knows(mark.warp, mark.lane, mark.clock)) {
@@ -361,12 +365,19 @@ impl Places {
         event.mark.is_some_and(|other| self.are_morally_strong(&other, mark))
     }
 
+    /// Whether two warps use different addresses for one place. Addresses of different processes do not compare: a device has
+    /// caches and page tables for each. Multicast is another way to memory for all of them.
+    fn are_aliases(&self, (one, at): (u32, u32), (other, others): (u32, u32)) -> bool {
+        let of = |warp: u32| self.0[warp as usize].process;
+        at != others && (at == MULTICAST || others == MULTICAST || of(one) == of(other))
+    }
+
     fn are_morally_strong(&self, one: &Mark, other: &Mark) -> bool {
         let (Some(scope), Some(others)) = (one.strong, other.strong) else { return false };
         let (place, others_place) = (&self.0[one.warp as usize], &self.0[other.warp as usize]);
         let overlap_whole = one.width == other.width && one.bytes == other.bytes;
         overlap_whole
-            && one.alias == other.alias
+            && !self.are_aliases((one.warp, one.alias), (other.warp, other.alias))
             && place.includes(scope, others_place)
             && others_place.includes(others, place)
     }
@@ -376,6 +387,7 @@ impl Places {
 pub(crate) struct Begin<'a> {
     pub(crate) program: &'a Arc<Program>,
     pub(crate) kernel: &'a str,
+    pub(crate) process: u64,
     pub(crate) device: u32,
     pub(crate) launch: u64,
     pub(crate) block: u64,
@@ -392,10 +404,11 @@ impl Order {
     /// A warp begins. It knows of everything that had ended before.
     pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
         self.events += 1;
-        let Begin { program, kernel, device, launch, block, index, warp } = *begin;
+        let Begin { program, kernel, process, device, launch, block, index, warp } = *begin;
         self.places.0.push(Place {
             program: program.clone(),
             kernel: kernel.to_owned(),
+            process,
             device,
             block: launch << 32 | block,
             index,

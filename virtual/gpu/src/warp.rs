@@ -1129,7 +1129,7 @@ impl Warp {
                             bytes: access.unit,
                             instruction,
                             is_fresh: false,
-                            alias: MULTICAST,
+                            alias: order::MULTICAST,
                             clock: past.clock(),
                         };
                         order.access(past, segment, access)?;
@@ -1145,7 +1145,7 @@ impl Warp {
                 let number = |member: usize| member * access.count as usize + index as usize;
                 match operation {
                     Operation::MultimemReduce { combine, .. } => {
-                        let word = |(member, (segment, offset)): (usize, &(&Arc<Segment>, u64))| {
+                        let word = |(member, (segment, offset)): (usize, &(Arc<Segment>, u64))| {
                             let stale = stale.get(number(member)).copied();
                             stale.unwrap_or_else(|| segment.load(place(*offset), access.unit))
                         };
@@ -1570,9 +1570,6 @@ fn alias_of(space: Where, at: u64, offset: u64) -> u32 {
         _ => 0,
     }
 }
-
-/// What `multimem` instructions reach memory by.
-const MULTICAST: u32 = u32::MAX;
 
 /// A hash that depends on the order.
 fn mixed(hash: u64, word: u64) -> u64 {

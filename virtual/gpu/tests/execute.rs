@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use congruent_virtual_gpu::{
-    Access, Backing, Cause, Fault, Launch, Loss, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
+    Access, Backing, Cause, Fault, Launch, Loss, Machine, Member, Multicast, Program, Promises, Schedule, Segment,
+    Settings, Space, Window,
 };
 
 /// Where the memory of a kernel is.
@@ -55,8 +56,12 @@ fn run_program(program: Arc<Program>, run: Run) -> Result<Vec<u32>, Box<Fault>> 
     space.map(Window { at: AT, bytes, backing: backing.clone(), access });
     space.map(Window { at: AT + ALIAS, bytes, backing, access });
     // Two halves of the memory stand for that of two devices.
-    let members = vec![(memory.clone(), 0), (memory.clone(), bytes / 2)];
-    space.map(Window { at: AT + MULTICAST, bytes: bytes / 2, backing: Backing::Multicast(members), access });
+    let both = Multicast::new(2, ());
+    for device in [0, 1] {
+        let from = u64::from(device) * bytes / 2;
+        both.bind(Member { process: 0, device, at: 0, bytes: bytes / 2, memory: memory.clone(), from });
+    }
+    space.map(Window { at: AT + MULTICAST, bytes: bytes / 2, backing: Backing::Multicast(both), access });
     let Run { schedule, seed, races, weak, patience, .. } = run;
     let machine =
         Machine::new(Settings { schedule, seed, races, weak, patience, budget: 1 << 20, ..Settings::default() })

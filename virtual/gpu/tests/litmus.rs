@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use congruent_verify::litmus::{Placed, Rule, Test, Verdict, parse};
 use congruent_virtual_gpu::{
-    Access, Backing, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
+    Access, Backing, Launch, Machine, Member, Multicast, Program, Promises, Schedule, Segment, Settings, Space, Window,
 };
 
 /// Where locations are, one a page; where their aliases and multicast addresses are follows from their number too.
@@ -162,7 +162,13 @@ impl Kernels {
         let segments: BTreeMap<&str, Arc<Segment>> = all.map(|name| (name, Segment::zeroed(PAGE))).collect();
         let memory = |name: &str| segments[location(test, name)].clone();
         let backing = |name: &String| match test.multicasts().find(|(own, _)| own == name) {
-            Some((_, members)) => Backing::Multicast(members.iter().map(|member| (memory(member), 0)).collect()),
+            Some((_, members)) => {
+                let object = Multicast::new(members.len(), ());
+                for (device, member) in (0..).zip(members) {
+                    object.bind(Member { process: 0, device, at: 0, bytes: PAGE, memory: memory(member), from: 0 });
+                }
+                Backing::Multicast(object)
+            }
             None => Backing::Memory(memory(name), 0),
         };
         let backings: Vec<Backing> = self.names.iter().map(backing).collect();

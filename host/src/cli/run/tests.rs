@@ -135,6 +135,27 @@ fn virtual_gpus_are_told_to_every_pe() {
     }
 }
 
+/// One engine, which listens at the name that they are told.
+#[cfg(feature = "virtual")]
+#[test]
+fn all_pes_have_one_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = format!("{}/engine", folder.path().display());
+    let script =
+        format!("grep -c $CONGRUENT_VIRTUAL_ENGINE /proc/net/unix && echo $CONGRUENT_VIRTUAL_ENGINE >> {note}");
+    let args = Args {
+        npes: None,
+        on: "2x2".parse().ok(),
+        look: Look::default(),
+        label: false,
+        command: ["sh", "-c", &script].map(OsString::from).to_vec(),
+    };
+    assert_eq!(Launch::start(&args, Output::Own).unwrap().supervise().unwrap(), None);
+    let told = std::fs::read_to_string(note).unwrap();
+    let first = told.lines().next().unwrap();
+    assert!(told.lines().count() == 4 && told.lines().all(|name| name == first), "{told}");
+}
+
 #[test]
 fn no_variable_of_an_outer_launcher_reaches_a_pe() {
     let args = Args { npes: Some(2), on: None, look: Look::default(), label: false, command: vec!["true".into()] };

@@ -8,12 +8,13 @@ pub(crate) mod multicast;
 pub(crate) mod physical;
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use congruent_virtual_gpu as gpu;
 use cudarc::driver::sys::CUresult;
 
 use crate::driver;
+use crate::engine::{self, Request};
 use crate::entry::Plain;
 use crate::errors::Outcome;
 use crate::memory::{self, Kind, Range};
@@ -61,12 +62,8 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// What kernels of a device may do.
-    pub(crate) fn of(&self, device: i32) -> gpu::Access {
-        match self.access.get(&device) {
-            None | Some(Access::None) => gpu::Access::None,
-            Some(Access::Read) => gpu::Access::Read,
-            Some(Access::ReadWrite) => gpu::Access::ReadWrite,
-        }
+    pub(crate) fn of(&self, device: i32) -> Access {
+        self.access.get(&device).copied().unwrap_or(Access::None)
     }
 
     /// What the pages allow: the most of what any device may do. A multicast object is for `multimem` instructions
@@ -152,6 +149,7 @@ pub(crate) fn map(at: u64, bytes: u64, memory: Arc<Physical>) -> Outcome {
         if touches(ranges, at, bytes) {
             return Err(INVALID);
         }
+        engine::tell(Request::Map { at, bytes, object: memory.object() }, &[memory.file.as_fd()])?;
         pages::map(at, bytes, &memory.file)?;
         ranges.insert(at, Range { bytes, kind: Kind::Mapped(Mapping { memory, access: BTreeMap::new() }) });
         Ok(())
@@ -189,7 +187,7 @@ pub(crate) fn set_access(at: u64, bytes: u64, wanted: &[AccessOf]) -> Outcome {
                 mapping.access.extend(wanted.iter().copied());
                 pages::protect(start, range.bytes, mapping.protection())?;
             }
-            memory::show(start, range);
+            memory::show(start, range)?;
         }
         Ok(())
     })

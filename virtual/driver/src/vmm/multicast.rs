@@ -3,6 +3,7 @@
 //! Who belongs to one is kept in the object's own file, so that processes which share it agree: byte `d` says whether
 //! device `d` was added. Nothing else is ever there: the object has no memory of its own.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,6 +14,7 @@ use cudarc::driver::sys::{CUmulticastObjectProp, CUresult};
 use super::GRANULARITY;
 use super::physical::{self, Physical};
 use crate::driver;
+use crate::engine::{self, Part, Request};
 use crate::entry::Plain;
 use crate::errors::Outcome;
 use crate::monitor::lock;
@@ -29,7 +31,7 @@ unsafe impl Plain for CUmulticastObjectProp {}
 
 /// What makes physical memory a multicast object.
 pub(crate) struct Multicast {
-    devices: u32,
+    pub(super) devices: u32,
     bound: Mutex<Vec<Binding>>,
 }
 
@@ -131,6 +133,9 @@ pub(crate) fn bind(handle: u64, offset: u64, memory: Arc<Physical>, from: u64, b
     if bound.iter().any(taken) {
         return Err(INVALID);
     }
+    let part = Part { device: memory.device.unsigned_abs(), at: offset, bytes };
+    let files = [object.file.as_fd(), memory.file.as_fd()];
+    engine::tell(Request::Bind { devices: multicast.devices, part, from }, &files)?;
     bound.push(Binding { device: memory.device, offset, bytes, _memory: memory });
     Ok(())
 }
@@ -152,6 +157,8 @@ pub(crate) fn unbind(handle: u64, device: i32, offset: u64, bytes: u64) -> Outco
     if whole == 0 || whole != bytes {
         return Err(INVALID);
     }
+    let part = Part { device: device.unsigned_abs(), at: offset, bytes };
+    engine::tell(Request::Unbind { devices: multicast.devices, part }, &[object.file.as_fd()])?;
     bound.retain(|binding| !meant(binding));
     Ok(())
 }

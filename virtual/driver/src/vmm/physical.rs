@@ -2,22 +2,21 @@
 
 use core::ffi::c_void;
 use std::fs::{self, File};
-use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::os::fd::IntoRawFd;
+use std::sync::{Arc, Mutex};
 
-use congruent_virtual_gpu::{Backing, Segment};
 use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
-use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::multicast::Multicast;
 use super::{GRANULARITY, Location};
 use crate::config;
 use crate::device::Charge;
+use crate::engine::Object;
 use crate::entry::Plain;
 use crate::errors::Outcome;
 use crate::handles::Table;
 use crate::monitor::lock;
-use crate::pages::Pages;
+use crate::pages;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, one way to another process.
 pub(crate) const POSIX: u32 = 1;
@@ -51,8 +50,6 @@ pub(crate) struct Physical {
     /// How it may be exported.
     pub(crate) handle_types: u32,
     pub(crate) multicast: Option<Multicast>,
-    /// All of it as virtual GPUs have it, once one may reach it.
-    segment: OnceLock<Arc<Segment>>,
     /// What it takes of the device; nothing if it came from another process, which has paid.
     _charge: Option<Charge>,
 }
@@ -74,16 +71,12 @@ unsafe impl Plain for Properties {}
 const _: () = assert!(size_of::<Properties>() == size_of::<CUmemAllocationProp>());
 
 impl Physical {
-    /// What lies behind addresses that it is mapped at.
-    pub(crate) fn backing(&self) -> Option<Backing> {
-        if self.multicast.is_some() {
-            return None;
+    /// What it is to the engine.
+    pub(crate) fn object(&self) -> Object {
+        match &self.multicast {
+            Some(multicast) => Object::Multicast { devices: multicast.devices },
+            None => Object::Memory,
         }
-        if self.segment.get().is_none() {
-            // Of two threads that get here, one's pages are dropped again.
-            let _given = self.segment.set(Pages::of(&self.file, self.bytes).ok()?.segment());
-        }
-        self.segment.get().map(|segment| Backing::Memory(segment.clone(), 0))
     }
 }
 
@@ -119,16 +112,8 @@ pub(crate) fn create(bytes: u64, properties: Properties) -> Outcome<u64> {
     }
     let charge = properties.location.device()?.charge(bytes)?;
     let (device, handle_types) = (properties.location.id, properties.handle_types);
-    let file = file(&format!("{NAME}/memory/{device}/{handle_types}"), bytes)?;
-    Ok(add(Physical {
-        file,
-        bytes,
-        device,
-        handle_types,
-        multicast: None,
-        segment: OnceLock::new(),
-        _charge: Some(charge),
-    }))
+    let file = pages::file(&format!("{NAME}/memory/{device}/{handle_types}"), bytes)?;
+    Ok(add(Physical { file, bytes, device, handle_types, multicast: None, _charge: Some(charge) }))
 }
 
 /// A new multicast object for so many devices, without any yet.
@@ -136,20 +121,9 @@ pub(crate) fn create(bytes: u64, properties: Properties) -> Outcome<u64> {
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub(crate) fn create_multicast(bytes: u64, devices: u32, handle_types: u32) -> Outcome<u64> {
-    let file = file(&format!("{NAME}/multicast/{devices}/{handle_types}"), bytes)?;
+    let file = pages::file(&format!("{NAME}/multicast/{devices}/{handle_types}"), bytes)?;
     let multicast = Some(Multicast::new(devices));
-    Ok(add(Physical { file, bytes, device: 0, handle_types, multicast, segment: OnceLock::new(), _charge: None }))
-}
-
-/// A file in memory of a size that stays.
-fn file(name: &str, bytes: u64) -> Outcome<File> {
-    let make = || {
-        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, bytes)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok::<OwnedFd, rustix::io::Errno>(file)
-    };
-    make().map(File::from).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    Ok(add(Physical { file, bytes, device: 0, handle_types, multicast, _charge: None }))
 }
 
 fn add(memory: Physical) -> u64 {
@@ -251,7 +225,7 @@ fn open(path: &str) -> Outcome<u64> {
         "memory" => (number, None),
         _ => (0, Some(Multicast::new(number.unsigned_abs()))),
     };
-    Ok(add(Physical { file, bytes, device, handle_types, multicast, segment: OnceLock::new(), _charge: None }))
+    Ok(add(Physical { file, bytes, device, handle_types, multicast, _charge: None }))
 }
 
 /// What memory was asked for.
