@@ -1,14 +1,14 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
-//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What
-//! it does not name keeps its default. `fail=NAME:N:CODE` makes the N-th call of a function fail, `*` every call of it; it may be
-//! given several times.
+//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,leap=50,halt=1:5000,flip=1:5000:0,late=1,
+//! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE` makes
+//! the N-th call of a function fail, `*` every call of it. `halt`, `flip`, `late` and `fail` may be given several times.
 
 use std::env;
 use std::sync::{LazyLock, OnceLock};
 
-use congruent_virtual_gpu::{Promises, Schedule};
+use congruent_virtual_gpu::{Promises, Schedule, Trouble};
 use cudarc::driver::sys::CUresult;
 
 use crate::vmm::physical::{FABRIC, POSIX};
@@ -68,6 +68,11 @@ pub(crate) struct Config {
     pub(crate) mutant: u32,
     /// After how many seconds without any write it is a deadlock that all wait.
     pub(crate) patience: u32,
+    /// After how many milliseconds in which all wait the devices' own time goes on by itself, if it ever does.
+    pub(crate) leap: Option<u32>,
+    /// What goes wrong with devices: `halt=1:5000` stops device 1 after 5000 instructions, `flip=1:5000:0` inverts bit 0 of what it
+    /// stores next in the scope of the system, `late=1` has it find out late what it waits for.
+    pub(crate) troubles: Vec<Trouble>,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -111,6 +116,8 @@ impl Default for Config {
             weak: None,
             mutant: 0,
             patience: 60,
+            leap: None,
+            troubles: Vec::new(),
             faults: Vec::new(),
         }
     }
@@ -188,10 +195,12 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "weak" => config.weak = one_of(key, value, &WEAK)?,
             "mutant" => config.mutant = number(key, value, 0..=1_000_000)?,
             "patience" => config.patience = number(key, value, 1..=86_400)?,
+            "leap" => config.leap = Some(number(key, value, 0..=3_600_000)?),
+            "halt" | "flip" | "late" => config.troubles.push(trouble(key, value)?),
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
-                             seed, races, weak, mutant, patience, fail";
+                             seed, races, weak, mutant, patience, leap, halt, flip, late, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -205,6 +214,20 @@ fn schedule(key: &str, value: &str) -> Result<Schedule, String> {
     }
     let named = [("lockstep", Schedule::Lockstep), ("random", Schedule::Random), ("priorities", Schedule::Priorities)];
     one_of(key, value, &named)
+}
+
+fn trouble(key: &str, value: &str) -> Result<Trouble, String> {
+    let parts: Vec<&str> = value.split(':').collect();
+    let device = |text| number(key, text, 0..=63);
+    let step = |text: &str| text.parse().map_err(|_| format!("{key}={value}: give instructions as a whole number"));
+    match (key, &parts[..]) {
+        ("halt", [on, after]) => Ok(Trouble::Halt { device: device(on)?, step: step(after)? }),
+        ("flip", [on, after, bit]) => {
+            Ok(Trouble::Flip { device: device(on)?, step: step(after)?, bit: number(key, bit, 0..=63)? })
+        }
+        ("late", [on]) => Ok(Trouble::Late { device: device(on)? }),
+        _ => Err(format!("{key}={value}: give it like halt=1:5000, flip=1:5000:0 or late=1")),
+    }
 }
 
 fn number(key: &str, value: &str, allowed: core::ops::RangeInclusive<u32>) -> Result<u32, String> {
@@ -283,7 +306,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,leap=50,halt=1:5000,flip=2:7:33,late=0,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -302,6 +325,12 @@ mod tests {
             weak: Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: false }),
             mutant: 3,
             patience: 5,
+            leap: Some(50),
+            troubles: vec![
+                Trouble::Halt { device: 1, step: 5000 },
+                Trouble::Flip { device: 2, step: 7, bit: 33 },
+                Trouble::Late { device: 0 },
+            ],
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
@@ -320,6 +349,10 @@ mod tests {
             ("memory=99999999999G", "memory="),
             ("capability=9", "like 9.0"),
             ("handles=win32", "none or posix or fabric or both"),
+            ("halt=1", "give it like"),
+            ("halt=1:soon", "whole number"),
+            ("flip=1:5:64", "from 0 to 63"),
+            ("late=64", "from 0 to 63"),
             ("fail=cuMemCreate", "give it like"),
             ("fail=cuMemAlloc:1:CUDA_ERROR_UNKNOWN", "exports no such function"),
             ("fail=cuMemCreate:0:CUDA_ERROR_UNKNOWN", "from 1"),

@@ -37,7 +37,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) chance: &'a mut Chance,
     /// Barriers that lanes have arrived at without waiting, and which lanes.
     pub(crate) arrivals: Vec<(u32, u32)>,
-    /// The bit that the next strong store inverts.
+    /// The bit that the next store in the scope of the system inverts.
     pub(crate) flip: Option<u32>,
     /// In which order `mma` adds.
     pub(crate) sums: matrix::Order,

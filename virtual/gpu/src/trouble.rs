@@ -10,7 +10,8 @@ pub enum Trouble {
         /// Instructions before.
         step: u64,
     },
-    /// Of the next strong store a bit is inverted, in the first scalar of the first lane.
+    /// Of the next store in the scope of the system, as packets and signals are, a bit is inverted: in the first scalar of the
+    /// first lane.
     Flip {
         /// The device.
         device: u32,
@@ -59,7 +60,7 @@ impl Troubles {
         self.halt.filter(|&halt| halt <= self.steps)
     }
 
-    /// The bit that the next strong store inverts.
+    /// The bit that the next store in the scope of the system inverts.
     pub(crate) fn flip(&self) -> Option<u32> {
         self.flips.first().filter(|(step, _)| *step <= self.steps).map(|&(_, bit)| bit)
     }

@@ -15,7 +15,7 @@ use crate::fault::Cause;
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind, Meeting, Past, Promises};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Shuffle, Slot, Source, Special,
+    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Scope, Shuffle, Slot, Source, Special,
     Strength, Target, Together, Truth, Where,
 };
 
@@ -753,7 +753,8 @@ impl Warp {
             Operation::Store { access, from } => {
                 self.groups[group].polls.clear();
                 // A trouble of the first lane's first word.
-                let flip = if access.strength.is_strong() { around.flip.take() } else { None };
+                let is_far = access.strength.scope() == Some(Scope::System);
+                let flip = if is_far { around.flip.take() } else { None };
                 let flip = flip.map_or(0, |bit| 1 << (u64::from(bit) % (8 * access.unit)));
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 let mut accesses = self.remember(around, group, access, Kind::Write, &places)?.into_iter();

@@ -67,6 +67,8 @@ impl Job {
             races: config.races,
             weak: config.weak,
             patience: Duration::from_secs(config.patience.into()),
+            leap: config.leap.map(|leap| Duration::from_millis(leap.into())),
+            troubles: config.troubles.clone(),
             ..Settings::default()
         };
         let machine = Machine::new(settings).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
@@ -263,9 +265,11 @@ fn code(cause: &Cause) -> CUresult {
         Cause::Misaligned { .. } => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
         Cause::NoTarget { .. } | Cause::NoFunction { .. } => CUresult::CUDA_ERROR_INVALID_PC,
         Cause::StackOverflow { .. } => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
-        Cause::StoodStill { .. } | Cause::NoRoom { .. } | Cause::Deadlock { .. } | Cause::Endless { .. } => {
-            CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
-        }
+        Cause::StoodStill { .. }
+        | Cause::NoRoom { .. }
+        | Cause::Deadlock { .. }
+        | Cause::Halted { .. }
+        | Cause::Endless { .. } => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
         _ => CUresult::CUDA_ERROR_LAUNCH_FAILED,
     }
 }
