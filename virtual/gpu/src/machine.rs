@@ -66,6 +66,9 @@ pub struct Settings {
     pub budget: u64,
     /// What goes wrong with devices.
     pub troubles: Vec<Trouble>,
+    /// Whether nobody but its launches writes what they wait for: then it is in vain that all wait, whatever they do meanwhile,
+    /// and a fault ends all launches.
+    pub alone: bool,
 }
 
 impl Default for Settings {
@@ -83,6 +86,7 @@ impl Default for Settings {
             leap: None,
             budget: u64::MAX,
             troubles: Vec::new(),
+            alone: false,
         }
     }
 }
@@ -105,6 +109,11 @@ impl Space {
         Arc::new(Self { process, device, map: RwLock::default() })
     }
 
+    /// Which device it is.
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
     /// Puts memory at addresses, in place of what was there.
     pub fn map(&self, window: Window) {
         self.change(|map| map.insert(window));
@@ -118,6 +127,11 @@ impl Space {
     fn change(&self, change: impl FnOnce(&mut AddressMap)) {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut map));
+    }
+
+    /// All of its memory, as it is now.
+    pub fn windows(&self) -> Vec<Window> {
+        self.current().windows().to_vec()
     }
 
     fn current(&self) -> Arc<AddressMap> {
@@ -156,13 +170,20 @@ pub struct Machine {
     executed: Arc<AtomicU64>,
 }
 
-/// Called with what comes of a launch. Dropped without if the engine is gone.
+/// Called with what comes of launches. Dropped without if the engine is gone.
 type Done = Box<dyn FnOnce(Result<(), Box<Fault>>) + Send>;
 
 enum Request {
-    Launch(Launch, Done),
+    Launches(Vec<Stream>),
     /// Ends all launches of a process.
     Withdraw(u64),
+}
+
+/// Launches to run, each behind the one before.
+struct Stream {
+    launch: Launch,
+    then: VecDeque<Launch>,
+    done: Done,
 }
 
 impl Machine {
@@ -223,19 +244,40 @@ impl Machine {
     /// # Errors
     /// What went wrong in it
     pub fn launch(&self, launch: Launch) -> Result<(), Box<Fault>> {
-        let (done, outcome) = sync_channel(1);
-        let stopped = Fault::of(&launch, Cause::Stopped);
-        self.submit(launch, move |result| {
-            // There is room for one, and whoever waits is below.
-            let _told = done.send(result);
-        });
-        outcome.recv().unwrap_or_else(|_| Err(Box::new(stopped)))
+        self.launch_all(vec![vec![launch]])
+    }
+
+    /// Runs the launches of several streams to their end, those of a stream one behind the other. They begin together, so a
+    /// machine of one seed does the same with them each time.
+    ///
+    /// # Errors
+    /// What went wrong first in one of them
+    pub fn launch_all(&self, streams: Vec<Vec<Launch>>) -> Result<(), Box<Fault>> {
+        let mut outcomes = Vec::new();
+        let mut begun = Vec::new();
+        for stream in streams {
+            let mut then = VecDeque::from(stream);
+            let Some(launch) = then.pop_front() else { continue };
+            let (done, outcome) = sync_channel(1);
+            outcomes.push((outcome, Fault::of(&launch, Cause::Stopped)));
+            let done = move |result| {
+                // There is room for one, and whoever waits is below.
+                let _told = done.send(result);
+            };
+            begun.push(Stream { launch, then, done: Box::new(done) });
+        }
+        self.ask(Request::Launches(begun));
+        let ended =
+            outcomes.into_iter().map(|(outcome, stopped)| outcome.recv().unwrap_or_else(|_| Err(Box::new(stopped))));
+        let faults = ended.filter_map(Result::err).collect::<Vec<_>>();
+        let first = faults.iter().position(|fault| fault.cause != Cause::Stopped).unwrap_or(0);
+        faults.into_iter().nth(first).map_or(Ok(()), Err)
     }
 
     /// Runs a kernel, and calls `done` on the engine's own thread with what comes of it: it must not wait for anything. Where the
     /// engine is gone it is dropped instead.
     pub fn submit(&self, launch: Launch, done: impl FnOnce(Result<(), Box<Fault>>) + Send + 'static) {
-        self.ask(Request::Launch(launch, Box::new(done)));
+        self.ask(Request::Launches(vec![Stream { launch, then: VecDeque::new(), done: Box::new(done) }]));
     }
 
     /// Ends all launches of a process that is gone.
@@ -300,6 +342,8 @@ struct Running {
     shared_places: Vec<u64>,
     shared_bytes: u64,
     params: Arc<Segment>,
+    /// What its stream has behind it.
+    then: VecDeque<Launch>,
     blocks: Vec<Block>,
     next: u64,
     total: u64,
@@ -396,7 +440,7 @@ impl Engine {
                 continue;
             }
             // Everybody waits: for the host, for another process, or in vain.
-            let computed = core::mem::take(&mut busy) > COMPUTING;
+            let computed = core::mem::take(&mut busy) > COMPUTING && !self.settings.alone;
             quiet.look(self.time, [self.watches.writes, self.launches, self.ended], computed);
             if self.time - quiet.time > self.settings.patience.as_nanos() as u64 {
                 self.end_deadlock();
@@ -420,7 +464,7 @@ impl Engine {
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Launch(launch, done) => self.begin(launch, done),
+            Request::Launches(streams) => streams.into_iter().for_each(|stream| self.begin(stream)),
             Request::Withdraw(process) => {
                 for index in (0..self.running.len()).rev() {
                     let launch = &self.running[index].launch;
@@ -433,7 +477,7 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, launch: Launch, done: Done) {
+    fn begin(&mut self, Stream { launch, then, done }: Stream) {
         let Some(entry) = launch.program.entry(&launch.kernel) else {
             // The driver asks for kernels by the names that the module has.
             done(Err(Box::new(Fault::of(&launch, Cause::NoFunction { at: 0 }))));
@@ -449,6 +493,7 @@ impl Engine {
             shared_places,
             shared_bytes: shared + u64::from(launch.shared),
             params,
+            then,
             blocks: Vec::new(),
             next: 0,
             executed: 0,
@@ -583,8 +628,13 @@ impl Engine {
             }
         }
         faults.sort_by_key(|(launch, _)| *launch);
+        let is_over = self.settings.alone && !faults.is_empty();
         for (launch, fault) in faults.into_iter().rev() {
             self.end(launch, Err(fault));
+        }
+        for launch in (0..self.running.len()).rev().filter(|_| is_over) {
+            let stopped = Fault::of(&self.running[launch].launch, Cause::Stopped);
+            self.end(launch, Err(Box::new(stopped)));
         }
         any
     }
@@ -681,7 +731,7 @@ impl Engine {
     fn end_launches(&mut self) {
         for index in (0..self.running.len()).rev() {
             let running = &mut self.running[index];
-            let part = running.part(&self.settings);
+            let (part, number) = (running.part(&self.settings), running.number);
             let device = self.devices.get_mut(running.launch.space.device as usize);
             let used = device.map(|device| &mut device.used);
             let (order, ended) = (&mut self.order, &mut self.ended);
@@ -690,7 +740,10 @@ impl Engine {
                     let goes_on = !block.has_ended();
                     if !goes_on {
                         *ended += 1;
-                        order.iter_mut().for_each(|order| order.forget(&block.shared));
+                        if let Some(order) = order {
+                            order.forget(&block.shared);
+                            block.warps.iter().flat_map(|warp| &warp.past).for_each(|past| order.leave(number, past));
+                        }
                         used[block.sm as usize] -= part;
                     }
                     goes_on
@@ -710,7 +763,11 @@ impl Engine {
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);
         }
-        (running.done)(outcome);
+        let Running { mut then, done, .. } = running;
+        match then.pop_front().filter(|_| outcome.is_ok()) {
+            Some(launch) => self.begin(Stream { launch, then, done }),
+            None => done(outcome),
+        }
     }
 }
 

@@ -122,8 +122,9 @@ impl Segment {
     /// # Panics
     /// If they are not there
     pub fn read(&self, offset: u64, out: &mut [u8]) {
-        for (index, byte) in out.iter_mut().enumerate() {
-            *byte = self.load(offset + index as u64, 1) as u8;
+        for part in parts(offset, out.len()) {
+            let (at, bytes) = (offset + part.start as u64, part.len());
+            out[part].copy_from_slice(&self.load(at, bytes as u64).to_le_bytes()[..bytes]);
         }
     }
 
@@ -132,10 +133,19 @@ impl Segment {
     /// # Panics
     /// If they do not fit
     pub fn write(&self, offset: u64, bytes: &[u8]) {
-        for (index, &byte) in bytes.iter().enumerate() {
-            self.store(offset + index as u64, 1, u64::from(byte));
+        for part in parts(offset, bytes.len()) {
+            let word = bytes[part.clone()].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            self.store(offset + part.start as u64, part.len() as u64, word);
         }
     }
+}
+
+/// Bytes from an offset on in aligned words of 8, and one by one before and behind these.
+fn parts(offset: u64, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let head = ((offset.next_multiple_of(8) - offset) as usize).min(bytes);
+    let tail = bytes - (bytes - head) % 8;
+    let one = |at: usize| at..at + 1;
+    (0..head).map(one).chain((head..tail).step_by(8).map(|at| at..at + 8)).chain((tail..bytes).map(one))
 }
 
 /// What a device may do with memory.
@@ -250,6 +260,10 @@ impl AddressMap {
     pub(crate) fn find(&self, at: u64) -> Option<usize> {
         let index = self.0.partition_point(|window| window.at <= at).checked_sub(1)?;
         (at - self.0[index].at < self.0[index].bytes).then_some(index)
+    }
+
+    pub(crate) fn windows(&self) -> &[Window] {
+        &self.0
     }
 
     pub(crate) fn window(&self, index: usize) -> &Window {

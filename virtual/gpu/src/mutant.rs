@@ -123,6 +123,14 @@ impl Program {
         }
         Arc::new(program)
     }
+
+    /// The program with a trap in that place: whether it is ever come to.
+    pub fn trapped(&self, mutant: &Mutant) -> Arc<Self> {
+        let mut program = self.clone();
+        let instruction = &mut program.codes[mutant.code].instructions[mutant.at];
+        (instruction.guard, instruction.operation) = (None, Operation::Trap);
+        Arc::new(program)
+    }
 }
 
 fn losses(operation: &Operation) -> Vec<Loss> {

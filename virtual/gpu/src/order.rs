@@ -273,6 +273,10 @@ pub(crate) struct Order {
     written: HashMap<(u64, u64), Arc<Written>>,
     /// How many launches have begun or ended.
     events: u64,
+    /// What warps knew of others' accesses that have ended, by their launches.
+    leaving: HashMap<u64, Knowledge>,
+    /// What launches knew of others' accesses that have ended.
+    left: Knowledge,
 }
 
 /// Those whose fences of sequential consistency are morally strong with each other (8.9.3): all of a block, those of a device
@@ -401,7 +405,7 @@ impl Order {
         Self { reports, weak, ..Self::default() }
     }
 
-    /// A warp begins. It knows of everything that had ended before.
+    /// A warp begins. It knows of everything that had ended before, and what that knew of what goes on.
     pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
         self.events += 1;
         let Begin { program, kernel, process, device, launch, block, index, warp } = *begin;
@@ -417,14 +421,31 @@ impl Order {
             began: self.events,
             launch,
         });
-        Past { id: self.places.0.len() as u32 - 1, clock: 1, lanes: vec![Lane::default(); LANES] }
+        let lane = Lane { known: Arc::new(self.left.clone()), ..Lane::default() };
+        Past { id: self.places.0.len() as u32 - 1, clock: 1, lanes: vec![lane; LANES] }
     }
 
-    /// A launch has ended: what begins later comes after it.
+    /// A warp has ended.
+    pub(crate) fn leave(&mut self, launch: u64, past: &Past) {
+        let leaving = self.leaving.entry(launch).or_default();
+        let mut last: Option<&Arc<Knowledge>> = None;
+        for known in past.lanes.iter().map(|lane| &lane.known) {
+            if last.is_none_or(|last| !Arc::ptr_eq(last, known)) {
+                leaving.join(known);
+            }
+            last = Some(known);
+        }
+    }
+
+    /// A launch has ended: what begins later comes after it, and after all that it came after, by whatever address.
     pub(crate) fn end(&mut self, launch: u64) {
         self.events += 1;
         let events = self.events;
         self.places.0.iter_mut().filter(|place| place.launch == launch).for_each(|place| place.ended = Some(events));
+        let leaving = self.leaving.remove(&launch).unwrap_or_default();
+        self.left.all.join(&leaving.all);
+        self.left.all.0.retain(|(warp, _)| self.places.0[*warp as usize].ended.is_none());
+        self.left.aliased = self.left.all.clone();
     }
 
     /// Memory of a block is gone.

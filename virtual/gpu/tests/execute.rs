@@ -49,6 +49,11 @@ fn program(body: &str) -> Arc<Program> {
 }
 
 fn run_program(program: Arc<Program>, run: Run) -> Result<Vec<u32>, Box<Fault>> {
+    run_streams(vec![vec![program]], run)
+}
+
+/// Runs kernels of several streams.
+fn run_streams(streams: Vec<Vec<Arc<Program>>>, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let memory = Segment::zeroed(4 * WORDS as u64);
     let space = Space::new(0);
     let (bytes, access) = (memory.bytes(), Access::ReadWrite);
@@ -66,17 +71,18 @@ fn run_program(program: Arc<Program>, run: Run) -> Result<Vec<u32>, Box<Fault>> 
     let machine =
         Machine::new(Settings { schedule, seed, races, weak, patience, budget: 1 << 20, ..Settings::default() })
             .unwrap();
-    machine.launch(Launch {
+    let launch = |program| Launch {
         program,
         globals: Arc::new([]),
         kernel: "k".to_owned(),
-        space,
+        space: space.clone(),
         blocks: [run.blocks, 1, 1],
         threads: [run.threads, 1, 1],
         shared: 0,
         registers: 32,
         params: AT.to_le_bytes().to_vec(),
-    })?;
+    };
+    machine.launch_all(streams.into_iter().map(|stream| stream.into_iter().map(launch).collect()).collect())?;
     let mut bytes = vec![0; 4 * WORDS];
     memory.read(0, &mut bytes);
     Ok(bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
@@ -279,6 +285,24 @@ fn what_orders_two_blocks_and_what_does_not() {
     assert_race(&passed(release, &format!("{relaxed} fence.acq_rel.cta;")), 2, 32, datum);
     // The flag itself is a plain word.
     assert_race(&passed("st.global.u32 [%rd0+2048], 1;", acquire), 2, 32, "st.global.u32 [%rd0+2048], 1;");
+}
+
+/// A kernel that another one of its stream comes after hands on what it has seen of one that goes on.
+#[test]
+fn what_a_kernel_knows_the_next_one_of_its_stream_knows() {
+    let wait =
+        |word: u32| format!("w: ld.acquire.gpu.global.u32 %r1, [%rd0+{word}]; setp.eq.u32 %p1, %r1, 0; @%p1 bra w;");
+    let give = format!("st.global.u32 [%rd0+4], 77; st.release.gpu.global.u32 [%rd0+8], 1; {} ret;", wait(12));
+    let read =
+        "ld.global.u32 %r2, [%rd0+4]; st.global.u32 [%rd0+16], %r2; st.release.gpu.global.u32 [%rd0+12], 1; ret;";
+    for schedule in [Schedule::Lockstep, Schedule::Random, Schedule::Priorities] {
+        for seed in 0..20 {
+            let run = || Run { schedule, seed, threads: 1, races: true, weak: Some(Promises::default()), ..ONE_WARP };
+            let streams = |before: &str| vec![vec![program(before), program(read)], vec![program(&give)]];
+            let words = run_streams(streams(&format!("{} ret;", wait(8))), run()).unwrap();
+            assert_eq!(words[4], 77, "{schedule:?}, seed {seed}");
+        }
+    }
 }
 
 #[test]
