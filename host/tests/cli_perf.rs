@@ -41,6 +41,21 @@ fn every_movement_arrives_at_every_size() {
     }
 }
 
+#[cfg(feature = "virtual")]
+#[test]
+fn an_all_reduce_runs_as_ptx_on_virtual_gpus() {
+    let program = env!("CARGO_BIN_EXE_congruent");
+    let perf = ["perf", "all-reduce", "-b", "4K", "-e", "4K", "-n", "1"];
+    let job = ["run", "--virtual", "2", "--races", "--", program];
+    let shown = ended(congruent(&job).args(perf));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
+    assert!(
+        shown.out.contains("times are not a GPU's") && shown.out.contains("# Out of bounds values : 0\n"),
+        "{}",
+        shown.out
+    );
+}
+
 #[test]
 fn blocks_share_puts_and_gets_of_every_pe() {
     for operation in ["put", "get"] {
