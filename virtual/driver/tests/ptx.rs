@@ -117,6 +117,16 @@ fn memory_that_was_freed_is_illegal() {
 }
 
 #[test]
+fn a_device_that_stops_is_a_launch_that_takes_too_long() {
+    let start = std::time::Instant::now();
+    // An hour, of which nobody waits a minute.
+    alone("a_device_that_stops_is_a_launch_that_takes_too_long", "halt=0:1,leap=0,patience=3600", || {
+        faults(c"store", || allocate(8), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
+    });
+    assert!(start.elapsed() < std::time::Duration::from_secs(300), "{:?}", start.elapsed());
+}
+
+#[test]
 fn an_odd_address_is_misaligned() {
     alone("an_odd_address_is_misaligned", "", || {
         faults(c"store", || allocate(16) + 4, CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
