@@ -149,6 +149,7 @@ impl Block {
                     warp.pass_barrier(group, truths, truths == here, truths > 0);
                 }
             }
+            warp.join();
         }
     }
 

@@ -216,6 +216,8 @@ const STEP: u64 = 1 << 20;
 /// Bytes of a cell, and cells of a page.
 const CELL: u64 = 4;
 const PAGE: usize = 1024;
+/// Bytes that hardware may promise to keep in order.
+const LINE: u64 = 128;
 
 /// The alias of loads that are not coherent: what they read must not be written while their kernel runs (PTX ISA, `ld.global.nc`).
 pub(crate) const NONCOHERENT: u32 = u32::MAX - 1;
@@ -695,6 +697,15 @@ impl Order {
         Some(access.part(word.into()))
     }
 
+    /// A lane has acquired a word that came at a time: it has observed what came with it before it in its line, too.
+    fn line_has_come(&mut self, past: &Past, segment: &Segment, access: &Access, time: u64) {
+        for cell in (access.offset - access.offset % LINE) / CELL..access.offset / CELL {
+            let history = cell_of(&mut self.pages, segment, cell).into_iter().flat_map(|own| &mut own.history);
+            let part = Access { offset: cell * CELL, bytes: CELL, ..*access };
+            history.filter(|event| event.time == time).for_each(|event| event.keep(past.mark(&part, cell)));
+        }
+    }
+
     /// What loads see that are done as one: of each cell any write that the lane does not know to be overwritten.
     pub(crate) fn seen(
         &mut self,
@@ -729,8 +740,9 @@ impl Order {
         }
         let mut times = times.into_iter();
         let mut words = Vec::with_capacity(accesses.len());
+        let has_lines = self.weak.is_some_and(|promises| promises.ll128_128b_ordered);
         for access in accesses {
-            let (mut bytes, mut written) = (0_u128, None);
+            let (mut bytes, mut written, mut came) = (0_u128, None, 0);
             for (index, cell) in access.cells().enumerate() {
                 let time = times.next().unwrap_or(0).max(whole);
                 let mark = past.mark(access, cell);
@@ -742,9 +754,12 @@ impl Order {
                 };
                 bytes |= u128::from(event.word) << (32 * index);
                 if index == 0 {
-                    written = event.written.clone();
+                    (written, came) = (event.written.clone(), event.time);
                 }
                 event.observe(&self.places, mark);
+            }
+            if has_lines && came > 0 && access.strength.acquires().is_some() {
+                self.line_has_come(past, segment, access, came);
             }
             words.push(access.part(bytes));
             self.synchronize(past, segment, access, written.as_deref());
@@ -794,7 +809,7 @@ impl Order {
 pub struct Promises {
     /// An aligned vector of 16 bytes is read and written as one.
     pub v4_16b_atomic: bool,
-    /// So are 128 bytes that a warp reads or writes by one instruction.
+    /// So are 128 bytes that a warp reads or writes by one instruction; and who acquires a word of those has the ones before it.
     pub ll128_128b_ordered: bool,
 }
 
@@ -805,8 +820,14 @@ impl Event {
 
     /// It is seen by a read.
     fn observe(&mut self, places: &Places, mark: Mark) {
+        if places.is_strong_with(self, &mark) {
+            self.keep(mark);
+        }
+    }
+
+    fn keep(&mut self, mark: Mark) {
         let is_same = |other: &Mark| (other.warp, other.lane, other.alias) == (mark.warp, mark.lane, mark.alias);
-        if places.is_strong_with(self, &mark) && !self.observed.iter().any(is_same) {
+        if !self.observed.iter().any(is_same) {
             self.observed.push(mark);
         }
     }

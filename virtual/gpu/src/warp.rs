@@ -408,7 +408,7 @@ impl Warp {
     }
 
     /// Makes one group of those at one place.
-    fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         let mut first = 0;
         while first < self.groups.len() {
             let mut second = first + 1;
@@ -1478,14 +1478,18 @@ impl Warp {
         if local + code.local_bytes > LOCAL || own.depth >= 1 << 14 {
             return Err(Cause::StackOverflow { have: LOCAL });
         }
-        let mut frame = Frame::new(index, code, local, Some((caller, at + 1)), own.depth + 1);
-        for (from, slot) in arguments.iter().zip(&code.parameters) {
-            copy_params(own, from.offset, &mut frame, slot.offset, slot.bytes, lanes);
+        // Lanes that call it from here one after the other have one frame, so that they can come together in it.
+        let (depth, back) = (own.depth + 1, Some((caller, at + 1)));
+        let known = self.frames.iter().position(|frame| frame.code == index && frame.back == back);
+        let frame = known.unwrap_or_else(|| self.add_frame(Frame::new(index, code, local, back, depth)));
+        if let Ok([own, callee]) = self.frames.get_disjoint_mut([caller, frame]) {
+            for (from, slot) in arguments.iter().zip(&code.parameters) {
+                copy_params(own, from.offset, callee, slot.offset, slot.bytes, lanes);
+            }
         }
         if code.local_bytes > 0 {
             self.need_local();
         }
-        let frame = self.add_frame(frame);
         let own = &mut self.groups[group];
         (own.frame, own.at) = (frame, 0);
         Ok(Next::Changed)

@@ -448,6 +448,26 @@ fn a_line_is_no_atom_unless_hardware_promises_it() {
     assert!(surprises(body, Promises { v4_16b_atomic: true, ..Promises::default() }, whole) > 0);
     let promises = Promises { v4_16b_atomic: true, ll128_128b_ordered: true };
     assert_eq!(surprises(body, promises, whole), 0);
+    // Each lane acquires the flag, and then looks at its datum.
+    let reader = "and.b64 %rd9, %rd2, -128; wait: ld.acquire.sys.global.b64 %rd8, [%rd9+2168]; setp.eq.u64 %p3, %rd8, 0;\n\
+        @%p3 bra wait; ld.relaxed.sys.global.b64 %rd7, [%rd2+2048];";
+    let (before, after) = (body.find("wait:").unwrap(), body.find("cvt.u32.u64 %r4").unwrap());
+    let acquiring = [&body[..before], reader, &body[after..]].concat();
+    assert!(surprises(&acquiring, Promises::default(), whole) > 0);
+    assert_eq!(surprises(&acquiring, promises, whole), 0);
+}
+
+#[test]
+fn lanes_that_call_a_function_apart_meet_in_it() {
+    let body = ".func f(.param .b64 at) {\n.reg .b64 %rd<1>; .reg .b32 %r<1>; ld.param.u64 %rd0, [at];\n\
+        bar.warp.sync -1; activemask.b32 %r0; st.global.u32 [%rd0], %r0; ret; }===\n\
+        and.b32 %r1, %r0, 3;\n\
+        later: setp.eq.u32 %p1, %r1, 0; @%p1 bra call; sub.u32 %r1, %r1, 1; bra.uni later;\n\
+        call: { .param .b64 a; st.param.b64 [a], %rd1; call.uni f, (a); } ret;";
+    for seed in 0..20 {
+        let words = run(body, Run { schedule: Schedule::Random, seed, ..ONE_WARP }).unwrap();
+        assert_eq!(words[..32], [u32::MAX; 32], "seed {seed}");
+    }
 }
 
 #[test]
