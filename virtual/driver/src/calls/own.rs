@@ -5,8 +5,8 @@ use core::ffi::c_char;
 use cudarc::driver::sys::CUresult;
 
 use crate::entry::{Argument, Ptr};
-use crate::fault;
 use crate::native::{self, NativeBody};
+use crate::{engine, fault};
 
 /// Registers the native body of the kernel `name`, in place of an earlier one; none takes it away. Launches look for it
 /// when they are made: without a body they give `CUDA_ERROR_NOT_FOUND`.
@@ -54,4 +54,12 @@ pub unsafe extern "C" fn congruentVirtualCalls(name: *const c_char) -> u64 {
     // SAFETY: null or a text, as the caller promises.
     let name: Ptr<c_char> = unsafe { name.take() };
     name.text().map_or(0, |name| fault::calls(&name))
+}
+
+/// How many instructions the lanes of this process's virtual GPUs have executed: one of a whole warp counts 32. 0 where the job has
+/// an engine for all its processes.
+#[cfg_attr(feature = "library", unsafe(no_mangle))]
+#[allow(non_snake_case, reason = "named in the manner of the driver's functions")]
+pub extern "C" fn congruentVirtualExecuted() -> u64 {
+    engine::executed()
 }

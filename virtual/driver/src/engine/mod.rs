@@ -132,6 +132,14 @@ pub(crate) fn tell(request: Request, files: &[BorrowedFd<'_>]) -> Outcome {
     ask(request, files).map_err(|refusal| refusal.code)
 }
 
+/// How many instructions the lanes of this process's own engine have executed.
+pub(crate) fn executed() -> u64 {
+    match LazyLock::get(&LINK) {
+        Some(Ok(Link::Own(session))) => session.executed(),
+        _ => 0,
+    }
+}
+
 /// There is no engine any more. Who found out has said so.
 fn gone() -> Refusal {
     CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE.into()

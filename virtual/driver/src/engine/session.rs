@@ -119,6 +119,11 @@ struct Module {
 }
 
 impl Session {
+    /// How many instructions the lanes of the engine have executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.job.machine.executed()
+    }
+
     /// Does what is asked, and calls `done` when that is done: at once, but for launches. Then it is called on the engine's own
     /// thread, and must not wait; or dropped, if the engine is gone.
     pub(crate) fn serve(&self, request: Request, files: &[BorrowedFd<'_>], done: Done) {
