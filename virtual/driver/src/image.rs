@@ -1,6 +1,6 @@
 //! Images: PTX as a driver takes it in, once driver and device are found to be new enough for it.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use congruent_verify::ptx::{self, Function};
 use congruent_virtual_gpu::{Global, Program};
@@ -47,8 +47,11 @@ pub(crate) struct Image {
     pub(crate) entries: Vec<Function>,
 }
 
-/// Images of this process with their texts: several contexts take in the same.
-static KNOWN: Mutex<Vec<(Arc<str>, Weak<Image>)>> = Mutex::new(Vec::new());
+/// Images of this process with their texts: several contexts take in the same, and worlds that come one after the other.
+static KNOWN: Mutex<Vec<(Arc<str>, Arc<Image>)>> = Mutex::new(Vec::new());
+
+/// How many images are kept at least, in use or not.
+const KEPT: usize = 2;
 
 /// Why an image was not taken in, or a launch came to nothing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,12 +84,16 @@ impl Image {
     /// Takes in an image, or finds it.
     pub(crate) fn of(text: &str, config: &Config) -> Result<Arc<Self>, Refusal> {
         let mut known = lock(&KNOWN);
-        if let Some(image) = known.iter().filter(|(known, _)| **known == *text).find_map(|(_, image)| image.upgrade()) {
-            return Ok(image);
+        if let Some((_, image)) = known.iter().find(|(known, _)| **known == *text) {
+            return Ok(image.clone());
         }
         let image = Arc::new(Self::read(text, config)?);
-        known.retain(|(_, image)| image.strong_count() > 0);
-        known.push((text.into(), Arc::downgrade(&image)));
+        known.push((text.into(), image.clone()));
+        let mut left = known.len();
+        known.retain(|(_, image)| {
+            left -= 1;
+            left < KEPT || Arc::strong_count(image) > 1
+        });
         Ok(image)
     }
 
