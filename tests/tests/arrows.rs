@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-virtual-library", &["congruent-virtual-driver"]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),
+    ("congruent-weakened", ANYTHING),
 ];
 
 /// Suites and benches stand above everything.

@@ -45,3 +45,4 @@ pub use rma::rma;
 pub use signals::signals;
 pub use streams::{streams, unanswered};
 pub use teams::{large_teams, teams};
+pub use ways::{Args, Site, Way};

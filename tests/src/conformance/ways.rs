@@ -7,21 +7,24 @@ use congruent::{Error, Grid, Stream, World, kernels};
 
 /// An algorithm of a collective, over a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    pub(super) collective: Collective,
-    pub(super) algorithm: Algorithm,
-    pub(super) protocol: Protocol,
+pub struct Way {
+    /// What it does.
+    pub collective: Collective,
+    /// Along which paths.
+    pub algorithm: Algorithm,
+    /// How data and signals travel.
+    pub protocol: Protocol,
 }
 
 impl Way {
     /// All that a team of so many has, of the collectives whose parts have one length. Those of multicast need a machine that
     /// has it, and have a family of their own.
-    pub(super) fn all(members: usize) -> Vec<Self> {
+    pub fn all(members: usize) -> Vec<Self> {
         Self::those(members, |algorithm| algorithm != Algorithm::Multimem)
     }
 
     /// Those through multicast addresses.
-    pub(super) fn multimem(members: usize) -> Vec<Self> {
+    pub fn multimem(members: usize) -> Vec<Self> {
         Self::those(members, |algorithm| algorithm == Algorithm::Multimem)
     }
 
@@ -40,12 +43,12 @@ impl Way {
     }
 
     /// Whether it combines.
-    pub(super) fn reduces(&self) -> bool {
+    pub fn reduces(&self) -> bool {
         matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
     /// Whether it takes the operator on elements of the type, where these exist: links do not reduce by all.
-    pub(super) fn takes(&self, op: Op, datatype: Datatype) -> bool {
+    pub fn takes(&self, op: Op, datatype: Datatype) -> bool {
         use Datatype::{Bf16, F16, F32, F64, I32, I64, U32, U64};
         let integer = matches!(datatype, I32 | U32 | I64 | U64);
         if self.algorithm != Algorithm::Multimem || !self.reduces() {
@@ -60,7 +63,7 @@ impl Way {
     }
 
     /// Elements of the destination and of the source, where a member's part or the whole buffer has `len`.
-    pub(super) fn lengths(&self, len: usize, members: usize) -> (usize, usize) {
+    pub fn lengths(&self, len: usize, members: usize) -> (usize, usize) {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         match self.collective {
             ReduceScatter | Scatter => (len, len * members),
@@ -71,7 +74,13 @@ impl Way {
     }
 
     /// Puts its fixed kernel on a stream.
-    pub(super) fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Where it cannot be launched
+    ///
+    /// # Panics
+    /// Of a way without a kernel
+    pub fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
         use Algorithm::{Bruck, Direct, Multimem, OneShot, Recursive, Ring, Tree};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
         let Args { team, dst, src, reduction, root, plan } = args;
@@ -120,19 +129,28 @@ impl Way {
 
 /// Where a kernel is to run.
 #[derive(Clone, Copy)]
-pub(super) struct Site<'s> {
-    pub(super) world: &'s World,
-    pub(super) stream: &'s Stream,
-    pub(super) grid: Grid,
+pub struct Site<'s> {
+    /// The PE's world.
+    pub world: &'s World,
+    /// Its stream.
+    pub stream: &'s Stream,
+    /// Blocks and threads.
+    pub grid: Grid,
 }
 
 /// What a fixed kernel is given; a reduction only those that reduce.
 #[derive(Clone, Copy)]
-pub(super) struct Args {
-    pub(super) team: TeamView<WorldTag>,
-    pub(super) dst: Sym<u8>,
-    pub(super) src: Sym<u8>,
-    pub(super) reduction: Option<Reduction>,
-    pub(super) root: u32,
-    pub(super) plan: View,
+pub struct Args {
+    /// Who takes part.
+    pub team: TeamView<WorldTag>,
+    /// Where results go.
+    pub dst: Sym<u8>,
+    /// What each member gives.
+    pub src: Sym<u8>,
+    /// Type and operator.
+    pub reduction: Option<Reduction>,
+    /// The root, where there is one.
+    pub root: u32,
+    /// The plan, of which the way chooses the protocol.
+    pub plan: View,
 }

@@ -10,6 +10,7 @@
 //! - What a test asks of it beside the driver's functions: [`congruentVirtualBody`], [`congruentVirtualTrap`],
 //!   [`congruentVirtualCalls`].
 //! - One engine for all processes of a job: [`Server`], [`ENGINE`].
+//! - What was launched, to run it again: [`record`], [`recorded`].
 //! - How it gets to where a program finds it: [`built`], [`install`], [`without_symbol`].
 //!
 //! Start reading at `entry.rs`, how every call enters; then `stream.rs` and `operation.rs`, what is done later;
@@ -40,6 +41,7 @@ mod monitor;
 mod native;
 mod operation;
 mod pages;
+mod recording;
 mod registers;
 mod stream;
 mod vmm;
@@ -61,3 +63,4 @@ pub use engine::{ENGINE, Server};
 #[cfg(feature = "library")]
 pub use install::{built, install, without_symbol};
 pub use native::NativeBody;
+pub use recording::{record, recorded};

@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, LazyLock};
 
+use congruent_virtual_gpu::Space;
 use cudarc::driver::sys::CUresult;
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +104,14 @@ static LINK: LazyLock<Result<Link, Refusal>> = LazyLock::new(|| {
         }
     }
 });
+
+/// The devices of this process's own engine.
+pub(crate) fn spaces() -> Vec<Arc<Space>> {
+    match &*LINK {
+        Ok(Link::Own(session)) => session.spaces(),
+        Ok(Link::OfJob(_)) | Err(_) => Vec::new(),
+    }
+}
 
 /// Has something done, and waits until it is. Native functions need no engine, so that nothing is done where they are what runs.
 ///

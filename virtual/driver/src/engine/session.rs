@@ -16,6 +16,7 @@ use crate::errors::Outcome;
 use crate::image::{Image, Refusal};
 use crate::monitor::lock;
 use crate::pages::{self, Access, Identity, Pages};
+use crate::recording;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -130,6 +131,7 @@ impl Session {
         let outcome = match request {
             Request::Launch(kernel) => match self.prepared(kernel) {
                 Ok(launch) => {
+                    recording::keep(&launch);
                     return self
                         .job
                         .machine
@@ -141,6 +143,11 @@ impl Session {
             other => self.change(other, files).map_err(Refusal::from),
         };
         done(outcome);
+    }
+
+    /// The devices, as the process sees them.
+    pub(crate) fn spaces(&self) -> Vec<Arc<Space>> {
+        self.spaces.clone()
     }
 
     fn load(&self, module: u64, text: &str, globals: Vec<u64>) -> Answer {

@@ -1,0 +1,236 @@
+//! Launches with the memory that they began with, to run them again and again: without a host, in other orders, and with other
+//! code.
+
+use core::fmt;
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use congruent_virtual_gpu::{
+    Backing, Fault, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
+};
+
+/// Bytes of memory that are kept together, where any of them is not zero.
+const PAGE: usize = 4096;
+/// Instructions of warps that a run takes at most; the longest one takes a tenth.
+const BUDGET: u64 = 20_000_000;
+
+/// The memory of a job, copied.
+pub(crate) struct Copies {
+    /// Each segment, and its copy.
+    segments: Vec<(Arc<Segment>, Arc<Segment>)>,
+    spaces: Vec<Arc<Space>>,
+}
+
+/// What a segment holds, without pages of zeros.
+#[derive(Default)]
+struct Content(BTreeMap<usize, Vec<u8>>);
+
+/// The launches of each PE, and the memory around them.
+pub(crate) struct Recording {
+    /// What was called.
+    pub(crate) name: String,
+    /// The kernels in it.
+    pub(crate) kernels: Vec<String>,
+    /// How many PEs there are.
+    pub(crate) pes: usize,
+    promises: Promises,
+    streams: Vec<Vec<Launch>>,
+    copies: Arc<Copies>,
+    before: Vec<Content>,
+    /// Where results are, and what they are.
+    results: Vec<(Arc<Segment>, u64, Vec<u8>)>,
+}
+
+/// What is wrong with a run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Wrong {
+    #[error("{0}")]
+    Fault(Box<Fault>),
+    #[error("wrong data in a buffer of PE {pe}, from byte {at} on")]
+    Data { pe: usize, at: usize },
+}
+
+impl Copies {
+    /// Makes copies of all that the devices have.
+    pub(crate) fn of(spaces: &[Arc<Space>]) -> Arc<Self> {
+        let mut segments: Vec<(Arc<Segment>, Arc<Segment>)> = Vec::new();
+        let mut copy = |one: &Arc<Segment>| match segments.iter().find(|(known, _)| Arc::ptr_eq(known, one)) {
+            Some((_, copy)) => copy.clone(),
+            None => {
+                segments.push((one.clone(), Segment::zeroed(one.bytes())));
+                segments[segments.len() - 1].1.clone()
+            }
+        };
+        let spaces = (0..).zip(spaces).map(|(device, space)| {
+            let own = Space::new(device);
+            for window in space.windows() {
+                let backing = match window.backing {
+                    Backing::Memory(segment, from) => Backing::Memory(copy(&segment), from),
+                    // No call that is recorded uses it.
+                    Backing::Multicast(_) => continue,
+                };
+                own.map(Window { backing, ..window });
+            }
+            own
+        });
+        let spaces = spaces.collect();
+        Arc::new(Self { segments, spaces })
+    }
+
+    /// What is in memory now.
+    fn content(&self) -> Vec<Content> {
+        self.segments.iter().map(|(segment, _)| Content::of(segment)).collect()
+    }
+}
+
+impl Content {
+    fn of(segment: &Segment) -> Self {
+        let mut pages = BTreeMap::new();
+        let mut page = vec![0; PAGE];
+        for from in (0..segment.bytes() as usize).step_by(PAGE) {
+            let bytes = &mut page[..PAGE.min(segment.bytes() as usize - from)];
+            segment.read(from as u64, bytes);
+            if bytes.iter().any(|&byte| byte != 0) {
+                pages.insert(from, bytes.to_vec());
+            }
+        }
+        Self(pages)
+    }
+
+    /// Puts it into a segment of that size.
+    fn restore(&self, segment: &Segment) {
+        let (zeros, mut page) = (vec![0; PAGE], vec![0; PAGE]);
+        for from in (0..segment.bytes() as usize).step_by(PAGE) {
+            let bytes = PAGE.min(segment.bytes() as usize - from);
+            let wanted = self.0.get(&from).map_or(&zeros[..bytes], |page| page);
+            segment.read(from as u64, &mut page[..bytes]);
+            if page[..bytes] != *wanted {
+                segment.write(from as u64, wanted);
+            }
+        }
+    }
+
+    /// Whether it has these bytes there.
+    fn has(&self, at: usize, bytes: &[u8]) -> bool {
+        let byte = |at: usize| self.0.get(&(at / PAGE * PAGE)).and_then(|page| page.get(at % PAGE)).copied();
+        bytes.iter().zip(at..).all(|(&wanted, at)| byte(at).unwrap_or(0) == wanted)
+    }
+}
+
+/// A recording that has begun.
+pub(crate) struct Begun {
+    copies: Arc<Copies>,
+    before: Vec<Content>,
+}
+
+impl Begun {
+    /// Keeps what memory holds now.
+    pub(crate) fn new(copies: &Arc<Copies>) -> Self {
+        Self { copies: copies.clone(), before: copies.content() }
+    }
+
+    /// What was launched since then. Results are on each PE's heap in these ranges, where the PE's `marks` were before.
+    ///
+    /// # Panics
+    /// If no segment has the marks, or several have
+    pub(crate) fn end(
+        self,
+        name: String,
+        promises: Promises,
+        launches: Vec<Launch>,
+        marks: &[Vec<u8>],
+        ranges: &[Range<usize>],
+    ) -> Recording {
+        let Self { copies, before } = self;
+        let mut kernels: Vec<String> = launches.iter().map(|launch| launch.kernel.clone()).collect();
+        kernels.sort_unstable();
+        kernels.dedup();
+        let mut streams = vec![Vec::new(); copies.spaces.len()];
+        for launch in launches {
+            let device = launch.space.device() as usize;
+            streams[device].push(Launch { space: copies.spaces[device].clone(), ..launch });
+        }
+        let heap_of = |mark: &Vec<u8>| {
+            let found: Vec<usize> = (0..before.len()).filter(|&heap| before[heap].has(ranges[0].start, mark)).collect();
+            assert_eq!(found.len(), 1, "{name}: the memory of so many heaps has what is on one PE's");
+            found[0]
+        };
+        let mut results = Vec::new();
+        for heap in marks.iter().map(heap_of) {
+            let (segment, copy) = &copies.segments[heap];
+            for range in ranges {
+                let mut bytes = vec![0; range.len()];
+                segment.read(range.start as u64, &mut bytes);
+                results.push((copy.clone(), range.start as u64, bytes));
+            }
+        }
+        Recording { name, kernels, pes: marks.len(), promises, streams, copies, before, results }
+    }
+}
+
+impl Recording {
+    /// Runs it again, as it was.
+    ///
+    /// # Errors
+    /// What is wrong then
+    pub(crate) fn run_unchanged(&self, how: &How) -> Result<(), Wrong> {
+        self.run_streams(self.streams.clone(), how)
+    }
+
+    /// Runs it again, the kernels of this program by it.
+    ///
+    /// # Errors
+    /// What is wrong then
+    pub(crate) fn run(&self, program: &Arc<Program>, how: &How) -> Result<(), Wrong> {
+        let with_program = |launch: &Launch| match program.entries().any(|name| name == launch.kernel) {
+            true => Launch { program: program.clone(), ..launch.clone() },
+            false => launch.clone(),
+        };
+        self.run_streams(self.streams.iter().map(|stream| stream.iter().map(with_program).collect()).collect(), how)
+    }
+
+    fn run_streams(&self, streams: Vec<Vec<Launch>>, how: &How) -> Result<(), Wrong> {
+        self.before.iter().zip(&self.copies.segments).for_each(|(content, (_, copy))| content.restore(copy));
+        let settings = Settings {
+            devices: self.copies.spaces.len() as u32,
+            schedule: how.schedule,
+            seed: how.seed,
+            races: how.is_strict,
+            weak: how.is_strict.then_some(self.promises),
+            // Looks of all that wait, one a millisecond: of loads that may be stale every other one sees the last write.
+            patience: Duration::from_millis(64),
+            leap: Some(Duration::ZERO),
+            budget: BUDGET,
+            alone: true,
+            ..Settings::default()
+        };
+        let machine = Machine::new(settings).unwrap_or_else(|error| panic!("a thread for the machine: {error}"));
+        machine.launch_all(streams).map_err(Wrong::Fault)?;
+        let each = self.results.len() / self.pes;
+        for (index, (segment, from, wanted)) in self.results.iter().enumerate() {
+            let mut found = vec![0; wanted.len()];
+            segment.read(*from, &mut found);
+            if let Some(at) = (0..wanted.len()).find(|&at| found[at] != wanted[at]) {
+                return Err(Wrong::Data { pe: index / each, at });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a recording is run.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) schedule: Schedule,
+    pub(crate) seed: u64,
+    /// Whether races are errors, and loads may be stale.
+    pub(crate) is_strict: bool,
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, seed {}", self.schedule, self.seed)
+    }
+}
