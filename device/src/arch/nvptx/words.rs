@@ -73,6 +73,10 @@ pub(super) unsafe fn words<'p>(
             }
             for i in 0..dst.count() {
                 let end = dst.end(i);
+                // Who had nothing to store at the destination before would come to this one first, and its line would go in parts.
+                if line > 0 && threads > 1 && i > 0 {
+                    Lane::new().warp_sync();
+                }
                 match end.form {
                     Form::Plain if carries => store_up_to_8(end.start.add(at), n, result),
                     Form::Packets { flag } if carries => give_packets(&end, at, n, flag, result),
