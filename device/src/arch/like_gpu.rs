@@ -31,6 +31,7 @@ impl Lane {
     fn new() -> Self {
         Self
     }
+    fn warp_sync(&self) {}
     fn warp_any(&self, flag: bool) -> bool {
         flag
     }
