@@ -86,7 +86,7 @@ mod tests {
         let look = Look { races: true, weak: false, seed: Some(7), seeds: None };
         let command = ["./a program", "--size=4", "it's"].map(Into::into).to_vec();
         let args = Args { npes: None, on: "2x4".parse().ok(), look, label: false, command };
-        let expected = "congruent run --virtual 2x4 --seed 7 --races -- './a program' --size=4 \"it's\"";
+        let expected = "congruent run --virtual 2x4 --seed 7 --races -- './a program' '--size=4' \"it's\"";
         assert_eq!(line(&args), expected);
         assert_eq!(args.look.settings(), "schedule=priorities,seed=7,races=1");
     }
