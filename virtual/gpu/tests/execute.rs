@@ -396,7 +396,8 @@ fn kernels_that_do_not_end_are_ended() {
     let crowd = format!(
         "mov.u32 %r2, %nctaid.x; sub.s32 %r2, %r2, 1; setp.eq.u32 %p1, %r9, %r2; @%p1 st.global.u32 [%rd0+64], 1; {wait}"
     );
-    let impatient = Run { patience: Duration::from_millis(50), blocks: 33, threads: 1024, ..ONE_WARP };
+    // Each look of its thousand warps uses up some of the instructions that they may execute.
+    let impatient = Run { patience: Duration::from_millis(2), blocks: 33, threads: 1024, ..ONE_WARP };
     assert_eq!(run(&crowd, impatient).expect_err("it has no room").cause, Cause::NoRoom { resident: 32, pending: 1 });
     let endless =
         run("mov.u32 %r1, 0; more: add.s32 %r1, %r1, 1; bra more;", ONE_WARP).expect_err("it has no end").cause;
