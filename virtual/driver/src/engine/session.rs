@@ -192,7 +192,7 @@ impl Session {
                 object.unbind(|member| {
                     (member.process, member.device) == (self.process, device)
                         && at <= member.at
-                        && member.at + member.bytes <= at + bytes
+                        && member.at + member.bytes <= at.saturating_add(bytes)
                 });
                 Ok(())
             }
