@@ -12,7 +12,7 @@ use crate::alu::matrix;
 use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
 use crate::memory::{AddressMap, Segment, Window};
-use crate::order::{Begin, Order, Promises};
+use crate::order::{Begin, Knowledge, Order, Promises};
 use crate::program::Program;
 use crate::schedule::{Chance, Explored, Schedule, Trail};
 use crate::trouble::{Trouble, Troubles};
@@ -179,8 +179,13 @@ enum Request {
     Withdraw(u64),
 }
 
+/// The stream of all that the host submits: it may have waited for whatever has ended.
+const HOST: u32 = 0;
+
 /// Launches to run, each behind the one before.
 struct Stream {
+    /// Launches of different streams that begin together are not ordered, in whatever order they end.
+    number: u32,
     launch: Launch,
     then: VecDeque<Launch>,
     done: Done,
@@ -255,7 +260,7 @@ impl Machine {
     pub fn launch_all(&self, streams: Vec<Vec<Launch>>) -> Result<(), Box<Fault>> {
         let mut outcomes = Vec::new();
         let mut begun = Vec::new();
-        for stream in streams {
+        for (number, stream) in (HOST + 1..).zip(streams) {
             let mut then = VecDeque::from(stream);
             let Some(launch) = then.pop_front() else { continue };
             let (done, outcome) = sync_channel(1);
@@ -264,7 +269,7 @@ impl Machine {
                 // There is room for one, and whoever waits is below.
                 let _told = done.send(result);
             };
-            begun.push(Stream { launch, then, done: Box::new(done) });
+            begun.push(Stream { number, launch, then, done: Box::new(done) });
         }
         self.ask(Request::Launches(begun));
         let ended =
@@ -277,7 +282,7 @@ impl Machine {
     /// Runs a kernel, and calls `done` on the engine's own thread with what comes of it: it must not wait for anything. Where the
     /// engine is gone it is dropped instead.
     pub fn submit(&self, launch: Launch, done: impl FnOnce(Result<(), Box<Fault>>) + Send + 'static) {
-        self.ask(Request::Launches(vec![Stream { launch, then: VecDeque::new(), done: Box::new(done) }]));
+        self.ask(Request::Launches(vec![Stream { number: HOST, launch, then: VecDeque::new(), done: Box::new(done) }]));
     }
 
     /// Ends all launches of a process that is gone.
@@ -337,6 +342,7 @@ impl Fault {
 /// A launch with blocks that run and blocks that have not begun.
 struct Running {
     number: u64,
+    stream: u32,
     launch: Launch,
     entry: usize,
     shared_places: Vec<u64>,
@@ -464,7 +470,7 @@ impl Engine {
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Launches(streams) => streams.into_iter().for_each(|stream| self.begin(stream)),
+            Request::Launches(streams) => streams.into_iter().for_each(|stream| self.begin(stream, None)),
             Request::Withdraw(process) => {
                 for index in (0..self.running.len()).rev() {
                     let launch = &self.running[index].launch;
@@ -477,7 +483,8 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, Stream { launch, then, done }: Stream) {
+    /// Begins a launch, the next one of its stream where there is something that the one before hands on.
+    fn begin(&mut self, Stream { number: stream, launch, then, done }: Stream, before: Option<Arc<Knowledge>>) {
         let Some(entry) = launch.program.entry(&launch.kernel) else {
             // The driver asks for kernels by the names that the module has.
             done(Err(Box::new(Fault::of(&launch, Cause::NoFunction { at: 0 }))));
@@ -487,8 +494,12 @@ impl Engine {
         let params = Segment::zeroed(launch.params.len().max(1) as u64);
         params.write(0, &launch.params);
         self.launches += 1;
+        if let Some(order) = &mut self.order {
+            order.launch(self.launches, stream, before);
+        }
         self.running.push(Running {
             number: self.launches,
+            stream,
             entry,
             shared_places,
             shared_bytes: shared + u64::from(launch.shared),
@@ -757,15 +768,15 @@ impl Engine {
 
     fn end(&mut self, index: usize, outcome: Result<(), Box<Fault>>) {
         let running = self.running.remove(index);
-        self.order.iter_mut().for_each(|order| order.end(running.number));
+        let known = self.order.as_mut().and_then(|order| order.end(running.number));
         self.chance.forget(running.number);
         let part = running.part(&self.settings);
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);
         }
-        let Running { mut then, done, .. } = running;
+        let Running { stream: number, mut then, done, .. } = running;
         match then.pop_front().filter(|_| outcome.is_ok()) {
-            Some(launch) => self.begin(Stream { launch, then, done }),
+            Some(launch) => self.begin(Stream { number, launch, then, done }, known),
             None => done(outcome),
         }
     }

@@ -25,9 +25,12 @@ use crate::program::{Program, Scope, Strength};
 use crate::schedule::Chance;
 use crate::warp::LANES;
 
-/// What is known of the past: for each warp, up to which clock.
+/// What is known of the past: for each warp, up to which clock, and for each stream, which launches have ended.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Clocks(Vec<(u32, Known)>);
+
+/// What a stream's number has beside those of warps, as its clock counts ends of launches.
+const STREAM: u32 = 1 << 31;
 
 /// What is known of one warp: up to which clock of all its lanes, and of single ones.
 #[derive(Clone, PartialEq)]
@@ -98,10 +101,12 @@ struct Place {
     block: u64,
     index: [u32; 3],
     warp: u32,
-    /// When its launch had ended, in launches that have begun.
-    ended: Option<u64>,
-    began: u64,
     launch: u64,
+    stream: u32,
+    /// When its launch ended, in launches that had.
+    ended: Option<u32>,
+    /// What its launch knew as it began.
+    began: Arc<Knowledge>,
 }
 
 impl Place {
@@ -273,12 +278,21 @@ pub(crate) struct Order {
     places: Places,
     pages: Pages,
     written: HashMap<(u64, u64), Arc<Written>>,
-    /// How many launches have begun or ended.
-    events: u64,
-    /// What warps knew of others' accesses that have ended, by their launches.
-    leaving: HashMap<u64, Knowledge>,
-    /// What launches knew of others' accesses that have ended.
-    left: Knowledge,
+    /// How many launches have ended.
+    ended: u32,
+    /// Launches that go on.
+    launches: HashMap<u64, Ongoing>,
+    /// What all launches knew that have ended, and that they have.
+    left: Arc<Knowledge>,
+}
+
+/// A launch that goes on.
+struct Ongoing {
+    stream: u32,
+    /// What it knew as it began.
+    began: Arc<Knowledge>,
+    /// What its warps knew that have ended.
+    leaving: Knowledge,
 }
 
 /// Those whose fences of sequential consistency are morally strong with each other (8.9.3): all of a block, those of a device
@@ -355,8 +369,14 @@ impl Places {
         if is_coherent && (is_own || known.knows(mark.warp, mark.lane, mark.clock)) {
             return true;
         }
-        let ended = self.0[mark.warp as usize].ended;
-        ended.is_some_and(|ended| ended < self.0[past.id as usize].began)
+        let known = if is_coherent { known } else { &self.0[past.id as usize].began.all };
+        self.has_ended(mark.warp, known)
+    }
+
+    /// Whether it is known that the launch of a warp has ended.
+    fn has_ended(&self, warp: u32, known: &Clocks) -> bool {
+        let Place { stream, ended, .. } = self.0[warp as usize];
+        ended.is_some_and(|ended| known.knows(stream, 0, ended))
     }
 
     /// Whether a write comes before what a lane does now, in causality order: by itself, or because a read does that has
@@ -407,10 +427,16 @@ impl Order {
         Self { reports, weak, ..Self::default() }
     }
 
-    /// A warp begins. It knows of everything that had ended before, and what that knew of what goes on.
+    /// A launch of a stream begins. It knows what the one before it in its stream handed on, the first one what all did.
+    pub(crate) fn launch(&mut self, launch: u64, stream: u32, before: Option<Arc<Knowledge>>) {
+        let began = before.unwrap_or_else(|| self.left.clone());
+        self.launches.insert(launch, Ongoing { stream: STREAM | stream, began, leaving: Knowledge::default() });
+    }
+
+    /// A warp of a launch that goes on begins.
     pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
-        self.events += 1;
         let Begin { program, kernel, process, device, launch, block, index, warp } = *begin;
+        let Ongoing { stream, ref began, .. } = self.launches[&launch];
         self.places.0.push(Place {
             program: program.clone(),
             kernel: kernel.to_owned(),
@@ -419,17 +445,18 @@ impl Order {
             block: launch << 32 | block,
             index,
             warp,
-            ended: None,
-            began: self.events,
             launch,
+            stream,
+            ended: None,
+            began: began.clone(),
         });
-        let lane = Lane { known: Arc::new(self.left.clone()), ..Lane::default() };
+        let lane = Lane { known: began.clone(), ..Lane::default() };
         Past { id: self.places.0.len() as u32 - 1, clock: 1, lanes: vec![lane; LANES] }
     }
 
     /// A warp has ended.
     pub(crate) fn leave(&mut self, launch: u64, past: &Past) {
-        let leaving = self.leaving.entry(launch).or_default();
+        let Some(Ongoing { leaving, .. }) = self.launches.get_mut(&launch) else { return };
         let mut last: Option<&Arc<Knowledge>> = None;
         for known in past.lanes.iter().map(|lane| &lane.known) {
             if last.is_none_or(|last| !Arc::ptr_eq(last, known)) {
@@ -439,15 +466,19 @@ impl Order {
         }
     }
 
-    /// A launch has ended: what begins later comes after it, and after all that it came after, by whatever address.
-    pub(crate) fn end(&mut self, launch: u64) {
-        self.events += 1;
-        let events = self.events;
-        self.places.0.iter_mut().filter(|place| place.launch == launch).for_each(|place| place.ended = Some(events));
-        let leaving = self.leaving.remove(&launch).unwrap_or_default();
-        self.left.all.join(&leaving.all);
-        self.left.all.0.retain(|(warp, _)| self.places.0[*warp as usize].ended.is_none());
-        self.left.aliased = self.left.all.clone();
+    /// A launch has ended. What it hands on: what it did, and all that it came after, by whatever address.
+    pub(crate) fn end(&mut self, launch: u64) -> Option<Arc<Knowledge>> {
+        let Ongoing { stream, began, leaving: mut known } = self.launches.remove(&launch)?;
+        self.ended += 1;
+        let ended = self.ended;
+        self.places.0.iter_mut().filter(|place| place.launch == launch).for_each(|place| place.ended = Some(ended));
+        known.join(&began);
+        known.all.learn(stream, u32::MAX, ended);
+        let ends = known.all.clone();
+        known.all.0.retain(|(warp, _)| warp & STREAM != 0 || !self.places.has_ended(*warp, &ends));
+        known.aliased = known.all.clone();
+        Arc::make_mut(&mut self.left).join(&known);
+        Some(Arc::new(known))
     }
 
     /// Memory of a block is gone.

@@ -305,6 +305,27 @@ fn what_a_kernel_knows_the_next_one_of_its_stream_knows() {
     }
 }
 
+/// What a kernel says is ordered behind the one before it in its stream, for kernels that began while that one went on too; that
+/// another one has ended orders nothing.
+#[test]
+fn what_is_said_after_a_kernel_is_said_of_it() {
+    let write = "mov.u32 %r2, 0; l: add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 600; @%p1 bra l; st.global.u32 [%rd0+4], 77; ret;";
+    let wait = |load: &str| format!("w: ld.{load}.gpu.global.u32 %r1, [%rd0+8]; setp.eq.u32 %p1, %r1, 0; @%p1 bra w;");
+    let read = "ld.global.u32 %r2, [%rd0+4]; st.global.u32 [%rd0+16], %r2; ret;";
+    let say = |store: &str| vec![program(write), program(&format!("st.{store}.gpu.global.u32 [%rd0+8], 1; ret;"))];
+    for schedule in [Schedule::Lockstep, Schedule::Random, Schedule::Priorities] {
+        for seed in 0..20 {
+            let run = || Run { schedule, seed, threads: 1, races: true, weak: Some(Promises::default()), ..ONE_WARP };
+            let heard = vec![program(&format!("{} {read}", wait("acquire")))];
+            let words = run_streams(vec![say("release"), heard], run()).unwrap();
+            assert_eq!(words[4], 77, "{schedule:?}, seed {seed}");
+            let overheard = vec![program(&format!("{} ret;", wait("relaxed"))), program(read)];
+            let fault = run_streams(vec![say("relaxed"), overheard], run()).expect_err("nothing orders it");
+            assert!(matches!(fault.cause, Cause::Race(_)), "{schedule:?}, seed {seed}: {fault}");
+        }
+    }
+}
+
 #[test]
 fn shared_memory_is_ordered_by_barriers() {
     let body = |first: &str, second: &str| {
