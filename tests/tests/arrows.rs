@@ -30,7 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
-    ("congruent-virtual-driver", &["congruent-verify", "congruent-virtual-gpu", "congruent-virtual-library"]),
+    (
+        "congruent-virtual-driver",
+        &["congruent-heap", "congruent-verify", "congruent-virtual-gpu", "congruent-virtual-library"],
+    ),
     ("congruent-virtual-library", &["congruent-virtual-driver"]),
     ("congruent-tests", ANYTHING),
     ("congruent-benches", ANYTHING),

@@ -64,6 +64,7 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// What a program says, in lines in order of the alphabet.
+#[allow(dead_code, reason = "each suite uses its own part")]
 pub(crate) fn run(program: &Path) -> Vec<String> {
     let target = target();
     let run = ["run", "--quiet", "--target-dir"].map(OsStr::new);

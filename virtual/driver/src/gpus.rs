@@ -27,6 +27,7 @@ impl Executor for Gpus {
         let kernel = Kernel {
             module: function.module,
             name: entry.name.clone(),
+            pe: launch.params.pe(entry),
             device: context.ordinal.unsigned_abs(),
             blocks: launch.shape.grid,
             threads: launch.shape.block,

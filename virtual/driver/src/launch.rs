@@ -1,8 +1,10 @@
 //! Launches: what is checked before one is put on a stream, and how its blocks are run.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 use std::sync::Arc;
 
+use congruent_heap::abi;
 use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
 
@@ -65,6 +67,15 @@ impl Params {
         let mut bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(image::parameter_bytes(entry) as usize);
         bytes
+    }
+
+    /// The PE, of a kernel whose first parameter is the context of one.
+    pub(crate) fn pe(&self, entry: &ptx::Function) -> Option<u32> {
+        let context = entry.parameters.first()?.bytes.filter(|&bytes| bytes as usize == size_of::<abi::Context>());
+        let bytes = context.map(|_| self.bytes(entry))?;
+        let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
+        let is_ours = word(offset_of!(abi::Context, version)) == abi::VERSION;
+        is_ours.then(|| word(offset_of!(abi::Context, pe)))
     }
 
     /// Where each parameter is.

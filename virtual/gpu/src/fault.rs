@@ -163,8 +163,13 @@ pub enum Cause {
         pending: u32,
     },
     /// Two accesses that nothing orders.
-    #[error("data race: nothing orders these two accesses of one place\n  {}\n  {}", .0[0], .0[1])]
-    Race(Box<[Party; 2]>),
+    #[error("data race: nothing orders these two accesses of one place\n  {}\n  {}\n  missing: {missing}", .parties[0], .parties[1])]
+    Race {
+        /// The accesses, the first one first.
+        parties: Box<[Party; 2]>,
+        /// What would order them.
+        missing: &'static str,
+    },
     /// A read of memory that nobody has written.
     #[error("{bytes} bytes at {at:#x} are read, and nobody has written them")]
     Unwritten {
@@ -193,6 +198,8 @@ pub struct Party {
     pub instruction: String,
     /// The line of the source that the PTX names, where it does.
     pub source: Option<String>,
+    /// The PE, where the launch named one.
+    pub pe: Option<u32>,
     /// The device.
     pub device: u32,
     /// The block, in each dimension.
@@ -205,10 +212,22 @@ pub struct Party {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, kernel, function, line, instruction, source, device, block: [x, y, z], warp, lane } = self;
-        write!(f, "{what} by kernel {kernel} on device {device}, block ({x}, {y}, {z}), warp {warp}, lane {lane}")?;
+        let Self { what, kernel, function, line, instruction, source, block: [x, y, z], warp, lane, .. } = self;
+        write!(f, "{what} by kernel {kernel} {}", Whose(self.pe, self.device))?;
+        write!(f, ", block ({x}, {y}, {z}), warp {warp}, lane {lane}")?;
         write!(f, ": {function}, line {line} of the PTX: {instruction}")?;
         source.iter().try_for_each(|source| write!(f, " ({source})"))
+    }
+}
+
+/// Where a launch ran.
+struct Whose(Option<u32>, u32);
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(pe, device) = self;
+        pe.iter().try_for_each(|pe| write!(f, "of PE {pe} "))?;
+        write!(f, "on device {device}")
     }
 }
 
@@ -227,6 +246,8 @@ pub struct Fault {
     pub instruction: String,
     /// The line of the source that the PTX names, where it does.
     pub source: Option<String>,
+    /// The PE, where the launch named one.
+    pub pe: Option<u32>,
     /// The device.
     pub device: u32,
     /// The block, in each dimension.
@@ -239,11 +260,9 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cause, kernel, function, line, instruction, source, device, block: [x, y, z], warp, lanes } = self;
-        write!(
-            f,
-            "{cause}\n  in kernel {kernel} on device {device}, block ({x}, {y}, {z}), warp {warp}, lanes {lanes:#010x}"
-        )?;
+        let Self { cause, kernel, function, line, instruction, source, block: [x, y, z], warp, lanes, .. } = self;
+        write!(f, "{cause}\n  in kernel {kernel} {}", Whose(self.pe, self.device))?;
+        write!(f, ", block ({x}, {y}, {z}), warp {warp}, lanes {lanes:#010x}")?;
         if *line > 0 {
             write!(f, "\n  in {function}, line {line} of the PTX: {instruction}")?;
         }

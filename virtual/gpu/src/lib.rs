@@ -29,6 +29,7 @@
 //!     globals: [].into(),
 //!     kernel: "twice".to_owned(),
 //!     space,
+//!     pe: None,
 //!     blocks: [1, 1, 1],
 //!     threads: [64, 1, 1],
 //!     shared: 0,

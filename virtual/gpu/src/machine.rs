@@ -150,6 +150,8 @@ pub struct Launch {
     pub kernel: String,
     /// The device, as the process sees it.
     pub space: Arc<Space>,
+    /// Which PE launches it, for reports.
+    pub pe: Option<u32>,
     /// How many blocks, in each dimension.
     pub blocks: [u32; 3],
     /// How many threads of a block, in each dimension.
@@ -331,6 +333,7 @@ impl Fault {
             line: 0,
             instruction: String::new(),
             source: None,
+            pe: launch.pe,
             device: launch.space.device,
             block: [0; 3],
             warp: 0,
@@ -533,6 +536,7 @@ impl Engine {
                             program,
                             kernel: &running.launch.kernel,
                             process: running.launch.space.process,
+                            pe: running.launch.pe,
                             device: running.launch.space.device,
                             launch: running.number,
                             block: block.number,

@@ -96,6 +96,7 @@ struct Place {
     program: Arc<Program>,
     kernel: String,
     process: u64,
+    pe: Option<u32>,
     device: u32,
     /// One number for each block of all launches.
     block: u64,
@@ -346,6 +347,7 @@ impl Places {
             line,
             instruction: text,
             source,
+            pe: place.pe,
             device: place.device,
             block: place.index,
             warp: place.warp,
@@ -355,6 +357,30 @@ impl Places {
                 Kind::Write => "write",
                 Kind::Change | Kind::Reduce => "atomic",
             },
+        }
+    }
+
+    /// A race of two accesses, the later one last.
+    fn race(&self, one: (&Mark, Kind), other: (&Mark, Kind)) -> Cause {
+        let parties = [one, other].map(|(mark, kind)| self.named(mark, kind));
+        Cause::Race { parties: Box::new(parties), missing: self.missing(one.0, other.0) }
+    }
+
+    /// What would order two accesses.
+    fn missing(&self, one: &Mark, other: &Mark) -> &'static str {
+        let [place, others] = [one, other].map(|mark| &self.0[mark.warp as usize]);
+        if [one.alias, other.alias].contains(&NONCOHERENT) {
+            "a load that is coherent (.nc reads what nobody writes while its kernel runs)"
+        } else if self.are_aliases((one.warp, one.alias), (other.warp, other.alias)) {
+            "a fence.proxy.alias, beside a release and an acquire (they use two addresses of the place)"
+        } else if one.warp == other.warp {
+            "a barrier of the warp (bar.warp.sync) or of the block (bar.sync) between them"
+        } else if place.includes(Scope::Block, others) {
+            "a barrier of the block (bar.sync) between them, or a release and an acquire of scope cta or wider"
+        } else if place.includes(Scope::Device, others) {
+            "a release behind the first, seen by an acquire ahead of the second, of scope gpu or wider"
+        } else {
+            "a release behind the first, seen by an acquire ahead of the second, of scope sys"
         }
     }
 
@@ -414,6 +440,7 @@ pub(crate) struct Begin<'a> {
     pub(crate) program: &'a Arc<Program>,
     pub(crate) kernel: &'a str,
     pub(crate) process: u64,
+    pub(crate) pe: Option<u32>,
     pub(crate) device: u32,
     pub(crate) launch: u64,
     pub(crate) block: u64,
@@ -435,12 +462,13 @@ impl Order {
 
     /// A warp of a launch that goes on begins.
     pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
-        let Begin { program, kernel, process, device, launch, block, index, warp } = *begin;
+        let Begin { program, kernel, process, pe, device, launch, block, index, warp } = *begin;
         let Ongoing { stream, ref began, .. } = self.launches[&launch];
         self.places.0.push(Place {
             program: program.clone(),
             kernel: kernel.to_owned(),
             process,
+            pe,
             device,
             block: launch << 32 | block,
             index,
@@ -518,12 +546,12 @@ impl Order {
             };
             if let Some(other) = own.write.as_ref().filter(races) {
                 let other_kind = if other.strong.is_some() && kind.is_change() { Kind::Change } else { Kind::Write };
-                return Err(Cause::Race(Box::new([places.named(other, other_kind), places.named(&mark, kind)])));
+                return Err(places.race((other, other_kind), (&mark, kind)));
             }
             if kind != Kind::Read
                 && let Some(other) = own.reads.iter().find(races)
             {
-                return Err(Cause::Race(Box::new([places.named(other, Kind::Read), places.named(&mark, kind)])));
+                return Err(places.race((other, Kind::Read), (&mark, kind)));
             }
             if reports && is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
                 return Err(Cause::Unwritten { at: offset, bytes });

@@ -38,7 +38,8 @@ fn run(text: &str, settings: Settings) -> Option<Fault> {
         let params = [&AT.to_le_bytes()[..], &pe.to_le_bytes()].concat();
         let (kernel, globals, threads) = ("k".to_owned(), Arc::new([]), [THREADS, 1, 1]);
         let program = program.clone();
-        Launch { program, globals, kernel, space, blocks: [1; 3], threads, shared: 0, registers: 32, params }
+        let (pe, blocks) = (Some(pe), [1; 3]);
+        Launch { program, globals, kernel, space, pe, blocks, threads, shared: 0, registers: 32, params }
     };
     machine.launch_all([0, 1].map(|pe| vec![launch(pe)]).into()).err().map(|fault| *fault)
 }
@@ -54,7 +55,7 @@ fn caught(text: &str, settings: &Settings) -> Cause {
     let fault = found(text, settings).expect("it is caught");
     let marked = (1..).zip(text.lines()).filter(|(_, line)| line.ends_with("// caught")).map(|(at, _)| at);
     let marked: Vec<usize> = marked.collect();
-    if let Cause::Race(parties) = &fault.cause {
+    if let Cause::Race { parties, .. } = &fault.cause {
         let mut named: Vec<_> = parties.iter().map(|party| party.line).collect();
         named.sort_unstable();
         assert_eq!(named, marked, "{fault}\n{text}");
@@ -70,11 +71,11 @@ fn passes(text: &str, settings: &Settings) {
     }
 }
 
-/// That `wrong` has a race, and `right` has none.
-fn caught_race(wrong: &str, right: &str) {
+/// That `wrong` has a race, for want of what is `missing`, and `right` has none.
+fn caught_race(wrong: &str, right: &str, missing: &str) {
     let races = Settings { races: true, ..Settings::default() };
     let cause = caught(wrong, &races);
-    assert!(matches!(cause, Cause::Race(_)), "{cause}");
+    assert!(matches!(cause, Cause::Race { missing: found, .. } if found.contains(missing)), "{cause}");
     passes(right, &races);
 }
 
@@ -89,7 +90,7 @@ fn a_wait_in_nvshmems_shape_whose_fence_is_the_devices() {
         );
         kernel(&wait, put)
     };
-    caught_race(&wait("fence.acq_rel.gpu;"), &wait("fence.acq_rel.sys;"));
+    caught_race(&wait("fence.acq_rel.gpu;"), &wait("fence.acq_rel.sys;"), "of scope sys");
 }
 
 /// A slot is filled again before its reader has said that it is free.
@@ -105,7 +106,7 @@ fn an_unsynchronized_reuse_of_a_bank() {
         kernel(wait, &put)
     };
     let credit = "credit: ld.acquire.sys.global.u32 %r4, [%rd0+4224]; setp.eq.u32 %p3, %r4, 0; @%p3 bra credit;";
-    caught_race(&put(""), &put(credit));
+    caught_race(&put(""), &put(credit), "of scope sys");
 }
 
 /// All threads of a block put, and the first of them notifies without having waited for the others.
@@ -119,7 +120,7 @@ fn a_dropped_block_sync_before_a_notify() {
             format!("st.global.u32 [%rd1], %r1; // caught\n{sync}\n@%p0 st.release.sys.global.u32 [%rd0+4096], 1;");
         kernel(wait, &put)
     };
-    caught_race(&put(""), &put("bar.sync 0;"));
+    caught_race(&put(""), &put("bar.sync 0;"), "of scope sys");
 }
 
 /// LL128 has one flag for lines of 128 bytes, which PTX does not promise to move as one: data may be old beside a new flag.
@@ -164,7 +165,7 @@ fn a_stale_noncoherent_load() {
         );
         kernel(&wait, put)
     };
-    caught_race(&wait("ld.global.nc.u32"), &wait("ld.global.u32"));
+    caught_race(&wait("ld.global.nc.u32"), &wait("ld.global.u32"), "that is coherent");
     // A fence of aliases is not for this.
-    caught_race(&wait("fence.proxy.alias; ld.global.nc.u32"), &wait("ld.global.u32"));
+    caught_race(&wait("fence.proxy.alias; ld.global.nc.u32"), &wait("ld.global.u32"), "that is coherent");
 }

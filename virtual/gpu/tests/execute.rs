@@ -76,6 +76,7 @@ fn run_streams(streams: Vec<Vec<Arc<Program>>>, run: Run) -> Result<Vec<u32>, Bo
         globals: Arc::new([]),
         kernel: "k".to_owned(),
         space: space.clone(),
+        pe: None,
         blocks: [run.blocks, 1, 1],
         threads: [run.threads, 1, 1],
         shared: 0,
@@ -252,7 +253,7 @@ fn race(body: &str, blocks: u32, threads: u32) -> Option<Cause> {
 
 fn assert_race(body: &str, blocks: u32, threads: u32, instruction: &str) {
     let found = race(body, blocks, threads);
-    let Some(Cause::Race(parties)) = &found else { panic!("{found:?} for {body}") };
+    let Some(Cause::Race { parties, .. }) = &found else { panic!("{found:?} for {body}") };
     assert!(parties.iter().any(|party| party.instruction.contains(instruction)), "{found:?}");
 }
 
@@ -321,7 +322,7 @@ fn what_is_said_after_a_kernel_is_said_of_it() {
             assert_eq!(words[4], 77, "{schedule:?}, seed {seed}");
             let overheard = vec![program(&format!("{} ret;", wait("relaxed"))), program(read)];
             let fault = run_streams(vec![say("relaxed"), overheard], run()).expect_err("nothing orders it");
-            assert!(matches!(fault.cause, Cause::Race(_)), "{schedule:?}, seed {seed}: {fault}");
+            assert!(matches!(fault.cause, Cause::Race { .. }), "{schedule:?}, seed {seed}: {fault}");
         }
     }
 }
@@ -339,7 +340,7 @@ fn shared_memory_is_ordered_by_barriers() {
     // The bank is written again before all have read it.
     assert_race(&body("bar.sync 0;", ""), 1, 64, "st.shared.u32 [%r2], %r4;");
     let missing = race(&body("", "bar.sync 0;"), 1, 64);
-    assert!(matches!(missing, Some(Cause::Race(_) | Cause::Unwritten { .. })), "{missing:?}");
+    assert!(matches!(missing, Some(Cause::Race { .. } | Cause::Unwritten { .. })), "{missing:?}");
     // A barrier of the warp orders its lanes, and not those of the other warp.
     assert_race(&body("bar.warp.sync -1; bar.sync 0;", "bar.warp.sync -1;"), 1, 64, "st.shared.u32 [%r2], %r4;");
 }

@@ -38,6 +38,7 @@ fn found(bodies: &[&str], delays: u32, weak: bool) -> (BTreeSet<Vec<u32>>, Explo
             globals: [].into(),
             kernel: "k".to_owned(),
             space,
+            pe: None,
             blocks: [bodies.len() as u32, 1, 1],
             threads: [1; 3],
             shared: 0,

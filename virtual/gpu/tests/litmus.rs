@@ -187,6 +187,7 @@ impl Kernels {
                         globals: Arc::new([]),
                         kernel: format!("k{device}"),
                         space,
+                        pe: None,
                         blocks: [threads.iter().map(|(cta, _)| cta + 1).max().unwrap_or(1), 1, 1],
                         threads: [threads.iter().map(|(_, lane)| lane + 1).max().unwrap_or(1), 1, 1],
                         shared: 0,

@@ -49,6 +49,7 @@ fn wait(schedule: Schedule, troubles: &[Trouble]) -> (u32, [Outcome; 2]) {
             globals: [].into(),
             kernel: kernel.to_owned(),
             space,
+            pe: None,
             blocks: [1; 3],
             threads: [1; 3],
             shared: 0,

@@ -71,6 +71,7 @@ pub(crate) struct Part {
 pub(crate) struct Kernel {
     pub(crate) module: u64,
     pub(crate) name: String,
+    pub(crate) pe: Option<u32>,
     pub(crate) device: u32,
     pub(crate) blocks: [u32; 3],
     pub(crate) threads: [u32; 3],

@@ -157,7 +157,7 @@ impl Session {
     }
 
     fn prepared(&self, kernel: Kernel) -> Outcome<gpu::Launch> {
-        let Kernel { module, name, device, blocks, threads, shared, registers, params } = kernel;
+        let Kernel { module, name, pe, device, blocks, threads, shared, registers, params } = kernel;
         let modules = lock(&self.modules);
         let Module { image, globals } = modules.get(&module).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         Ok(gpu::Launch {
@@ -165,6 +165,7 @@ impl Session {
             globals: globals.clone(),
             kernel: name,
             space: self.spaces.get(device as usize).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?.clone(),
+            pe,
             blocks,
             threads,
             shared,

@@ -136,6 +136,7 @@ impl Device {
             globals: self.globals.clone(),
             kernel: kernel.to_owned(),
             space: self.space.clone(),
+            pe: None,
             blocks: shape.blocks,
             threads: shape.threads,
             shared: shape.shared,
