@@ -532,7 +532,7 @@ impl Engine {
                     Block::new(running.next, *blocks, threads, running.shared_bytes, sm as u32, program, running.entry);
                 if let Some(order) = &mut self.order {
                     for warp in &mut block.warps {
-                        warp.past = Some(order.begin(&Begin {
+                        warp.past = order.begin(&Begin {
                             program,
                             kernel: &running.launch.kernel,
                             process: running.launch.space.process,
@@ -542,7 +542,7 @@ impl Engine {
                             block: block.number,
                             index: block.index,
                             warp: warp.index,
-                        }));
+                        });
                     }
                 }
                 running.blocks.push(block);

@@ -73,6 +73,14 @@ impl Clocks {
             lanes.iter_mut().zip(theirs.iter()).for_each(|(own, their)| *own = (*own).max(*their));
         }
     }
+
+    /// Leaves out warps whose launches are known to have ended: that says as much of them.
+    fn forget_ended(&mut self, places: &Places) {
+        let streams = self.0.partition_point(|(warp, _)| warp & STREAM == 0);
+        let ends = Self(self.0.split_off(streams));
+        self.0.retain(|(warp, _)| !places.has_ended(*warp, &ends));
+        self.0.extend(ends.0);
+    }
 }
 
 /// What a lane knows to have happened, and what of it through a fence of aliases: one location at two addresses is two proxies,
@@ -88,6 +96,11 @@ impl Knowledge {
         self.all.join(&other.all);
         self.aliased.join(&other.aliased);
     }
+
+    fn forget_ended(&mut self, places: &Places) {
+        self.all.forget_ended(places);
+        self.aliased.forget_ended(places);
+    }
 }
 
 /// Where a warp is among all.
@@ -102,7 +115,6 @@ struct Place {
     block: u64,
     index: [u32; 3],
     warp: u32,
-    launch: u64,
     stream: u32,
     /// When its launch ended, in launches that had.
     ended: Option<u32>,
@@ -290,6 +302,7 @@ pub(crate) struct Order {
 /// A launch that goes on.
 struct Ongoing {
     stream: u32,
+    warps: Vec<u32>,
     /// What it knew as it began.
     began: Arc<Knowledge>,
     /// What its warps knew that have ended.
@@ -457,13 +470,16 @@ impl Order {
     /// A launch of a stream begins. It knows what the one before it in its stream handed on, the first one what all did.
     pub(crate) fn launch(&mut self, launch: u64, stream: u32, before: Option<Arc<Knowledge>>) {
         let began = before.unwrap_or_else(|| self.left.clone());
-        self.launches.insert(launch, Ongoing { stream: STREAM | stream, began, leaving: Knowledge::default() });
+        let (warps, leaving) = (Vec::new(), Knowledge::default());
+        self.launches.insert(launch, Ongoing { stream: STREAM | stream, warps, began, leaving });
     }
 
     /// A warp of a launch that goes on begins.
-    pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Past {
+    pub(crate) fn begin(&mut self, begin: &Begin<'_>) -> Option<Past> {
         let Begin { program, kernel, process, pe, device, launch, block, index, warp } = *begin;
-        let Ongoing { stream, ref began, .. } = self.launches[&launch];
+        let id = self.places.0.len() as u32;
+        let Ongoing { stream, warps, began, .. } = self.launches.get_mut(&launch)?;
+        warps.push(id);
         self.places.0.push(Place {
             program: program.clone(),
             kernel: kernel.to_owned(),
@@ -473,13 +489,12 @@ impl Order {
             block: launch << 32 | block,
             index,
             warp,
-            launch,
-            stream,
+            stream: *stream,
             ended: None,
             began: began.clone(),
         });
         let lane = Lane { known: began.clone(), ..Lane::default() };
-        Past { id: self.places.0.len() as u32 - 1, clock: 1, lanes: vec![lane; LANES] }
+        Some(Past { id, clock: 1, lanes: vec![lane; LANES] })
     }
 
     /// A warp has ended.
@@ -496,16 +511,19 @@ impl Order {
 
     /// A launch has ended. What it hands on: what it did, and all that it came after, by whatever address.
     pub(crate) fn end(&mut self, launch: u64) -> Option<Arc<Knowledge>> {
-        let Ongoing { stream, began, leaving: mut known } = self.launches.remove(&launch)?;
+        let Ongoing { stream, warps, began, leaving: mut known } = self.launches.remove(&launch)?;
         self.ended += 1;
         let ended = self.ended;
-        self.places.0.iter_mut().filter(|place| place.launch == launch).for_each(|place| place.ended = Some(ended));
+        warps.into_iter().for_each(|warp| self.places.0[warp as usize].ended = Some(ended));
         known.join(&began);
         known.all.learn(stream, u32::MAX, ended);
-        let ends = known.all.clone();
-        known.all.0.retain(|(warp, _)| warp & STREAM != 0 || !self.places.has_ended(*warp, &ends));
+        known.all.forget_ended(&self.places);
         known.aliased = known.all.clone();
-        Arc::make_mut(&mut self.left).join(&known);
+        let left = Arc::make_mut(&mut self.left);
+        left.join(&known);
+        left.forget_ended(&self.places);
+        self.consistent.retain(|among, _| !matches!(among, Among::Block(block) if block >> 32 == launch));
+        self.consistent.values_mut().for_each(|before| before.forget_ended(&self.places));
         Some(Arc::new(known))
     }
 
@@ -636,7 +654,9 @@ impl Order {
     fn learn(places: &Places, past: &mut Past, lane: usize, published: &Published, scope: Scope) {
         let (me, by) = (&places.0[past.id as usize], &places.0[published.by as usize]);
         if me.includes(scope, by) && by.includes(published.scope, me) {
-            Arc::make_mut(&mut past.lanes[lane].known).join(&published.known);
+            let known = Arc::make_mut(&mut past.lanes[lane].known);
+            known.join(&published.known);
+            known.forget_ended(places);
         }
     }
 
@@ -850,6 +870,7 @@ impl Order {
                     let before = self.consistent.entry(among).or_default();
                     Arc::make_mut(&mut past.lanes[lane].known).join(before);
                 }
+                Arc::make_mut(&mut past.lanes[lane].known).forget_ended(&self.places);
                 let known = Self::gathered(past, lane);
                 for among in self.places.among(past, scope) {
                     self.consistent.entry(among).or_default().join(&known);
