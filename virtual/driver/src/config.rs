@@ -8,7 +8,7 @@
 use std::env;
 use std::sync::{LazyLock, OnceLock};
 
-use congruent_virtual_gpu::{Promises, Schedule, Trouble};
+use congruent_virtual_gpu::{Injection, Promises, Schedule};
 use cudarc::driver::sys::CUresult;
 
 use crate::vmm::physical::{FABRIC, POSIX};
@@ -72,7 +72,7 @@ pub(crate) struct Config {
     pub(crate) leap: Option<u32>,
     /// What goes wrong with devices: `halt=1:5000` stops device 1 after 5000 instructions, `flip=1:5000:0` inverts bit 0 of what it
     /// stores next in the scope of the system, `late=1` has it find out late what it waits for.
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) injections: Vec<Injection>,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -117,7 +117,7 @@ impl Default for Config {
             mutant: 0,
             patience: 60,
             leap: None,
-            troubles: Vec::new(),
+            injections: Vec::new(),
             faults: Vec::new(),
         }
     }
@@ -196,7 +196,7 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "mutant" => config.mutant = number(key, value, 0..=1_000_000)?,
             "patience" => config.patience = number(key, value, 1..=86_400)?,
             "leap" => config.leap = Some(number(key, value, 0..=3_600_000)?),
-            "halt" | "flip" | "late" => config.troubles.push(trouble(key, value)?),
+            "halt" | "flip" | "late" => config.injections.push(injection(key, value)?),
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
@@ -216,16 +216,16 @@ fn schedule(key: &str, value: &str) -> Result<Schedule, String> {
     one_of(key, value, &named)
 }
 
-fn trouble(key: &str, value: &str) -> Result<Trouble, String> {
+fn injection(key: &str, value: &str) -> Result<Injection, String> {
     let parts: Vec<&str> = value.split(':').collect();
     let device = |text| number(key, text, 0..=63);
     let step = |text: &str| text.parse().map_err(|_| format!("{key}={value}: give instructions as a whole number"));
     match (key, &parts[..]) {
-        ("halt", [on, after]) => Ok(Trouble::Halt { device: device(on)?, step: step(after)? }),
+        ("halt", [on, after]) => Ok(Injection::Halt { device: device(on)?, step: step(after)? }),
         ("flip", [on, after, bit]) => {
-            Ok(Trouble::Flip { device: device(on)?, step: step(after)?, bit: number(key, bit, 0..=63)? })
+            Ok(Injection::Flip { device: device(on)?, step: step(after)?, bit: number(key, bit, 0..=127)? })
         }
-        ("late", [on]) => Ok(Trouble::Late { device: device(on)? }),
+        ("late", [on]) => Ok(Injection::Late { device: device(on)? }),
         _ => Err(format!("{key}={value}: give it like halt=1:5000, flip=1:5000:0 or late=1")),
     }
 }
@@ -326,10 +326,10 @@ mod tests {
             mutant: 3,
             patience: 5,
             leap: Some(50),
-            troubles: vec![
-                Trouble::Halt { device: 1, step: 5000 },
-                Trouble::Flip { device: 2, step: 7, bit: 33 },
-                Trouble::Late { device: 0 },
+            injections: vec![
+                Injection::Halt { device: 1, step: 5000 },
+                Injection::Flip { device: 2, step: 7, bit: 33 },
+                Injection::Late { device: 0 },
             ],
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
@@ -351,7 +351,7 @@ mod tests {
             ("handles=win32", "none or posix or fabric or both"),
             ("halt=1", "give it like"),
             ("halt=1:soon", "whole number"),
-            ("flip=1:5:64", "from 0 to 63"),
+            ("flip=1:5:128", "from 0 to 127"),
             ("late=64", "from 0 to 63"),
             ("fail=cuMemCreate", "give it like"),
             ("fail=cuMemAlloc:1:CUDA_ERROR_UNKNOWN", "exports no such function"),

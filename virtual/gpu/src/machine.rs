@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::alu::matrix;
 use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
+use crate::inject::{Injection, Injections};
 use crate::memory::{AddressMap, Segment, Window};
 use crate::order::{Begin, Knowledge, Order, Promises};
 use crate::program::Program;
 use crate::schedule::{Chance, Explored, Schedule, Trail};
-use crate::trouble::{Trouble, Troubles};
 use crate::warp::{LANES, Stop};
 use crate::watch::{Watches, Who};
 
@@ -64,8 +64,8 @@ pub struct Settings {
     pub leap: Option<Duration>,
     /// How many instructions the warps of a launch may execute.
     pub budget: u64,
-    /// What goes wrong with devices.
-    pub troubles: Vec<Trouble>,
+    /// Faults that are injected.
+    pub injections: Vec<Injection>,
     /// Whether nobody but its launches writes what they wait for: then it is in vain that all wait, whatever they do meanwhile,
     /// and a fault ends all launches.
     pub alone: bool,
@@ -85,7 +85,7 @@ impl Default for Settings {
             patience: Duration::from_secs(60),
             leap: None,
             budget: u64::MAX,
-            troubles: Vec::new(),
+            injections: Vec::new(),
             alone: false,
         }
     }
@@ -363,7 +363,7 @@ struct Running {
 /// How much of a device's multiprocessors is used: parts of each, where a launch that has room for n blocks takes 1/n.
 struct Device {
     used: Vec<f64>,
-    troubles: Troubles,
+    injections: Injections,
 }
 
 struct Engine {
@@ -402,7 +402,7 @@ impl Engine {
     fn new(settings: Settings, inbox: Receiver<Request>, trail: Arc<Mutex<Trail>>) -> Self {
         let device = |device| Device {
             used: vec![0.0; settings.multiprocessors as usize],
-            troubles: Troubles::of(device, &settings.troubles),
+            injections: Injections::of(device, &settings.injections),
         };
         Self {
             devices: (0..settings.devices).map(device).collect(),
@@ -561,7 +561,7 @@ impl Engine {
                 let who = block.waiting(&launch.program);
                 who.into_iter().map(move |who| format!("block ({x}, {y}, {z}): {who}"))
             };
-            let halted = self.device(launch.space.device).and_then(|device| device.troubles.halted());
+            let halted = self.device(launch.space.device).and_then(|device| device.injections.halted());
             let cause = match (halted, total - next) {
                 (Some(step), _) => Cause::Halted { step },
                 (None, 0) => {
@@ -579,7 +579,7 @@ impl Engine {
     fn turn(&mut self) -> bool {
         let mut order: VecDeque<(usize, usize, usize)> = VecDeque::new();
         for (launch, running) in self.running.iter().enumerate() {
-            if self.device(running.launch.space.device).is_some_and(|device| device.troubles.halted().is_some()) {
+            if self.device(running.launch.space.device).is_some_and(|device| device.injections.halted().is_some()) {
                 continue;
             }
             for (block, own) in running.blocks.iter().enumerate() {
@@ -661,9 +661,9 @@ impl Engine {
     fn run_warp(&mut self, launch: usize, block: usize, warp: usize, budget: u32) -> Result<(), Box<Fault>> {
         let Running { number, launch, shared_places, params, blocks, executed: total_executed, .. } =
             &mut self.running[launch];
-        let troubles = self.devices.get_mut(launch.space.device as usize).map(|device| &mut device.troubles);
-        let flip = troubles.as_ref().and_then(|troubles| troubles.flip());
-        let budget = troubles.as_ref().map_or(budget, |troubles| troubles.budget(budget));
+        let injections = self.devices.get_mut(launch.space.device as usize).map(|device| &mut device.injections);
+        let flip = injections.as_ref().and_then(|injections| injections.flip());
+        let budget = injections.as_ref().map_or(budget, |injections| injections.budget(budget));
         let own = &mut blocks[block];
         let shared = own.shared.clone();
         let mut around = Surroundings {
@@ -696,7 +696,7 @@ impl Engine {
             Ok(executed) => {
                 self.executed.fetch_add(executed, Ordering::Relaxed);
                 let instructions = executed.div_ceil(LANES as u64);
-                troubles.into_iter().for_each(|troubles| troubles.passed(instructions, has_flipped));
+                injections.into_iter().for_each(|injections| injections.passed(instructions, has_flipped));
                 self.time += instructions;
                 *total_executed += instructions;
                 let is_endless = *total_executed > self.settings.budget;
@@ -725,7 +725,7 @@ impl Engine {
     }
 
     fn wake(&mut self, who: Who) {
-        let is_late = |device: u32| self.devices.get(device as usize).is_some_and(|device| device.troubles.is_late);
+        let is_late = |device: u32| self.devices.get(device as usize).is_some_and(|device| device.injections.is_late);
         let running = self.running.iter_mut().find(|running| running.number == who.launch);
         let running = running.filter(|running| !is_late(running.launch.space.device));
         let block = running.and_then(|running| running.blocks.iter_mut().find(|block| block.number == who.block));

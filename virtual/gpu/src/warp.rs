@@ -752,10 +752,10 @@ impl Warp {
             }
             Operation::Store { access, from } => {
                 self.groups[group].polls.clear();
-                // A trouble of the first lane's first word.
+                // An injected fault, of what the first lane stores.
                 let is_far = access.strength.scope() == Some(Scope::System);
                 let flip = if is_far { around.flip.take() } else { None };
-                let flip = flip.map_or(0, |bit| 1 << (u64::from(bit) % (8 * access.unit)));
+                let flip = flip.map(|bit| u64::from(bit) % (8 * access.unit * access.count));
                 let places = self.places(around, frame, lanes, access, memory::Access::ReadWrite)?;
                 let mut accesses = self.remember(around, group, access, Kind::Write, &places)?.into_iter();
                 let promises = around.order.as_ref().and_then(|order| order.weak).unwrap_or_default();
@@ -764,8 +764,9 @@ impl Warp {
                     for (index, &source) in from.iter().enumerate() {
                         // Hardware may promise that a vector comes as one, or that those of all lanes do.
                         let is_joined = is_promised && (index > 0 || number > 0 && promises.ll128_128b_ordered);
-                        let is_first = number == 0 && index == 0;
-                        let value = self.value(around, frame, source, lane) ^ if is_first { flip } else { 0 };
+                        let bit = flip.and_then(|bit| bit.checked_sub(8 * access.unit * index as u64));
+                        let bit = bit.filter(|&bit| number == 0 && bit < 8 * access.unit);
+                        let value = self.value(around, frame, source, lane) ^ bit.map_or(0, |bit| 1 << bit);
                         let own = accesses.next();
                         if !is_promised && own.is_some_and(|own| self.comes_late(around, segment, &own, value)) {
                             continue;

@@ -69,7 +69,7 @@ impl Job {
             weak: config.weak,
             patience: Duration::from_secs(config.patience.into()),
             leap: config.leap.map(|leap| Duration::from_millis(leap.into())),
-            troubles: config.troubles.clone(),
+            injections: config.injections.clone(),
             ..Settings::default()
         };
         let machine = Machine::new(settings).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;

@@ -1,8 +1,8 @@
-//! What goes wrong with a device on purpose, to see how those end who wait for it.
+//! Fault injection: what goes wrong with a device on purpose, to see how those end who wait for it.
 
 /// Something that happens to a device, after its warps have executed so many instructions, of 32 lanes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Injection {
     /// Its warps stop for good.
     Halt {
         /// The device.
@@ -10,14 +10,14 @@ pub enum Trouble {
         /// Instructions before.
         step: u64,
     },
-    /// Of the next store in the scope of the system, as packets and signals are, a bit is inverted: in the first scalar of the
-    /// first lane.
+    /// Of the next store in the scope of the system, as packets and signals are, a bit is inverted: one of what the first lane
+    /// stores.
     Flip {
         /// The device.
         device: u32,
         /// Instructions before.
         step: u64,
-        /// Which bit, counted from the lowest.
+        /// Which bit, counted from the lowest of the first scalar; those behind the last start at it again.
         bit: u32,
     },
     /// Nobody tells its warps that a word has changed: they find out when they look again, now and then.
@@ -28,7 +28,7 @@ pub enum Trouble {
 }
 
 /// What is about to happen to one device.
-pub(crate) struct Troubles {
+pub(crate) struct Injections {
     /// Instructions that its warps have executed.
     steps: u64,
     halt: Option<u64>,
@@ -37,22 +37,22 @@ pub(crate) struct Troubles {
     pub(crate) is_late: bool,
 }
 
-impl Troubles {
+impl Injections {
     /// Those of a device.
-    pub(crate) fn of(own: u32, all: &[Trouble]) -> Self {
-        let mut troubles = Self { steps: 0, halt: None, flips: Vec::new(), is_late: false };
-        for trouble in all {
-            match *trouble {
-                Trouble::Halt { device, step } if device == own => {
-                    troubles.halt = Some(troubles.halt.map_or(step, |halt| halt.min(step)));
+    pub(crate) fn of(own: u32, all: &[Injection]) -> Self {
+        let mut injections = Self { steps: 0, halt: None, flips: Vec::new(), is_late: false };
+        for injection in all {
+            match *injection {
+                Injection::Halt { device, step } if device == own => {
+                    injections.halt = Some(injections.halt.map_or(step, |halt| halt.min(step)));
                 }
-                Trouble::Flip { device, step, bit } if device == own => troubles.flips.push((step, bit)),
-                Trouble::Late { device } if device == own => troubles.is_late = true,
+                Injection::Flip { device, step, bit } if device == own => injections.flips.push((step, bit)),
+                Injection::Late { device } if device == own => injections.is_late = true,
                 _ => {}
             }
         }
-        troubles.flips.sort_unstable();
-        troubles
+        injections.flips.sort_unstable();
+        injections
     }
 
     /// After how many instructions it has stopped, if it has.

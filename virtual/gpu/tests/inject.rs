@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent_virtual_gpu::{
-    Access, Backing, Cause, Fault, Launch, Machine, Program, Schedule, Segment, Settings, Space, Trouble, Window,
+    Access, Backing, Cause, Fault, Injection, Launch, Machine, Program, Schedule, Segment, Settings, Space, Window,
 };
 
 const AT: u64 = 0x7000_0000;
@@ -30,11 +30,11 @@ const CAME: u32 = 2;
 type Outcome = Result<(), Box<Fault>>;
 
 /// Device 0 waits for device 1: what the first says, and what comes of both.
-fn wait(schedule: Schedule, troubles: &[Trouble]) -> (u32, [Outcome; 2]) {
+fn wait(schedule: Schedule, injections: &[Injection]) -> (u32, [Outcome; 2]) {
     let settings = Settings {
         devices: 2,
         schedule,
-        troubles: troubles.to_vec(),
+        injections: injections.to_vec(),
         leap: Some(Duration::from_millis(50)),
         patience: Duration::from_secs(100),
         ..Settings::default()
@@ -70,32 +70,32 @@ fn wait(schedule: Schedule, troubles: &[Trouble]) -> (u32, [Outcome; 2]) {
 
 #[test]
 fn who_waits_for_a_device_that_stops_gives_up_in_its_own_time() {
-    let (said, [waited, told]) = wait(Schedule::Lockstep, &[Trouble::Halt { device: 1, step: 20 }]);
+    let (said, [waited, told]) = wait(Schedule::Lockstep, &[Injection::Halt { device: 1, step: 20 }]);
     assert_eq!((said, waited.is_ok()), (GAVE_UP, true));
     assert_eq!(told.unwrap_err().cause, Cause::Halted { step: 20 });
 }
 
 #[test]
 fn a_device_that_stops_later_has_told() {
-    let (said, outcomes) = wait(Schedule::Lockstep, &[Trouble::Halt { device: 1, step: 1 << 40 }]);
+    let (said, outcomes) = wait(Schedule::Lockstep, &[Injection::Halt { device: 1, step: 1 << 40 }]);
     assert_eq!((said, outcomes.map(|outcome| outcome.is_ok())), (CAME, [true; 2]));
 }
 
 #[test]
 fn a_bit_of_a_word_is_inverted() {
     for (bit, expected) in [(0, GAVE_UP), (3, GAVE_UP)] {
-        let (said, outcomes) = wait(Schedule::Lockstep, &[Trouble::Flip { device: 1, step: 10, bit }]);
+        let (said, outcomes) = wait(Schedule::Lockstep, &[Injection::Flip { device: 1, step: 10, bit }]);
         assert_eq!((said, outcomes.map(|outcome| outcome.is_ok())), (expected, [true; 2]));
     }
     // It happens to the other device, which stores no such word.
-    let (said, _) = wait(Schedule::Lockstep, &[Trouble::Flip { device: 0, step: 0, bit: 0 }]);
+    let (said, _) = wait(Schedule::Lockstep, &[Injection::Flip { device: 0, step: 0, bit: 0 }]);
     assert_eq!(said, CAME);
 }
 
 #[test]
 fn slow_devices_and_late_wake_ups_end_well() {
     for schedule in [Schedule::Lockstep, Schedule::Random, Schedule::Behind(1), Schedule::Behind(0)] {
-        let (said, outcomes) = wait(schedule, &[Trouble::Late { device: 0 }]);
+        let (said, outcomes) = wait(schedule, &[Injection::Late { device: 0 }]);
         assert_eq!((said, outcomes.map(|outcome| outcome.is_ok())), (CAME, [true; 2]), "{schedule:?}");
     }
 }
