@@ -184,8 +184,11 @@ fn litmus_fails_where_a_verdict_is_another_and_goes_on() {
 
 #[test]
 fn seeds_are_tried_until_one_shows_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("a record");
     let seeds = |script: &str| {
-        ended(congruent(&["run", "--virtual", "2", "--seeds", "4", "--races", "--", "sh", "-c"]).arg(script))
+        let mut run = congruent(&["run", "--virtual", "2", "--seeds", "4", "--races", "--record"]);
+        ended(run.arg(&record).args(["--", "sh", "-c"]).arg(script))
     };
     // The driver is told a seed, a schedule and what to look for, and the program alone says what is wrong.
     let told =
@@ -193,6 +196,7 @@ fn seeds_are_tried_until_one_shows_a_mistake() {
     let well = seeds(&format!("echo hello; {told} exit 0;; esac; exit 9"));
     assert_eq!((well.code, &*well.err), (Some(0), ""), "{}", well.out);
     assert_eq!(well.out, "congruent run: no mistake with 4 seeds, 0 to 3\n");
+    assert!(!record.exists());
 
     let fails = seeds("echo sum $CONGRUENT_PE; case $CONGRUENT_VIRTUAL_DRIVER in *seed=2*) exit 4;; esac");
     assert_eq!((fails.code, &*fails.out), (Some(1), ""));
@@ -203,12 +207,29 @@ fn seeds_are_tried_until_one_shows_a_mistake() {
 
     let script = "echo 'congruent virtual GPU: data race\n  write by lane 0' 1>&2; echo more";
     let reported = seeds(script);
+    assert!(record.exists());
     let again = shlex::try_quote(script).unwrap();
     let expected = format!(
         "congruent virtual GPU: data race\n  write by lane 0\ncongruent run: a mistake with seed 0, the 1. of 4; to see it \
-         again:\n  congruent run --virtual 2x1 --seed 0 --races -- sh -c {again}\n"
+         again:\n  congruent run --virtual 2x1 --seed 0 --races --replay '{}' -- sh -c {again}\n",
+        record.display()
     );
     assert_eq!((reported.code, &*reported.out, &*reported.err), (Some(1), "", &*expected));
+}
+
+#[test]
+fn a_record_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let replayed =
+        || ended(congruent(&["run", "--virtual", "2", "--seed", "3", "--replay"]).arg(&record).args(["--", "true"]));
+    let missing = replayed();
+    assert!(missing.code == Some(1) && missing.err.contains(&*record.to_string_lossy()), "{missing:?}");
+    std::fs::write(&record, "something\n").unwrap();
+    let other = replayed();
+    assert!(other.code == Some(1) && other.err.contains("recorded on another machine:\n  something"), "{other:?}");
+    let comma = ended(&mut congruent(&["run", "--virtual", "2", "--record", "a,b", "--", "true"]));
+    assert!(comma.code == Some(2) && comma.err.contains("has no comma"), "{comma:?}");
 }
 
 #[test]

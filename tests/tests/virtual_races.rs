@@ -13,6 +13,8 @@ use congruent_build::DeviceRustc;
 use congruent_tests::{repository, skip};
 use user_crates::{Folder, cargo, target};
 
+/// How often the run is had again by its record.
+const REPLAYS: usize = 10;
 const FILES: [&str; 3] = ["my-kernels/Cargo.toml", "my-kernels/src/lib.rs", "my-kernels/examples/shift.rs"];
 
 /// A program that was built here, with nothing but what it needs set.
@@ -81,7 +83,9 @@ fn a_race_is_found_with_its_lines_and_again_with_its_seed() {
         command.arg(own.join("debug/examples/shift")).args(rest);
         command.env("CONGRUENT_PTX", kernels.join("ptx/my_kernels.sm_90.ptx")).output().unwrap()
     };
-    let found = run(&["--seeds", "1000"], &[]);
+    let record = own.join("tmp/virtual_races.record");
+    let record = record.to_str().unwrap();
+    let found = run(&["--seeds", "1000", "--record", record], &[]);
     let report = said(&found);
     assert_eq!(found.status.code(), Some(1), "{report:#?}");
     assert!(found.stdout.is_empty());
@@ -106,6 +110,22 @@ fn a_race_is_found_with_its_lines_and_again_with_its_seed() {
     let seed = again.split(' ').skip_while(|word| *word != "--seed").nth(1).unwrap();
     let shown = said(&run(&["--seed", seed], &[]));
     assert_eq!(race(&shown), race(&report));
+
+    // And to the letter with the record, which the last line names.
+    assert!(again.contains(&format!("--seed {seed} --races --replay {record} -- ")), "{again}");
+    let of_reports = |text: &str| -> BTreeSet<String> {
+        let unlabelled = text.lines().map(|line| line.split_once("] ").map_or(line, |(_, line)| line));
+        let begins = ["  read by", "  write by", "  in kernel"];
+        unlabelled.filter(|line| begins.iter().any(|begin| line.starts_with(begin))).map(str::to_owned).collect()
+    };
+    let replays: Vec<_> = (0..REPLAYS)
+        .map(|_| run(&["--seed", seed, "--replay", record, "--label"], &[]))
+        .map(|replay| of_reports(&String::from_utf8_lossy(&replay.stderr)))
+        .collect();
+    // Both PEs may have a race to report, of which the first is shown above.
+    assert!(of_reports(&text).is_subset(&replays[0]), "{:#?} of {:#?}", of_reports(&text), replays[0]);
+    assert!(replays.iter().all(|replay| *replay == replays[0]), "{replays:#?}");
+    fs::remove_file(record).unwrap();
 
     let mended = run(&["--seeds", "3"], &["in order"]);
     assert_eq!(

@@ -5,6 +5,7 @@ mod explore;
 use crate::bootstrap::{BootstrapError, MAX_PES, Token};
 use crate::cuda::connections;
 use crate::machine::MachineKind;
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
@@ -17,6 +18,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -87,6 +89,20 @@ pub struct Look {
     /// Run the program with so many seeds, from 0 or --seed on, until one of them shows a mistake
     #[arg(long, value_name = "N", requires = "on", conflicts_with = "label")]
     pub seeds: Option<NonZeroU64>,
+    /// Write down when launches come; with --seeds the run that shows a mistake is kept, in congruent.record if not here
+    #[arg(long, value_name = "FILE", requires = "on", value_parser = record())]
+    pub record: Option<PathBuf>,
+    /// Follow a record of the same seed: launches begin when it says
+    #[arg(long, value_name = "FILE", requires = "on", value_parser = record(), conflicts_with_all = ["seeds", "record"])]
+    pub replay: Option<PathBuf>,
+}
+
+/// A file that can be named in a list of settings.
+fn record() -> impl TypedValueParser<Value = PathBuf> {
+    NonEmptyStringValueParser::new().try_map(|text| match text.contains(',') {
+        true => Err("the name of a record has no comma"),
+        false => Ok(PathBuf::from(text)),
+    })
 }
 
 impl Look {
@@ -101,6 +117,13 @@ impl Look {
                 .flatten(),
         );
         settings.join(",")
+    }
+
+    /// The same for the engine of a job, which alone knows of records.
+    fn engine_settings(&self) -> String {
+        let records = [("record", &self.record), ("replay", &self.replay)];
+        let records = records.into_iter().filter_map(|(key, file)| Some(format!("{key}={}", file.as_ref()?.display())));
+        [self.settings()].into_iter().chain(records).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -476,7 +499,8 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
 fn engine(args: &Args, name: &str) -> Result<Option<Box<dyn Any>>, RunError> {
     #[cfg(feature = "virtual")]
     if args.on.is_some() || std::env::var("CONGRUENT_MACHINE").is_ok_and(|kind| kind == MachineKind::Virtual.name()) {
-        let server = congruent_virtual_driver::Server::start(name, args.on.map(|on| on.gpus), &args.look.settings());
+        let server =
+            congruent_virtual_driver::Server::start(name, args.on.map(|on| on.gpus), &args.look.engine_settings());
         return Ok(server.map_err(RunError::Virtual)?.map(|server| Box::new(server) as Box<dyn Any>));
     }
     // Without the feature, programs may have it nevertheless, and have virtual GPUs of their own.

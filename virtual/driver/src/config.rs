@@ -1,11 +1,13 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
 //! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
-//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,leap=50,halt=1:5000,flip=1:5000:0,late=1,
+//! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,budget=1000000000,leap=50,halt=1:5000,flip=1:5000:0,late=1,
 //! fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE` makes
 //! the N-th call of a function fail, `*` every call of it. `halt`, `flip`, `late` and `fail` may be given several times.
+//! `record=FILE` and `replay=FILE` are for one engine each: of a job, or of the only process.
 
 use std::env;
+use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
 
 use congruent_virtual_gpu::{Injection, Promises, Schedule};
@@ -68,11 +70,17 @@ pub(crate) struct Config {
     pub(crate) mutant: u32,
     /// After how many seconds without any write it is a deadlock that all wait.
     pub(crate) patience: u32,
+    /// How many instructions the warps of a launch may execute, if not any number.
+    pub(crate) budget: Option<u64>,
     /// After how many milliseconds in which all wait the devices' own time goes on by itself, if it ever does.
     pub(crate) leap: Option<u32>,
     /// What goes wrong with devices: `halt=1:5000` stops device 1 after 5000 instructions, `flip=1:5000:0` inverts bit 0 of what it
     /// stores next in the scope of the system, `late=1` has it find out late what it waits for.
     pub(crate) injections: Vec<Injection>,
+    /// Where to write down when launches come: `record=FILE`.
+    pub(crate) record: Option<PathBuf>,
+    /// Which record to follow: `replay=FILE`.
+    pub(crate) replay: Option<PathBuf>,
     /// Calls that fail.
     pub(crate) faults: Vec<Fault>,
 }
@@ -116,8 +124,11 @@ impl Default for Config {
             weak: None,
             mutant: 0,
             patience: 60,
+            budget: None,
             leap: None,
             injections: Vec::new(),
+            record: None,
+            replay: None,
             faults: Vec::new(),
         }
     }
@@ -195,12 +206,18 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "weak" => config.weak = one_of(key, value, &WEAK)?,
             "mutant" => config.mutant = number(key, value, 0..=1_000_000)?,
             "patience" => config.patience = number(key, value, 1..=86_400)?,
+            "budget" => {
+                let budget = value.parse().map_err(|_| format!("budget={value}: give instructions as a whole number"));
+                config.budget = Some(budget?);
+            }
             "leap" => config.leap = Some(number(key, value, 0..=3_600_000)?),
             "halt" | "flip" | "late" => config.injections.push(injection(key, value)?),
+            "record" => config.record = Some(value.into()),
+            "replay" => config.replay = Some(value.into()),
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
-                             seed, races, weak, mutant, patience, leap, halt, flip, late, fail";
+                             seed, races, weak, mutant, patience, budget, leap, halt, flip, late, record, replay, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -306,7 +323,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,leap=50,halt=1:5000,flip=2:7:33,late=0,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,budget=5000000000,leap=50,halt=1:5000,flip=2:7:33,late=0,record=a/file,replay=another,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -325,12 +342,15 @@ mod tests {
             weak: Some(Promises { v4_16b_atomic: true, ll128_128b_ordered: false }),
             mutant: 3,
             patience: 5,
+            budget: Some(5_000_000_000),
             leap: Some(50),
             injections: vec![
                 Injection::Halt { device: 1, step: 5000 },
                 Injection::Flip { device: 2, step: 7, bit: 33 },
                 Injection::Late { device: 0 },
             ],
+            record: Some("a/file".into()),
+            replay: Some("another".into()),
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),
                 fault("cuMemMap", None, CUresult::CUDA_ERROR_UNKNOWN),
@@ -349,6 +369,7 @@ mod tests {
             ("memory=99999999999G", "memory="),
             ("capability=9", "like 9.0"),
             ("handles=win32", "none or posix or fabric or both"),
+            ("budget=much", "whole number"),
             ("halt=1", "give it like"),
             ("halt=1:soon", "whole number"),
             ("flip=1:5:128", "from 0 to 127"),

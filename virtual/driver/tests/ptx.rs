@@ -28,6 +28,7 @@ const PTX: &CStr = c".version 8.4\n.target sm_80\n.address_size 64\n\
         ret;\n}\n\
     .visible .entry store(.param .u64 store_0)\n{\n\
         .reg .b64 %rd<2>; ld.param.u64 %rd1, [store_0]; st.global.u64 [%rd1], 7; ret;\n}\n\
+    .visible .entry spin()\n{ .reg .b32 %r; again: add.u32 %r, %r, 1; bra again; }\n\
     .visible .entry fall()\n{ trap; }\n";
 
 fn load() -> CUmodule {
@@ -124,6 +125,13 @@ fn a_device_that_stops_is_a_launch_that_takes_too_long() {
         faults(c"store", || allocate(8), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
     });
     assert!(start.elapsed() < std::time::Duration::from_secs(300), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_a_launch_that_takes_too_long() {
+    alone("a_kernel_that_never_ends_is_a_launch_that_takes_too_long", "budget=1000000", || {
+        faults(c"spin", || 0, CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
+    });
 }
 
 #[test]

@@ -178,6 +178,16 @@ pub enum Cause {
         /// How many bytes.
         bytes: u64,
     },
+    /// Something else came than a record says.
+    #[error("line {line} of the record says `{recorded}`, and what came is `{came}`")]
+    Unrecorded {
+        /// The line, counted from 1.
+        line: usize,
+        /// What it says.
+        recorded: String,
+        /// What came in its place.
+        came: String,
+    },
     /// The engine was told to end.
     #[error("the engine was told to end")]
     Stopped,
@@ -220,8 +230,8 @@ impl fmt::Display for Party {
     }
 }
 
-/// Where a launch ran.
-struct Whose(Option<u32>, u32);
+/// The PE of a launch, if it has one, and its device.
+pub(crate) struct Whose(pub(crate) Option<u32>, pub(crate) u32);
 
 impl fmt::Display for Whose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

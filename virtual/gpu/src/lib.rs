@@ -52,6 +52,7 @@ mod memory;
 mod mutant;
 mod order;
 mod program;
+mod record;
 mod registers;
 mod schedule;
 mod warp;

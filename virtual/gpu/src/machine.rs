@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use crate::alu::matrix;
 use crate::block::{Block, Surroundings};
-use crate::fault::{Cause, Fault};
+use crate::fault::{Cause, Fault, Whose};
 use crate::inject::{Injection, Injections};
 use crate::memory::{AddressMap, Segment, Window};
 use crate::order::{Begin, Knowledge, Order, Promises};
 use crate::program::Program;
+use crate::record::{Event, Recorded, Recorder, Replay};
 use crate::schedule::{Chance, Explored, Schedule, Trail};
 use crate::warp::{LANES, Stop};
 use crate::watch::{Watches, Who};
@@ -66,6 +68,11 @@ pub struct Settings {
     pub budget: u64,
     /// Faults that are injected.
     pub injections: Vec<Injection>,
+    /// Where to write down when launches come and how long all wait, which nothing else here says.
+    pub record: Option<PathBuf>,
+    /// A record to follow, of a machine like this one: launches begin when it says, in its order. Behind its end they begin as they
+    /// come.
+    pub replay: Option<PathBuf>,
     /// Whether nobody but its launches writes what they wait for: then it is in vain that all wait, whatever they do meanwhile,
     /// and a fault ends all launches.
     pub alone: bool,
@@ -86,8 +93,17 @@ impl Default for Settings {
             leap: None,
             budget: u64::MAX,
             injections: Vec::new(),
+            record: None,
+            replay: None,
             alone: false,
         }
+    }
+}
+
+impl Settings {
+    /// All of it in one line, but for where records are.
+    fn described(&self) -> String {
+        format!("{:?}", Self { record: None, replay: None, ..self.clone() })
     }
 }
 
@@ -164,6 +180,14 @@ pub struct Launch {
     pub params: Vec<u8>,
 }
 
+impl Launch {
+    /// What it is, in words that are the same in every run.
+    fn described(&self) -> String {
+        let Self { kernel, space, pe, blocks: [x, y, z], threads: [u, v, w], .. } = self;
+        format!("{kernel} {} in {x}x{y}x{z} blocks of {u}x{v}x{w} threads", Whose(*pe, space.device))
+    }
+}
+
 /// Executes launches, on a thread of its own.
 pub struct Machine {
     settings: Settings,
@@ -197,7 +221,7 @@ impl Machine {
     /// Starts a machine.
     ///
     /// # Errors
-    /// If there can be no more threads
+    /// If there can be no more threads, or what is wrong with a record
     pub fn new(settings: Settings) -> std::io::Result<Arc<Self>> {
         Self::along(settings, Arc::default())
     }
@@ -207,7 +231,7 @@ impl Machine {
     /// launch begins, and memory of their own.
     ///
     /// # Errors
-    /// If there can be no more threads
+    /// As [`Machine::new`]
     pub fn explore(settings: &Settings, most: u64, mut run: impl FnMut(&Self)) -> std::io::Result<Explored> {
         let trail = Arc::new(Mutex::new(Trail::default()));
         let mut executions = 0;
@@ -225,7 +249,7 @@ impl Machine {
 
     fn along(settings: Settings, trail: Arc<Mutex<Trail>>) -> std::io::Result<Arc<Self>> {
         let (requests, inbox) = channel();
-        let engine = Engine::new(settings.clone(), inbox, trail);
+        let engine = Engine::new(settings.clone(), inbox, trail)?;
         let executed = engine.executed.clone();
         let engine = thread::Builder::new().name("virtual GPUs".to_owned()).spawn(move || engine.run())?;
         Ok(Arc::new(Self { settings, requests: Mutex::new(requests), engine: Mutex::new(Some(engine)), executed }))
@@ -382,6 +406,10 @@ struct Engine {
     /// Nanoseconds of the devices' own time: one for each step of a warp, and what passes while nobody runs.
     time: u64,
     round: u64,
+    recorder: Option<Recorder>,
+    replay: Option<Replay>,
+    /// Launches that have come before a record says that they do.
+    early: Vec<Stream>,
 }
 
 /// Instructions that a warp executes before the next one runs.
@@ -397,14 +425,19 @@ const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 /// How far time goes on where all wait, in nanoseconds. Who waits looks at the clock once in a thousand times.
 const LEAP: u64 = 1_000_000;
+/// How long what a record says may take to come, by a clock on the wall.
+const COMES: Duration = Duration::from_secs(30);
 
 impl Engine {
-    fn new(settings: Settings, inbox: Receiver<Request>, trail: Arc<Mutex<Trail>>) -> Self {
+    fn new(settings: Settings, inbox: Receiver<Request>, trail: Arc<Mutex<Trail>>) -> std::io::Result<Self> {
+        let machine = settings.described();
+        let recorder = settings.record.as_ref().map(|path| Recorder::new(path, &machine)).transpose()?;
+        let replay = settings.replay.as_ref().map(|path| Replay::new(path, &machine)).transpose()?;
         let device = |device| Device {
             used: vec![0.0; settings.multiprocessors as usize],
             injections: Injections::of(device, &settings.injections),
         };
-        Self {
+        Ok(Self {
             devices: (0..settings.devices).map(device).collect(),
             chance: Chance::new(settings.schedule, settings.seed, trail),
             order: (settings.races || settings.weak.is_some()).then(|| Order::new(settings.races, settings.weak)),
@@ -417,7 +450,10 @@ impl Engine {
             watches: Watches::default(),
             time: 0,
             round: 0,
-        }
+            recorder,
+            replay,
+            early: Vec::new(),
+        })
     }
 
     /// Runs until nobody can ask for anything any more.
@@ -427,14 +463,19 @@ impl Engine {
         // For how many rounds there was something to do.
         let mut busy = 0_u64;
         loop {
-            if self.running.is_empty() {
-                match self.inbox.recv() {
-                    Ok(request) => self.take(request),
-                    Err(_) => return,
-                }
+            if !self.follow() {
+                return;
             }
-            while let Ok(request) = self.inbox.try_recv() {
-                self.take(request);
+            if self.replay.is_none() {
+                if self.running.is_empty() {
+                    match self.inbox.recv() {
+                        Ok(request) => self.take(request),
+                        Err(_) => return,
+                    }
+                }
+                while let Ok(request) = self.inbox.try_recv() {
+                    self.take(request);
+                }
             }
             self.place_blocks();
             let ran = self.turn();
@@ -455,7 +496,15 @@ impl Engine {
                 self.end_deadlock();
                 continue;
             }
+            if !self.follow() {
+                return;
+            }
+            if self.replay.is_some() {
+                self.wait_as_recorded();
+                continue;
+            }
             if self.settings.leap.is_some_and(|leap| leap <= quiet.since.elapsed()) {
+                self.note(|| Event::Leap);
                 self.time += LEAP;
                 self.wake_all();
                 continue;
@@ -466,14 +515,120 @@ impl Engine {
                 Err(RecvTimeoutError::Timeout) => pause = (2 * pause).min(LONGEST),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.time += start.elapsed().as_nanos() as u64;
+            let waited = start.elapsed().as_nanos() as u64;
+            self.note(|| Event::Idle(waited));
+            self.time += waited;
             self.wake_all();
         }
     }
 
+    fn note(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note(self.round, event());
+        }
+    }
+
+    /// Begins what a record says that begins now, and waits until that has come. Whether there is anybody left to ask for anything.
+    fn follow(&mut self) -> bool {
+        while self.replay.is_some() {
+            while let Ok(request) = self.inbox.try_recv() {
+                self.take_early(request);
+            }
+            let Some(Recorded { round, event, .. }) = self.replay.as_ref().and_then(Replay::next) else {
+                self.replay = None;
+                core::mem::take(&mut self.early).into_iter().for_each(|stream| self.begin_noted(stream));
+                return true;
+            };
+            let is_over = self.running.is_empty() && matches!(event, Event::Launch(_)) && *round > self.round;
+            if *round < self.round || is_over {
+                self.lose_track(&format!("nothing of it until round {}", self.round));
+                continue;
+            }
+            let Event::Launch(launch) = event else { return true };
+            if *round > self.round {
+                return true;
+            }
+            if let Some(at) = self.early.iter().position(|stream| stream.launch.described() == *launch) {
+                let stream = self.early.remove(at);
+                self.replay.iter_mut().for_each(Replay::advance);
+                self.begin_noted(stream);
+            } else if !self.await_recorded() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits for a launch that is due by a record. Whether there is anybody left to ask for anything.
+    fn await_recorded(&mut self) -> bool {
+        let names = self.early.iter().map(|stream| stream.launch.described());
+        let odd = names.into_iter().find(|name| self.replay.as_ref().is_some_and(|replay| !replay.has(name)));
+        if let Some(odd) = odd {
+            self.lose_track(&odd);
+            return true;
+        }
+        // Where nobody is there who could be told, it may take any time.
+        let limit = if self.running.is_empty() && self.early.is_empty() { Duration::MAX } else { COMES };
+        match self.inbox.recv_timeout(limit) {
+            Ok(request) => self.take_early(request),
+            Err(RecvTimeoutError::Timeout) => self.lose_track(&format!("nothing for {} s", COMES.as_secs())),
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        true
+    }
+
+    /// Everybody waits: as long as a record says.
+    fn wait_as_recorded(&mut self) {
+        let next = self.replay.as_ref().and_then(Replay::next).filter(|next| next.round == self.round);
+        let time = match next.map(|next| &next.event) {
+            Some(&Event::Idle(time)) => {
+                // The host has as long for what it does meanwhile.
+                thread::sleep(Duration::from_nanos(time));
+                time
+            }
+            Some(Event::Leap) => LEAP,
+            Some(Event::Launch(_)) | None => {
+                return self.lose_track(&format!("a wait of all in round {}", self.round));
+            }
+        };
+        self.replay.iter_mut().for_each(Replay::advance);
+        self.time += time;
+        self.wake_all();
+    }
+
+    fn take_early(&mut self, request: Request) {
+        match request {
+            Request::Launches(streams) => self.early.extend(streams),
+            Request::Withdraw(process) => {
+                self.early.retain(|stream| stream.launch.space.process != process);
+                self.take(Request::Withdraw(process));
+            }
+        }
+    }
+
+    /// The run is another one than was recorded: all that runs and waits ends, and what comes later begins as it comes.
+    fn lose_track(&mut self, came: &str) {
+        let replay = self.replay.take();
+        let Some(next) = replay.as_ref().and_then(Replay::next) else { return };
+        let cause = Cause::Unrecorded { line: next.line, recorded: next.to_string(), came: came.to_owned() };
+        for index in (0..self.running.len()).rev() {
+            let fault = Fault::of(&self.running[index].launch, cause.clone());
+            self.end(index, Err(Box::new(fault)));
+        }
+        for Stream { launch, done, .. } in core::mem::take(&mut self.early) {
+            done(Err(Box::new(Fault::of(&launch, cause.clone()))));
+        }
+    }
+
+    /// Begins the first launch of a stream that the host asks for.
+    fn begin_noted(&mut self, stream: Stream) {
+        self.note(|| Event::Launch(stream.launch.described()));
+        self.begin(stream, None);
+    }
+
     fn take(&mut self, request: Request) {
         match request {
-            Request::Launches(streams) => streams.into_iter().for_each(|stream| self.begin(stream, None)),
+            Request::Launches(streams) => streams.into_iter().for_each(|stream| self.begin_noted(stream)),
             Request::Withdraw(process) => {
                 for index in (0..self.running.len()).rev() {
                     let launch = &self.running[index].launch;

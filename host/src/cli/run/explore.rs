@@ -1,11 +1,15 @@
 //! `congruent run --seeds`: runs a program again and again on virtual GPUs, each time with another seed, until one of them shows a
 //! mistake.
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::process::ExitCode;
 
 use super::{Args, Kept, Launch, Output, RunError, code};
 use crate::cli::output::Progress;
+
+/// Where the run that shows a mistake is kept, if nobody says otherwise.
+const RECORD: &str = "congruent.record";
 
 /// How the virtual driver begins a report. Lines of it that follow are indented.
 const REPORT: &str = "congruent virtual GPU: ";
@@ -14,9 +18,10 @@ const REPORT: &str = "congruent virtual GPU: ";
 pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunError> {
     let first = args.look.seed.unwrap_or(0);
     let last = first.saturating_add(seeds.get() - 1);
+    let record = args.look.record.clone().unwrap_or_else(|| RECORD.into());
     for seed in first..=last {
         let mut args = args.clone();
-        (args.look.seed, args.look.seeds) = (Some(seed), None);
+        (args.look.seed, args.look.seeds, args.look.record) = (Some(seed), None, Some(record.clone()));
         let kept = Kept::default();
         let progress = Progress::show(format_args!("seed {seed} of {first} to {last}"));
         let mut launch = Launch::start(&args, Output::Kept(kept.clone()))?;
@@ -37,6 +42,8 @@ pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunErr
             return Ok(ExitCode::FAILURE);
         }
     }
+    // It shows nothing. Where programs run without an engine there is none.
+    let _removed = std::fs::remove_file(&record);
     println!("congruent run: no mistake with {seeds} seeds, {first} to {last}");
     Ok(ExitCode::SUCCESS)
 }
@@ -50,7 +57,7 @@ fn report(said: &str) -> Option<String> {
     Some([begin].into_iter().chain(rest).flat_map(|line| [line, "\n"]).collect())
 }
 
-/// The command that runs the job once more, for a shell.
+/// The command that runs a recorded job once more, for a shell.
 fn line(args: &Args) -> String {
     let mut words = vec!["congruent run".to_owned()];
     words.extend(args.on.map(|on| format!("--virtual {on}")));
@@ -61,9 +68,10 @@ fn line(args: &Args) -> String {
             .filter(|(_, asked)| *asked)
             .map(|(word, _)| (*word).to_owned()),
     );
+    let quoted = |word: Cow<'_, str>| shlex::try_quote(&word).map_or_else(|_| word.clone().into_owned(), Into::into);
+    words.extend(args.look.record.iter().map(|file| format!("--replay {}", quoted(file.to_string_lossy()))));
     words.push("--".to_owned());
-    let shown = args.command.iter().map(|word| word.to_string_lossy());
-    words.extend(shown.map(|word| shlex::try_quote(&word).map_or_else(|_| word.clone().into_owned(), Into::into)));
+    words.extend(args.command.iter().map(|word| quoted(word.to_string_lossy())));
     words.join(" ")
 }
 
@@ -83,11 +91,14 @@ mod tests {
 
     #[test]
     fn the_line_that_shows_it_again_is_one_for_a_shell() {
-        let look = Look { races: true, weak: false, seed: Some(7), seeds: None };
+        let record = Some("a record".into());
+        let look = Look { races: true, seed: Some(7), record, ..Look::default() };
         let command = ["./a program", "--size=4", "it's"].map(Into::into).to_vec();
         let args = Args { npes: None, on: "2x4".parse().ok(), look, label: false, command };
-        let expected = "congruent run --virtual 2x4 --seed 7 --races -- './a program' '--size=4' \"it's\"";
+        let expected =
+            "congruent run --virtual 2x4 --seed 7 --races --replay 'a record' -- './a program' '--size=4' \"it's\"";
         assert_eq!(line(&args), expected);
         assert_eq!(args.look.settings(), "schedule=priorities,seed=7,races=1");
+        assert_eq!(args.look.engine_settings(), "schedule=priorities,seed=7,races=1,record=a record");
     }
 }

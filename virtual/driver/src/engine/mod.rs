@@ -98,7 +98,10 @@ static LINK: LazyLock<Result<Link, Refusal>> = LazyLock::new(|| {
         gone()
     };
     match config::variable(ENGINE).map_err(unavailable)? {
-        None => Ok(Link::Own(Job::new(driver::get()?.config)?.join())),
+        None => {
+            let job = Job::new(driver::get()?.config);
+            Ok(Link::Own(job.map_err(|error| unavailable(format!("starting it: {error}")))?.join()))
+        }
         Some(name) => {
             let client = Client::connect(&name);
             client.map(Link::OfJob).map_err(|error| unavailable(format!("no connection to the job's engine: {error}")))

@@ -39,7 +39,7 @@ impl Server {
 
     fn listen(name: &str, config: &'static config::Config) -> io::Result<Self> {
         let listener = Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?);
-        let job = Job::new(config).map_err(|code| io::Error::other(format!("{code:?}")))?;
+        let job = Job::new(config)?;
         let own = listener.clone();
         thread::Builder::new().name("virtual GPUs' door".to_owned()).spawn(move || {
             while let Ok((stream, _)) = own.accept() {

@@ -1,6 +1,7 @@
 //! An engine as its processes have it: what they share, and what each has for itself.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -58,8 +59,8 @@ impl Job {
     /// Starts an engine.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OPERATING_SYSTEM` if there can be no more threads
-    pub(crate) fn new(config: &'static Config) -> Outcome<Arc<Self>> {
+    /// As [`Machine::new`]
+    pub(crate) fn new(config: &'static Config) -> io::Result<Arc<Self>> {
         let settings = Settings {
             devices: config.devices,
             multiprocessors: config.sms,
@@ -68,11 +69,14 @@ impl Job {
             races: config.races,
             weak: config.weak,
             patience: Duration::from_secs(config.patience.into()),
+            budget: config.budget.unwrap_or(u64::MAX),
             leap: config.leap.map(|leap| Duration::from_millis(leap.into())),
             injections: config.injections.clone(),
+            record: config.record.clone(),
+            replay: config.replay.clone(),
             ..Settings::default()
         };
-        let machine = Machine::new(settings).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        let machine = Machine::new(settings)?;
         let (processes, memories, multicasts) = Default::default();
         Ok(Arc::new(Self { config, machine, processes, memories, multicasts }))
     }
