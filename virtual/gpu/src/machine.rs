@@ -423,7 +423,10 @@ const LISTED: usize = 8;
 /// How long nobody looks while all wait, at first and at most.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
-/// How far time goes on where all wait, in nanoseconds. Who waits looks at the clock once in a thousand times.
+/// How often those who wait look after each such time, once nothing has happened for longer: kernels look at the clock once in a
+/// thousand times.
+const LOOKS: u32 = 16;
+/// How far time goes on where all wait, in nanoseconds.
 const LEAP: u64 = 1_000_000;
 /// How long what a record says may take to come, by a clock on the wall.
 const COMES: Duration = Duration::from_secs(30);
@@ -462,6 +465,7 @@ impl Engine {
         let mut quiet = Quiet { since: Instant::now(), time: self.time, last: [0; 3] };
         // For how many rounds there was something to do.
         let mut busy = 0_u64;
+        let mut looks = 0;
         loop {
             if !self.follow() {
                 return;
@@ -509,7 +513,13 @@ impl Engine {
                 self.wake_all();
                 continue;
             }
+            if looks > 0 {
+                looks -= 1;
+                self.wake_all();
+                continue;
+            }
             let start = Instant::now();
+            looks = if quiet.since.elapsed() > LONGEST { LOOKS } else { 0 };
             match self.inbox.recv_timeout(pause) {
                 Ok(request) => self.take(request),
                 Err(RecvTimeoutError::Timeout) => pause = (2 * pause).min(LONGEST),
