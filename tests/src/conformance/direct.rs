@@ -6,6 +6,7 @@ use congruent::{Error, Grid, World};
 use congruent_test_kernels::direct::Direct;
 use congruent_test_kernels::rma::Particle;
 
+use super::limit::limited;
 use super::pattern::{assert_same, neighbours, values};
 
 /// Direct views.
@@ -19,7 +20,7 @@ pub fn direct(world: &mut World) -> Result<(), Error> {
 fn views<T: Direct>(world: &mut World) -> Result<(), Error> {
     let (me, (next, prev)) = (world.pe().index(), neighbours(world));
     let (stream, told) = (world.stream()?, world.alloc::<u64>(2)?);
-    for len in [1, 65, 4095] {
+    for len in limited(&[1, 65, 4095]) {
         let (to, back, from) = (world.alloc::<T>(len)?, world.alloc::<T>(len)?, world.alloc::<T>(len)?);
         from.write(0, &values(1, me, len))?;
         told.fill(u64::MAX)?;

@@ -5,6 +5,7 @@ use congruent::device::Semaphore;
 use congruent::{Error, Grid, World, kernels};
 use congruent_test_kernels::collectives::delay;
 
+use super::limit::is_limited;
 use super::machines::all_shapes;
 use super::sweep::{Bench, Length};
 use super::ways::Way;
@@ -20,10 +21,15 @@ const LATE_US: u64 = 200;
 pub fn flags(world: &mut World) -> Result<(), Error> {
     let mut bench = Bench::new(world, Layout::new(world.team(), 3).buffer(0).flag_bits(BITS))?;
     let never = world.alloc::<Semaphore>(1)?;
-    let periods: &[usize] = if all_shapes() { &[1, 2, 3, 4, 5, 7, 8, 16, 32] } else { &[4, 8, 16] };
+    let periods: &[usize] = match (all_shapes(), is_limited()) {
+        (true, _) => &[1, 2, 3, 4, 5, 7, 8, 16, 32],
+        (_, true) => &[16],
+        _ => &[4, 8, 16],
+    };
     for way in Way::all(world.npes()).into_iter().filter(|way| way.protocol != Protocol::Simple) {
         for &period in periods {
-            for call in 0..4 * period.max(4) {
+            let calls = if is_limited() { 2 * period + 1 } else { 4 * period.max(4) };
+            for call in 0..calls {
                 let long = call % period == 0;
                 if long && call / period % world.npes() == world.pe().index() {
                     world.launch(bench.stream(), delay, Grid::one(1), (never.view(), LATE_US))?;

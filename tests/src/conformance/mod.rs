@@ -9,9 +9,11 @@ mod bulk;
 mod collectives;
 mod direct;
 mod expected;
+mod faults;
 mod flags;
 mod groups;
 mod in_kernel;
+mod limit;
 mod machines;
 mod mixed;
 mod model;
@@ -31,9 +33,11 @@ pub use atomics::atomics;
 pub use bulk::bulk;
 pub use collectives::collectives;
 pub use direct::direct;
+pub use faults::{dead, deadline};
 pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
+pub use limit::LIMIT;
 pub use machines::{
     CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, few_shapes, is_child, processes,
     processes_with_multicast, proxied, threads, threads_with_multicast,

@@ -7,6 +7,7 @@ use congruent::{Error, Grid, World};
 use congruent_test_kernels::By;
 use congruent_test_kernels::ordering as kernels;
 
+use super::limit::{at_most, limited, times};
 use super::pattern::{assert_same, value, values};
 
 /// Enough for a race to show, few enough for many PEs on two cores.
@@ -28,8 +29,9 @@ fn messages(world: &mut World) -> Result<(), Error> {
         let semaphores = blocks as usize;
         let (full, free) = (world.alloc::<Semaphore>(semaphores)?, world.alloc::<Semaphore>(semaphores)?);
         for (len, by) in [(1, By::Block), (301, By::Block), (301, By::Warp), (301, By::Thread), (20_000, By::Block)] {
+            let len = at_most(len);
             let (inbox, outbox) = (world.alloc::<u64>(len)?, world.alloc::<u64>(len)?);
-            let rounds = if len > 1000 { ROUNDS / 8 } else { ROUNDS };
+            let rounds = if len > 1000 { ROUNDS / 8 } else { times(ROUNDS) };
             let (inbox, outbox) = (inbox.view(), outbox.view());
             let arguments = (inbox, outbox, full.view(), free.view(), wrong.view(), rounds, by);
             world.run(&stream, kernels::messages, Grid::new(blocks, 64), arguments)?;
@@ -43,7 +45,7 @@ fn covered(world: &mut World) -> Result<(), Error> {
     let (stream, wrong, inbox) = (world.stream()?, world.alloc::<u64>(1)?, world.alloc::<u64>(500)?);
     let (full, free) = (world.alloc::<Semaphore>(1)?, world.alloc::<Semaphore>(1)?);
     for by in By::ALL {
-        let arguments = (inbox.view(), full.view(), free.view(), wrong.view(), ROUNDS, by);
+        let arguments = (inbox.view(), full.view(), free.view(), wrong.view(), times(ROUNDS), by);
         world.run(&stream, kernels::covered, Grid::one(64), arguments)?;
         assert_eq!(wrong.to_vec()?, [0], "by {by:?}");
     }
@@ -53,7 +55,7 @@ fn covered(world: &mut World) -> Result<(), Error> {
 fn baton(world: &mut World) -> Result<(), Error> {
     let (stream, wrong) = (world.stream()?, world.alloc::<u64>(1)?);
     let (word, turn) = (world.alloc::<u64>(1)?, world.alloc::<Semaphore>(1)?);
-    world.run(&stream, kernels::baton, Grid::one(64), (word.view(), turn.view(), wrong.view(), ROUNDS))?;
+    world.run(&stream, kernels::baton, Grid::one(64), (word.view(), turn.view(), wrong.view(), times(ROUNDS)))?;
     assert_eq!(wrong.to_vec()?, [0]);
     Ok(())
 }
@@ -62,25 +64,25 @@ fn fenced(world: &mut World) -> Result<(), Error> {
     let (stream, wrong, inbox) = (world.stream()?, world.alloc::<u64>(1)?, world.alloc::<u64>(300)?);
     let (never, free) = (world.alloc::<Semaphore>(1)?, world.alloc::<Semaphore>(1)?);
     let flag = world.alloc::<u64>(1)?;
-    let arguments = (inbox.view(), flag.view(), never.view(), free.view(), wrong.view(), ROUNDS);
+    let arguments = (inbox.view(), flag.view(), never.view(), free.view(), wrong.view(), times(ROUNDS));
     world.run(&stream, kernels::fenced, Grid::one(64), arguments)?;
-    assert_eq!((wrong.to_vec()?, flag.to_vec()?), (vec![0], vec![ROUNDS]));
+    assert_eq!((wrong.to_vec()?, flag.to_vec()?), (vec![0], vec![times(ROUNDS)]));
     Ok(())
 }
 
 fn crossing(world: &mut World) -> Result<(), Error> {
-    let (stream, wrong) = (world.stream()?, world.alloc::<u64>(1)?);
-    let (word, missed) = (world.alloc::<u64>(1)?, world.alloc::<u64>(2 * ROUNDS as usize)?);
+    let (stream, wrong, rounds) = (world.stream()?, world.alloc::<u64>(1)?, 2 * times(ROUNDS));
+    let (word, missed) = (world.alloc::<u64>(1)?, world.alloc::<u64>(rounds as usize)?);
     world.run(&stream, kernels::crossing, Grid::one(64), (word.view(), missed.view(), wrong.view()))?;
     let paired = world.pe().index() ^ 1 < world.npes();
-    assert_eq!((wrong.to_vec()?, word.to_vec()?), (vec![0], vec![if paired { 2 * ROUNDS } else { 0 }]));
+    assert_eq!((wrong.to_vec()?, word.to_vec()?), (vec![0], vec![if paired { rounds } else { 0 }]));
     Ok(())
 }
 
 fn exchange(world: &mut World) -> Result<(), Error> {
     let (me, n) = (world.pe().index(), world.npes());
     let (stream, wrong) = (world.stream()?, world.alloc::<u64>(1)?);
-    for each in [1, 77, 1000] {
+    for each in limited(&[1, 77, 1000]) {
         let (to, back, from) = (world.alloc::<u32>(each * n)?, world.alloc::<u32>(each * n)?, world.alloc(each * n)?);
         from.write(0, &values::<u32>(1, me, each * n))?;
         let arguments = (to.view(), back.view(), from.view(), wrong.view());

@@ -7,6 +7,7 @@ use congruent_heap::{Fp8E4M3, Fp8E5M2, bf16, f16};
 use congruent_test_kernels::By;
 use congruent_test_kernels::rma::{Movable, Particle, Transfer};
 
+use super::limit::limited;
 use super::pattern::{assert_same, neighbours, value, values};
 
 /// Around every power of two that an implementation may cut at, and one that is larger than a cache.
@@ -43,10 +44,10 @@ pub fn rma(world: &mut World) -> Result<(), Error> {
 
 fn every_size<T: Movable>(world: &mut World) -> Result<(), Error> {
     let mut buffers = Buffers::<T>::new(world)?;
-    for len in SIZES {
+    for len in limited(&SIZES) {
         buffers.run(world, len, Transfer::Whole, By::Block)?;
     }
-    for len in [1, 7, 65, 4095] {
+    for len in limited(&[1, 7, 65, 4095]) {
         for what in [Transfer::Whole, Transfer::Values, Transfer::Strided] {
             for by in By::ALL {
                 buffers.run(world, len, what, by)?;

@@ -5,6 +5,8 @@ use congruent::{Error, Grid, World};
 use congruent_test_kernels::By;
 use congruent_test_kernels::signals::{self as kernels, LEAP, NONE};
 
+use super::limit::times;
+
 /// Semaphores and signal words.
 pub fn signals(world: &mut World) -> Result<(), Error> {
     posts(world)?;
@@ -17,7 +19,7 @@ pub fn signals(world: &mut World) -> Result<(), Error> {
 fn posts(world: &mut World) -> Result<(), Error> {
     let (stream, turn, told) = (world.stream()?, world.alloc::<Semaphore>(1)?, world.alloc::<u64>(3)?);
     for by in By::ALL {
-        for n in [1, 2, 1000] {
+        for n in [1, 2, times(1000)] {
             world.run(&stream, kernels::posts, Grid::one(64), (turn.view(), told.view(), n, by))?;
             assert_eq!(told.to_vec()?, [n + 1, n, 0], "1 and {n} posts, by {by:?}");
         }

@@ -8,6 +8,7 @@ use congruent::device::{Semaphore, Signal};
 use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
 use congruent_test_kernels::streams::raise;
 
+use super::limit::times;
 use super::pattern::neighbours;
 
 /// Elements: several pages, and no round number.
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// How often a graph is launched; less often where many PEs share few cores.
 fn replays(world: &World) -> u64 {
-    if world.npes() <= 2 { 1000 } else { 100 }
+    times(if world.npes() <= 2 { 1000 } else { 100 })
 }
 
 /// Puts, gets and signals on streams, and graphs.

@@ -1,0 +1,147 @@
+//! The conformance suite on virtual GPUs: the host's CUDA half as on a GPU, and kernels from the PTX that a GPU gets.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{Write, stderr};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use congruent::collectives::{Algorithm, Protocol};
+use congruent::{Error, World};
+use congruent_build::Builder;
+use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, is_child};
+use congruent_tests::repository;
+
+/// The most elements of a case: instructions are executed one by one.
+const MOST: u32 = 130;
+
+/// What all PEs are told.
+static GPUS: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
+    let here = env::current_exe().unwrap().parent().unwrap().join("virtual");
+    // Past the harness, which hides what passing tests print.
+    let _ = writeln!(
+        stderr(),
+        "{LIMIT}={MOST}: cases of more elements have so many, repeated ones {} rounds; `flags` has one period of three",
+        MOST / 16
+    );
+    vec![
+        ("CONGRUENT_MACHINE", "virtual".into()),
+        ("CONGRUENT_PTX", env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx(here).into())),
+        (LIMIT, MOST.to_string().into()),
+        // PEs take in their PTX before they wait, on a busy machine not all at the same time.
+        ("CONGRUENT_DEADLINE_MS", "120000".into()),
+    ]
+});
+
+/// PTX of the test kernels for the default target: what every GPU can run.
+fn ptx(here: PathBuf) -> PathBuf {
+    let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
+    builder.build().unwrap().swap_remove(0).path
+}
+
+/// Settings of the virtual GPUs.
+fn gpus(settings: &str) -> Vec<(&'static str, OsString)> {
+    [&GPUS[..], &[("CONGRUENT_VIRTUAL_DRIVER", settings.into())]].concat()
+}
+
+/// With how many PEs.
+const MANY: [usize; 3] = [1, 2, 4];
+
+/// In lockstep as processes, and by chance as threads, where races between PEs are errors.
+macro_rules! families {
+    ($($family:ident)*) => {
+        mod in_lockstep {
+            use super::*;
+            $(
+                #[test]
+                fn $family() {
+                    let test = concat!("in_lockstep::", stringify!($family));
+                    cuda_processes(test, conformance::$family, &MANY, || GPUS.clone());
+                }
+            )*
+        }
+
+        mod by_chance {
+            use super::*;
+            $(
+                #[test]
+                fn $family() {
+                    let test = concat!("by_chance::", stringify!($family));
+                    cuda_threads(test, conformance::$family, &MANY, || gpus("schedule=random,seed=1,races=1"));
+                }
+            )*
+        }
+    };
+}
+
+families! { rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols streams }
+
+/// With a deadline that is soon over.
+fn hasty() -> Vec<(&'static str, OsString)> {
+    [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "500".into())]].concat()
+}
+
+#[test]
+fn deadline_of_threads() {
+    cuda_threads("deadline_of_threads", conformance::deadline, &[2, 4], hasty);
+}
+
+#[test]
+fn deadline_of_processes() {
+    cuda_processes("deadline_of_processes", conformance::deadline, &[2, 4], hasty);
+}
+
+#[test]
+fn dead_process() {
+    cuda_processes("dead_process", conformance::dead, &[2, 4], || GPUS.clone());
+}
+
+/// A wait of a stream that nobody answers.
+#[test]
+fn unanswered() {
+    let patient = || [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "2000".into())]].concat();
+    cuda_threads("unanswered", conformance::unanswered, &[1, 3], patient);
+}
+
+/// An all-gather over lines.
+fn lined(world: &mut World) -> Result<(), Error> {
+    const LEN: usize = 1001;
+    let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let (all, mine) = (world.alloc::<u32>(LEN * world.npes())?, world.alloc::<u32>(LEN)?);
+    mine.fill(world.pe().raw() + 1)?;
+    comm.force(Algorithm::OneShot, Protocol::Ll128);
+    comm.all_gather(&stream, all.view(), mine.view())?;
+    world.synchronize(&stream)?;
+    let expected: Vec<u32> = (1..=world.npes() as u32).flat_map(|pe| [pe; LEN]).collect();
+    assert_eq!(all.to_vec()?, expected);
+    Ok(())
+}
+
+/// The self-test of lines has failed.
+fn refused(world: &mut World) -> Result<(), Error> {
+    let told = lined(world).unwrap_err().to_string();
+    assert!(told.contains("the self-test of LL128 failed"), "{told}");
+    Ok(())
+}
+
+/// On GPUs of each of these settings, where lines may be used if they pass their test.
+fn each(test: &str, family: fn(&mut World) -> Result<(), Error>, settings: &[&str]) {
+    // A child has its settings, and runs once.
+    for settings in &settings[..if is_child() { 1 } else { settings.len() }] {
+        let with_lines = || [gpus(settings), vec![("CONGRUENT_LL128_ENABLE", "1".into())]].concat();
+        cuda_threads(test, family, &[2], with_lines);
+    }
+}
+
+/// Lines pass their test where hardware promises that they come in order.
+#[test]
+fn lines() {
+    each("lines", lined, &["weak=ll128", "schedule=random,seed=3", "weak=ll128,schedule=random,seed=3"]);
+}
+
+/// The memory model does not promise it, and neither do vectors that come as one.
+#[test]
+fn lines_without_a_promise() {
+    each("lines_without_a_promise", refused, &["weak=1", "weak=v4"]);
+}
