@@ -37,6 +37,7 @@ Examples:
   congruent run -n 2 --label -- congruent info
   congruent run --virtual 2x4 -- ./my-program   on two virtual GPUs, four PEs on each
   congruent run --virtual 2x4 --seeds 1000 --races -- ./my-program   1,000 times, looking for races
+  congruent run --virtual 2x4 --seed 17 --replay congruent.record -- ./my-program   one of them again
 
 Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).
 With --seeds: 0 if no seed shows a mistake, 1 if one does.";

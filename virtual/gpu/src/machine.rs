@@ -857,36 +857,38 @@ impl Engine {
         };
         let outcome = own.run(warp, &mut around, budget);
         let has_flipped = flip.is_some() && around.flip.is_none();
-        match outcome {
+        let stop = match outcome {
             Ok(executed) => {
                 self.executed.fetch_add(executed, Ordering::Relaxed);
                 let instructions = executed.div_ceil(LANES as u64);
                 injections.into_iter().for_each(|injections| injections.passed(instructions, has_flipped));
                 self.time += instructions;
                 *total_executed += instructions;
-                let is_endless = *total_executed > self.settings.budget;
-                let endless = is_endless.then_some(Cause::Endless { instructions: *total_executed });
-                match own.stood_still(&launch.program).or(endless) {
-                    None => Ok(()),
-                    Some(cause) => Err(Box::new(Fault { block: own.index, ..Fault::of(launch, cause) })),
+                if let Some(cause) = own.stood_still(&launch.program) {
+                    return Err(Box::new(Fault { block: own.index, ..Fault::of(launch, cause) }));
                 }
+                // Whoever goes on shows where, most likely in what does not end.
+                let warp = &own.warps[warp];
+                let goes_on = warp.groups.first().filter(|_| *total_executed > self.settings.budget);
+                let Some(group) = goes_on else { return Ok(()) };
+                let (code, at) = warp.place(group);
+                Stop { cause: Cause::Endless { instructions: *total_executed }, code, at, lanes: group.lanes }
             }
-            Err(Stop { cause, code, at, lanes }) => {
-                let code = &launch.program.codes[code];
-                let (line, instruction, source) = launch.program.place(&code.instructions[at]);
-                let fault = Fault {
-                    function: code.name.clone(),
-                    line,
-                    instruction,
-                    source,
-                    block: own.index,
-                    warp: own.warps[warp].index,
-                    lanes,
-                    ..Fault::of(launch, cause)
-                };
-                Err(Box::new(fault))
-            }
-        }
+            Err(stop) => stop,
+        };
+        let Stop { cause, code, at, lanes } = stop;
+        let code = &launch.program.codes[code];
+        let (line, instruction, source) = launch.program.place(&code.instructions[at]);
+        Err(Box::new(Fault {
+            function: code.name.clone(),
+            line,
+            instruction,
+            source,
+            block: own.index,
+            warp: own.warps[warp].index,
+            lanes,
+            ..Fault::of(launch, cause)
+        }))
     }
 
     fn wake(&mut self, who: Who) {

@@ -421,9 +421,8 @@ fn kernels_that_do_not_end_are_ended() {
     // Each look of its thousand warps uses up some of the instructions that they may execute.
     let impatient = Run { patience: Duration::from_millis(2), blocks: 33, threads: 1024, ..ONE_WARP };
     assert_eq!(run(&crowd, impatient).expect_err("it has no room").cause, Cause::NoRoom { resident: 32, pending: 1 });
-    let endless =
-        run("mov.u32 %r1, 0; more: add.s32 %r1, %r1, 1; bra more;", ONE_WARP).expect_err("it has no end").cause;
-    assert!(matches!(endless, Cause::Endless { .. }), "{endless}");
+    let endless = run("mov.u32 %r1, 0;\nmore: add.s32 %r1, %r1, 1; bra more;", ONE_WARP).expect_err("it has no end");
+    assert!(matches!(endless.cause, Cause::Endless { .. }) && endless.line == 13, "{endless}");
 }
 
 #[test]
