@@ -515,6 +515,7 @@ impl Engine {
             }
             if looks > 0 {
                 looks -= 1;
+                self.note(|| Event::Idle(0));
                 self.wake_all();
                 continue;
             }
