@@ -5,9 +5,9 @@ use core::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::exchange::Parts;
-use congruent::collectives::{Layout, Listed, Op, Protocol, Reduction, View};
-use congruent::device::{Semaphore, Sym};
-use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, World, kernels};
+use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, Protocol, Reduction, View};
+use congruent::device::{Semaphore, Sym, TeamView, World as WorldTag};
+use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -22,16 +22,23 @@ const MARK: usize = 64;
 const BLOCKS: u32 = 2;
 const THREADS: u32 = 64;
 const HEAP: u64 = 2 << 20;
-/// Jobs of more PEs have short messages, and less of everything.
-const FEW: usize = 4;
 
-/// Records all calls of jobs of so many PEs.
-pub(crate) fn record(pes: usize) -> Result<Vec<Recording>, Error> {
+/// Which calls are recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All kernels that are shipped.
+    All,
+    /// One call for each core of a protocol, of one block.
+    Cores,
+}
+
+/// Records calls of a job of so many PEs.
+pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> {
     let recorder = Recorder { begun: Mutex::new(None), made: Mutex::default() };
-    World::builder()
-        .machine(MachineKind::Virtual)
-        .heap(HEAP)
-        .local(pes, |world| Calls::new(world, &recorder)?.all())?;
+    World::builder().machine(MachineKind::Virtual).heap(HEAP).local(pes, |world| {
+        let mut calls = Calls::new(world, &recorder, which)?;
+        if which == Which::All { calls.all() } else { calls.cores() }
+    })?;
     Ok(recorder.made.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -47,12 +54,28 @@ struct Calls<'c> {
     recorder: &'c Recorder,
     copies: Arc<Copies>,
     stream: Stream,
-    plan: Plan,
-    layout: Layout,
+    /// All PEs, in their order and in another one, which is looked up in a list.
+    teams: [Members; 2],
+    /// Each PE alone.
+    alone: Members,
+    /// Keeps the lists of teams.
+    _kept: [Option<Team<WorldTag>>; 2],
+    spare: SymVec<u8>,
     /// Of each call the one is the source and the other the destination, by turns.
     buffers: [SymVec<u8>; 2],
     lists: SymVec<u64>,
     turn: SymVec<Semaphore>,
+    grid: Grid,
+    /// Bytes that are put at a time.
+    put: usize,
+}
+
+/// Who makes calls together, and where.
+struct Members {
+    rank: usize,
+    team: TeamView<WorldTag>,
+    plan: Plan,
+    layout: Layout,
 }
 
 /// A value that is nobody else's.
@@ -62,25 +85,68 @@ fn byte(pe: usize, buffer: usize, at: usize) -> u8 {
 }
 
 impl<'c> Calls<'c> {
-    fn new(world: &'c mut World, recorder: &'c Recorder) -> Result<Self, Error> {
-        let layout = Layout::new(world.team(), BLOCKS).buffer(0).flag_bits(4);
+    fn new(world: &'c mut World, recorder: &'c Recorder, which: Which) -> Result<Self, Error> {
+        let (blocks, put) = if which == Which::All { (BLOCKS, 1000) } else { (1, 32) };
+        let grid = Grid::new(blocks, THREADS);
+        let order: Vec<u32> = (1..world.npes() as u32).chain([0]).collect();
+        let listed = world.listed_team::<WorldTag>(&order)?;
+        let own = world.split::<WorldTag>(Some(world.pe().index() as u32), 0)?;
+        let spare = world.alloc(BYTES)?;
         let buffers = [world.alloc(BYTES)?, world.alloc(BYTES)?];
-        let (plan, stream) = (world.plan(layout)?, world.stream()?);
+        let stream = world.stream()?;
+        let (me, whole) = (world.pe().index(), world.team());
+        let mut members = |team, rank| {
+            let layout = Layout::new(team, BLOCKS).buffer(0).flag_bits(4);
+            world.plan(layout).map(|plan| Members { rank, team, plan, layout })
+        };
+        let rank = order.iter().position(|&pe| pe as usize == me).unwrap_or(me);
+        let alone = members(own.as_ref().map_or(whole, Team::view), 0)?;
+        let teams = [members(whole, me)?, members(listed.as_ref().map_or(whole, Team::view), rank)?];
         let (lists, turn) = (world.alloc(6 * world.npes())?, world.alloc(1)?);
         world.barrier()?;
         let copies = Copies::of(&driver::record());
-        Ok(Self { world, recorder, copies, stream, plan, layout, buffers, lists, turn })
+        Ok(Self {
+            world,
+            recorder,
+            copies,
+            stream,
+            teams,
+            alone,
+            _kept: [listed, own],
+            spare,
+            buffers,
+            lists,
+            turn,
+            grid,
+            put,
+        })
     }
 
     fn all(&mut self) -> Result<(), Error> {
-        let ways = Way::all(self.world.npes());
-        ways.iter().try_for_each(|&way| self.way(way, 37))?;
-        if self.world.npes() <= FEW {
-            ways.iter().try_for_each(|&way| self.way(way, self.long(way)))?;
-        }
+        let pes = self.world.npes();
+        Way::all(pes).into_iter().try_for_each(|way| self.way(1, way, 37))?;
+        Way::all(pes).into_iter().try_for_each(|way| self.way(0, way, self.long(way)))?;
+        Way::multimem(pes).into_iter().try_for_each(|way| self.way(0, way, 48))?;
         self.parts()?;
+        [(1, 2), (2, 2), (4, 8), (8, 8)].into_iter().try_for_each(|starts| self.moved(600, starts))?;
+        self.moved(9_000, (0, 0))?;
         self.checked()?;
         self.one_sided()
+    }
+
+    /// What the protocols consist of: signals and waits, barriers, calls that take turns, packets, lines, queues with credits, and
+    /// multicast.
+    fn cores(&mut self) -> Result<(), Error> {
+        use Protocol::{Ll, Ll128, Simple};
+        let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
+        self.ping_pong()?;
+        self.put_and_barrier()?;
+        self.way(0, way(Collective::AllReduce, Algorithm::Direct, Simple), 9)?;
+        self.way(0, way(Collective::AllReduce, Algorithm::OneShot, Ll), 9)?;
+        self.way(0, way(Collective::AllReduce, Algorithm::OneShot, Ll128), 9)?;
+        let queue = way(Collective::Broadcast, Algorithm::Ring, Simple);
+        self.way(0, queue, self.long(queue) / BLOCKS as usize)?;
+        self.way(0, way(Collective::AllReduce, Algorithm::Multimem, Simple), 16)
     }
 
     /// Records what is called.
@@ -123,41 +189,57 @@ impl<'c> Calls<'c> {
     /// Elements of a message that takes more pieces than a queue holds.
     fn long(&self, way: Way) -> usize {
         let bytes = match way.protocol {
-            Protocol::Simple => self.layout.piece(),
-            Protocol::Ll | Protocol::Ll128 => self.layout.piece() / 2,
+            Protocol::Simple => self.teams[0].layout.piece(),
+            Protocol::Ll | Protocol::Ll128 => self.teams[0].layout.piece() / 2,
         };
         let parts = if way.reduces() { self.world.npes() } else { 1 };
         let len = (Layout::DEPTH as usize + 1) * bytes * parts * BLOCKS as usize / size_of::<u32>() + 5;
         len.min(BYTES / size_of::<u32>() / self.world.npes())
     }
 
-    /// Calls to and fro.
-    fn way(&mut self, way: Way, len: usize) -> Result<(), Error> {
+    /// Calls to and fro, and one in place where that has the same length.
+    fn way(&mut self, team: usize, way: Way, len: usize) -> Result<(), Error> {
         let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: way.protocol == Protocol::Ll128 };
         let name = format!("{} {} {} {len}", way.collective, way.algorithm, way.protocol);
         self.record(&name, promises, |calls| {
             let (to, from) = way.lengths(len * size_of::<u32>(), calls.world.npes());
-            for call in 0..3 {
+            // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
+            let in_place = to == from && way.algorithm != Algorithm::Multimem;
+            for call in 0..if in_place { 4 } else { 3 } {
                 let buffer = |of: usize, bytes: usize| calls.buffers[(call + of) % 2].view().slice(..bytes);
                 let args = Args {
-                    team: calls.world.team(),
-                    dst: buffer(1, to),
+                    team: calls.teams[team].team,
+                    dst: buffer(usize::from(call < 3), to),
                     src: buffer(0, from),
                     reduction: Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces()),
                     root: (call % calls.world.npes()) as u32,
-                    plan: calls.plan.view(),
+                    plan: calls.teams[team].plan.view(),
                 };
-                let site = Site { world: calls.world, stream: &calls.stream, grid: calls.grid() };
+                let site = Site { world: calls.world, stream: &calls.stream, grid: calls.grid };
                 way.launch(&site, args)?;
+                calls.go_on(args.dst, args.src)?;
             }
             Ok(())
         })
     }
 
+    /// What a PE may do once a call is over, without the others: it reads the destination, and overwrites the source.
+    fn go_on(&self, dst: Sym<u8>, src: Sym<u8>) -> Result<(), Error> {
+        let Members { team, plan, .. } = &self.alone;
+        let spare = self.spare.view();
+        let overwritten = if dst == src { src.slice(..0) } else { src };
+        for (to, from) in [(spare.slice(..dst.len()), dst), (overwritten, spare.slice(..overwritten.len()))] {
+            let args = (*team, to, from, 0, plan.view(), 1);
+            self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?;
+        }
+        Ok(())
+    }
+
     /// Calls with parts of any length, none among them, and sends and receives.
     fn parts(&mut self) -> Result<(), Error> {
-        let (me, n) = (self.world.pe().index(), self.world.npes());
-        for &most in if n <= FEW { &[40, 3000][..] } else { &[40] } {
+        let n = self.world.npes();
+        for (team, most) in [(1, 40), (0, 3000)] {
+            let me = self.teams[team].rank;
             let count = |from: usize, to: usize| (from + 2 * to) % 4 * most / 3;
             let starts = |counts: &[usize]| (0..n).map(|i| counts[..i].iter().sum()).collect::<Vec<usize>>();
             let sent: Vec<_> = (0..n).map(|peer| count(me, peer)).collect();
@@ -168,24 +250,40 @@ impl<'c> Calls<'c> {
             self.lists.write(0, &lists)?;
             let list = self.lists.view();
             let pair = |i: usize| Parts::new(list.slice(i * n..(i + 1) * n), list.slice((i + 1) * n..(i + 2) * n));
-            self.back_and_forth(&format!("all-to-all-v {most}"), |calls, to, from, view| {
-                let args = (calls.world.team(), to, from, pair(2), pair(0), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_to_all_v_direct, calls.grid(), args)?)
+            self.back_and_forth(team, &format!("all-to-all-v {most}"), |calls, to, from, (team, view)| {
+                let args = (team, to, from, pair(2), pair(0), view, 1);
+                Ok(calls.world.launch(&calls.stream, kernels::all_to_all_v_direct, calls.grid, args)?)
             })?;
-            self.back_and_forth(&format!("all-gather-v {most}"), |calls, to, from, view| {
-                let args = (calls.world.team(), to, from.slice(..own[me]), pair(4), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid(), args)?)
+            self.back_and_forth(team, &format!("all-gather-v {most}"), |calls, to, from, (team, view)| {
+                let args = (team, to, from.slice(..own[me]), pair(4), view, 1);
+                Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid, args)?)
             })?;
             let half = BYTES as u64 / 2;
             let transfer = |peer: usize, offset: u64| [(peer % n) as u64, offset, most as u64];
             self.lists.write(0, &[transfer(me + 1, 0), transfer(me + n - 1, half)].concat())?;
             let one = |i: usize| list.slice(3 * i..3 * i + 3).cast();
-            self.back_and_forth(&format!("send-recv {most}"), |calls, _, memory, view| {
-                let args = (calls.world.team(), memory, Listed { sends: one(0), receives: one(1) }, view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid(), args)?)
+            self.back_and_forth(team, &format!("send-recv {most}"), |calls, _, memory, (team, view)| {
+                let args = (team, memory, Listed { sends: one(0), receives: one(1) }, view, 1);
+                Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
             })?;
         }
         Ok(())
+    }
+
+    /// Bytes that begin anywhere, and more of them than one turn of a block moves.
+    fn moved(&mut self, bytes: usize, (to_start, from_start): (usize, usize)) -> Result<(), Error> {
+        self.back_and_forth(
+            0,
+            &format!("all-gather and put of {bytes} from {from_start} to {to_start}"),
+            |calls, to, from, with| {
+                let (to, from) = (&to.slice(to_start..), &from.slice(from_start..));
+                let args = (with.0, to.slice(..calls.world.npes() * bytes), from.slice(..bytes), 0, with.1, 1);
+                calls.world.launch(&calls.stream, kernels::all_gather_direct, calls.grid, args)?;
+                let args = (from.slice(..bytes), to.slice(..bytes), calls.world.npes() as u32, 1);
+                calls.world.launch(&calls.stream, kernels::perf_put, calls.grid, args)?;
+                calls.barrier()
+            },
+        )
     }
 
     /// Calls that members compare before they make them, and their meetings.
@@ -194,7 +292,7 @@ impl<'c> Calls<'c> {
         let options = CommOptions { blocks, threads, buffer: Some(0), check: Some(true), ..CommOptions::default() };
         let comm = self.world.comm_with(self.world.team(), options)?;
         self.copies = Copies::of(&driver::record());
-        self.back_and_forth("checked", |calls, to, from, _| {
+        self.back_and_forth(0, "checked", |calls, to, from, _| {
             comm.all_reduce(&calls.stream, to.slice(..160).cast::<u32>(), from.slice(..160).cast(), Op::Sum)?;
             Ok(comm.barrier(&calls.stream)?)
         })
@@ -202,67 +300,74 @@ impl<'c> Calls<'c> {
 
     /// What one PE does to another, with meetings in between, and what was moved moved on.
     fn one_sided(&mut self) -> Result<(), Error> {
-        let pes = self.world.npes() as u32;
-        let put = |calls: &Self, to: Sym<u8>, from: Sym<u8>, movers| {
-            let args = (to.slice(..1000), from.slice(..1000), movers, 2);
-            calls.world.launch(&calls.stream, kernels::perf_put, calls.grid(), args)
-        };
-        let barrier = |calls: &Self| {
-            let args = (calls.world.team(), 2);
-            calls.world.launch(&calls.stream, kernels::barrier, calls.grid(), args)
-        };
-        self.back_and_forth("put", |calls, to, from, _| {
-            put(calls, to, from, pes)?;
-            Ok(barrier(calls)?)
+        self.put_and_barrier()?;
+        self.back_and_forth(1, "meet", |calls, to, from, (team, view)| {
+            calls.put(to, from)?;
+            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (team, view, 2))?)
         })?;
-        self.back_and_forth("meet", |calls, to, from, view| {
-            put(calls, to, from, pes)?;
-            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid(), (calls.world.team(), view, 2))?)
+        self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
+            calls.put(to, from)?;
+            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
         })?;
-        self.back_and_forth("perf-barrier", |calls, to, from, _| {
-            put(calls, to, from, pes)?;
-            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid(), (2,))?)
+        self.back_and_forth(0, "get", |calls, to, from, _| {
+            let args = (to.slice(..calls.put), from.slice(..calls.put), calls.world.npes() as u32, 2);
+            calls.world.launch(&calls.stream, kernels::perf_get, calls.grid, args)?;
+            calls.barrier()
         })?;
-        self.back_and_forth("get", |calls, to, from, _| {
-            let args = (to.slice(..1000), from.slice(..1000), pes, 2);
-            calls.world.launch(&calls.stream, kernels::perf_get, calls.grid(), args)?;
-            Ok(barrier(calls)?)
+        self.back_and_forth(0, "put of values", |calls, to, from, _| {
+            calls.world.launch(&calls.stream, kernels::perf_put_value, calls.grid, (to.slice(..8).cast(), 2))?;
+            calls.barrier()?;
+            calls.put(from, to)?;
+            calls.barrier()
         })?;
-        self.back_and_forth("put of values", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_put_value, calls.grid(), (to.slice(..8).cast(), 2))?;
-            barrier(calls)?;
-            put(calls, from, to, pes)?;
-            Ok(barrier(calls)?)
+        self.back_and_forth(0, "fetch-add", |calls, to, from, _| {
+            calls.world.launch(&calls.stream, kernels::perf_fetch_add, calls.grid, (to.slice(..8).cast(), 2))?;
+            calls.barrier()?;
+            calls.put(from, to)?;
+            calls.barrier()
         })?;
-        self.back_and_forth("fetch-add", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_fetch_add, calls.grid(), (to.slice(..8).cast(), 2))?;
-            barrier(calls)?;
-            put(calls, from, to, pes)?;
-            Ok(barrier(calls)?)
-        })?;
+        self.ping_pong()
+    }
+
+    fn put(&self, to: Sym<u8>, from: Sym<u8>) -> Result<(), Error> {
+        let args = (to.slice(..self.put), from.slice(..self.put), self.world.npes() as u32, 2);
+        Ok(self.world.launch(&self.stream, kernels::perf_put, self.grid, args)?)
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        Ok(self.world.launch(&self.stream, kernels::barrier, self.grid, (self.world.team(), 2))?)
+    }
+
+    fn put_and_barrier(&mut self) -> Result<(), Error> {
+        self.back_and_forth(0, "put", |calls, to, from, _| {
+            calls.put(to, from)?;
+            calls.barrier()
+        })
+    }
+
+    fn ping_pong(&mut self) -> Result<(), Error> {
         let turn = self.turn.view();
-        self.back_and_forth("ping-pong", |calls, to, from, _| {
-            let args = (to.slice(..1000), from.slice(..1000), turn, 3);
+        self.back_and_forth(0, "ping-pong", |calls, to, from, _| {
+            let args = (to.slice(..calls.put), from.slice(..calls.put), turn, 3);
             Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
         })
     }
 
-    /// Records three calls, each of which has the destination of the one before as its source.
+    /// Records three calls, each of which has the destination of the one before as its source. What is read then is not overwritten:
+    /// some of them do not say that others may write it.
     fn back_and_forth(
         &mut self,
+        team: usize,
         name: &str,
-        call: impl Fn(&Self, Sym<u8>, Sym<u8>, View) -> Result<(), Error>,
+        call: impl Fn(&Self, Sym<u8>, Sym<u8>, (TeamView<WorldTag>, View)) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.record(name, Promises::default(), |calls| {
             let [one, other] = calls.buffers.each_ref().map(SymVec::view);
-            let view = calls.plan.view();
-            [(other, one), (one, other), (other, one)]
-                .into_iter()
-                .try_for_each(|(to, from)| call(calls, to, from, view))
+            let with = (calls.teams[team].team, calls.teams[team].plan.view());
+            [(other, one), (one, other), (other, one)].into_iter().try_for_each(|(to, from)| {
+                call(calls, to, from, with)?;
+                calls.go_on(to.slice(..4096), from.slice(..0))
+            })
         })
-    }
-
-    fn grid(&self) -> Grid {
-        if self.world.npes() <= FEW { Grid::new(BLOCKS, THREADS) } else { Grid::one(32) }
     }
 }

@@ -31,8 +31,6 @@ struct Content(BTreeMap<usize, Vec<u8>>);
 pub(crate) struct Recording {
     /// What was called.
     pub(crate) name: String,
-    /// The kernels in it.
-    pub(crate) kernels: Vec<String>,
     /// How many PEs there are.
     pub(crate) pes: usize,
     promises: Promises,
@@ -68,8 +66,7 @@ impl Copies {
             for window in space.windows() {
                 let backing = match window.backing {
                     Backing::Memory(segment, from) => Backing::Memory(copy(&segment), from),
-                    // No call that is recorded uses it.
-                    Backing::Multicast(_) => continue,
+                    Backing::Multicast(object) => Backing::Multicast(object.with(&mut copy)),
                 };
                 own.map(Window { backing, ..window });
             }
@@ -144,9 +141,6 @@ impl Begun {
         ranges: &[Range<usize>],
     ) -> Recording {
         let Self { copies, before } = self;
-        let mut kernels: Vec<String> = launches.iter().map(|launch| launch.kernel.clone()).collect();
-        kernels.sort_unstable();
-        kernels.dedup();
         let mut streams = vec![Vec::new(); copies.spaces.len()];
         for launch in launches {
             let device = launch.space.device() as usize;
@@ -166,7 +160,7 @@ impl Begun {
                 results.push((copy.clone(), range.start as u64, bytes));
             }
         }
-        Recording { name, kernels, pes: marks.len(), promises, streams, copies, before, results }
+        Recording { name, pes: marks.len(), promises, streams, copies, before, results }
     }
 }
 

@@ -199,6 +199,13 @@ impl Multicast {
         Arc::new(Self { devices, members: RwLock::default(), _owner: Box::new(owner) })
     }
 
+    /// Another one, with other memory in place of what this one has.
+    pub fn with(&self, mut other: impl FnMut(&Arc<Segment>) -> Arc<Segment>) -> Arc<Self> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let members = members.iter().map(|member| Member { memory: other(&member.memory), ..member.clone() }).collect();
+        Arc::new(Self { devices: self.devices, members: RwLock::new(members), _owner: Box::new(()) })
+    }
+
     /// Gives a device memory.
     pub fn bind(&self, member: Member) {
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,14 @@
 //! Programs with one thing that orders accesses taken away: what looks for missing order has to find it.
 
+#![allow(clippy::disallowed_types, reason = "counts what is executed")]
+
 use core::fmt;
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::program::{BarrierResult, Code, Operation, Program, Scope, Strength, Together};
+use crate::program::{BarrierResult, Code, Operation, Program, Scope, Slot, Source, Strength, Together};
 
 /// What is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +29,11 @@ pub enum Loss {
     Barrier,
     /// A barrier of the warp.
     WarpSync,
-    /// A wait: the loop that polls ends at once, by the branch that leaves it.
+    /// A wait: the loop that polls ends at once, by the branch that leaves it, or a call that does nothing else is left out and
+    /// says that what it waits for has come.
     Wait,
+    /// An access without an order, as a whole: a load leaves in its register what was there.
+    Access,
 }
 
 impl fmt::Display for Loss {
@@ -41,6 +48,7 @@ impl fmt::Display for Loss {
             Self::Barrier => "no barrier",
             Self::WarpSync => "no barrier of the warp",
             Self::Wait => "no wait",
+            Self::Access => "no access",
         })
     }
 }
@@ -66,16 +74,28 @@ impl Program {
     /// All that can be taken away, in the order of the text.
     pub fn mutants(&self) -> Vec<Mutant> {
         let mut mutants = Vec::new();
+        let ends: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at).collect();
+        let texts = |code: &Arc<Code>| code.instructions.iter().map(|one| self.text_of(one)).collect::<Vec<_>>();
+        let texts: Vec<Vec<String>> = self.codes.iter().map(texts).collect();
+        let exits: Vec<_> = self.codes.iter().zip(&texts).map(|(code, texts)| exits_of_waits(code, texts)).collect();
+        let stores = |code: &Code| code.instructions.iter().any(|one| matches!(one.operation, Operation::Store { .. }));
+        let only_waits = |code: usize| !exits[code].is_empty() && !stores(&self.codes[code]);
         for (index, code) in self.codes.iter().enumerate() {
             let kernels = self.kernels_with(index);
-            let exits = exits_of_waits(code);
             for (at, instruction) in code.instructions.iter().enumerate() {
                 let mut losses = losses(&instruction.operation);
-                losses.extend(exits.contains(&at).then_some(Loss::Wait));
+                let waits = match &instruction.operation {
+                    Operation::Call { function: Source::Function(called), results, .. } => {
+                        results.len() == 1 && only_waits(*called)
+                    }
+                    _ => exits[index].contains(&at),
+                };
+                losses.extend(waits.then_some(Loss::Wait));
                 if losses.is_empty() {
                     continue;
                 }
-                let (line, text, _) = self.place(instruction);
+                let line = ends.partition_point(|&end| end < instruction.span.start) + 1;
+                let text = texts[index][at].clone();
                 mutants.extend(losses.into_iter().map(|loss| Mutant {
                     loss,
                     function: code.name.clone(),
@@ -93,7 +113,7 @@ impl Program {
     /// The program with that taken away.
     pub fn mutated(&self, mutant: &Mutant) -> Arc<Self> {
         let mut program = self.clone();
-        let instruction = &mut program.codes[mutant.code].instructions[mutant.at];
+        let instruction = &mut Arc::make_mut(&mut program.codes[mutant.code]).instructions[mutant.at];
         match (mutant.loss, &mut instruction.operation) {
             (Loss::Wait, Operation::Branch(target)) => {
                 // A branch back is not taken; one out of the loop always is.
@@ -102,6 +122,10 @@ impl Program {
                 } else {
                     instruction.guard = None;
                 }
+            }
+            (Loss::Wait, Operation::Call { results, .. }) => {
+                let [Slot { offset, bytes: unit }] = results[..] else { return Arc::new(program) };
+                instruction.operation = Operation::StoreParam { offset, unit, from: vec![Source::Immediate(1)] };
             }
             (Loss::Consistency, Operation::Fence { is_consistent, .. }) => *is_consistent = false,
             (Loss::System | Loss::Device, operation) => {
@@ -124,12 +148,28 @@ impl Program {
         Arc::new(program)
     }
 
-    /// The program with a trap in that place: whether it is ever come to.
-    pub fn trapped(&self, mutant: &Mutant) -> Arc<Self> {
+    /// The program, which from now on remembers what of it is run.
+    pub fn traced(&self) -> Arc<Self> {
+        let instructions = self.codes.iter().map(|code| code.instructions.len()).sum();
+        let reached = (0..instructions).map(|_| AtomicBool::new(false)).collect();
         let mut program = self.clone();
-        let instruction = &mut program.codes[mutant.code].instructions[mutant.at];
-        (instruction.guard, instruction.operation) = (None, Operation::Trap);
+        program.reached = Some(reached);
         Arc::new(program)
+    }
+
+    /// Whether a [`traced`](Self::traced) program has come to the place of a mutant.
+    pub fn has_reached(&self, mutant: &Mutant) -> bool {
+        let number = self.codes[mutant.code].first as usize + mutant.at;
+        self.reached.as_ref().is_some_and(|reached| reached[number].load(Ordering::Relaxed))
+    }
+}
+
+impl Mutant {
+    /// Where the scope of an access without an order is taken away, which need not be missed: the same without the access.
+    pub fn without_access(&self) -> Option<Self> {
+        let is_scope = matches!(self.loss, Loss::System | Loss::Device);
+        let is_access = self.instruction.starts_with("ld.relaxed") || self.instruction.starts_with("st.relaxed");
+        (is_scope && is_access).then(|| Self { loss: Loss::Access, ..self.clone() })
     }
 }
 
@@ -168,13 +208,13 @@ fn strength_of(operation: &mut Operation) -> Option<&mut Strength> {
     }
 }
 
-/// The branches that end loops which poll: those out of the loop, and the one back.
-fn exits_of_waits(code: &Code) -> BTreeSet<usize> {
-    let polls = |at: &usize| match &code.instructions[*at].operation {
+/// The branches that end loops which poll, those out of the loop and the one back, where it depends on a strong load in the
+/// loop; `texts` are the instructions as they are written.
+fn exits_of_waits(code: &Code, texts: &[String]) -> BTreeSet<usize> {
+    let polls = |at: usize| match &code.instructions[at].operation {
         Operation::Load { access, .. } | Operation::Atomic { access, .. } => access.strength.is_strong(),
         _ => false,
     };
-    let polls: Vec<usize> = (0..code.instructions.len()).filter(polls).collect();
     let branches: Vec<(usize, usize, bool)> = code
         .instructions
         .iter()
@@ -185,17 +225,61 @@ fn exits_of_waits(code: &Code) -> BTreeSet<usize> {
         })
         .collect();
     let mut exits = BTreeSet::new();
-    for &(back, start, is_guarded) in branches.iter().filter(|(at, target, _)| target <= at) {
+    for &(back, start, _) in branches.iter().filter(|(at, target, _)| target <= at) {
         // The innermost loop around a poll.
         let inside = |at: usize| (start..=back).contains(&at);
         let is_inner = |&&(other, to, _): &&(usize, usize, bool)| to <= other && inside(to) && inside(other);
         let is_innermost = branches.iter().filter(is_inner).count() == 1;
-        if !is_innermost || !polls.iter().any(|&poll| inside(poll)) {
+        if !is_innermost || !(start..=back).any(polls) {
             continue;
         }
-        exits.extend(is_guarded.then_some(back));
-        let leaves = branches.iter().filter(|&&(at, target, guarded)| inside(at) && !inside(target) && guarded);
+        let seen = seen_by_polls(start..=back, polls, texts);
+        let leaves = branches.iter().filter(|&&(at, target, guarded)| {
+            guarded
+                && inside(at)
+                && (at == back || !inside(target))
+                && guard(&texts[at]).is_some_and(|one| seen.contains(one))
+        });
         exits.extend(leaves.map(|&(at, ..)| at));
     }
     exits
+}
+
+/// The names of what depends on polls in a loop.
+fn seen_by_polls(body: RangeInclusive<usize>, polls: impl Fn(usize) -> bool, texts: &[String]) -> BTreeSet<&str> {
+    let mut seen = BTreeSet::new();
+    loop {
+        let before = seen.len();
+        for at in body.clone() {
+            let (to, from) = operands(&texts[at]);
+            if polls(at) || names(from).any(|name| seen.contains(name)) {
+                seen.extend(names(to));
+            }
+        }
+        if seen.len() == before {
+            return seen;
+        }
+    }
+}
+
+/// The predicate in front of an instruction.
+fn guard(text: &str) -> Option<&str> {
+    text.strip_prefix('@').and_then(|rest| names(rest).next())
+}
+
+/// The first operand of an instruction, which is its result if it has one, and the others.
+fn operands(text: &str) -> (&str, &str) {
+    let text = text.strip_prefix('@').and_then(|rest| rest.split_once(' ')).map_or(text, |(_, rest)| rest);
+    let all = text.split_once(' ').map_or("", |(_, operands)| operands);
+    let end = match all.starts_with('{') {
+        true => all.find('}'),
+        false => all.find(','),
+    };
+    all.split_at(end.unwrap_or(all.len()))
+}
+
+/// Registers and variables in a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |letter: char| letter.is_alphanumeric() || ['%', '_', '$'].contains(&letter);
+    text.split(move |letter| !is_part(letter)).filter(|word| word.starts_with(|letter: char| !letter.is_ascii_digit()))
 }

@@ -1,5 +1,7 @@
 //! PTX as the executor runs it: names are resolved to numbers, instructions to functions.
+#![allow(clippy::disallowed_types, reason = "counts what is executed")]
 
+use core::sync::atomic::AtomicBool;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -24,8 +26,8 @@ pub struct LoadError {
 /// A module that can be run.
 #[derive(Clone)]
 pub struct Program {
-    pub(crate) text: String,
-    pub(crate) codes: Vec<Code>,
+    pub(crate) text: Arc<str>,
+    pub(crate) codes: Vec<Arc<Code>>,
     entries: HashMap<String, usize>,
     /// What each function refers to.
     reach: Vec<Vec<usize>>,
@@ -34,6 +36,8 @@ pub struct Program {
     files: std::collections::BTreeMap<u32, String>,
     /// The lines of the source, once a report needs them, if there are any.
     lines: OnceLock<Option<Lines>>,
+    /// To which instructions warps have come, where that is kept.
+    pub(crate) reached: Option<Arc<[AtomicBool]>>,
 }
 
 /// A variable in the memory of a device.
@@ -489,7 +493,7 @@ impl Program {
     fn decoded(module: &Module, text: &str) -> Result<Self, LoadError> {
         let error = |span: ptx::Span, message: String| LoadError { line: span.line_column(text).0, message };
         let mut program = Self {
-            text: text.to_owned(),
+            text: text.into(),
             codes: Vec::new(),
             entries: HashMap::new(),
             reach: Vec::new(),
@@ -497,6 +501,7 @@ impl Program {
             shared: Vec::new(),
             files: module.files.clone(),
             lines: OnceLock::new(),
+            reached: None,
         };
         let names = Names::new(module, &mut program, &error)?;
         let mut reach = Vec::new();
@@ -507,11 +512,11 @@ impl Program {
                 program.entries.insert(function.name.clone(), program.codes.len());
             }
             code.first = program.codes.last().map_or(0, |last| last.first + last.instructions.len() as u32);
-            program.codes.push(code);
+            program.codes.push(Arc::new(code));
             reach.push(uses);
         }
         for index in 0..program.codes.len() {
-            program.codes[index].shared = shared_of(index, &reach);
+            Arc::make_mut(&mut program.codes[index]).shared = shared_of(index, &reach);
         }
         program.reach = reach.into_iter().map(|uses| uses.functions).collect();
         Ok(program)
@@ -607,14 +612,18 @@ impl Program {
     /// The line of an instruction in the PTX, the text of the instruction, and the line of the source: of a line directive, or of
     /// the table that lies in the cache.
     pub(crate) fn place(&self, instruction: &Instruction) -> (usize, String, Option<String>) {
-        let text = self.text.get(instruction.span.start..instruction.span.end).unwrap_or_default();
-        let words: Vec<&str> = text.split_whitespace().collect();
         let line = instruction.span.line_column(&self.text).0;
         let source = match instruction.source {
             Some(at) => self.files.get(&at.file).map(|file| format!("{file}:{}", at.line)),
             None => self.lines.get_or_init(|| Lines::find(&self.text)).as_ref().and_then(|lines| lines.describe(line)),
         };
-        (line, words.join(" "), source)
+        (line, self.text_of(instruction), source)
+    }
+
+    /// An instruction as it is written.
+    pub(crate) fn text_of(&self, instruction: &Instruction) -> String {
+        let text = self.text.get(instruction.span.start..instruction.span.end).unwrap_or_default();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 

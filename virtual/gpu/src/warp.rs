@@ -3,8 +3,11 @@
 //! Every lane has a place of its own, as on GPUs since Volta. Lanes at one place are a group, which executes an instruction for
 //! all of them at once; a branch may split it, and groups that come to the same place become one again.
 
+#![allow(clippy::disallowed_types, reason = "counts what is executed")]
+
 mod matrix;
 
+use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -369,6 +372,9 @@ impl Warp {
                     }
                 };
                 executed += u64::from(lanes.count_ones());
+                if let Some(reached) = &around.program.reached {
+                    reached[code.first as usize + at].store(true, Ordering::Relaxed);
+                }
                 left = left.saturating_sub(1);
                 let next = if active == 0 {
                     Next::On
@@ -793,13 +799,13 @@ impl Warp {
             }
             Operation::CopyWait(left) => self.copy_wait(around, lanes, *left)?,
             Operation::Fence { strength, is_consistent } => {
-                core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+                core::sync::atomic::fence(Ordering::SeqCst);
                 if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
                     order.fence(past, lanes, *strength, *is_consistent);
                 }
             }
             Operation::FenceAlias => {
-                core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+                core::sync::atomic::fence(Ordering::SeqCst);
                 if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
                     order.fence_aliases(past, lanes);
                 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use congruent_virtual_gpu::{
-    Access, Backing, Cause, Fault, Launch, Loss, Machine, Member, Multicast, Program, Promises, Schedule, Segment,
-    Settings, Space, Window,
+    Access, Backing, Cause, Fault, Launch, Loss, Machine, Member, Multicast, Mutant, Program, Promises, Schedule,
+    Segment, Settings, Space, Window,
 };
 
 /// Where the memory of a kernel is.
@@ -514,6 +514,30 @@ fn what_is_taken_away_from_a_kernel_is_missed() {
         let is_needed = mutant.line != 15 || is_store && mutant.loss == Loss::Device;
         assert_eq!(found, is_needed, "{mutant:?}");
     }
+}
+
+#[test]
+fn a_call_that_only_waits_is_a_wait_and_an_access_may_be_left_out() {
+    let body = ".func (.param .b32 came) poll(.param .b64 at) {\n\
+        .reg .b64 %rd<1>; .reg .b32 %r<2>; .reg .pred %p<1>; ld.param.b64 %rd0, [at];\n\
+        w: ld.acquire.gpu.global.u32 %r0, [%rd0+2048]; setp.eq.u32 %p0, %r0, 0; @%p0 bra w;\n\
+        mov.u32 %r1, 1; st.param.b32 [came], %r1; ret; }===\n\
+        setp.eq.u32 %p1, %r9, 0; @%p1 bra reader;\n\
+        st.relaxed.gpu.global.u32 [%rd0], 77; st.release.gpu.global.u32 [%rd0+2048], 1; ret;\n\
+        reader: { .param .b64 a; .param .b32 c; st.param.b64 [a], %rd0; call.uni (c), poll, (a); ld.param.b32 %r2, [c]; }\n\
+        ld.relaxed.gpu.global.u32 %r3, [%rd0]; st.global.u32 [%rd0+4], %r3; st.global.u32 [%rd0+8], %r2; ret;";
+    let whole = program(body);
+    let traced = whole.traced();
+    let words = |program| run_program(program, Run { blocks: 2, threads: 1, ..ONE_WARP }).unwrap();
+    assert_eq!(words(traced.clone())[..3], [77, 77, 1]);
+    let mutants = whole.mutants();
+    let found = |wanted: &dyn Fn(&&Mutant) -> bool| mutants.iter().find(wanted).unwrap();
+    let wait = found(&|mutant| mutant.loss == Loss::Wait && mutant.instruction.starts_with("call"));
+    assert!(traced.has_reached(wait) && !whole.has_reached(wait));
+    assert_eq!(words(whole.mutated(wait))[..3], [77, 0, 1]);
+    let store = found(&|mutant| mutant.loss == Loss::Device && mutant.instruction.starts_with("st.relaxed"));
+    assert_eq!(words(whole.mutated(&store.without_access().unwrap()))[..3], [0, 0, 1]);
+    assert_eq!(wait.without_access(), None);
 }
 
 #[test]
