@@ -7,8 +7,9 @@ use congruent_verify::ptx::{self, Body, Operand, RegisterId, Space, Variable};
 
 use crate::alu::{self, Function, matrix};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Global, Instruction, LoadError, Matrix, Names, Operation,
-    Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Combine, Global, Instruction, LoadError, Matrix, Names,
+    Operation, Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together,
+    Truth, Where,
 };
 use crate::registers;
 
@@ -620,7 +621,9 @@ impl<'m> Decoder<'m> {
             let to: Option<Vec<_>> = self.targets(first)?.into_iter().collect();
             let to = to.ok_or("a result is ignored")?;
             expect_count(&access, to.len())?;
-            return Ok(Operation::MultimemReduce { access, to, combine: combination(instruction)? });
+            let wide = alu::sum_in_f32(type_name).filter(|_| instruction.has("add") && instruction.has("acc::f32"));
+            let combine = wide.map(Combine::All).map_or_else(|| combination(instruction).map(Combine::Two), Ok)?;
+            return Ok(Operation::MultimemReduce { access, to, combine });
         }
         let access = self.access(instruction, first)?;
         let from = self.values(second, type_name)?;

@@ -305,6 +305,15 @@ pub(crate) enum Change {
     CompareAndSwap,
 }
 
+/// How the words of several devices become one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Combine {
+    /// One after the other.
+    Two(fn(u64, u64) -> u64),
+    /// With more precision than they have, rounded once.
+    All(fn(&[u64]) -> u64),
+}
+
 /// What an instruction does.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -406,7 +415,7 @@ pub(crate) enum Operation {
     MultimemReduce {
         access: Access,
         to: Vec<Target>,
-        combine: fn(u64, u64) -> u64,
+        combine: Combine,
     },
     MultimemStore {
         access: Access,

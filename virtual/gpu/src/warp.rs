@@ -18,8 +18,8 @@ use crate::fault::Cause;
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind, Meeting, Past, Promises};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Operation, Program, Scope, Shuffle, Slot, Source, Special,
-    Strength, Target, Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Combine, Operation, Program, Scope, Shuffle, Slot, Source,
+    Special, Strength, Target, Together, Truth, Where,
 };
 
 /// Lanes of a warp.
@@ -1158,7 +1158,10 @@ impl Warp {
                             stale.unwrap_or_else(|| segment.load(place(*offset), access.unit))
                         };
                         let words = members.iter().enumerate().map(word);
-                        results[index as usize][lane] = words.reduce(combine).unwrap_or(0);
+                        results[index as usize][lane] = match combine {
+                            Combine::Two(two) => words.reduce(two).unwrap_or(0),
+                            Combine::All(all) => all(&words.collect::<Vec<_>>()),
+                        };
                     }
                     Operation::MultimemStore { from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];

@@ -394,3 +394,20 @@ fn copysign(of: &str) -> Option<Function> {
         _ => None,
     }
 }
+
+pub(super) fn sum_in_f32(type_name: &str) -> Option<fn(&[u64]) -> u64> {
+    match type_name {
+        "f16" | "f16x2" => Some(sum_of_halves::<F16>),
+        "bf16" | "bf16x2" => Some(sum_of_halves::<Bf16>),
+        _ => None,
+    }
+}
+
+/// Of each half of the words by itself; a half that is not there is zero in all.
+fn sum_of_halves<T: Format>(words: &[u64]) -> u64 {
+    let sum = |at: u32| {
+        let widened = words.iter().map(|word| T::widen(word >> at & 0xffff) as f32);
+        T::narrow(widened.reduce(|sum, one| sum + one).unwrap_or(0.0).into(), Round::Nearest) << at
+    };
+    sum(0) | sum(16)
+}

@@ -63,6 +63,11 @@ pub fn carry(opcode: &str, modifiers: &[String]) -> Option<Carry> {
     integer::carry(opcode, &words)
 }
 
+/// The sum of words of one or two 16-bit floats each, in `f32` and rounded once: `.acc::f32`. `None` for other types.
+pub(crate) fn sum_in_f32(type_name: &str) -> Option<fn(&[u64]) -> u64> {
+    float::sum_in_f32(type_name)
+}
+
 /// The low `width` bits.
 #[inline(always)]
 fn low(bits: u64, width: u32) -> u64 {

@@ -435,3 +435,13 @@ fn approximations_of_halves() {
         assert_eq!(result, BF16.flushed(brain(value.exp2())), "{bits:x}");
     }
 }
+
+/// Half of the last place, twice, is one of it, unless each sum is rounded.
+#[test]
+fn sums_of_halves_are_rounded_once() {
+    let sum = |type_name: &str, words: [u64; 3]| crate::alu::sum_in_f32(type_name).unwrap()(&words);
+    assert_eq!(sum("bf16x2", [0x3f80_4000, 0x3b80_3f80, 0x3b80_3f80]), 0x3f81_4080);
+    assert_eq!(sum("f16x2", [0x3c00_4000, 0x1000_3c00, 0x1000_3c00]), 0x3c01_4400);
+    assert_eq!(sum("f16", [0x3c00, 0x1000, 0x1000]), 0x3c01);
+    assert!(crate::alu::sum_in_f32("f32").is_none());
+}
