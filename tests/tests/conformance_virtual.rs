@@ -1,17 +1,18 @@
 //! The conformance suite on virtual GPUs: the host's CUDA half as on a GPU, and kernels from the PTX that a GPU gets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::{env, process};
 
 use congruent::collectives::{Algorithm, Protocol};
 use congruent::{Error, World};
 use congruent_build::Builder;
 use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, is_child};
 use congruent_tests::repository;
+use congruent_virtual_driver::{ENGINE, Server};
 
 /// The most elements of a case: instructions are executed one by one.
 const MOST: u32 = 130;
@@ -27,17 +28,17 @@ static GPUS: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     );
     vec![
         ("CONGRUENT_MACHINE", "virtual".into()),
-        ("CONGRUENT_PTX", env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx(here).into())),
+        ("CONGRUENT_PTX", env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx(here, "sm_80:ptx80").into())),
         (LIMIT, MOST.to_string().into()),
         // PEs take in their PTX before they wait, on a busy machine not all at the same time.
         ("CONGRUENT_DEADLINE_MS", "120000".into()),
     ]
 });
 
-/// PTX of the test kernels for the default target: what every GPU can run.
-fn ptx(here: PathBuf) -> PathBuf {
+/// PTX of the test kernels for a target, `sm_80:ptx80` for what every GPU can run.
+fn ptx(here: PathBuf, target: &str) -> PathBuf {
     let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
-    builder.build().unwrap().swap_remove(0).path
+    builder.targets([target.parse().unwrap()]).build().unwrap().swap_remove(0).path
 }
 
 /// Settings of the virtual GPUs.
@@ -102,6 +103,19 @@ fn dead_process() {
 fn unanswered() {
     let patient = || [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "2000".into())]].concat();
     cuda_threads("unanswered", conformance::unanswered, &[1, 3], patient);
+}
+
+/// Each PE on a device of its own, with one engine for all, which reaches the memory of all processes.
+#[test]
+fn multicast() {
+    let settings = "devices=4,capability=9.0,multicast=1";
+    let name = format!("congruent-test-{}", process::id());
+    let server = (!is_child()).then(|| Server::start(&name, None, settings).unwrap().unwrap());
+    cuda_processes("multicast", conformance::multicast, &[4], || {
+        let here = env::current_exe().unwrap().parent().unwrap().join("virtual");
+        [gpus(settings), vec![("CONGRUENT_PTX", ptx(here, "sm_90:ptx82").into()), (ENGINE, name.into())]].concat()
+    });
+    drop(server);
 }
 
 /// An all-gather over lines.
