@@ -193,10 +193,13 @@ fn seeds_are_tried_until_one_shows_a_mistake() {
     // The driver is told a seed, a schedule and what to look for, and the program alone says what is wrong.
     let told =
         "case $CONGRUENT_VIRTUAL_DRIVER in schedule=random,seed=[02],races=1|schedule=priorities,seed=[13],races=1)";
+    std::fs::write(&record, "of an earlier search").unwrap();
     let well = seeds(&format!("echo hello; {told} exit 0;; esac; exit 9"));
     assert_eq!((well.code, &*well.err), (Some(0), ""), "{}", well.out);
     assert_eq!(well.out, "congruent run: no mistake with 4 seeds, 0 to 3\n");
-    assert!(!record.exists());
+    // Nothing is found, so what was found before is still there, and nothing else.
+    assert_eq!(std::fs::read_to_string(&record).unwrap(), "of an earlier search");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 
     let fails = seeds("echo sum $CONGRUENT_PE; case $CONGRUENT_VIRTUAL_DRIVER in *seed=2*) exit 4;; esac");
     assert_eq!((fails.code, &*fails.out), (Some(1), ""));
@@ -207,7 +210,8 @@ fn seeds_are_tried_until_one_shows_a_mistake() {
 
     let script = "echo 'congruent virtual GPU: data race\n  write by lane 0' 1>&2; echo more";
     let reported = seeds(script);
-    assert!(record.exists());
+    assert_ne!(std::fs::read_to_string(&record).unwrap(), "of an earlier search");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     let again = shlex::try_quote(script).unwrap();
     let expected = format!(
         "congruent virtual GPU: data race\n  write by lane 0\ncongruent run: a mistake with seed 0, the 1. of 4; to see it \

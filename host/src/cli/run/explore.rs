@@ -3,7 +3,9 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
 use super::{Args, Kept, Launch, Output, RunError, code};
 use crate::cli::output::Progress;
@@ -19,9 +21,10 @@ pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunErr
     let first = args.look.seed.unwrap_or(0);
     let last = first.saturating_add(seeds.get() - 1);
     let record = args.look.record.clone().unwrap_or_else(|| RECORD.into());
+    let trial = trial(&record);
     for seed in first..=last {
         let mut args = args.clone();
-        (args.look.seed, args.look.seeds, args.look.record) = (Some(seed), None, Some(record.clone()));
+        (args.look.seed, args.look.seeds, args.look.record) = (Some(seed), None, Some(trial.clone()));
         let kept = Kept::default();
         let progress = Progress::show(format_args!("seed {seed} of {first} to {last}"));
         let mut launch = Launch::start(&args, Output::Kept(kept.clone()))?;
@@ -29,6 +32,7 @@ pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunErr
         drop(progress);
         let tried = seed - first + 1;
         if launch.interrupted {
+            let _removed = fs::remove_file(&trial);
             eprintln!("congruent run: ended after {tried} seeds, {first} to {seed}");
             return Ok(ExitCode::from(failure.map_or(1, code)));
         }
@@ -38,14 +42,31 @@ pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunErr
             let found = if report.is_some() { "a mistake" } else { "a failure" };
             eprint!("{}", report.unwrap_or(said));
             eprintln!("congruent run: {found} with seed {seed}, the {tried}. of {seeds}; to see it again:");
+            args.look.record = keep(&trial, &record)?;
             eprintln!("  {}", line(&args));
             return Ok(ExitCode::FAILURE);
         }
     }
     // It shows nothing. Where programs run without an engine there is none.
-    let _removed = std::fs::remove_file(&record);
+    let _removed = fs::remove_file(&trial);
     println!("congruent run: no mistake with {seeds} seeds, {first} to {last}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the run that is tried is recorded. What an earlier search has found stays until another run shows something.
+fn trial(record: &Path) -> PathBuf {
+    let mut name = record.as_os_str().to_owned();
+    name.push(".trial");
+    name.into()
+}
+
+/// Puts the record of a trial where records are kept; nowhere if there is none, as where programs run without an engine.
+fn keep(trial: &Path, record: &Path) -> Result<Option<PathBuf>, RunError> {
+    match fs::rename(trial, record) {
+        Ok(()) => Ok(Some(record.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(RunError::System { doing: "keeping the record, which stays in its .trial file", source }),
+    }
 }
 
 /// The first report among the lines of all PEs.
