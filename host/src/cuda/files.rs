@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use congruent_device::Module;
 
 use super::CudaError;
+use super::functions::Functions;
 
 /// Every file that was ever read. Modules are known by their addresses, so they stay.
 static FILES: Mutex<Vec<&'static Module>> = Mutex::new(Vec::new());
@@ -27,12 +28,11 @@ pub(super) fn read(list: &str) -> Result<(), CudaError> {
 
 /// The files with a kernel that the device can run, those for the newest architecture first.
 pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Vec<&'static Module> {
-    let entry = format!(".entry {kernel}(");
     let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = files.iter().filter_map(|file| {
         let images = super::module::images(file, compute).ok()?;
         let (arch, text) = images.first()?;
-        text.contains(&entry).then_some((super::module::number(arch), *file))
+        Functions::of(text).entry(kernel).map(|_| (super::module::number(arch), *file))
     });
     let mut fits: Vec<_> = fits.collect();
     fits.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
@@ -56,8 +56,11 @@ mod tests {
         let list: Vec<String> = ["sm_80", "sm_90"]
             .map(|arch| {
                 let path = folder.join(arch);
-                std::fs::write(&path, format!(".version 8.0\n.target {arch}, debug\n.visible .entry only_here(\n"))
-                    .unwrap();
+                std::fs::write(
+                    &path,
+                    format!(".version 8.0\n.target {arch}, debug\n.visible .entry only_here() {{}}\n"),
+                )
+                .unwrap();
                 path.display().to_string()
             })
             .into();

@@ -14,6 +14,7 @@ mod device;
 mod driver;
 mod error;
 mod files;
+mod functions;
 mod graph;
 mod heap;
 mod lane;

@@ -9,6 +9,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
 
 use super::device::Context;
+use super::functions::Functions;
 use super::residents::Need;
 use super::{CudaError, Device, files, native, parameters, patience};
 
@@ -208,7 +209,8 @@ impl Loaded {
 
     /// The function, and what is to be known of it.
     fn function(&self, entry: &Entry) -> Result<Known, CudaError> {
-        parameters::check(self.name, self.text, entry.name, entry.arguments)?;
+        let functions = Functions::of(self.text);
+        parameters::check(self.name, &functions, entry.name, entry.arguments)?;
         let (driver, name) = (self.context.driver(), CString::new(entry.name).unwrap_or_default());
         // SAFETY: the virtual driver's function is of this type.
         if let Some(register) = unsafe { driver.optional::<native::Register>(native::REGISTER) } {
@@ -229,7 +231,7 @@ impl Loaded {
         let mut most = 0;
         // SAFETY: a function of a module that is loaded, and a place for the number.
         unsafe { driver.func_get_attribute(&raw mut most, attribute, raw) }?;
-        let waits = patience::waits(self.text, entry.name);
+        let waits = patience::waits(&functions, entry.name);
         Ok(Known { raw: raw as usize, most_threads: u32::try_from(most).unwrap_or(0), waits })
     }
 }

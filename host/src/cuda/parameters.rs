@@ -3,15 +3,16 @@
 use congruent_device::abi;
 
 use super::CudaError;
+use super::functions::Functions;
 
 /// Checks that a kernel's parameters in PTX have as many bytes as a context and these arguments.
 pub(super) fn check(
     module: &'static str,
-    text: &str,
+    functions: &Functions<'_>,
     kernel: &'static str,
     arguments: &[usize],
 ) -> Result<(), CudaError> {
-    let Some(has) = declared(text, kernel) else { return Ok(()) };
+    let Some(has) = declared(functions, kernel) else { return Ok(()) };
     // What has no bytes is no parameter.
     let given = arguments.iter().filter(|bytes| **bytes > 0);
     let needs: Vec<_> = [size_of::<abi::Context>()].iter().chain(given).copied().collect();
@@ -19,8 +20,8 @@ pub(super) fn check(
 }
 
 /// Bytes of each parameter; nothing where there is no such kernel, or it declares what this does not know.
-fn declared(text: &str, kernel: &str) -> Option<Vec<usize>> {
-    let (_, after) = text.split_once(&format!(".entry {kernel}("))?;
+fn declared(functions: &Functions<'_>, kernel: &str) -> Option<Vec<usize>> {
+    let (_, after) = functions.entry(kernel)?.split_once('(')?;
     let (list, _) = after.split_once(')')?;
     list.split(".param").skip(1).map(bytes).collect()
 }
@@ -47,8 +48,9 @@ mod tests {
 
     fn declared_as_given<K: Kernel>(_kernel: K) {
         for (arch, text) in kernels::PTX.images {
-            assert!(declared(text, K::NAME).is_some(), "{arch}");
-            check("ours", text, K::NAME, K::Args::SIZES).unwrap();
+            let functions = Functions::find(text);
+            assert!(declared(&functions, K::NAME).is_some(), "{arch}");
+            check("ours", &functions, K::NAME, K::Args::SIZES).unwrap();
         }
     }
 
@@ -64,20 +66,22 @@ mod tests {
     #[test]
     fn parameters_are_counted_in_bytes() {
         let text = ".visible .entry one(\n\t.param .align 8 .b8 a[80],\n .param .u64 b,\n.param .u32 c, .param .f32 d, \
-                    .param .u16 e, .param .b8 f)\n.visible .entry two()";
-        assert_eq!(declared(text, "one"), Some(vec![80, 8, 4, 4, 2, 1]));
-        assert_eq!(declared(text, "two"), Some(vec![]));
-        assert_eq!((declared(text, "thr"), declared(".entry odd(.param .pred p)", "odd")), (None, None));
+                    .param .u16 e, .param .b8 f)\n{}\n.visible .entry two(){}\n.entry odd(.param .pred p) {}";
+        let functions = Functions::find(text);
+        assert_eq!(declared(&functions, "one"), Some(vec![80, 8, 4, 4, 2, 1]));
+        assert_eq!(declared(&functions, "two"), Some(vec![]));
+        assert_eq!((declared(&functions, "thr"), declared(&functions, "odd")), (None, None));
     }
 
     #[test]
     fn what_differs_is_refused_and_told() {
         let context = size_of::<abi::Context>();
-        let text = format!(".entry one(.param .align 8 .b8 a[{context}], .param .u64 b)");
-        assert_eq!(check("m", &text, "one", &[8]), Ok(()));
-        assert_eq!(check("m", &text, "one", &[0, 8, 0]), Ok(()));
+        let text = format!(".entry one(.param .align 8 .b8 a[{context}], .param .u64 b) {{}}");
+        let functions = Functions::find(&text);
+        assert_eq!(check("m", &functions, "one", &[8]), Ok(()));
+        assert_eq!(check("m", &functions, "one", &[0, 8, 0]), Ok(()));
         for given in [&[][..], &[4], &[8, 8]] {
-            let refused = check("m", &text, "one", given).unwrap_err();
+            let refused = check("m", &functions, "one", given).unwrap_err();
             assert!(refused.to_string().contains(&format!("takes parameters of {context}, 8 bytes")), "{refused}");
         }
     }

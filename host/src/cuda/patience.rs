@@ -3,25 +3,23 @@
 //! Every wait of the library has a deadline, and so looks at the clock (`device/src/arch/nvptx/`, `Backoff`); a loop of a program's
 //! own that pauses sleeps. A kernel that does neither, nor calls what does, ends by itself, however many of its blocks run at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+
+use super::functions::{Functions, words};
 
 /// How PTX looks at the clock, and how it sleeps.
 const SIGNS: [&str; 2] = ["%globaltimer", "nanosleep"];
 
 /// Whether the entry, or what it calls, may wait. What the text does not tell counts as a wait.
-pub(super) fn waits(text: &str, entry: &str) -> bool {
-    let functions = functions(text);
+pub(super) fn waits(functions: &Functions<'_>, entry: &str) -> bool {
     let (mut seen, mut next) = (HashSet::from([entry]), vec![entry]);
     while let Some(name) = next.pop() {
-        let Some(lines) = functions.get(name) else { return true };
-        for line in lines {
-            if SIGNS.iter().any(|sign| line.contains(sign)) {
-                return true;
-            }
-            if !words(line).any(|word| word == "call") {
-                continue;
-            }
-            let mut callees = words(line).filter(|word| functions.contains_key(word)).peekable();
+        let Some(function) = functions.get(name) else { return true };
+        if SIGNS.iter().any(|sign| function.contains(sign)) {
+            return true;
+        }
+        for line in function.lines().filter(|line| words(line).any(|word| word == "call")) {
+            let mut callees = words(line).filter(|word| functions.get(word).is_some()).peekable();
             // By a pointer, or of what is defined elsewhere.
             if callees.peek().is_none() {
                 return true;
@@ -30,35 +28,6 @@ pub(super) fn waits(text: &str, entry: &str) -> bool {
         }
     }
     false
-}
-
-/// The lines of each function that has a body.
-fn functions(text: &str) -> HashMap<&str, Vec<&str>> {
-    let mut all: HashMap<&str, Vec<&str>> = HashMap::new();
-    let (mut name, mut inside) = (None, false);
-    for line in text.lines() {
-        let begins = [".entry", ".func"].iter().find_map(|word| Some(line.split_once(word)?.1));
-        if let Some(rest) = begins.filter(|_| line.starts_with('.')) {
-            // What a function returns stands before its name.
-            let rest = rest.trim_start();
-            let rest = if rest.starts_with('(') { rest.split_once(')').map_or("", |(_, rest)| rest) } else { rest };
-            (name, inside) = (words(rest).next(), false);
-        }
-        // A declaration ends before there is a body.
-        match name {
-            Some(name) if inside || line.contains('{') => {
-                inside = true;
-                all.entry(name).or_default().push(line);
-            }
-            Some(_) if line.trim_end().ends_with(';') => name = None,
-            _ => {}
-        }
-    }
-    all
-}
-
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || "_$%".contains(c))).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -79,7 +48,8 @@ mod tests {
 
     #[test]
     fn kernels_that_look_at_the_clock_or_pause_may_wait() {
-        let told = |name| waits(TEXT, name);
+        let functions = Functions::find(TEXT);
+        let told = |name| waits(&functions, name);
         assert!(told("itself") && told("pauses") && told("by_others") && told("by_a_pointer") && told("not_there"));
         assert!(!told("never") && !told("one_line"));
     }
@@ -87,8 +57,9 @@ mod tests {
     #[test]
     fn the_fixed_kernels_all_may_wait() {
         for (arch, text) in congruent_kernels::PTX.images {
+            let functions = Functions::find(text);
             for name in ["all_reduce_direct", "all_reduce_one_shot", "barrier", "meet", "send_recv_direct"] {
-                assert!(waits(text, name), "{arch} {name}");
+                assert!(waits(&functions, name), "{arch} {name}");
             }
         }
     }
