@@ -194,11 +194,9 @@ impl Recipe<'_> {
     /// Compiles for `target` in `workshop`, with as much for a debugger as the profile's `debug` says; gives the compiler's text.
     fn run(&self, target: &Target, workshop: &Workshop, debug: &str) -> Result<String, BuildError> {
         workshop.forget_namesakes(&self.rustc.cargo(), self.manifest, self.plan)?;
-        let ptx = workshop.folder.join("out.ptx");
-        match fs::remove_file(&ptx) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(BuildError::io(&ptx)(error)),
-            _ => {}
-        }
+        // It stays for as long as cargo finds that nothing has changed, which cargo keeps for each library of each package.
+        let Plan { package, version, library, .. } = self.plan;
+        let ptx = workshop.folder.join(format!("{package}-{version}-{library}.ptx"));
         let mut cargo = Command::new(self.rustc.cargo());
         cargo
             .args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--release", "--target", TRIPLE])
@@ -227,6 +225,7 @@ impl Recipe<'_> {
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "false")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false")
             .env("RUSTC_WRAPPER", workshop.wrapper()?)
+            .env("CARGO_TARGET_NVPTX64_NVIDIA_CUDA_LINKER", workshop.linker()?)
             // This one is for host builds: clippy's would check instead of compile.
             .env_remove("RUSTC_WORKSPACE_WRAPPER")
             .env_remove("RUSTUP_TOOLCHAIN")
@@ -249,8 +248,6 @@ impl Recipe<'_> {
     /// therefore share what is compiled with them.
     fn encoded_flags(&self, target: &Target, folder: &Path) -> OsString {
         let mut flags: Vec<OsString> = Self::flags(target).into_iter().map(OsString::from).collect();
-        // There is nothing to link: the assembly is all that is wanted, so any program that succeeds will do.
-        flags.push("-Clinker=true".into());
         let library = library_source(&self.rustc.sysroot);
         flags.extend([(folder, "/target"), (&library, "/rust/library")].map(|(path, name)| {
             let mut flag = joined("--remap-path-prefix=", path);

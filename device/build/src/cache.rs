@@ -22,6 +22,16 @@ shift
 exec "$rustc" ${CARGO_MANIFEST_DIR:+"--remap-path-prefix=$CARGO_MANIFEST_DIR=/$CARGO_PKG_NAME-$CARGO_PKG_VERSION"} "$@"
 "#;
 
+/// There is nothing to link: the assembly is all that is wanted. Cargo takes a crate for compiled that left a file where it looks
+/// for one.
+const LINKER: &str = r#"#!/bin/sh
+# Written by congruent-build: leaves an empty file in place of what would be linked.
+while [ $# -gt 1 ]; do
+    [ "$1" != -o ] || : >"$2"
+    shift
+done
+"#;
+
 /// The folder that holds what was compiled and `ptx/`, the assembler; it may be removed while nothing is built.
 ///
 /// It is `CONGRUENT_CACHE`, or `congruent` in `XDG_CACHE_HOME` or in `~/.cache`.
@@ -56,9 +66,18 @@ impl Workshop {
 
     /// What cargo calls in rustc's place.
     pub(crate) fn wrapper(&self) -> Result<PathBuf, BuildError> {
-        let path = self.folder.join("rustc");
-        if fs::read_to_string(&path).ok().as_deref() != Some(WRAPPER) {
-            fs::write(&path, WRAPPER).map_err(BuildError::io(&path))?;
+        self.script("rustc", WRAPPER)
+    }
+
+    /// What the compiler calls as a linker.
+    pub(crate) fn linker(&self) -> Result<PathBuf, BuildError> {
+        self.script("linker", LINKER)
+    }
+
+    fn script(&self, name: &str, text: &str) -> Result<PathBuf, BuildError> {
+        let path = self.folder.join(name);
+        if fs::read_to_string(&path).ok().as_deref() != Some(text) {
+            fs::write(&path, text).map_err(BuildError::io(&path))?;
         }
         // Also where a run before was stopped between the two.
         fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(BuildError::io(&path))?;

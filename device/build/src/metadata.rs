@@ -13,6 +13,8 @@ use crate::toolchain::{TRIPLE, ask};
 pub(crate) struct Plan {
     /// The package's name.
     pub(crate) package: String,
+    /// Its version.
+    pub(crate) version: String,
     /// The name of its library, as it is in symbols and file names.
     pub(crate) library: String,
     /// What it is compiled for, unless asked otherwise.
@@ -56,6 +58,7 @@ struct Metadata {
 struct Package {
     id: String,
     name: String,
+    version: String,
     manifest_path: PathBuf,
     /// What tools other than cargo may read, of any form.
     metadata: serde_json::Value,
@@ -99,6 +102,7 @@ impl Metadata {
         let member = |other: &Package| Member { name: other.name.clone(), id: other.id.clone() };
         Ok(Plan {
             package: package.name.clone(),
+            version: package.version.clone(),
             library: library.name.replace('-', "_"),
             targets: package.targets()?,
             members: inside.map(member).collect(),
@@ -128,7 +132,7 @@ mod tests {
 
     fn targets(metadata: Value) -> Result<Vec<Target>, BuildError> {
         let package = json!({
-            "id": "path+file:///k#0.1.0", "name": "k", "manifest_path": "/k/Cargo.toml", "targets": [], "metadata": metadata
+            "id": "path+file:///k#0.1.0", "name": "k", "version": "0.1.0", "manifest_path": "/k/Cargo.toml", "targets": [], "metadata": metadata
         });
         serde_json::from_value::<Package>(package).expect("a package").targets()
     }

@@ -192,12 +192,46 @@ fn a_crate_put_in_the_place_of_another_is_compiled_anew() {
 }
 
 #[test]
+fn what_has_not_changed_is_not_compiled_again() {
+    let Some(rustc) = device_rustc("what_has_not_changed_is_not_compiled_again") else { return };
+    // Of names that no other test has, so that nobody else makes cargo forget what is compiled of them.
+    let folder = workspace(&scratch("steady"), 5555);
+    let replace = |path: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(folder.join(path)).expect("there");
+        fs::write(folder.join(path), text.replace(from, to)).expect("writable");
+    };
+    replace("helper/Cargo.toml", "\"helper\"", "\"steady-helper\"");
+    replace("Cargo.toml", "my-kernels", "steady-kernels");
+    replace("Cargo.toml", "{ path", "{ package = \"steady-helper\", path");
+    replace("Cargo.toml", "[dependencies]", "[features]\nother = []\n[dependencies]");
+    replace("src/lib.rs", "helper::value()", "helper::value() + if cfg!(feature = \"other\") { 1111 } else { 0 }");
+    let written = || {
+        let mut found = Vec::new();
+        files(&cache("shared"), &|name| name.starts_with("steady-kernels-") && name.ends_with(".ptx"), &mut found);
+        found
+    };
+
+    let text = text_of(&folder, &rustc);
+    let first = written();
+    assert!(!first.is_empty() && text.contains("5555"), "{text}");
+    assert_eq!((text_of(&folder, &rustc), written()), (text.clone(), first));
+
+    let other = builder(&folder, rustc.clone(), "shared").features(["other"]).out_dir(folder.join("other"));
+    let with_feature = || fs::read_to_string(&other.build().expect("the crate compiles")[0].path).expect("written");
+    let other_text = with_feature();
+    assert!(other_text.contains("6666"), "{other_text}");
+    assert_eq!((text_of(&folder, &rustc), with_feature()), (text.clone(), other_text));
+    fs::write(folder.join("value.rs"), "7777").expect("writable");
+    assert!(text_of(&folder, &rustc).contains("7777") && with_feature().contains("8888"));
+}
+
+#[test]
 fn a_second_crate_finds_the_core_library_compiled() {
     let Some(rustc) = device_rustc("a_second_crate_finds_the_core_library_compiled") else { return };
     let compiled = |folder: &str| {
         text_of(&workspace(&scratch(folder), 1), &rustc);
         let mut found = Vec::new();
-        libraries(&cache("shared"), &mut found);
+        files(&cache("shared"), &|name| name.starts_with("libcore-") && name.ends_with(".rlib"), &mut found);
         found
     };
     let first = compiled("first");
@@ -205,13 +239,13 @@ fn a_second_crate_finds_the_core_library_compiled() {
     assert_eq!(first.is_empty(), rustc.core == CoreLibrary::Prebuilt, "{first:?}");
 }
 
-/// The core libraries in a folder, and when they were compiled.
-fn libraries(folder: &Path, found: &mut Vec<(PathBuf, SystemTime)>) {
+/// The files in a folder whose names are `wanted`, and when they were written.
+fn files(folder: &Path, wanted: &impl Fn(&str) -> bool, found: &mut Vec<(PathBuf, SystemTime)>) {
     for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable")) {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         if path.is_dir() {
-            libraries(&path, found);
-        } else if name.starts_with("libcore-") && name.ends_with(".rlib") {
+            files(&path, wanted, found);
+        } else if wanted(&name) {
             found.push((path, entry.metadata().and_then(|about| about.modified()).expect("readable")));
         }
     }
