@@ -1,7 +1,7 @@
 //! Walking over tokens.
 
 use super::error::ParseError;
-use super::lexer::{Token, TokenKind, tokens};
+use super::lexer::{Extent, Token, TokenKind, tokens};
 use super::span::Span;
 use super::syntax::Space;
 
@@ -13,8 +13,8 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(text: &'a str) -> Result<Self, ParseError> {
-        Ok(Self { text, tokens: tokens(text)?, at: 0 })
+    pub(crate) fn new(text: &'a str, extent: Extent) -> Result<Self, ParseError> {
+        Ok(Self { text, tokens: tokens(text, extent)?, at: 0 })
     }
 
     /// The token here; at the end of the text it is always the end token.

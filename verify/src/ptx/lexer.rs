@@ -28,22 +28,21 @@ pub(crate) enum TokenKind {
     End,
 }
 
+/// How much of a text is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Whole,
+    /// Without what is in the bodies of functions.
+    Heads,
+}
+
 /// Splits `text` into tokens, dropping comments; the last one is [`TokenKind::End`].
-pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
+pub(crate) fn tokens(text: &str, extent: Extent) -> Result<Vec<Token<'_>>, ParseError> {
     let mut tokens = Vec::new();
-    let mut at = 0;
+    let (mut at, mut is_head) = (0, false);
     while let Some(c) = text[at..].chars().next() {
         let rest = &text[at..];
-        let skipped = if c.is_whitespace() {
-            Some(c.len_utf8())
-        } else if rest.starts_with("//") {
-            Some(rest.find('\n').unwrap_or(rest.len()))
-        } else if rest.starts_with("/*") {
-            let end = rest.find("*/").ok_or_else(|| error(text, at, rest.len(), "this comment is never closed"))?;
-            Some(end + 2)
-        } else {
-            None
-        };
+        let skipped = if c.is_whitespace() { Some(c.len_utf8()) } else { comment(text, at)? };
         if let Some(length) = skipped {
             at += length;
             continue;
@@ -52,9 +51,47 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
             token(rest).ok_or_else(|| error(text, at, c.len_utf8(), "no PTX token starts like this"))?;
         tokens.push(Token { kind, text: &rest[..length], span: Span { start: at, end: at + length } });
         at += length;
+        match &rest[..length] {
+            ".entry" | ".func" => is_head = extent == Extent::Heads,
+            ";" => is_head = false,
+            "{" if is_head => (at, is_head) = (body_end(text, at)?, false),
+            _ => {}
+        }
     }
     tokens.push(Token { kind: TokenKind::End, text: "", span: Span { start: at, end: at } });
     Ok(tokens)
+}
+
+/// The length of the comment that is at a place, if one is.
+fn comment(text: &str, at: usize) -> Result<Option<usize>, ParseError> {
+    let rest = &text[at..];
+    if rest.starts_with("//") {
+        return Ok(Some(rest.find('\n').unwrap_or(rest.len())));
+    }
+    if !rest.starts_with("/*") {
+        return Ok(None);
+    }
+    let end = rest.find("*/").ok_or_else(|| error(text, at, rest.len(), "this comment is never closed"))?;
+    Ok(Some(end + 2))
+}
+
+/// Where the brace is that closes a body, or the end of a text that lacks it. In a body lies most of a text, so that its tokens are
+/// not looked at one by one.
+fn body_end(text: &str, mut at: usize) -> Result<usize, ParseError> {
+    let mut depth = 0_usize;
+    let is_special = |byte: &u8| matches!(byte, b'{' | b'}' | b'/' | b'"');
+    while let Some(skipped) = text.as_bytes()[at..].iter().position(is_special) {
+        at += skipped;
+        match text.as_bytes()[at] {
+            b'}' if depth == 0 => return Ok(at),
+            b'}' => depth -= 1,
+            b'{' => depth += 1,
+            b'"' => at += text[at + 1..].find('"').map_or(0, |length| length + 1),
+            _ => at += comment(text, at)?.map_or(0, |length| length - 1),
+        }
+        at += 1;
+    }
+    Ok(text.len())
 }
 
 fn error(text: &str, start: usize, length: usize, message: &str) -> ParseError {
@@ -115,7 +152,12 @@ mod tests {
     use super::*;
 
     fn texts(ptx: &str) -> Vec<&str> {
-        tokens(ptx).expect("tokens").iter().map(|token| token.text).filter(|text| !text.is_empty()).collect()
+        tokens(ptx, Extent::Whole)
+            .expect("tokens")
+            .iter()
+            .map(|token| token.text)
+            .filter(|text| !text.is_empty())
+            .collect()
     }
 
     #[test]
@@ -158,8 +200,18 @@ mod tests {
 
     #[test]
     fn open_comments_and_foreign_characters_are_errors() {
-        assert!(tokens("/* never").is_err());
-        assert!(tokens("ld \u{e9}").is_err());
-        assert!(tokens("\"open").is_err());
+        for text in ["/* never", "ld \u{e9}", "\"open", ".entry k() { /* never }"] {
+            assert!(tokens(text, Extent::Whole).is_err() && (tokens(text, Extent::Heads).is_err()), "{text}");
+        }
+    }
+
+    #[test]
+    fn heads_are_without_what_is_in_bodies() {
+        let ptx = ".func f(.param .b32 p) ;.global .b8 t = {1};.entry k()\n{ { mov; } // }\n/* } */ bra \"}\"; }.const .b8 c;";
+        let heads: Vec<_> = tokens(ptx, Extent::Heads).expect("tokens").iter().map(|token| token.text).collect();
+        let whole: Vec<_> = texts(ptx);
+        let body = whole.iter().position(|text| *text == "mov").expect("it is in the whole") - 1;
+        assert_eq!(heads[..body], whole[..body]);
+        assert_eq!(heads[body..], ["}", ".const", ".b8", "c", ";", ""]);
     }
 }

@@ -15,7 +15,7 @@ mod variable;
 
 pub use error::ParseError;
 pub use forms::spellings;
-pub use parser::parse;
+pub use parser::{parse, parse_heads};
 pub use span::Span;
 pub use syntax::{
     Body, Function, Guard, InitialAddress, Instruction, LaunchBounds, Module, Operand, Register, RegisterId,

@@ -3,13 +3,22 @@
 use super::body::BodyParser;
 use super::cursor::{Cursor, space};
 use super::error::ParseError;
-use super::lexer::TokenKind;
+use super::lexer::{Extent, TokenKind};
 use super::syntax::{Function, LaunchBounds, Module};
 use super::variable::{parameters, variables};
 
 /// Parses a PTX text.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
-    let mut cursor = Cursor::new(text)?;
+    module(text, Extent::Whole)
+}
+
+/// Parses a PTX text without what is in the bodies of its functions, which are taken to be empty: what they say is not checked.
+pub fn parse_heads(text: &str) -> Result<Module, ParseError> {
+    module(text, Extent::Heads)
+}
+
+fn module(text: &str, extent: Extent) -> Result<Module, ParseError> {
+    let mut cursor = Cursor::new(text, extent)?;
     let mut module = Module::default();
     while cursor.peek().kind != TokenKind::End {
         item(&mut cursor, &mut module)?;
@@ -182,6 +191,24 @@ mod tests {
         assert_eq!(kernel.launch, bounds);
         let lines = kernel.body.iter().flat_map(|body| &body.instructions).map(|i| i.source.map(|s| (s.file, s.line)));
         assert_eq!(lines.collect::<Vec<_>>(), [None, Some((1, 7)), Some((1, 7))]);
+    }
+
+    #[test]
+    fn heads_alone_say_the_same() {
+        let text = format!(
+            "{HEAD}.entry k(.param .u64 p) .maxntid 64 {{\n{{ frob; }}\n}}\n.global .b32 g = 7;\n.func f() {{ ret; }}"
+        );
+        assert!(parse(&text).is_err());
+        let [heads, whole] =
+            [parse_heads(&text), parse(&text.replace("frob", "ret"))].map(|module| module.expect("PTX"));
+        let said = |module: &Module| {
+            let functions =
+                module.functions.iter().map(|f| (f.name.clone(), f.parameters.len(), f.launch, f.body.is_some()));
+            (functions.collect::<Vec<_>>(), module.variables[0].initial.clone(), module.version)
+        };
+        assert_eq!(said(&heads), said(&whole));
+        assert!(heads.functions.iter().flat_map(|f| &f.body).all(|body| body.instructions.is_empty()));
+        assert_eq!(parse_heads(&format!("{HEAD}.entry k() {{")).expect_err("it is open").line, 4);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(crate) struct Config {
 pub(crate) enum Engine {
     /// Virtual GPUs, which execute their PTX.
     Ptx,
-    /// Native functions that the process registered.
+    /// Native functions that the process registered. Of PTX, what is outside the bodies of its functions counts.
     Native,
 }
 
