@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use congruent_device::Note;
@@ -14,6 +15,11 @@ use super::{BlockEnd, BlockWatch, Body, Site, exit_kernel, nap, run_lane};
 
 /// Stack of one lane. Only the pages that are touched cost memory.
 const STACK: usize = 512 << 10;
+
+/// Stacks that no lane has, for the next ones: to map and unmap them takes longer than most kernels.
+static STACKS: Mutex<Vec<DefaultStack>> = Mutex::new(Vec::new());
+/// The most of them.
+const MOST_STACKS: usize = 256;
 
 /// Runs a block of `lanes` lanes, in warps of `width` or what is left, to its end, on this thread.
 pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: BlockWatch, body: &Body) -> BlockEnd {
@@ -34,8 +40,13 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
     let watched = machine.watch.is_on();
     let (machine_address, body_address) = (&raw const machine, &raw const *body);
     let mut fibers = Vec::with_capacity(lanes as usize);
+    let mut stacks = {
+        let mut free = free_stacks();
+        let kept = free.len().saturating_sub(lanes as usize);
+        free.split_off(kept)
+    };
     for thread in 0..lanes {
-        let stack = match DefaultStack::new(STACK) {
+        let stack = match stacks.pop().map_or_else(|| DefaultStack::new(STACK), Ok) {
             Ok(stack) => stack,
             Err(error) => {
                 return BlockEnd::Panicked(format!(
@@ -65,10 +76,18 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
         }));
     }
     while !fibers.is_empty() {
-        fibers.retain_mut(|fiber| matches!(fiber.resume(()), CoroutineResult::Yield(())));
+        let ended = fibers.extract_if(.., |fiber| matches!(fiber.resume(()), CoroutineResult::Return(())));
+        stacks.extend(ended.map(Coroutine::into_stack));
         machine.look_for_standstill();
     }
+    let mut free = free_stacks();
+    stacks.truncate(MOST_STACKS.saturating_sub(free.len()));
+    free.append(&mut stacks);
     machine.end.replace(BlockEnd::Done)
+}
+
+fn free_stacks() -> MutexGuard<'static, Vec<DefaultStack>> {
+    STACKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Fibers {
