@@ -17,6 +17,7 @@ use crate::event::Event;
 use crate::launch::Launch;
 use crate::memory::{self, Side};
 use crate::monitor::until;
+use crate::pages;
 use crate::stream::{self, Stream};
 
 /// How long a wait for a value in memory sleeps before it looks again.
@@ -138,10 +139,13 @@ fn fill(at: u64, pattern: &[u8], count: usize) -> Outcome {
     let bytes = pattern.len().saturating_mul(count);
     let to = Side::Device(at);
     to.check(bytes).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+    // Whole heaps are zeroed.
+    if pattern == [0] && pages::zero(at, bytes) {
+        return Ok(());
+    }
     // SAFETY: the range was just found mapped with access, and no reference to it exists: it is the program's, not ours.
     let target = unsafe { core::slice::from_raw_parts_mut(to.pointer(), bytes) };
     match pattern {
-        // Whole heaps are zeroed so.
         [byte] => target.fill(*byte),
         _ => target.chunks_exact_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern)),
     }

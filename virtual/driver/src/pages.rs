@@ -9,7 +9,7 @@ use congruent_virtual_gpu::Segment;
 use cudarc::driver::sys::CUresult;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::Outcome;
@@ -100,6 +100,17 @@ pub(crate) fn file(name: &str, bytes: u64) -> Outcome<File> {
     make().map(File::from).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// Pages are so many bytes or a part of that (Linux, on aarch64 and x86-64).
+const LARGEST_PAGE: usize = 64 << 10;
+
+/// Zeroes whole pages of a file in memory by giving them back, so that those that nobody touches again cost no time. Says whether it
+/// did: the system refuses it for what does not begin at a page, and for other memory.
+pub(crate) fn zero(at: u64, bytes: usize) -> bool {
+    // SAFETY: the caller found the range mapped for writing, is to fill it with zeros, and nobody has a reference to what is there.
+    let zeroed = || unsafe { mm::madvise(pointer(at), bytes, Advice::LinuxRemove) };
+    bytes.is_multiple_of(LARGEST_PAGE) && zeroed().is_ok()
+}
+
 /// What no other file of the system has, as long as this one is open or mapped anywhere: its device and inode.
 pub(crate) type Identity = (u64, u64);
 
@@ -184,5 +195,26 @@ pub(crate) fn unmap(at: u64, bytes: u64) -> Outcome {
         Ok(()) => Ok(()),
         Err(Errno::INVAL) if bytes == 0 => Ok(()),
         Err(_) => Err(CUresult::CUDA_ERROR_UNMAP_FAILED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_pages_are_zero_wherever_the_file_is_mapped() {
+        let file = file("zeroed", 2 * LARGEST_PAGE as u64).unwrap();
+        let [one, other] = [(), ()].map(|()| Pages::of(&file, 2 * LARGEST_PAGE as u64).unwrap());
+        let byte = |pages: &Pages, at: usize| pointer(pages.at()).cast::<u8>().wrapping_add(at);
+        for at in [0, LARGEST_PAGE - 1, LARGEST_PAGE] {
+            // SAFETY: inside of what is mapped, and nobody else has it.
+            unsafe { byte(&one, at).write(7) };
+        }
+        assert!(!zero(one.at(), 512) && !zero(one.at() + 512, LARGEST_PAGE));
+        assert!(zero(one.at(), LARGEST_PAGE));
+        // SAFETY: as above.
+        let left = [0, LARGEST_PAGE - 1, LARGEST_PAGE].map(|at| unsafe { byte(&other, at).read() });
+        assert_eq!(left, [0, 0, 7]);
     }
 }
