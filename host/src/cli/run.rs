@@ -573,25 +573,29 @@ impl Output {
     }
 }
 
-/// Passes lines on whole, so that PEs do not cut each other's.
+/// Passes lines on whole, so that PEs do not cut each other's; and those that came at once at once, so that what a PE prints does not cut
+/// the report that its driver writes.
 fn copy<W: Write>(index: u32, from: Option<impl Read>, to: impl Fn() -> W, _done: mpsc::Sender<()>) {
     let Some(from) = from else { return };
     let mut from = BufReader::new(from);
-    let mut line = Vec::new();
+    let mut lines = Vec::new();
     loop {
-        line.clear();
-        let _ = write!(line, "[{index}] ");
-        let label = line.len();
-        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+        let _ = write!(lines, "[{index}] ");
+        let label = lines.len();
+        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut lines) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        if line[label..].last() != Some(&b'\n') {
-            line.push(b'\n');
+        if lines[label..].last() != Some(&b'\n') {
+            lines.push(b'\n');
         }
-        if to().write_all(&line).is_err() {
+        if from.buffer().contains(&b'\n') && (lines.len() as u64) < LONGEST_LINE {
+            continue;
+        }
+        if to().write_all(&lines).is_err() {
             return;
         }
+        lines.clear();
     }
 }
 

@@ -172,6 +172,21 @@ fn labels_begin_every_line() {
     assert_eq!(*lines.0.lock().unwrap(), b"[3] one\n[3] \xff two\n");
 }
 
+/// What a PE prints would else cut a report that came at once.
+#[test]
+fn lines_that_come_at_once_go_on_at_once() {
+    let (lines, writes) = (Kept::default(), std::cell::Cell::new(0));
+    let to = || {
+        writes.set(writes.get() + 1);
+        lines.clone()
+    };
+    copy(3, Some(&b"a report\n  of two lines\n"[..]), to, mpsc::channel().0);
+    assert_eq!((lines.0.lock().unwrap().as_slice(), writes.get()), (&b"[3] a report\n[3]   of two lines\n"[..], 1));
+    let many = "line\n".repeat(100_000);
+    copy(3, Some(many.as_bytes()), to, mpsc::channel().0);
+    assert!((2..100).contains(&writes.get()), "{}", writes.get());
+}
+
 #[test]
 fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
     let args = Args { npes: Some(1), on: None, look: Look::default(), label: false, command: vec!["true".into()] };
