@@ -51,6 +51,7 @@ mod machine;
 mod memory;
 mod mutant;
 mod order;
+mod polls;
 mod program;
 mod record;
 mod registers;

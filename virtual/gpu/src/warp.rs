@@ -17,6 +17,7 @@ use crate::decode::{FUNCTIONS, base_of, function_address, space_of};
 use crate::fault::Cause;
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind, Meeting, Past, Promises};
+use crate::polls::Polls;
 use crate::program::{
     Access, Address, BarrierResult, Boolean, Change, Code, Combine, Operation, Program, Scope, Shuffle, Slot, Source,
     Special, Strength, Target, Together, Truth, Where,
@@ -55,8 +56,7 @@ pub(crate) struct Group {
     pub(crate) frame: usize,
     pub(crate) at: usize,
     pub(crate) state: State,
-    /// Strong loads since memory was last written or read plainly: where they were, and what they saw.
-    polls: Vec<(usize, u64)>,
+    polls: Polls,
 }
 
 /// What a group does next.
@@ -109,6 +109,11 @@ impl Places {
             self.segments.len() - 1
         });
         number as u8
+    }
+
+    /// The first lane's address.
+    fn first(&self) -> u64 {
+        self.at[self.lanes.trailing_zeros() as usize % LANES]
     }
 
     fn iter(&self) -> impl Iterator<Item = (&Arc<Segment>, Place)> {
@@ -243,7 +248,7 @@ impl Warp {
     /// A warp at the start of a kernel.
     pub(crate) fn new(index: u32, lanes: u32, program: &Program, entry: usize) -> Self {
         let frame = Frame::new(entry, &program.codes[entry], 0, None, 0);
-        let group = Group { lanes, frame: 0, at: 0, state: State::Ready, polls: Vec::new() };
+        let group = Group { lanes, frame: 0, at: 0, state: State::Ready, polls: Polls::default() };
         Self {
             index,
             alive: lanes,
@@ -962,6 +967,8 @@ impl Warp {
         let accesses = self.remember(around, group, access, Kind::Read, &places)?;
         let to_count = to.len();
         let stale = self.stale(around, access, &places, &accesses);
+        let is_private = matches!(access.address.space, Where::Local | Where::Param);
+        let may_poll = access.strength.is_strong() || !is_private && self.groups[group].polls.any();
         let mut seen = 0_u64;
         for (index, to) in to.iter().enumerate() {
             let mut values = [0; LANES];
@@ -971,16 +978,15 @@ impl Warp {
                     None => segment.load(offset + index as u64 * access.unit, access.unit),
                 };
                 values[lane] = extended(word, access.unit, is_signed);
-                if access.strength.is_strong() {
+                if may_poll {
                     seen = mixed(mixed(seen, offset), word);
                 }
             }
             to.iter().for_each(|&to| self.frame_mut(frame).write(to, lanes, &values));
         }
-        let own = &mut self.groups[group];
         if !access.strength.is_strong() {
-            if !matches!(access.address.space, Where::Local | Where::Param) {
-                own.polls.clear();
+            if may_poll {
+                self.groups[group].polls.plain(at, places.first(), seen);
             }
             return Ok(Next::On);
         }
@@ -1013,23 +1019,19 @@ impl Warp {
         words
     }
 
-    /// A strong load, or an atomic that changed nothing. If it saw what it saw before, and nothing else happened since, its
-    /// lanes wait until something is written there.
+    /// A strong load, or an atomic that changed nothing. Lanes that poll wait until something is written there.
     fn polled(&mut self, around: &mut Surroundings<'_>, group: usize, at: usize, seen: u64, places: &Places) -> Next {
         let own = &mut self.groups[group];
-        match own.polls.iter_mut().find(|(place, _)| *place == at) {
-            Some((_, before)) if *before == seen => {
-                own.at += 1;
-                own.state = State::Parked { at: places.at[places.lanes.trailing_zeros() as usize] };
-                for (segment, Place { offset, .. }) in places.iter() {
-                    around.watches.watch(segment, offset, around.who(self.index));
-                }
-                return Next::Changed;
-            }
-            Some((_, before)) => *before = seen,
-            None => own.polls.push((at, seen)),
+        let address = places.first();
+        if !own.polls.strong(at, address, seen) {
+            return Next::On;
         }
-        Next::On
+        own.at += 1;
+        own.state = State::Parked { at: address };
+        for (segment, Place { offset, .. }) in places.iter() {
+            around.watches.watch(segment, offset, around.who(self.index));
+        }
+        Next::Changed
     }
 
     #[allow(clippy::too_many_arguments, reason = "the parts of one instruction")]

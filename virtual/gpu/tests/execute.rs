@@ -410,10 +410,20 @@ fn a_vector_is_no_atom_unless_hardware_promises_it() {
 #[test]
 fn kernels_that_do_not_end_are_ended() {
     let wait = "wait: ld.acquire.gpu.global.u32 %r1, [%rd0+64]; setp.eq.u32 %p2, %r1, 0; @%p2 bra wait; ret;";
-    let impatient = Run { patience: Duration::from_millis(50), ..ONE_WARP };
-    let deadlock = run(wait, impatient).expect_err("nobody writes it").cause;
+    let impatient = || Run { patience: Duration::from_millis(50), ..ONE_WARP };
+    let deadlock = run(wait, impatient()).expect_err("nobody writes it").cause;
     let Cause::Deadlock { waiting, .. } = &deadlock else { panic!("{deadlock}") };
     assert!(waiting.contains("for the word at 0x70000040 to change in line 12: ld.acquire"), "{waiting}");
+    // A loop that looks at words of several values by one instruction, and reads what nobody writes, waits too.
+    let several = ".shared .align 4 .b8 pool[4];===\n\
+        mov.u32 %r2, 7; st.shared.u32 [pool], %r2; st.global.u32 [%rd0+4], %r2;\n\
+        again: mov.u32 %r3, 0;\n\
+        next: mul.wide.u32 %rd2, %r3, 4; add.s64 %rd2, %rd0, %rd2; ld.shared.u32 %r4, [pool];\n\
+        ld.acquire.gpu.global.u32 %r1, [%rd2]; setp.eq.u32 %p1, %r1, 1; @%p1 bra done;\n\
+        add.s32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 2; @%p1 bra next; bra again;\n\
+        done: ret;";
+    let deadlock = run(several, impatient()).expect_err("nobody writes them").cause;
+    assert!(matches!(deadlock, Cause::Deadlock { .. }), "{deadlock}");
     // A multiprocessor of sixteen has room for two of these blocks, and the last one would write the word.
     let crowd = format!(
         "mov.u32 %r2, %nctaid.x; sub.s32 %r2, %r2, 1; setp.eq.u32 %p1, %r9, %r2; @%p1 st.global.u32 [%rd0+64], 1; {wait}"
