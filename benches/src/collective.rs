@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use congruent::SymVec;
-use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction, View};
-use congruent::device::{Sym, TeamView, World as WorldTag};
+use congruent::collectives::{Algorithm, Collective, Datatype, Op, PlanView, Protocol, Reduction};
+use congruent::device::Sym;
 use congruent::kernels;
 use congruent::select::Circumstances;
 
@@ -13,8 +13,8 @@ use crate::ours::Ours;
 /// Algorithm and protocol.
 pub(crate) type Way = (Algorithm, Protocol);
 
-type Moves = (TeamView<WorldTag>, Sym<u8>, Sym<u8>, u32, View, u64);
-type Reduces = (TeamView<WorldTag>, Sym<u8>, Sym<u8>, Reduction, u32, View, u64);
+type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
+type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
 
 /// Bytes of an element: all are f32.
 const ELEMENT: usize = 4;
@@ -47,10 +47,10 @@ impl Ours {
     ) -> Result<f64, Box<dyn Error>> {
         let lengths = self.lengths(collective, bytes);
         let (dst, src) = (self.output(collective).slice(..lengths.dst)?, self.src.slice(..lengths.src)?);
-        let (team, plan) = (self.world.team(), self.plan.view().over(protocol));
+        let plan = self.plan.view().over(protocol);
         let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
-        let moves: Moves = (team, dst, src, 0, plan, n);
-        let reduces: Reduces = (team, dst, src, sum, 0, plan, n);
+        let moves: Moves = (dst, src, 0, plan, n);
+        let reduces: Reduces = (dst, src, sum, 0, plan, n);
         match (collective, algorithm) {
             (Collective::AllReduce, Algorithm::Ring) => self.time(n, kernels::all_reduce_ring, reduces),
             (Collective::AllReduce, Algorithm::OneShot) => self.time(n, kernels::all_reduce_one_shot, reduces),

@@ -5,15 +5,14 @@
 //! blocks it holds whose distance has bit `k` to the member at distance `2^k`, in one message, so each block travels its
 //! distance bit by bit; up to half of the blocks go in each step.
 //!
-//! The blocks that a member holds are in two pieces of the plan's scratch, and those of one message in a third. So parts
-//! longer than `2/n` of a piece go in several rounds, each of all steps; the direct all-to-all is better for those.
+//! The blocks that a member holds are in two slots of the plan's scratch, and those of one message in a third. So parts
+//! longer than `2/n` of a slot go in several rounds, each of all steps; the direct all-to-all is better for those.
 
-use congruent_device::{Ctx, Group, Pod, Sym, Tag, Team};
+use congruent_device::{Group, Pod, Sym};
 
-use crate::call::Call;
-use crate::link::{Incoming, Outgoing, largest_piece};
+use crate::link::{Link, Step};
 use crate::names::Operation;
-use crate::plan::View;
+use crate::session::Coll;
 use crate::{check, scratch};
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
@@ -28,82 +27,69 @@ use crate::{check, scratch};
 /// is complete, and `src` and `dst` may be overwritten.
 ///
 /// # Panics
-/// Where the lengths differ or do not divide by `n`, the buffers overlap without being the same, the plan is for another team
-/// or fewer blocks, or its buffer has no room for an element of each member.
+/// Where the lengths differ or do not divide by `n`, the buffers overlap without being the same, or the plan's buffer has no room for an element of each member.
 #[inline(always)]
 #[track_caller]
-pub fn all_to_all<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    check::parted(dst, src, team.size());
-    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllBruck, src.bytes());
-    let part = |parts: Sym<T>, i| call.mine(call.part(parts, i));
-    if call.n == 1 {
+pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    check::parted(dst, src, coll.n());
+    let _call = coll.begin(Operation::AllToAllBruck, src.bytes());
+    let part = |coll: &Coll<'_, B>, parts: Sym<T>, i| coll.mine(coll.part(parts, i));
+    if coll.n() == 1 {
         if dst != src {
-            ctx.copy(group, part(dst, 0), part(src, 0));
+            coll.copy(part(coll, dst, 0), part(coll, src, 0));
         }
-    } else {
-        let scratch = scratch::whole(&call);
-        let (held, message) = (scratch.slice(..scratch.bytes() / 3 * 2), scratch.slice(scratch.bytes() / 3 * 2..));
-        let most = scratch::each::<T>(held.bytes(), call.n);
-        let len = part(src, 0).len();
-        for start in (0..len).step_by(most) {
-            let range = start..(start + most).min(len);
-            let held = held.slice(..call.n * range.len() * size_of::<T>()).cast::<T>();
-            for distance in 0..call.n {
-                let from = part(src, call.wrap(call.me + distance)).slice(range.clone());
-                ctx.copy(group, call.part(held, distance), from);
-            }
-            travel(&call, group, held, message);
-            for distance in 0..call.n {
-                let to = part(dst, call.wrap(call.me + call.n - distance)).slice(range.clone());
-                ctx.copy(group, to, call.part(held, distance));
-            }
+        return;
+    }
+    let scratch = scratch::whole(coll);
+    let (held, message) = (scratch.slice(..scratch.bytes() / 3 * 2), scratch.slice(scratch.bytes() / 3 * 2..));
+    let most = scratch::each::<T>(held.bytes(), coll.n());
+    let len = part(coll, src, 0).len();
+    for start in (0..len).step_by(most) {
+        let range = start..(start + most).min(len);
+        let held = held.slice(..coll.n() * range.len() * size_of::<T>()).cast::<T>();
+        for distance in 0..coll.n() {
+            let from = part(coll, src, coll.wrap(coll.me() + distance)).slice(range.clone());
+            coll.copy(coll.part(held, distance), from);
+        }
+        travel(coll, held, message);
+        for distance in 0..coll.n() {
+            let to = part(coll, dst, coll.before(distance)).slice(range.clone());
+            coll.copy(to, coll.part(held, distance));
         }
     }
-    call.leave(group);
 }
 
 /// Moves every block by its distance: on return block `j` is from the member at distance `j` before this one.
 #[inline(always)]
 #[track_caller]
-fn travel<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, held: Sym<T>, message: Sym<u8>) {
-    let steps = call.n.next_power_of_two().trailing_zeros() as usize;
+fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u8>) {
+    let n = coll.n();
+    let steps = n.next_power_of_two().trailing_zeros() as usize;
     for step in 0..steps {
         let bit = 1 << step;
-        let blocks = || (bit..call.n).filter(|distance| distance & bit != 0);
-        let message = message.slice(..blocks().count() * held.bytes() / call.n).cast::<T>();
-        let packed = |i| message.slice(i * held.len() / call.n..(i + 1) * held.len() / call.n);
-        let (to, from) = (call.after(bit), call.after(call.n - bit));
-        let _step = call.step("travel", (step, steps), to, message.bytes());
+        let blocks = || (bit..n).filter(|distance| distance & bit != 0);
+        let message = message.slice(..blocks().count() * held.bytes() / n).cast::<T>();
+        let packed = |i| message.slice(i * held.len() / n..(i + 1) * held.len() / n);
+        let _step = coll.step("travel", (step, steps), coll.after(bit), message.bytes());
         for (i, distance) in blocks().enumerate() {
-            call.ctx.copy(group, packed(i), call.part(held, distance));
+            coll.copy(packed(i), coll.part(held, distance));
         }
-        let mut way = Outgoing::open(call, to);
-        for piece in pieces(call, message) {
-            way.pass(group, piece);
+        // One slot in the simple protocol, and no more than a queue holds in the others.
+        let rounds = message.len().div_ceil(coll.plan.slot_elements::<T>());
+        coll.open(Link::A, coll.wrap(coll.me() + bit));
+        for round in 0..rounds {
+            let piece = coll.cut(message, round);
+            coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
         }
-        way.close(group);
-        let mut way = Incoming::open(call, from);
-        for piece in pieces(call, message) {
-            way.receive(group, piece);
+        coll.close(Link::A, true, false);
+        coll.open(Link::A, coll.before(bit));
+        for round in 0..rounds {
+            let piece = coll.cut(message, round);
+            coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
         }
-        way.close(group);
+        coll.close(Link::A, false, true);
         for (i, distance) in blocks().enumerate() {
-            call.ctx.copy(group, call.part(held, distance), packed(i));
+            coll.copy(coll.part(held, distance), packed(i));
         }
     }
-}
-
-/// The pieces of a message: one in the simple protocol, and no more than a queue holds in the others. An iterator, and no function
-/// that takes what is done with each: a wait in a closure would name the closure's line as the program's.
-#[inline(always)]
-fn pieces<T: Pod, G: Tag>(call: &Call<'_, G>, message: Sym<T>) -> impl Iterator<Item = Sym<T>> {
-    let most = largest_piece::<T, G>(call);
-    (0..message.len()).step_by(most).map(move |start| message.slice(start..(start + most).min(message.len())))
 }

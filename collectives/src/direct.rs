@@ -7,15 +7,12 @@
 //! Data moves by put, or by get where many read from one, so that each member's block does its own part. Reductions need
 //! members that loads and stores reach.
 
-use congruent_device::{Ctx, End, Group, Pod, Rank, Sym, Tag, Team, ends};
+use congruent_device::{Group, Operands, Pod, Rank, Reducer, Sym, World, operands};
 
-use crate::call::Call;
 use crate::check;
-use crate::link::Link;
+use crate::link::{Link, Step};
 use crate::names::Operation;
-use crate::plan::View;
-use crate::reducer::{Keep, Reducer, Stage};
-use crate::share::Share;
+use crate::session::Coll;
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
 ///
@@ -27,34 +24,26 @@ use crate::share::Share;
 /// `dst` is complete, and `src` and `dst` may be overwritten.
 ///
 /// # Panics
-/// Where the lengths differ, the buffers overlap without being the same, the plan is for another team or fewer blocks, or a
+/// Where the lengths differ, the buffers overlap without being the same, or a
 /// member is reached only through a proxy.
 #[inline(always)]
 #[track_caller]
-pub fn all_reduce<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
+pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
     check::same(dst, src);
-    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceDirect, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else if !src.is_empty() {
-        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
-        call.meet(group);
-        {
-            let _step = call.step("reduce and give", (0, 1), call.own(), chunk(src).bytes());
-            let everywhere = ends(call.n, |i| chunk(dst).at(call.after(i)).into());
-            op.fold(group, ctx, everywhere, of_all(&call, chunk(src)), Stage::RAW.finish(call.n));
-        }
-        call.meet(group);
+    let _call = coll.begin(Operation::AllReduceDirect, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
     }
-    call.leave(group);
+    if !src.is_empty() {
+        let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
+        coll.barrier();
+        {
+            let _step = coll.step("reduce and give", (0, 1), coll.own(), from.bytes());
+            let everywhere = operands(coll.n(), |i| coll.ctx().operand(to.at(coll.after(i))));
+            coll.fold(everywhere, of_all(coll, from), op, coll.n());
+        }
+        coll.barrier();
+    }
 }
 
 /// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
@@ -70,30 +59,21 @@ pub fn all_reduce<T: Pod, G: Tag>(
 /// Where the lengths do not fit or the buffers overlap otherwise, and as [`all_reduce`].
 #[inline(always)]
 #[track_caller]
-pub fn reduce_scatter<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
-    check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterDirect, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else if !dst.is_empty() {
-        let mine = call.mine(call.part(src, call.me));
-        call.meet(group);
-        {
-            let _step = call.step("reduce", (0, 1), call.own(), mine.bytes());
-            let own = [call.mine(dst).at(call.own())];
-            op.fold(group, ctx, own, of_all(&call, mine), Stage::RAW.finish(call.n));
-        }
-        call.meet(group);
+pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+    check::part_of(src, dst, coll.n(), coll.me());
+    let _call = coll.begin(Operation::ReduceScatterDirect, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
     }
-    call.leave(group);
+    if !dst.is_empty() {
+        let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
+        coll.barrier();
+        {
+            let _step = coll.step("reduce", (0, 1), coll.own(), from.bytes());
+            coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
+        }
+        coll.barrier();
+    }
 }
 
 /// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`.
@@ -109,33 +89,22 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
 /// Where `root` is no member, and as [`all_reduce`].
 #[inline(always)]
 #[track_caller]
-#[expect(clippy::too_many_arguments, reason = "each of them is the caller's to choose")]
-pub fn reduce<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    root: usize,
-    plan: &View,
-) {
+pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>, root: usize) {
     check::same(dst, src);
-    check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, Operation::ReduceDirect, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else if !src.is_empty() {
-        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
-        call.meet(group);
-        {
-            let _step = call.step("reduce", (0, 1), team.rank(root), chunk(src).bytes());
-            let there = [chunk(dst).at(team.rank(root))];
-            op.fold(group, ctx, there, of_all(&call, chunk(src)), Stage::RAW.finish(call.n));
-        }
-        call.meet(group);
+    check::root(root, coll.n());
+    let _call = coll.begin(Operation::ReduceDirect, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
     }
-    call.leave(group);
+    if !src.is_empty() {
+        let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
+        coll.barrier();
+        {
+            let _step = coll.step("reduce", (0, 1), coll.rank(root), from.bytes());
+            coll.fold([coll.ctx().operand(to.at(coll.rank(root)))], of_all(coll, from), op, coll.n());
+        }
+        coll.barrier();
+    }
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
@@ -147,29 +116,23 @@ pub fn reduce<T: Pod, G: Tag>(
 /// As [`all_reduce`].
 ///
 /// # Panics
-/// Where the lengths do not fit or the buffers overlap otherwise, and where the plan is for another team or fewer blocks.
+/// Where the lengths do not fit or the buffers overlap otherwise.
 #[inline(always)]
 #[track_caller]
-pub fn all_gather<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherDirect, dst.bytes());
-    let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
+pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    let inside = check::part_of(dst, src, coll.n(), coll.me());
+    let _call = coll.begin(Operation::AllGatherDirect, dst.bytes());
     if !src.is_empty() {
-        call.meet(group);
-        // From this member on, or from the next where its data already is where it belongs.
-        let first = usize::from(inside);
-        let _step = call.step("give", (0, 1), call.own(), mine.bytes());
-        spread(&call, group, to, call.n - first, |i| call.after(first + i), mine, call.own());
-        call.meet(group);
+        let (to, from) = (coll.mine(coll.part(dst, coll.me())), coll.mine(src));
+        coll.barrier();
+        {
+            // From this member on, or from the next where its data already is where it belongs.
+            let first = usize::from(inside);
+            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            spread(coll, to, coll.n() - first, |coll, i| coll.after(first + i), from, coll.own());
+        }
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Gives every member the `src` of member `root` in `dst`: member `c` reads chunk `c` and writes it to all, so that all
@@ -187,33 +150,24 @@ pub fn all_gather<T: Pod, G: Tag>(
 /// another team or fewer blocks.
 #[inline(always)]
 #[track_caller]
-pub fn broadcast<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    root: usize,
-    plan: &View,
-) {
+pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, root: usize) {
     check::same(dst, src);
-    check::root(root, team.size());
-    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastDirect, src.bytes());
+    check::root(root, coll.n());
+    let _call = coll.begin(Operation::BroadcastDirect, src.bytes());
     if !src.is_empty() {
-        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
-        let (to, from) = (chunk(dst), chunk(src));
+        let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         // All but the root, which comes last, where it already has everything.
-        let count = call.n - usize::from(dst == src);
-        let place = call.wrap(call.me + call.n - 1 - root);
+        let count = coll.n() - usize::from(dst == src);
+        let place = coll.wrap(coll.me() + coll.n() - 1 - root);
         let nth = |i| if place + i < count { place + i } else { place + i - count };
-        call.meet(group);
+        coll.barrier();
         {
-            let _step = call.step("take and give", (0, 1), team.rank(root), from.bytes());
-            spread(&call, group, to, count, |i| team.rank(call.wrap(root + 1 + nth(i))), from, team.rank(root));
+            let from_root = coll.rank(root);
+            let _step = coll.step("take and give", (0, 1), from_root, from.bytes());
+            spread(coll, to, count, |coll, i| coll.rank(coll.wrap(root + 1 + nth(i))), from, from_root);
         }
-        call.meet(group);
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Gives member `i` part `i` of the `src` of member `root` in `dst`: `src` is `n` times as long as `dst`.
@@ -229,26 +183,30 @@ pub fn broadcast<T: Pod, G: Tag>(
 /// As [`broadcast`].
 #[inline(always)]
 #[track_caller]
-pub fn scatter<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    root: usize,
-    plan: &View,
-) {
-    check::root(root, team.size());
-    let inside = check::part_of(src, dst, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, Operation::ScatterDirect, src.bytes());
-    let (mine, from) = (call.mine(dst), call.mine(call.part(src, call.me)));
-    if call.me == root && !inside {
-        ctx.copy(group, mine, from);
+pub fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, root: usize) {
+    check::root(root, coll.n());
+    let inside = check::part_of(src, dst, coll.n(), coll.me());
+    let _call = coll.begin(Operation::ScatterDirect, src.bytes());
+    let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
+    if coll.me() == root && !inside {
+        coll.copy(to, from);
     }
-    if !dst.is_empty() {
-        fetched(&call, group, root, |root| ctx.get(group, mine, from.at(root)));
+    if dst.is_empty() {
+    } else if coll.me() == root {
+        for i in 1..coll.n() {
+            coll.tell_member(coll.wrap(root + i));
+        }
+        for i in 1..coll.n() {
+            coll.hear_member(coll.wrap(root + i));
+        }
+    } else {
+        let _step = coll.step("take", (0, 1), coll.rank(root), to.bytes());
+        coll.open(Link::A, root);
+        coll.hear(Link::A);
+        coll.ctx().get(coll.group(), to, from.at(coll.rank(root)));
+        coll.tell(Link::A);
+        coll.close(Link::A, true, true);
     }
-    call.leave(group);
 }
 
 /// Gives member `root` every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
@@ -264,39 +222,29 @@ pub fn scatter<T: Pod, G: Tag>(
 /// As [`broadcast`].
 #[inline(always)]
 #[track_caller]
-pub fn gather<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    root: usize,
-    plan: &View,
-) {
-    check::root(root, team.size());
-    let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = Call::enter(group, ctx, team, plan, Operation::GatherDirect, dst.bytes());
-    let (mine, to) = (call.mine(src), call.mine(call.part(dst, call.me)));
-    if call.me == root && !inside {
-        ctx.copy(group, to, mine);
+pub fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, root: usize) {
+    check::root(root, coll.n());
+    let inside = check::part_of(dst, src, coll.n(), coll.me());
+    let _call = coll.begin(Operation::GatherDirect, dst.bytes());
+    let (to, from) = (coll.mine(coll.part(dst, coll.me())), coll.mine(src));
+    if coll.me() == root && !inside {
+        coll.copy(to, from);
     }
-    if call.n > 1 && !src.is_empty() {
-        if call.me == root {
-            for i in 1..call.n {
-                knock(&call, group, i);
-            }
-            for i in 1..call.n {
-                hear(&call, group, i);
-            }
-        } else {
-            let _step = call.step("give", (0, 1), team.rank(root), mine.bytes());
-            let mut link = Link::open(&call, team.rank(root));
-            link.hear(group);
-            link.put(group, to, mine);
-            link.close(group);
+    if src.is_empty() {
+    } else if coll.me() == root {
+        for i in 1..coll.n() {
+            coll.tell_member(coll.wrap(root + i));
         }
+        for i in 1..coll.n() {
+            coll.hear_member(coll.wrap(root + i));
+        }
+    } else {
+        let _step = coll.step("give", (0, 1), coll.rank(root), from.bytes());
+        coll.open(Link::A, root);
+        coll.hear(Link::A);
+        coll.put(Link::A, to, from);
+        coll.close(Link::A, true, true);
     }
-    call.leave(group);
 }
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
@@ -309,88 +257,75 @@ pub fn gather<T: Pod, G: Tag>(
 /// As [`all_reduce`].
 ///
 /// # Panics
-/// Where the lengths differ or do not divide by `n`, the buffers overlap without being the same, or the plan is for another
-/// team or fewer blocks.
+/// Where the lengths differ or do not divide by `n`, the buffers overlap without being the same.
 #[inline(always)]
 #[track_caller]
-pub fn all_to_all<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    check::parted(dst, src, team.size());
-    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllDirect, src.bytes());
+pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    check::parted(dst, src, coll.n());
+    let _call = coll.begin(Operation::AllToAllDirect, src.bytes());
     if src.is_empty() {
-    } else if dst == src {
-        swap(&call, group, dst);
-    } else {
-        ctx.copy(group, call.mine(call.part(dst, call.me)), call.mine(call.part(src, call.me)));
-        if call.n > 1 {
-            call.meet(group);
-            for i in 1..call.n {
-                let to = call.after(i);
-                let part = call.mine(call.part(src, to.index()));
-                let _step = call.step("give", (i - 1, call.n - 1), to, part.bytes());
-                ctx.put(group, call.mine(call.part(dst, call.me)).at(to), part);
-            }
-            ctx.quiet(group);
-            call.meet(group);
-        }
+        return;
     }
-    call.leave(group);
+    if dst == src {
+        return swap(coll, dst);
+    }
+    coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
+    if coll.n() > 1 {
+        coll.barrier();
+        for i in 1..coll.n() {
+            let to = coll.after(i);
+            let part = coll.mine(coll.part(src, to.index()));
+            let _step = coll.step("give", (i - 1, coll.n() - 1), to, part.bytes());
+            coll.ctx().put(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
+        }
+        coll.ctx().quiet(coll.group());
+        coll.barrier();
+    }
 }
 
-/// The all-to-all in place: in round `k` the members whose ranks add up to `k` modulo `n` swap their parts, piece by piece.
+/// The all-to-all in place: in round `k` the members whose ranks add up to `k` modulo `n` swap their parts, slot by slot.
 #[inline(always)]
 #[track_caller]
-fn swap<T: Pod, G: Tag>(call: &Call<'_, G>, group: &impl Group, buf: Sym<T>) {
-    for round in 0..call.n {
-        let peer = call.wrap(round + call.n - call.me);
-        if peer == call.me {
+fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
+    for round in 0..coll.n() {
+        let peer = coll.wrap(round + coll.n() - coll.me());
+        if peer == coll.me() {
             continue;
         }
-        let part = call.mine(call.part(buf, peer));
-        let mut link = Link::open(call, call.team.rank(peer));
-        let _step = call.step("swap", (round, call.n), link.peer, part.bytes());
-        let most = Link::<G>::most::<T>(call);
-        for start in (0..part.len()).step_by(most) {
-            let piece = part.slice(start..(start + most).min(part.len()));
-            link.pass(group, piece);
-            link.receive(group, piece);
+        let part = coll.part(buf, peer);
+        let _step = coll.step("swap", (round, coll.n()), coll.rank(peer), coll.mine(part).bytes());
+        coll.open(Link::A, peer);
+        for round in 0..coll.rounds_of(part) {
+            let piece = coll.cut(coll.mine(part), round);
+            coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
+            coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
         }
-        link.close(group);
+        coll.close(Link::A, true, true);
     }
 }
 
 /// The same range of every member, in rank order.
 #[inline(always)]
-fn of_all<'s, T: Pod, G: Tag>(
-    call: &'s Call<'_, G>,
-    range: Sym<T>,
-) -> impl congruent_device::Ends<T, Team = G> + use<'s, T, G> {
-    ends(call.n, move |i| End::plain(range.at(call.team.rank(i))))
+fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, range: Sym<T>) -> impl Operands + use<'s, T, B> {
+    operands(coll.n(), move |i| coll.ctx().operand(range.at(coll.rank(i))))
 }
 
 /// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of
 /// them; otherwise fetched and put to each.
 #[inline(always)]
 #[track_caller]
-fn spread<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
+fn spread<T: Pod, B: Group>(
+    coll: &Coll<'_, B>,
     dst: Sym<T>,
     count: usize,
-    to: impl Fn(usize) -> Rank<G>,
+    to: impl Fn(&Coll<'_, B>, usize) -> Rank<World>,
     src: Sym<T>,
-    from: Rank<G>,
+    from: Rank<World>,
 ) {
-    let (ctx, own) = (call.ctx, call.own());
-    if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(i))) {
+    let (ctx, group, own) = (coll.ctx(), coll.group(), coll.own());
+    if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(coll, i))) {
         if count > 0 {
-            Keep.fold(group, ctx, ends(count, |i| dst.at(to(i)).into()), [src.at(from)], Stage::RAW);
+            coll.transfer(operands(count, |i| ctx.operand(dst.at(to(coll, i)))), ctx.operand(src.at(from)));
         }
         return;
     }
@@ -401,50 +336,12 @@ fn spread<T: Pod, G: Tag>(
         dst
     };
     for i in 0..count {
-        if to(i) != own {
-            ctx.put(group, dst.at(to(i)), here);
+        let to = to(coll, i);
+        if to != own {
+            ctx.put(group, dst.at(to), here);
         } else if here != dst {
             ctx.copy(group, dst, here);
         }
     }
     ctx.quiet(group);
-}
-
-/// The root says that its buffer is ready, the others fetch from it and say that they have.
-#[inline(always)]
-#[track_caller]
-fn fetched<G: Tag>(call: &Call<'_, G>, group: &impl Group, root: usize, get: impl FnOnce(Rank<G>)) {
-    if call.me == root {
-        for i in 1..call.n {
-            knock(call, group, i);
-        }
-        for i in 1..call.n {
-            hear(call, group, i);
-        }
-    } else {
-        let mut link = Link::open(call, call.team.rank(root));
-        let _step = call.step("take", (0, 1), link.peer, 0);
-        link.hear(group);
-        get(link.peer);
-        link.knock(group);
-        link.close(group);
-    }
-}
-
-/// Knocks at the member at distance `i`.
-#[inline(always)]
-#[track_caller]
-fn knock<G: Tag>(call: &Call<'_, G>, group: &impl Group, i: usize) {
-    let mut link = Link::open(call, call.after(i));
-    link.knock(group);
-    link.close(group);
-}
-
-/// Hears the member at distance `i`.
-#[inline(always)]
-#[track_caller]
-fn hear<G: Tag>(call: &Call<'_, G>, group: &impl Group, i: usize) {
-    let mut link = Link::open(call, call.after(i));
-    link.hear(group);
-    link.close(group);
 }

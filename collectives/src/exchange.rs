@@ -6,14 +6,12 @@
 //!
 //! [`send_recv`](crate::send_recv) does the same between the members that have something for each other.
 
-use congruent_device::refuse;
-use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, Tag, Team, kernel_arg};
+use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, kernel_arg, refuse};
 
 use crate::agree::Heard;
-use crate::call::Call;
 use crate::check;
 use crate::names::Operation;
-use crate::plan::View;
+use crate::session::Coll;
 
 kernel_arg! {
     /// One part of a buffer for each member, of any length, as MPI has them: how long each is, and where it begins.
@@ -85,27 +83,16 @@ impl Parts {
 /// part of `dst` is complete, and `src` may be overwritten.
 ///
 /// # Panics
-/// Where the buffers overlap, a part reaches past its buffer, the lists do not have `n` entries, or the plan is for another team
-/// or fewer blocks.
+/// Where the buffers overlap, a part reaches past its buffer, the lists do not have `n` entries.
 #[inline(always)]
 #[track_caller]
-#[expect(clippy::too_many_arguments, reason = "each of them is the caller's to choose")]
-pub fn all_to_all_v<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    receives: Parts,
-    sends: Parts,
-    plan: &View,
-) {
+pub fn all_to_all_v<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, receives: Parts, sends: Parts) {
     check::apart(dst, src);
-    receives.check(team.size());
-    sends.check(team.size());
-    let call = Call::enter(group, ctx, team, plan, Operation::AllToAllVDirect, src.bytes());
-    rendezvous(&call, group, |i| receives.of(ctx, dst, i), |i| sends.of(ctx, src, i));
-    call.leave(group);
+    receives.check(coll.n());
+    sends.check(coll.n());
+    let _call = coll.begin(Operation::AllToAllVDirect, src.bytes());
+    let ctx = coll.ctx();
+    rendezvous(coll, |i| receives.of(ctx, dst, i), |i| sends.of(ctx, src, i));
 }
 
 /// Member `j`'s `src` becomes part `j` of every member's `dst`.
@@ -121,38 +108,26 @@ pub fn all_to_all_v<T: Pod, G: Tag>(
 /// As [`all_to_all_v`].
 #[inline(always)]
 #[track_caller]
-pub fn all_gather_v<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    parts: Parts,
-    plan: &View,
-) {
-    parts.check(team.size());
-    if src != parts.of(ctx, dst, team.me().index()) {
+pub fn all_gather_v<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, parts: Parts) {
+    parts.check(coll.n());
+    let ctx = coll.ctx();
+    if src != parts.of(ctx, dst, coll.me()) {
         check::apart(dst, src);
     }
-    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherVDirect, src.bytes());
-    rendezvous(&call, group, |i| parts.of(ctx, dst, i), |_| src);
-    call.leave(group);
+    let _call = coll.begin(Operation::AllGatherVDirect, src.bytes());
+    rendezvous(coll, |i| parts.of(ctx, dst, i), |_| src);
 }
 
 /// Puts `from(i)` to where member `i` wants it, and gets what member `i` has for this one to `to(i)`.
 #[inline(always)]
 #[track_caller]
-fn rendezvous<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
-    to: impl Fn(usize) -> Sym<T>,
-    from: impl Fn(usize) -> Sym<T>,
-) {
+fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>, from: impl Fn(usize) -> Sym<T>) {
+    let (ctx, group) = (coll.ctx(), coll.group());
     let offer = |i: usize| [to(i).offset(), to(i).bytes() as u64, from(i).bytes() as u64, 0];
-    let heard = Heard::tell(call, group, |rank| offer(rank.index()));
-    let theirs = |i: usize| if i == call.me { offer(i) } else { heard.from(i) };
+    let heard = Heard::tell(coll, |rank| offer(rank.index()));
+    let theirs = |i: usize| if i == coll.me() { offer(i) } else { heard.from(i) };
     let differs = |i: usize| {
-        let peer = call.team.rank(i).pe();
+        let peer = coll.rank(i).pe();
         let ([_, expects, sends, _], [_, they_expect, they_send, _]) = (offer(i), theirs(i));
         let count = |sends, mine, theirs| Disagreement::Count { peer, sends, mine, theirs };
         if sends != they_expect {
@@ -161,19 +136,19 @@ fn rendezvous<T: Pod, G: Tag>(
             (expects != they_send).then(|| count(false, expects, they_send))
         }
     };
-    call.ctx.end_if(group, group.strided(call.n).find_map(differs));
-    let (kept, own) = (call.mine(to(call.me)), call.mine(from(call.me)));
+    ctx.end_if(group, group.strided(coll.n()).find_map(differs));
+    let (kept, own) = (coll.mine(to(coll.me())), coll.mine(from(coll.me())));
     if kept != own {
-        call.ctx.copy(group, kept, own);
+        coll.copy(kept, own);
     }
-    for i in 1..call.n {
-        let peer = call.after(i);
+    for i in 1..coll.n() {
+        let peer = coll.after(i);
         let part = from(peer.index());
         let [offset, ..] = theirs(peer.index());
         let place = Sym::from_raw(offset, part.len() as u64);
-        let _step = call.step("give", (i - 1, call.n - 1), peer, call.mine(part).bytes());
-        call.ctx.put(group, call.mine(place).at(peer), call.mine(part));
+        let _step = coll.step("give", (i - 1, coll.n() - 1), peer, coll.mine(part).bytes());
+        ctx.put(group, coll.mine(place).at(peer), coll.mine(part));
     }
-    call.ctx.quiet(group);
-    call.meet(group);
+    ctx.quiet(group);
+    coll.barrier();
 }

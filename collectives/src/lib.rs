@@ -15,14 +15,28 @@
 //! | [`send_recv`] | sends and receives | what it sends | 2 hops each | always |
 //! | [`barrier`], `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
 //!
-//! Every function takes `(group, ctx, team, destination, source, op, plan)`, as far as it needs them. The plan holds the
-//! words that PEs signal each other on; the host makes it once, for a team, and its view is a kernel argument. Nothing in
-//! it is ever reset, so a kernel is launched with it again and again.
+//! A kernel begins a session on a plan, and calls collectives on it, one after the other:
+//!
+//! ```
+//! use congruent_collectives::{PlanView, Sum, ring};
+//! use congruent_device::{Sym, kernels};
+//!
+//! kernels! {
+//!     /// The sum over all PEs, and then every PE's part of it again at all.
+//!     pub fn sum_up(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
+//!         let mut coll = plan.enter(block, ctx);
+//!         ring::all_reduce(&mut coll, dst, src, Sum);
+//!     }
+//! }
+//! ```
+//!
+//! The plan has the team, and the words that PEs signal each other on; the host makes it once, and its view is a kernel argument.
+//! Nothing in it is ever reset, so a kernel is launched with it again and again.
 //!
 //! # Blocks
 //! A collective is called by every block of the launch, with the same arguments, and the blocks share the work: when a
 //! block returns, its [share](Share) of the result is there, and the whole of it when the kernel ends. A block that calls
-//! one for itself says so with `plan.alone()`; several blocks may then have several collectives in flight.
+//! one for itself says so with `plan.alone(slot)`; several blocks may then have several collectives in flight.
 //!
 //! # Order of summation
 //! Each algorithm states the order in which it combines, and that order depends on the team and the length only: results
@@ -35,45 +49,38 @@ extern crate std;
 
 mod agree;
 pub mod bruck;
-mod call;
 mod check;
 pub mod direct;
 pub mod exchange;
 mod link;
-mod located;
 pub mod multimem;
 mod names;
 mod node;
-mod number;
 pub mod one_shot;
-mod op;
-mod operators;
 mod pairs;
 mod plan;
 pub mod recursive;
-mod reducer;
-mod reduction;
 pub mod ring;
 mod schedule;
 mod scratch;
 mod send_recv;
+mod session;
 mod share;
 mod transfers;
 pub mod tree;
 mod word;
 
 pub use agree::{Description, agree, barrier};
+pub use congruent_device::{
+    AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
+    Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,
+};
 pub use exchange::Parts;
-pub use located::{MaxLoc, MinLoc};
-pub use names::{Algorithm, Collective, Datatype, Operation, Protocol};
-pub use number::{AccumulateIn, Integer, Number};
-pub use op::{Arithmetic, In, ReduceOp};
-pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
-pub use plan::{Layout, Needs, Shape, View};
-pub use reducer::{Reducer, Stage};
-pub use reduction::{Reduction, Typed};
+pub use names::{Algorithm, Collective, Operation, Protocol};
+pub use plan::{Layout, Needs, PlanView, Shape};
 pub use schedule::{Job, Move};
 pub use send_recv::send_recv;
+pub use session::Coll;
 pub use share::Share;
 pub use transfers::{Listed, Transfer};
 pub use word::PlanWord;

@@ -1,351 +1,535 @@
-//! A link between two members' blocks: a queue each way, and a signal each way, over any protocol.
+//! What members' blocks send each other, step by step, over any protocol: the verbs of rings and trees.
 //!
-//! The sender writes a piece to the next place of the receiver's queue; the receiver uses it and gives the place back. In the
-//! simple protocol a signal says that the piece is there, in the others its flags do. All counts only grow, and what each side
-//! expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work alike; Hu and others, "Demystifying
-//! NCCL", 2025).
+//! A link has a queue each way, and signals. The sender writes data to the next slot of the receiver's queue; the receiver uses it
+//! and gives the slot back as a credit. In the simple protocol a signal says that the data is there, in the others its flags do. All
+//! counts only grow, and what each side expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work
+//! alike; Hu and others, "Demystifying NCCL", 2025).
+//!
+//! What is *direct* goes, in the simple protocol, straight to where it belongs at the receiver, who has said that it may, and a signal
+//! without a slot follows. Over the other protocols it goes through slots as well.
 
-use congruent_device::{End, Ends, Group, Pe, Pod, Rank, Signal, Sym, Tag, Thread, ends};
+use congruent_device::{Group, Keep, Operand, Pod, Rank, Reducer, Sym, World, operands};
 
 use crate::Protocol;
-use crate::call::Call;
 use crate::plan::Layout;
-use crate::reducer::{Keep, Reducer, Stage};
+use crate::session::{Coll, LinkState};
 
 /// Signals of a link.
 const DATA: usize = 0;
 const CREDIT: usize = 1;
-const KNOCK: usize = 2;
+const READY: usize = 2;
+/// The signal by which members meet ([`Coll::barrier`]).
+pub(crate) const BARRIER: usize = 3;
 
-/// The signals of a link with a member.
-#[inline(always)]
-fn sent_to<G: Tag>(call: &Call<'_, G>, which: usize) -> Sym<Signal> {
-    call.view.signal(call.channel, call.me, which)
-}
-
-#[inline(always)]
-fn sent_by<G: Tag>(call: &Call<'_, G>, peer: Rank<G>, which: usize) -> Sym<Signal> {
-    call.view.signal(call.channel, peer.index(), which)
-}
-
-/// Where the counts of a link are: pieces sent, pieces received, knocks given, knocks heard, since the plan was made.
+/// Where the counts of a link are kept between sessions.
 const SENT: usize = 0;
 const RECEIVED: usize = 1;
-const KNOCKED: usize = 2;
-const HEARD: usize = 3;
+const SIGNALLED: usize = 2;
+const AWAITED: usize = 3;
 
-/// The way from this block to a member's, from when it is opened until it is closed. One is open to a member at a time.
-pub(crate) struct Outgoing<'l, 'c, G> {
-    call: &'l Call<'c, G>,
-    pub(crate) peer: Rank<G>,
-    sent: u64,
-    knocked: u64,
+/// One of the links that a session has open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link(u32);
+
+impl Link {
+    pub(crate) const A: Self = Self(0);
+    pub(crate) const B: Self = Self(1);
+    pub(crate) const C: Self = Self(2);
+
+    /// All of them. No array, which a GPU's compiler would put in memory.
+    #[inline(always)]
+    fn all() -> impl Iterator<Item = Self> {
+        (0..3).map(Self)
+    }
 }
 
-/// The way from a member's block to this one, from when it is opened until it is closed. One is open from a member at a time.
-pub(crate) struct Incoming<'l, 'c, G> {
-    call: &'l Call<'c, G>,
-    peer: Rank<G>,
-    received: u64,
-    heard: u64,
+/// What a step does: from which links it receives, to which it sends, and with what of this member's.
+#[derive(Clone, Copy)]
+pub(crate) struct Step(u32);
+
+impl Step {
+    const RECEIVES: u32 = 0;
+    const SENDS: u32 = 3;
+    /// This member's source takes part.
+    const SRC: u32 = 1 << 6;
+    /// ... before what is received, and not after it.
+    const SRC_FIRST: u32 = 1 << 7;
+    /// ... as a partial result.
+    const SRC_PARTIAL: u32 = 1 << 8;
+    /// What is received is as members contributed it, and no partial result.
+    const CONTRIBUTIONS: u32 = 1 << 9;
+    /// The result is stored in this member's destination.
+    const DST: u32 = 1 << 10;
+    /// It is the result of all members.
+    const FINISHED: u32 = 1 << 11;
+    const DIRECT_RECEIVE: u32 = 1 << 12;
+    const DIRECT_SEND: u32 = 1 << 13;
+
+    /// Nothing yet.
+    pub(crate) const NEW: Self = Self(0);
+
+    #[inline(always)]
+    pub(crate) const fn recv(self, link: Link) -> Self {
+        Self(self.0 | 1 << (Self::RECEIVES + link.0))
+    }
+    #[inline(always)]
+    pub(crate) const fn send(self, link: Link) -> Self {
+        Self(self.0 | 1 << (Self::SENDS + link.0))
+    }
+    #[inline(always)]
+    pub(crate) const fn reduce(self) -> Self {
+        Self(self.0 | Self::SRC)
+    }
+    /// This member's source comes first.
+    #[inline(always)]
+    pub(crate) const fn reduce_into(self) -> Self {
+        Self(self.0 | Self::SRC | Self::SRC_FIRST)
+    }
+    #[inline(always)]
+    pub(crate) const fn copy(self) -> Self {
+        Self(self.0 | Self::DST)
+    }
+    #[inline(always)]
+    pub(crate) const fn finish(self) -> Self {
+        Self(self.0 | Self::FINISHED)
+    }
+    #[inline(always)]
+    pub(crate) const fn direct_recv(self, link: Link) -> Self {
+        Self(self.recv(link).0 | Self::DIRECT_RECEIVE)
+    }
+    #[inline(always)]
+    pub(crate) const fn direct_send(self, link: Link) -> Self {
+        Self(self.send(link).0 | Self::DIRECT_SEND)
+    }
+    #[inline(always)]
+    pub(crate) const fn partial(self, src: bool, received: bool) -> Self {
+        let src = if src { Self::SRC_PARTIAL } else { 0 };
+        Self(self.0 | src | if received { 0 } else { Self::CONTRIBUTIONS })
+    }
+
+    /// Whether this member's source takes part.
+    #[inline(always)]
+    pub(crate) const fn reduces(self) -> bool {
+        self.has(Self::SRC)
+    }
+
+    #[inline(always)]
+    const fn has(self, bits: u32) -> bool {
+        self.0 & bits != 0
+    }
+    #[inline(always)]
+    const fn receives_from(self, link: Link) -> bool {
+        self.has(1 << (Self::RECEIVES + link.0))
+    }
+    #[inline(always)]
+    const fn sends_to(self, link: Link) -> bool {
+        self.has(1 << (Self::SENDS + link.0))
+    }
+    #[inline(always)]
+    const fn receives(self) -> usize {
+        (self.0 >> Self::RECEIVES & 7).count_ones() as usize
+    }
+    #[inline(always)]
+    const fn sends(self) -> usize {
+        (self.0 >> Self::SENDS & 7).count_ones() as usize
+    }
 }
 
-impl<'l, 'c, G: Tag> Outgoing<'l, 'c, G> {
-    /// The way to a member.
+impl<B: Group> Coll<'_, B> {
     #[inline(always)]
-    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
-        let counters = call.view.counters(call.channel, peer.index());
-        Self { call, peer, sent: call.ctx.load(counters, SENT), knocked: call.ctx.load(counters, KNOCKED) }
-    }
-
-    /// Remembers the counts, for the next call.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn close(self, group: &impl Group) {
-        if group.leader() {
-            let counters = self.call.view.counters(self.call.channel, self.peer.index());
-            self.call.ctx.store(counters, SENT, self.sent);
-            self.call.ctx.store(counters, KNOCKED, self.knocked);
-        }
-        // Who opens it next, in this call too, finds the new counts.
-        group.sync();
-    }
-
-    /// Where the next piece, of `len` elements, goes: the queue's next place, once the receiver has given it back.
-    #[inline(always)]
-    #[track_caller]
-    fn out<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
-        if self.sent >= Layout::DEPTH {
-            let credit = sent_by(self.call, self.peer, CREDIT).from_rank(self.peer);
-            self.call.ctx.wait_at_least(group, credit, self.sent - Layout::DEPTH + 1);
-        }
-        let (call, view) = (self.call, &self.call.view);
-        let place = view.queue(call.channel, call.me, (self.sent % Layout::DEPTH) as usize);
-        let renews = view.renews(self.sent, Layout::DEPTH);
-        packed_or_plain(call, group, place, self.peer, len, view.flag(self.sent), renews)
-    }
-
-    /// Folds the sources into the next piece that this member sends, of `len` elements, and into `kept` of its own memory, which
-    /// is empty where nothing is kept.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn send<T: Pod>(
-        &mut self,
-        group: &impl Group,
-        len: usize,
-        kept: Sym<T>,
-        src: impl Ends<T>,
-        op: impl Reducer<T>,
-        stage: Stage,
-    ) {
-        let (call, out) = (self.call, self.out::<T>(group, len));
-        // The fold needs memory that it can store to; the queue that this member has to itself is free.
-        let (there, stages) = (out.memory(), out.is_plain() && !call.ctx.reaches(self.peer));
-        let staged = call.view.queue(call.channel, call.me, 0).slice(..there.len());
-        let near = if stages { End::plain(staged.cast().at(call.own())) } else { out };
-        fold_into(call, group, near, kept, src, op, stage);
-        self.sent += 1;
-        let arrives = sent_to(self.call, DATA).at(self.peer).set(self.sent);
-        if stages {
-            call.ctx.put_signal(group, there, staged, arrives);
-        } else if call.view.protocol() == Protocol::Simple {
-            call.ctx.notify(group, arrives);
+    pub(crate) fn link(&self, link: Link) -> &LinkState {
+        match link.0 {
+            0 => &self.a,
+            1 => &self.b,
+            _ => &self.c,
         }
     }
 
-    /// Sends a piece as it is.
     #[inline(always)]
-    #[track_caller]
-    pub(crate) fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        self.send(group, piece.len(), Sym::empty(), [piece.at(self.call.own())], Keep, Stage::RAW);
+    fn change(&mut self, link: Link, change: impl FnOnce(&mut LinkState)) {
+        self.set(|state| {
+            change(match link.0 {
+                0 => &mut state.a,
+                1 => &mut state.b,
+                _ => &mut state.c,
+            });
+        });
     }
 
-    /// Puts a piece where it belongs at the member, which has said that it may, and knocks.
-    #[inline(always)]
+    /// Opens a link with a member, of which none is open that goes the same way.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn put<T: Pod>(&mut self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
-        self.knocked += 1;
-        let knock = sent_to(self.call, KNOCK).at(self.peer).set(self.knocked);
-        self.call.ctx.put_signal(group, dst.at(self.peer), src, knock);
+    pub(crate) fn open(&mut self, link: Link, member: usize) {
+        let (peer, counters) = (self.rank(member), self.plan.counters(self.channel(), member));
+        let count = |which| self.ctx().load(counters, which);
+        let (sent, received, signalled, awaited) = (count(SENT), count(RECEIVED), count(SIGNALLED), count(AWAITED));
+        let (rank, pe) = (member as u32, peer.pe().raw());
+        self.change(link, |state| *state = LinkState { rank, pe, sent, received, signalled, awaited });
+    }
+
+    /// Keeps the counts of a link for the next time: those of what it sent, those of what it received, or both.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn close(&mut self, link: Link, sent: bool, received: bool) {
+        if self.group().leader() {
+            let state = self.link(link);
+            let (ctx, counters) = (self.ctx(), self.plan.counters(self.channel(), state.rank as usize));
+            if sent {
+                ctx.store(counters, SENT, state.sent);
+                ctx.store(counters, SIGNALLED, state.signalled);
+            }
+            if received {
+                ctx.store(counters, RECEIVED, state.received);
+                ctx.store(counters, AWAITED, state.awaited);
+            }
+        }
+        // Who opens it next finds the new counts.
+        self.group().sync();
     }
 
     /// Tells the member that what this block did for it before is done.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn knock(&mut self, group: &impl Group) {
-        self.knocked += 1;
-        self.call.ctx.notify(group, sent_to(self.call, KNOCK).at(self.peer).set(self.knocked));
-    }
-}
-
-impl<'l, 'c, G: Tag> Incoming<'l, 'c, G> {
-    /// The way from a member.
-    #[inline(always)]
-    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
-        let counters = call.view.counters(call.channel, peer.index());
-        Self { call, peer, received: call.ctx.load(counters, RECEIVED), heard: call.ctx.load(counters, HEARD) }
+    pub(crate) fn tell(&mut self, link: Link) {
+        self.change(link, |state| state.signalled += 1);
+        let state = self.link(link);
+        self.ctx().notify(self.group(), self.signal(READY).at(state.peer()).set(state.signalled));
     }
 
-    /// Remembers the counts, for the next call.
+    /// Waits for the member to [`tell`](Coll::tell).
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn hear(&mut self, link: Link) {
+        self.change(link, |state| state.awaited += 1);
+        let state = self.link(link);
+        let signal = self.signal_of(state.rank as usize, READY).from_rank(state.peer());
+        self.ctx().wait_at_least(self.group(), signal, state.awaited);
+    }
+
+    /// Says that member `from` may write here directly, and awaits the same of member `to`, where that is how data goes.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn close(self, group: &impl Group) {
-        if group.leader() {
-            let counters = self.call.view.counters(self.call.channel, self.peer.index());
-            self.call.ctx.store(counters, RECEIVED, self.received);
-            self.call.ctx.store(counters, HEARD, self.heard);
+    pub(crate) fn ready(&mut self, from: Option<usize>, to: Option<usize>) {
+        if self.plan.protocol() != Protocol::Simple {
+            return;
         }
-        group.sync();
-    }
-
-    /// The next piece that arrives, of `len` elements: awaited here in the simple protocol, otherwise when it is read.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
-        self.arrival(group).end(self.call, len)
-    }
-
-    /// The same, as single values.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn arrival(&self, group: &impl Group) -> Arrival {
-        let (call, view) = (self.call, &self.call.view);
-        if view.protocol() == Protocol::Simple {
-            call.ctx.wait_at_least(group, sent_by(call, self.peer, DATA).from_rank(self.peer), self.received + 1);
+        if let Some(from) = from {
+            self.tell_member(from);
         }
-        let place = view.queue(call.channel, self.peer.index(), (self.received % Layout::DEPTH) as usize);
-        Arrival { offset: place.offset(), flag: view.flag(self.received), sender: self.peer.pe() }
+        if let Some(to) = to {
+            self.hear_member(to);
+        }
     }
 
-    /// Gives the place of the piece back to the sender.
+    /// Tells a member without an open link.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn release(&mut self, group: &impl Group) {
-        self.received += 1;
-        self.call.ctx.notify(group, sent_to(self.call, CREDIT).at(self.peer).set(self.received));
+    pub(crate) fn tell_member(&mut self, member: usize) {
+        self.open(Link::A, member);
+        self.tell(Link::A);
+        self.close(Link::A, true, false);
     }
 
-    /// Receives a piece as it is.
+    /// Hears a member without an open link.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        let input = self.input(group, piece.len());
-        Keep.fold(group, self.call.ctx, [piece.at(self.call.own())], [input], Stage::RAW);
-        self.release(group);
+    pub(crate) fn hear_member(&mut self, member: usize) {
+        self.open(Link::A, member);
+        self.hear(Link::A);
+        self.close(Link::A, false, true);
     }
 
-    /// Waits for the member's next knock.
+    /// What goes in round `round` of a range that takes several: a slot's worth of elements.
+    #[inline(always)]
+    pub(crate) fn cut<T: Pod>(&self, range: Sym<T>, round: usize) -> Sym<T> {
+        let most = self.plan.slot_elements::<T>();
+        range.slice((round * most).min(range.len())..((round + 1) * most).min(range.len()))
+    }
+
+    /// What goes in round `round` of this block's share of a buffer's chunk: that of the member so many ranks before this one.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn chunk_in<T: Pod>(&self, whole: Sym<T>, back: usize, round: usize) -> Sym<T> {
+        self.cut(self.chunk(whole, self.before(back)), round)
+    }
+
+    /// The same of a buffer with a part for each member.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn part_in<T: Pod>(&self, parts: Sym<T>, back: usize, round: usize) -> Sym<T> {
+        self.cut(self.mine(self.part(parts, self.before(back))), round)
+    }
+
+    /// How many rounds this block's share of a range takes.
+    #[inline(always)]
+    pub(crate) fn rounds_of<T: Pod>(&self, range: Sym<T>) -> usize {
+        self.mine(range).len().div_ceil(self.plan.slot_elements::<T>())
+    }
+
+    /// How many rounds the longest of the members' chunks takes. A block may have nothing of a chunk and something of a shorter one,
+    /// so every chunk is asked.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn rounds_of_chunks<T: Pod>(&self, whole: Sym<T>) -> usize {
+        let longest = (0..self.n()).map(|i| self.chunk(whole, i).len()).max().unwrap_or(0);
+        longest.div_ceil(self.plan.slot_elements::<T>())
+    }
+
+    /// The member so many ranks before this one, at most `n`.
+    #[inline(always)]
+    pub(crate) fn before(&self, back: usize) -> usize {
+        self.wrap(self.me() + self.n() - back)
+    }
+
+    /// Puts elements where they belong at the member, which has said that it may, and tells it so.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn hear(&mut self, group: &impl Group) {
-        self.heard += 1;
-        self.call.ctx.wait_at_least(group, sent_by(self.call, self.peer, KNOCK).from_rank(self.peer), self.heard);
+    pub(crate) fn put<T: Pod>(&mut self, link: Link, dst: Sym<T>, src: Sym<T>) {
+        self.change(link, |state| state.signalled += 1);
+        let state = self.link(link);
+        let signal = self.signal(READY).at(state.peer()).set(state.signalled);
+        self.ctx().put_signal(self.group(), dst.at(state.peer()), src, signal);
+    }
+
+    /// A step without arithmetic; see [`step_of`](Coll::step_of).
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn moves<T: Pod>(&mut self, step: Step, dst: Sym<T>, src: Sym<T>) {
+        self.step_of(step, dst.cast::<u8>(), src.cast(), Keep);
+    }
+
+    /// Does a step on at most a slot's worth of elements: waits for slots and data, folds what it receives and `src` into `dst` and
+    /// what it sends, and says what is done. Nothing where there are no elements. Both lengths are the same where both are used.
+    ///
+    /// One function for all verbs, as NCCL's `genericOp` is: a kernel holds it once for each operator.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+    #[track_caller]
+    pub(crate) fn step_of<T: Pod>(&mut self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+        let bytes = if step.has(Step::SRC) { src.bytes() } else { dst.bytes() };
+        if bytes == 0 {
+            return;
+        }
+        self.await_all(step, bytes);
+        self.fold_step(step, dst, src, op);
+        self.say_done(step, dst.cast(), bytes);
+    }
+
+    /// The start of a step: waits for slots and data.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+    #[track_caller]
+    fn await_all(&self, step: Step, bytes: usize) {
+        let (simple, direct_receive, direct_send) = self.ways(step);
+        for link in Link::all() {
+            if step.sends_to(link) && !direct_send {
+                self.await_credit(link);
+            }
+        }
+        for link in Link::all() {
+            if step.receives_from(link) && simple {
+                self.await_data(link, direct_receive);
+            }
+        }
+        for link in Link::all() {
+            if step.sends_to(link) && !simple {
+                self.clean(link, bytes);
+            }
+        }
+    }
+
+    /// Whether data goes without flags of its own, and then whether a step receives and sends directly.
+    #[inline(always)]
+    fn ways(&self, step: Step) -> (bool, bool, bool) {
+        let simple = self.plan.protocol() == Protocol::Simple;
+        (simple, simple && step.has(Step::DIRECT_RECEIVE), simple && step.has(Step::DIRECT_SEND))
+    }
+
+    /// The fold of a step.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+    #[track_caller]
+    fn fold_step<T: Pod>(&self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+        let (simple, direct_receive, direct_send) = self.ways(step);
+        let own = if step.has(Step::SRC) { src } else { dst };
+        let bytes = own.bytes();
+        // A send through a proxy is from memory that this member stores to: the result itself, or the queue that it has to itself.
+        let staged = simple && step.sends() > 0 && Link::all().any(|link| step.sends_to(link) && self.is_proxied(link));
+        let keeps = step.has(Step::DST) && (!direct_receive || step.has(Step::SRC));
+        let stages = staged && !direct_send;
+        let received = if direct_receive { 0 } else { step.receives() };
+        let uses_own = step.has(Step::SRC) || received == 0;
+        let sends = Link::all().filter(|&link| self.sends_by_fold(step, link, simple)).count();
+        let (srcs, dsts) = (received + usize::from(uses_own), sends + usize::from(keeps) + usize::from(stages));
+        if dsts > 0 {
+            let from = operands(srcs, |i| {
+                let first = step.has(Step::SRC_FIRST);
+                if uses_own && i == if first { 0 } else { srcs - 1 } {
+                    return self.operand(own).partial(step.has(Step::SRC_PARTIAL));
+                }
+                let link = nth(i - usize::from(uses_own && first), |link| step.receives_from(link));
+                self.received(link, bytes).partial(!step.has(Step::CONTRIBUTIONS))
+            });
+            let to = operands(dsts, |i| {
+                if keeps && i == 0 {
+                    return self.operand(dst);
+                }
+                let i = i - usize::from(keeps);
+                if stages && i == 0 {
+                    return self.operand(self.staging(bytes));
+                }
+                let link = nth(i - usize::from(stages), |link| self.sends_by_fold(step, link, simple));
+                if direct_send { self.ctx().operand(dst.at(self.link(link).peer())) } else { self.sent(link, bytes) }
+            });
+            self.fold(to, from, op, if step.has(Step::FINISHED) { self.n() } else { 0 });
+        }
+    }
+
+    /// The end of a step: counts what was sent and received, and tells the members.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+    #[track_caller]
+    fn say_done(&mut self, step: Step, dst: Sym<u8>, bytes: usize) {
+        let (_, direct_receive, direct_send) = self.ways(step);
+        self.set(|state| {
+            let count = |link: Link, state: &mut LinkState| {
+                let (sends, receives) = (step.sends_to(link), step.receives_from(link));
+                state.sent += u64::from(sends && !direct_send);
+                state.signalled += u64::from(sends && direct_send);
+                state.received += u64::from(receives && !direct_receive);
+                state.awaited += u64::from(receives && direct_receive);
+            };
+            count(Link::A, &mut state.a);
+            count(Link::B, &mut state.b);
+            count(Link::C, &mut state.c);
+        });
+        for link in Link::all() {
+            self.say_done_to(link, step, dst, bytes);
+        }
+    }
+
+    /// Tells a member what was sent to it, and gives back the slot that was read.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+    #[track_caller]
+    fn say_done_to(&self, link: Link, step: Step, dst: Sym<u8>, bytes: usize) {
+        let (simple, direct_receive, direct_send) = self.ways(step);
+        if step.sends_to(link) && simple {
+            self.say_sent(link, direct_send, if direct_send { dst } else { self.staging(bytes) });
+        }
+        if step.receives_from(link) && !direct_receive {
+            let state = self.link(link);
+            self.ctx().notify(self.group(), self.signal(CREDIT).at(state.peer()).set(state.received));
+        }
+    }
+
+    /// Waits for a free slot of the queue to a member.
+    #[inline(always)]
+    #[track_caller]
+    fn await_credit(&self, link: Link) {
+        let state = self.link(link);
+        if state.sent >= Layout::DEPTH {
+            let credit = self.signal_of(state.rank as usize, CREDIT).from_rank(state.peer());
+            self.ctx().wait_at_least(self.group(), credit, state.sent - Layout::DEPTH + 1);
+        }
+    }
+
+    /// Waits for data from a member, in a slot or where it belongs.
+    #[inline(always)]
+    #[track_caller]
+    fn await_data(&self, link: Link, direct: bool) {
+        let state = self.link(link);
+        let (which, count) = if direct { (READY, state.awaited) } else { (DATA, state.received) };
+        let signal = self.signal_of(state.rank as usize, which).from_rank(state.peer());
+        self.ctx().wait_at_least(self.group(), signal, count + 1);
+    }
+
+    /// Writes the rest of the slot that is next to a member, where the flags have wrapped around ([`PlanView::cleans`](crate::PlanView)).
+    #[inline(always)]
+    #[track_caller]
+    fn clean(&self, link: Link, bytes: usize) {
+        let state = self.link(link);
+        if self.plan.cleans(state.sent, Layout::DEPTH) {
+            let behind = self.slot_to(state.sent).slice(self.sent(link, bytes).extent()..).cast::<u64>();
+            self.ctx().fill_at(self.group(), behind.at(state.peer()), self.plan.flag(state.sent).into());
+        }
+    }
+
+    /// Says that data is there, once the counts have it; and sends it first, where the fold could not store it there.
+    #[inline(always)]
+    #[track_caller]
+    fn say_sent(&self, link: Link, direct: bool, from: Sym<u8>) {
+        let state = self.link(link);
+        let (which, count) = if direct { (READY, state.signalled) } else { (DATA, state.sent) };
+        let says = self.signal(which).at(state.peer()).set(count);
+        if !self.is_proxied(link) {
+            return self.ctx().notify(self.group(), says);
+        }
+        let to = if direct { from } else { self.slot_to(state.sent - 1).slice(..from.len()) };
+        self.ctx().put_signal(self.group(), to.at(state.peer()), from, says);
+    }
+
+    #[inline(always)]
+    fn is_proxied(&self, link: Link) -> bool {
+        !self.ctx().reaches(self.link(link).peer())
+    }
+
+    /// Whether the fold of a step stores what it sends to a link.
+    #[inline(always)]
+    fn sends_by_fold(&self, step: Step, link: Link, simple: bool) -> bool {
+        step.sends_to(link) && !(simple && self.is_proxied(link))
+    }
+
+    /// Memory that sends through a proxy are staged in: the queue that this member has to itself.
+    #[inline(always)]
+    fn staging(&self, bytes: usize) -> Sym<u8> {
+        self.slot_to(0).slice(..bytes)
+    }
+
+    /// The slot that this member's send number `step` goes to, at any member.
+    #[inline(always)]
+    fn slot_to(&self, step: u64) -> Sym<u8> {
+        self.plan.slot(self.channel(), self.me(), (step % Layout::DEPTH) as usize)
+    }
+
+    /// The data that is next from a member.
+    #[inline(always)]
+    #[track_caller]
+    fn received(&self, link: Link, bytes: usize) -> Operand {
+        let state = self.link(link);
+        let slot = self.plan.slot(self.channel(), state.rank as usize, (state.received % Layout::DEPTH) as usize);
+        self.packed(slot, self.own(), bytes, self.plan.flag(state.received)).from_pe(state.peer().pe())
+    }
+
+    /// Where what is next to a member goes.
+    #[inline(always)]
+    #[track_caller]
+    fn sent(&self, link: Link, bytes: usize) -> Operand {
+        let state = self.link(link);
+        self.packed(self.slot_to(state.sent), state.peer(), bytes, self.plan.flag(state.sent))
+    }
+
+    /// `bytes` bytes at the start of a slot of a queue or an inbox, in the plan's protocol.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn packed(&self, slot: Sym<u8>, at: Rank<World>, bytes: usize, flag: u32) -> Operand {
+        match self.plan.protocol() {
+            Protocol::Simple => self.ctx().operand(slot.slice(..bytes).at(at)),
+            Protocol::Ll => self.ctx().packets(slot.at(at), bytes, flag),
+            Protocol::Ll128 => self.ctx().lines(slot.at(at), bytes, flag, self.plan.line),
+        }
     }
 }
 
-/// Elements of the largest piece.
+/// The link number `i` of those that are meant.
 #[inline(always)]
-pub(crate) fn largest_piece<T, G: Tag>(call: &Call<'_, G>) -> usize {
-    (call.view.piece_bytes() / size_of::<T>()).max(1)
-}
-
-/// Both ways between this block and a member's.
-pub(crate) struct Link<'l, 'c, G> {
-    pub(crate) peer: Rank<G>,
-    to: Outgoing<'l, 'c, G>,
-    from: Incoming<'l, 'c, G>,
-}
-
-impl<'l, 'c, G: Tag> Link<'l, 'c, G> {
-    /// The link with a member.
-    #[inline(always)]
-    pub(crate) fn open(call: &'l Call<'c, G>, peer: Rank<G>) -> Self {
-        Self { peer, to: Outgoing::open(call, peer), from: Incoming::open(call, peer) }
+fn nth(i: usize, is_meant: impl Fn(Link) -> bool) -> Link {
+    let mut left = i;
+    for link in Link::all() {
+        if is_meant(link) {
+            if left == 0 {
+                return link;
+            }
+            left -= 1;
+        }
     }
-
-    /// Remembers the counts, for the next call.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn close(self, group: &impl Group) {
-        self.to.close(group);
-        self.from.close(group);
-    }
-
-    /// See [`largest_piece`].
-    #[inline(always)]
-    pub(crate) fn most<T>(call: &Call<'_, G>) -> usize {
-        largest_piece::<T, G>(call)
-    }
-
-    /// See [`Outgoing::pass`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn pass<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        self.to.pass(group, piece);
-    }
-
-    /// See [`Outgoing::put`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn put<T: Pod>(&mut self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
-        self.to.put(group, dst, src);
-    }
-
-    /// See [`Outgoing::knock`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn knock(&mut self, group: &impl Group) {
-        self.to.knock(group);
-    }
-
-    /// See [`Incoming::input`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn input<T: Pod>(&self, group: &impl Group, len: usize) -> End<T, G> {
-        self.from.input(group, len)
-    }
-
-    /// See [`Incoming::release`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn release(&mut self, group: &impl Group) {
-        self.from.release(group);
-    }
-
-    /// See [`Incoming::receive`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn receive<T: Pod>(&mut self, group: &impl Group, piece: Sym<T>) {
-        self.from.receive(group, piece);
-    }
-
-    /// See [`Incoming::hear`].
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn hear(&mut self, group: &impl Group) {
-        self.from.hear(group);
-    }
-}
-
-/// Where a piece is that arrives in a queue here, and with which flag. Of several, one is chosen value by value: a choice among
-/// whole [`End`]s would be one among their addresses, and put them in memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Arrival {
-    pub(crate) offset: u64,
-    pub(crate) flag: u32,
-    pub(crate) sender: Pe,
-}
-
-impl Arrival {
-    /// Its `len` elements.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn end<T: Pod, G: Tag>(self, call: &Call<'_, G>, len: usize) -> End<T, G> {
-        let place = Sym::from_raw(self.offset, call.view.piece() as u64);
-        packed_or_plain(call, &Thread, place, call.own(), len, self.flag, false).from_pe(self.sender)
-    }
-}
-
-/// `len` elements at the start of a queue's or inbox's place, in the plan's protocol; with `renews`, what lies behind them
-/// gets the flag too.
-#[inline(always)]
-#[track_caller]
-pub(crate) fn packed_or_plain<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
-    place: Sym<u8>,
-    at: Rank<G>,
-    len: usize,
-    flag: u32,
-    renews: bool,
-) -> End<T, G> {
-    let packed = match call.view.protocol() {
-        Protocol::Simple => return End::plain(place.slice(..len * size_of::<T>()).cast::<T>().at(at)),
-        Protocol::Ll => End::packets(place.cast().at(at), len, flag),
-        Protocol::Ll128 => End::lines(place.cast().at(at), len, flag, call.view.line()),
-    };
-    if renews {
-        let behind = place.slice(packed.memory().len()..).cast::<u64>();
-        call.ctx.fill_at(group, behind.at(at), u64::from(flag));
-    }
-    packed
-}
-
-/// Folds the sources into `out` and, where it is not empty, into `kept`.
-#[inline(always)]
-#[track_caller]
-fn fold_into<T: Pod, G: Tag>(
-    call: &Call<'_, G>,
-    group: &impl Group,
-    out: End<T, G>,
-    kept: Sym<T>,
-    src: impl Ends<T>,
-    op: impl Reducer<T>,
-    stage: Stage,
-) {
-    // What is kept comes first: it is this member's own memory.
-    let keeps = !kept.is_empty();
-    let kept = kept.at(call.own());
-    let dst = ends(1 + usize::from(keeps), move |i| if keeps && i == 0 { End::plain(kept) } else { out });
-    op.fold(group, call.ctx, dst, src, stage);
+    Link::C
 }

@@ -1,7 +1,7 @@
 //! Through multicast addresses: links combine what members load and replicate what they store (NVLink SHARP, NCCL's NVLS).
 //!
 //! Each byte of a source travels once, to the switch, and each byte of a result once from it, whatever the team's size. A team
-//! has multicast where its machine has it ([`Team::multicast`]); [`Op::linked`](crate::Op::linked) says what links reduce.
+//! has multicast where its machine has it (`Team::multicast`); [`Op::linked`](crate::Op::linked) says what links reduce.
 //!
 //! **The order of summation is the switch's**, and so is how it rounds: sums of floats may differ in their last bits from
 //! those of other algorithms, and from call to call. All members get the same bits. Integers are exact. Machines that emulate
@@ -10,15 +10,11 @@
 //! Links work on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
 //! ends are loaded from and stored to each member, and all elements where destination and source lie differently within words.
 
-use congruent_device::refuse;
-use congruent_device::{Ctx, Group, LinkReduction, Multicast, Pod, Sym, Tag, Team, ends};
+use congruent_device::{Group, LinkReduction, Multicast, Pod, Reducer, Sym, operands, refuse};
 
-use crate::call::Call;
 use crate::check;
 use crate::names::Operation;
-use crate::plan::View;
-use crate::reducer::{Keep, Reducer, Stage};
-use crate::share::Share;
+use crate::session::Coll;
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`: member `c` reduces
 /// chunk `c` and stores it to all.
@@ -32,46 +28,33 @@ use crate::share::Share;
 ///
 /// # Panics
 /// Where the team has no multicast or links do not reduce this; and where the lengths differ, the buffers overlap without
-/// being the same, or the plan is for another team or fewer blocks.
+/// being the same.
 #[inline(always)]
 #[track_caller]
-pub fn all_reduce<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
+pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
     check::same(dst, src);
-    let how = linked(team, op);
-    let call = Call::enter(group, ctx, team, plan, Operation::AllReduceMultimem, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else if !src.is_empty() {
-        let chunk = |buf: Sym<T>| call.mine(Share::new(call.me, call.n).of(buf));
-        let (to, from) = (chunk(dst), chunk(src));
+    let how = linked(coll, op);
+    let _call = coll.begin(Operation::AllReduceMultimem, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
+    }
+    if !src.is_empty() {
+        let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         let whole = Words::of(to, from, how.number().word());
-        call.meet(group);
+        coll.barrier();
         {
-            let _step = call.step("reduce and give", (0, 1), call.own(), from.bytes());
+            let _step = coll.step("reduce and give", (0, 1), coll.own(), from.bytes());
             if whole.count > 0 {
-                ctx.all_reduce_multicast(
-                    group,
-                    everywhere(team, whole.in_range(to)),
-                    everywhere(team, whole.in_range(from)),
-                    how,
-                );
+                let (to, from) = (everywhere(coll, whole.in_range(to)), everywhere(coll, whole.in_range(from)));
+                coll.ctx().all_reduce_multicast(coll.group(), to, from, how);
             }
             whole.around(to, from, |to, from| {
-                let all = ends(call.n, |i| to.at(team.rank(i)).into());
-                op.fold(group, ctx, all, ends(call.n, |i| from.at(team.rank(i)).into()), Stage::RAW.finish(call.n));
+                let to = operands(coll.n(), |i| coll.ctx().operand(to.at(coll.rank(i))));
+                coll.fold(to, operands(coll.n(), |i| coll.ctx().operand(from.at(coll.rank(i)))), op, coll.n());
             });
         }
-        call.meet(group);
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
@@ -87,37 +70,30 @@ pub fn all_reduce<T: Pod, G: Tag>(
 /// Where the lengths do not fit or the buffers overlap otherwise, and as [`all_reduce`].
 #[inline(always)]
 #[track_caller]
-pub fn reduce_scatter<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
-    check::part_of(src, dst, team.size(), team.me().index());
-    let how = linked(team, op);
-    let call = Call::enter(group, ctx, team, plan, Operation::ReduceScatterMultimem, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else if !dst.is_empty() {
-        let (to, from) = (call.mine(dst), call.mine(call.part(src, call.me)));
+pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+    check::part_of(src, dst, coll.n(), coll.me());
+    let how = linked(coll, op);
+    let _call = coll.begin(Operation::ReduceScatterMultimem, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
+    }
+    if !dst.is_empty() {
+        let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
         let whole = Words::of(to, from, how.number().word());
-        call.meet(group);
+        coll.barrier();
         {
-            let _step = call.step("reduce", (0, 1), call.own(), from.bytes());
+            let _step = coll.step("reduce", (0, 1), coll.own(), from.bytes());
             if whole.count > 0 {
-                ctx.reduce_multicast(group, whole.in_range(to), everywhere(team, whole.in_range(from)), how);
+                let from = everywhere(coll, whole.in_range(from));
+                coll.ctx().reduce_multicast(coll.group(), whole.in_range(to), from, how);
             }
             whole.around(to, from, |to, from| {
-                let all = ends(call.n, |i| from.at(team.rank(i)).into());
-                op.fold(group, ctx, [to.at(call.own())], all, Stage::RAW.finish(call.n));
+                let from = operands(coll.n(), |i| coll.ctx().operand(from.at(coll.rank(i))));
+                coll.fold([coll.operand(to)], from, op, coll.n());
             });
         }
-        call.meet(group);
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
@@ -133,27 +109,19 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
 /// another team or fewer blocks.
 #[inline(always)]
 #[track_caller]
-pub fn all_gather<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    check::part_of(dst, src, team.size(), team.me().index());
-    must_have(team);
-    let call = Call::enter(group, ctx, team, plan, Operation::AllGatherMultimem, dst.bytes());
+pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    check::part_of(dst, src, coll.n(), coll.me());
+    must_have(coll);
+    let _call = coll.begin(Operation::AllGatherMultimem, dst.bytes());
     if !src.is_empty() {
-        let (to, from) = (call.mine(call.part(dst, call.me)), call.mine(src));
-        call.meet(group);
+        let (to, from) = (coll.mine(coll.part(dst, coll.me())), coll.mine(src));
+        coll.barrier();
         {
-            let _step = call.step("give", (0, 1), call.own(), from.bytes());
-            give(&call, group, to.cast(), from.cast());
+            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            give(coll, to.cast(), from.cast());
         }
-        call.meet(group);
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Gives every member the `src` of member `root` in `dst`.
@@ -166,54 +134,44 @@ pub fn all_gather<T: Pod, G: Tag>(
 ///
 /// # Panics
 /// Where `root` is no member or the team has no multicast, and where the lengths differ, the buffers overlap without being the
-/// same, or the plan is for another team or fewer blocks.
+/// same.
 #[inline(always)]
 #[track_caller]
-pub fn broadcast<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    root: usize,
-    plan: &View,
-) {
+pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, root: usize) {
     check::same(dst, src);
-    check::root(root, team.size());
-    must_have(team);
-    let call = Call::enter(group, ctx, team, plan, Operation::BroadcastMultimem, src.bytes());
+    check::root(root, coll.n());
+    must_have(coll);
+    let _call = coll.begin(Operation::BroadcastMultimem, src.bytes());
     if !src.is_empty() {
-        call.meet(group);
-        if call.me == root {
-            let (to, from) = (call.mine(dst), call.mine(src));
-            let _step = call.step("give", (0, 1), call.own(), from.bytes());
-            give(&call, group, to.cast(), from.cast());
+        coll.barrier();
+        if coll.me() == root {
+            let (to, from) = (coll.mine(dst), coll.mine(src));
+            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            give(coll, to.cast(), from.cast());
         }
-        call.meet(group);
+        coll.barrier();
     }
-    call.leave(group);
 }
 
 /// Stores this member's `src` in every member's `dst`.
 #[inline(always)]
 #[track_caller]
-fn give<G: Tag>(call: &Call<'_, G>, group: &impl Group, dst: Sym<u8>, src: Sym<u8>) {
+fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
     let whole = Words::of(dst, src, 4);
     if whole.count > 0 {
-        call.ctx.put_multicast(group, everywhere(call.team, whole.in_range(dst)), whole.in_range(src));
+        coll.ctx().put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
     }
     whole.around(dst, src, |dst, src| {
-        let all = ends(call.n, |i| dst.at(call.team.rank(i)).into());
-        Keep.fold(group, call.ctx, all, [src.at(call.own())], Stage::RAW);
+        coll.transfer(operands(coll.n(), |i| coll.ctx().operand(dst.at(coll.rank(i)))), coll.operand(src));
     });
 }
 
 /// What links do for an operator.
 #[inline(always)]
 #[track_caller]
-fn linked<T: Pod, G: Tag>(team: &Team<'_, G>, op: impl Reducer<T>) -> LinkReduction {
-    must_have(team);
-    match op.linked(team.size()) {
+fn linked<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> LinkReduction {
+    must_have(coll);
+    match op.linked(coll.n()) {
         Some(how) => how,
         None => refuse!("links do not reduce this; take another algorithm"),
     }
@@ -221,16 +179,14 @@ fn linked<T: Pod, G: Tag>(team: &Team<'_, G>, op: impl Reducer<T>) -> LinkReduct
 
 #[inline(always)]
 #[track_caller]
-fn must_have<G: Tag>(team: &Team<'_, G>) {
-    if team.multicast(Sym::<u8>::empty()).is_none() {
-        refuse!("the team has no multicast; take another algorithm");
-    }
+fn must_have<B: Group>(coll: &Coll<'_, B>) {
+    let _there_is = everywhere(coll, Sym::<u8>::empty());
 }
 
 #[inline(always)]
 #[track_caller]
-fn everywhere<'c, T: Pod, G: Tag>(team: &Team<'c, G>, sym: Sym<T>) -> Multicast<'c, T, G> {
-    match team.multicast(sym) {
+fn everywhere<'c, T: Pod, B: Group>(coll: &Coll<'c, B>, sym: Sym<T>) -> Multicast<'c, T> {
+    match coll.team().multicast(sym) {
         Some(multicast) => multicast,
         None => refuse!("the team has no multicast; take another algorithm"),
     }

@@ -8,14 +8,10 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
-use congruent_device::refuse;
-use congruent_device::{Ctx, End, Ends, Group, Pod, Rank, Span, Sym, Tag, Team, ends};
+use congruent_device::{Group, Operand, Operands, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
 
-use crate::call::Call;
-use crate::link::packed_or_plain;
 use crate::names::Operation;
-use crate::plan::View;
-use crate::reducer::{Keep, Reducer, Stage};
+use crate::session::Coll;
 use crate::{Protocol, check};
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
@@ -28,35 +24,25 @@ use crate::{Protocol, check};
 /// `dst` is complete, and `src` and `dst` may be overwritten. It orders nothing else: packets carry themselves only (MM-8).
 ///
 /// # Panics
-/// Where the lengths differ, the buffers overlap without being the same, the plan is for another team or fewer blocks or has
+/// Where the lengths differ, the buffers overlap without being the same or has
 /// the simple protocol, elements do not fit it, or a member is reached only through a proxy.
 #[inline(always)]
 #[track_caller]
-pub fn all_reduce<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
+pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
     check::same(dst, src);
-    let call = enter(group, ctx, team, plan, Operation::AllReduceOneShot, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else {
-        let (to, from) = (call.mine(dst), call.mine(src));
-        let most = most::<T, G>(&call);
-        for start in (0..from.len()).step_by(most) {
-            let (shot, range) = (Shot::new(&call), start..(start + most).min(from.len()));
-            let _step = shot.step::<T>(start / most, from.len().div_ceil(most), range.len());
-            let (to, from) = (to.slice(range.clone()), from.slice(range));
-            Keep.fold(group, ctx, shot.to_others(group, from.len()), [from.at(call.own())], Stage::RAW);
-            op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, from), Stage::RAW.finish(call.n));
-        }
+    let _call = begin(coll, Operation::AllReduceOneShot, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
     }
-    call.leave(group);
+    let (to, from) = (coll.mine(dst), coll.mine(src));
+    let (most, len) = (most::<T, B>(coll), from.len());
+    for start in (0..len).step_by(most) {
+        let (to, from) = (to.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
+        let _step = step(coll, (start / most, len.div_ceil(most)), from.bytes());
+        to_others(coll, from);
+        coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
+        done(coll);
+    }
 }
 
 /// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
@@ -72,34 +58,24 @@ pub fn all_reduce<T: Pod, G: Tag>(
 /// Where the lengths do not fit or the buffers overlap otherwise, and as [`all_reduce`].
 #[inline(always)]
 #[track_caller]
-pub fn reduce_scatter<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    op: impl Reducer<T>,
-    plan: &View,
-) {
-    check::part_of(src, dst, team.size(), team.me().index());
-    let call = enter(group, ctx, team, plan, Operation::ReduceScatterOneShot, src.bytes());
-    if call.n == 1 {
-        call.keep(group, dst, src, op);
-    } else {
-        let part = |i| call.mine(call.part(src, i));
-        let (most, len) = (most::<T, G>(&call), call.mine(dst).len());
-        for start in (0..len).step_by(most) {
-            let (shot, range) = (Shot::new(&call), start..(start + most).min(len));
-            let _step = shot.step::<T>(start / most, len.div_ceil(most), range.len());
-            for i in 1..call.n {
-                let rank = call.after(i);
-                shot.send(group, rank, part(rank.index()).slice(range.clone()));
-            }
-            let (to, own) = (call.mine(dst).slice(range.clone()), part(call.me).slice(range));
-            op.fold(group, ctx, [to.at(call.own())], shot.of_all(group, own), Stage::RAW.finish(call.n));
-        }
+pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+    check::part_of(src, dst, coll.n(), coll.me());
+    let _call = begin(coll, Operation::ReduceScatterOneShot, src.bytes());
+    if coll.n() == 1 {
+        return coll.alone(dst, src, op);
     }
-    call.leave(group);
+    let (most, len) = (most::<T, B>(coll), coll.mine(dst).len());
+    for start in (0..len).step_by(most) {
+        let part = |coll: &Coll<'_, B>, i| coll.mine(coll.part(src, i)).slice(start..(start + most).min(len));
+        let to = coll.mine(dst).slice(start..(start + most).min(len));
+        let _step = step(coll, (start / most, len.div_ceil(most)), to.bytes());
+        for i in 1..coll.n() {
+            let rank = coll.after(i);
+            send(coll, rank, part(coll, rank.index()));
+        }
+        coll.fold([coll.operand(to)], of_all(coll, part(coll, coll.me())), op, coll.n());
+        done(coll);
+    }
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
@@ -114,34 +90,27 @@ pub fn reduce_scatter<T: Pod, G: Tag>(
 /// As [`reduce_scatter`].
 #[inline(always)]
 #[track_caller]
-pub fn all_gather<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    let inside = check::part_of(dst, src, team.size(), team.me().index());
-    let call = enter(group, ctx, team, plan, Operation::AllGatherOneShot, dst.bytes());
-    let mine = call.mine(src);
+pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    let inside = check::part_of(dst, src, coll.n(), coll.me());
+    let _call = begin(coll, Operation::AllGatherOneShot, dst.bytes());
     if !inside {
-        ctx.copy(group, call.mine(call.part(dst, call.me)), mine);
+        coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(src));
     }
-    if call.n > 1 {
-        let most = most::<T, G>(&call);
-        for start in (0..mine.len()).step_by(most) {
-            let (shot, range) = (Shot::new(&call), start..(start + most).min(mine.len()));
-            let _step = shot.step::<T>(start / most, mine.len().div_ceil(most), range.len());
-            let piece = mine.slice(range.clone());
-            Keep.fold(group, ctx, shot.to_others(group, piece.len()), [piece.at(call.own())], Stage::RAW);
-            for i in 1..call.n {
-                let rank = call.after(i);
-                shot.receive(group, rank, call.mine(call.part(dst, rank.index())).slice(range.clone()));
-            }
+    if coll.n() == 1 {
+        return;
+    }
+    let (most, len) = (most::<T, B>(coll), coll.mine(src).len());
+    for start in (0..len).step_by(most) {
+        let piece = coll.mine(src).slice(start..(start + most).min(len));
+        let _step = step(coll, (start / most, len.div_ceil(most)), piece.bytes());
+        to_others(coll, piece);
+        for i in 1..coll.n() {
+            let rank = coll.after(i);
+            let to = coll.mine(coll.part(dst, rank.index())).slice(start..(start + most).min(len));
+            receive(coll, rank, to);
         }
+        done(coll);
     }
-    call.leave(group);
 }
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
@@ -157,132 +126,114 @@ pub fn all_gather<T: Pod, G: Tag>(
 /// Where the lengths differ or do not divide by `n`, and as [`all_reduce`].
 #[inline(always)]
 #[track_caller]
-pub fn all_to_all<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    plan: &View,
-) {
-    check::parted(dst, src, team.size());
-    let call = enter(group, ctx, team, plan, Operation::AllToAllOneShot, src.bytes());
-    let part = |parts: Sym<T>, i| call.mine(call.part(parts, i));
+pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
+    check::parted(dst, src, coll.n());
+    let _call = begin(coll, Operation::AllToAllOneShot, src.bytes());
     if dst != src {
-        ctx.copy(group, part(dst, call.me), part(src, call.me));
+        coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
     }
-    if call.n > 1 {
-        let (most, len) = (most::<T, G>(&call), part(src, 0).len());
-        for start in (0..len).step_by(most) {
-            let (shot, range) = (Shot::new(&call), start..(start + most).min(len));
-            let _step = shot.step::<T>(start / most, len.div_ceil(most), range.len());
-            // All is sent before anything is received, so that the buffers may be the same.
-            for i in 1..call.n {
-                let rank = call.after(i);
-                shot.send(group, rank, part(src, rank.index()).slice(range.clone()));
-            }
-            for i in 1..call.n {
-                let rank = call.after(i);
-                shot.receive(group, rank, part(dst, rank.index()).slice(range.clone()));
-            }
+    if coll.n() == 1 {
+        return;
+    }
+    let (most, len) = (most::<T, B>(coll), coll.mine(coll.part(src, 0)).len());
+    for start in (0..len).step_by(most) {
+        let cut = |coll: &Coll<'_, B>, parts, i| coll.mine(coll.part(parts, i)).slice(start..(start + most).min(len));
+        let _step = step(coll, (start / most, len.div_ceil(most)), cut(coll, src, 0).bytes());
+        // All is sent before anything is received, so that the buffers may be the same.
+        for i in 1..coll.n() {
+            let rank = coll.after(i);
+            send(coll, rank, cut(coll, src, rank.index()));
         }
+        for i in 1..coll.n() {
+            let rank = coll.after(i);
+            receive(coll, rank, cut(coll, dst, rank.index()));
+        }
+        done(coll);
     }
-    call.leave(group);
 }
 
 #[inline(always)]
 #[track_caller]
-fn enter<'c, G: Tag>(
-    group: &impl Group,
-    ctx: &'c Ctx<'_>,
-    team: &'c Team<'_, G>,
-    plan: &View,
-    operation: Operation,
-    bytes: usize,
-) -> Call<'c, G> {
-    if plan.protocol() == Protocol::Simple {
+fn begin<'c, B: Group>(coll: &mut Coll<'c, B>, operation: Operation, bytes: usize) -> Span<'c> {
+    if coll.plan.protocol() == Protocol::Simple {
         refuse!("one-shot algorithms need a plan over LL or LL128");
     }
-    Call::enter(group, ctx, team, plan, operation, bytes)
+    coll.begin(operation, bytes)
 }
 
 /// How many elements one exchange takes.
 #[inline(always)]
 #[track_caller]
-fn most<T: Pod, G: Tag>(call: &Call<'_, G>) -> usize {
-    let most = call.view.shot_bytes() / size_of::<T>();
+fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
+    let most = coll.plan.shot_bytes() / size_of::<T>();
     if most == 0 {
         refuse!("the plan's buffer is too small for one-shot algorithms");
     }
     most
 }
 
-/// One exchange of all with all.
-struct Shot<'s, 'c, G> {
-    call: &'s Call<'c, G>,
-    count: u64,
+/// An exchange, as traces show it.
+#[inline(always)]
+fn step<'c, B: Group>(coll: &Coll<'c, B>, part: (usize, usize), bytes: usize) -> Span<'c> {
+    coll.step("exchange", part, coll.own(), bytes)
 }
 
-impl<'s, 'c, G: Tag> Shot<'s, 'c, G> {
-    #[inline(always)]
-    fn new(call: &'s Call<'c, G>) -> Self {
-        let count = call.shots();
-        call.set_shots(count + 1);
-        Self { call, count }
-    }
+/// The exchange is over: what follows is the next one.
+#[inline(always)]
+fn done<B: Group>(coll: &mut Coll<'_, B>) {
+    coll.set(|state| state.exchanges += 1);
+}
 
-    /// Exchange `i` of `of`, of so many elements, as traces show it.
-    #[inline(always)]
-    fn step<T>(&self, i: usize, of: usize, elements: usize) -> Span<'c> {
-        self.call.step("exchange", (i, of), self.call.own(), elements * size_of::<T>())
-    }
+/// The packets that member `from` writes at `at`.
+#[inline(always)]
+#[track_caller]
+fn packets<B: Group>(coll: &Coll<'_, B>, from: usize, at: Rank<World>, bytes: usize) -> Operand {
+    let half = coll.plan.inbox(coll.channel(), from, (coll.exchanges % 2) as usize);
+    coll.packed(half, at, bytes, coll.plan.flag(coll.exchanges))
+}
 
-    /// The packets that `from` writes at `at`.
-    #[inline(always)]
-    #[track_caller]
-    fn packets<T: Pod>(&self, group: &impl Group, from: usize, at: Rank<G>, len: usize, writes: bool) -> End<T, G> {
-        let (call, half) = (self.call, (self.count % 2) as usize);
-        let place = call.view.inbox(call.channel, from, half);
-        let renews = writes && call.view.renews(self.count, 2);
-        let packets = packed_or_plain(call, group, place, at, len, call.view.flag(self.count), renews);
-        packets.from_pe(call.team.rank(from).pe())
+/// Writes the rest of this member's half of a member's inbox, where the flags have wrapped around.
+#[inline(always)]
+#[track_caller]
+fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
+    if coll.plan.cleans(coll.exchanges, 2) {
+        let half = coll.plan.inbox(coll.channel(), coll.me(), (coll.exchanges % 2) as usize);
+        let behind = half.slice(packets(coll, coll.me(), to, bytes).extent()..).cast::<u64>();
+        coll.ctx().fill_at(coll.group(), behind.at(to), coll.plan.flag(coll.exchanges).into());
     }
+}
 
-    /// This member's packets at all others.
-    #[inline(always)]
-    #[track_caller]
-    fn to_others<T: Pod>(&self, group: &impl Group, len: usize) -> impl Ends<T, Team = G> {
-        let call = self.call;
-        if call.view.renews(self.count, 2) {
-            for i in 1..call.n {
-                let _renewed: End<T, G> = self.packets(group, call.me, call.after(i), len, true);
-            }
-        }
-        ends(call.n - 1, move |i| self.packets(&congruent_device::Thread, call.me, call.after(i + 1), len, false))
+/// Sends the same to all others.
+#[inline(always)]
+#[track_caller]
+fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
+    for i in 1..coll.n() {
+        clean(coll, coll.after(i), piece.bytes());
     }
+    let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), piece.bytes()));
+    coll.transfer(to, coll.operand(piece));
+}
 
-    /// Everybody's elements, in rank order: packets, and this member's own as they are.
-    #[inline(always)]
-    fn of_all<T: Pod>(&self, _group: &impl Group, own: Sym<T>) -> impl Ends<T, Team = G> {
-        let call = self.call;
-        ends(call.n, move |i| match i == call.me {
-            true => End::plain(own.at(call.own())),
-            false => self.packets(&congruent_device::Thread, i, call.own(), own.len(), false),
-        })
-    }
+/// Everybody's elements, in rank order: packets, and this member's own as they are.
+#[inline(always)]
+#[track_caller]
+fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -> impl Operands + use<'s, T, B> {
+    operands(coll.n(), move |i| match i == coll.me() {
+        true => coll.operand(own),
+        false => packets(coll, i, coll.own(), own.bytes()).from_pe(coll.rank(i).pe()),
+    })
+}
 
-    #[inline(always)]
-    #[track_caller]
-    fn send<T: Pod>(&self, group: &impl Group, to: Rank<G>, piece: Sym<T>) {
-        let packets = self.packets::<T>(group, self.call.me, to, piece.len(), true);
-        let own = [piece.at(self.call.own())];
-        Keep.fold(group, self.call.ctx, [packets], own, Stage::RAW);
-    }
+#[inline(always)]
+#[track_caller]
+fn send<T: Pod, B: Group>(coll: &Coll<'_, B>, to: Rank<World>, piece: Sym<T>) {
+    clean(coll, to, piece.bytes());
+    coll.transfer([packets(coll, coll.me(), to, piece.bytes())], coll.operand(piece));
+}
 
-    #[inline(always)]
-    #[track_caller]
-    fn receive<T: Pod>(&self, group: &impl Group, from: Rank<G>, piece: Sym<T>) {
-        let packets = self.packets::<T>(group, from.index(), self.call.own(), piece.len(), false);
-        Keep.fold(group, self.call.ctx, [piece.at(self.call.own())], [packets], Stage::RAW);
-    }
+#[inline(always)]
+#[track_caller]
+fn receive<T: Pod, B: Group>(coll: &Coll<'_, B>, from: Rank<World>, piece: Sym<T>) {
+    let packets = packets(coll, from.index(), coll.own(), piece.bytes()).from_pe(from.pe());
+    coll.transfer([coll.operand(piece)], packets);
 }

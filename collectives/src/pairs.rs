@@ -2,7 +2,6 @@
 
 use congruent_device::{Pod, Sym};
 
-use crate::reducer::Stage;
 use crate::share::Share;
 
 /// Who takes part: `cores` members, a power of two, of which the first `extras` do so for the next rank too.
@@ -75,16 +74,10 @@ impl Pairs {
         core + core.min(self.extras)
     }
 
-    /// What two partners combine: what is as the members contributed it, in the `first` step, and whether the result is final.
+    /// Whether what a core has before step `first` or a later one is a partial result, and not as the members contributed it.
     #[inline(always)]
-    pub(crate) fn stage(self, one: usize, other: usize, first: bool, last: bool) -> Stage {
-        let partial = |core| !first || core < self.extras;
-        let stage = Stage {
-            first_is_partial: partial(one.min(other)),
-            rest_are_partial: partial(one.max(other)),
-            ..Stage::RAW
-        };
-        if last { stage.finish(self.cores + self.extras) } else { stage }
+    pub(crate) fn is_partial(self, core: usize, first: bool) -> bool {
+        !first || core < self.extras
     }
 }
 
@@ -122,16 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn contributions_are_lifted_once_and_results_finished_once() {
+    fn contributions_are_lifted_once() {
         let pairs = Pairs::new(6);
         assert_eq!((pairs.cores, pairs.extras), (4, 2));
         // Cores 0 and 1 hold sums of two, 2 and 3 what they contribute.
-        let raw = |one, other| {
-            let stage = pairs.stage(one, other, true, false);
-            (!stage.first_is_partial, !stage.rest_are_partial)
-        };
-        assert_eq!([raw(0, 1), raw(2, 0), raw(3, 2)], [(false, false), (false, true), (true, true)]);
-        assert_eq!(pairs.stage(2, 3, false, true), crate::Stage::PARTIAL.finish(6));
+        assert_eq!([0, 1, 2, 3].map(|core| pairs.is_partial(core, true)), [true, true, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|core| pairs.is_partial(core, false)), [true; 4]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`View`].
+//! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`PlanView`].
 
-use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView, kernel_arg};
-use congruent_device::{anew, refuse};
+use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView, kernel_arg, refuse};
 
 use crate::Protocol;
 use crate::share::Share;
@@ -38,12 +37,11 @@ pub trait Shape {
 /// A plan for every algorithm of this crate: so many bytes of scratch and a few signals for each block and member.
 ///
 /// Each block of a launch has a *slot*, and a slot has a *channel* for each protocol, because data of one could look like
-/// flags of another: a turn counter; for each other member a queue of [`Layout::DEPTH`] pieces that this member writes and
-/// the slot's owner reads; words that it posts there; and an inbox of two halves for exchanges of all with all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// flags of another: a turn counter; for each other member a queue of [`Layout::DEPTH`] slots that this member writes and
+/// the channel's owner reads; words that it posts there; and an inbox of two halves for exchanges of all with all.
+#[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    team: u64,
-    members: u32,
+    team: TeamView,
     blocks: u32,
     buffer: u64,
     flag_bits: u32,
@@ -54,7 +52,7 @@ pub struct Layout {
 pub(crate) const LINK: usize = 6 * LINE;
 /// Signals in a cache line of 64 bytes.
 pub(crate) const LINE: usize = 8;
-/// Bytes of a channel's own words: the turn, and the counts of exchanges and of meetings.
+/// Bytes of a channel's own words: the turn, and the counts of exchanges and of barriers.
 pub(crate) const HEAD: usize = 128;
 /// Counters that a channel's owner keeps of each link.
 pub(crate) const COUNTERS: usize = 4;
@@ -65,8 +63,50 @@ pub(crate) const CHANNELS: usize = Protocol::ALL.len();
 /// Everything starts on a multiple of this.
 const GRAIN: usize = 128;
 
+/// Where everything is in a channel's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelLayout {
+    pub(crate) members: usize,
+    /// Bytes of a slot of a queue.
+    pub(crate) slot: usize,
+    /// Bytes of one half of what a member writes to an inbox.
+    pub(crate) inbox: usize,
+}
+
+impl ChannelLayout {
+    /// The counters that the channel's owner keeps of its link with a member.
+    #[inline(always)]
+    pub(crate) const fn counters(self, member: usize) -> usize {
+        HEAD + member * COUNTERS * 8
+    }
+
+    /// The words that a member posts.
+    #[inline(always)]
+    pub(crate) const fn post(self, member: usize) -> usize {
+        HEAD + (self.members * COUNTERS * 8).next_multiple_of(GRAIN) + member * POST * 8
+    }
+
+    /// Slot `index` of the queue that a member writes.
+    #[inline(always)]
+    pub(crate) const fn slot(self, member: usize, index: usize) -> usize {
+        self.post(self.members) + (member * Layout::DEPTH as usize + index) * self.slot
+    }
+
+    /// Half `half` of what a member writes to the inbox.
+    #[inline(always)]
+    pub(crate) const fn inbox(self, member: usize, half: usize) -> usize {
+        self.slot(self.members, 0) + (half * self.members + member) * self.inbox
+    }
+
+    /// Bytes of the channel.
+    #[inline(always)]
+    pub(crate) const fn bytes(self) -> usize {
+        self.inbox(0, 2)
+    }
+}
+
 impl Layout {
-    /// Pieces in a queue.
+    /// Slots of a queue.
     pub const DEPTH: u64 = 4;
     /// Scratch of each block and protocol where nothing else is asked for, bytes.
     pub const BUFFER: u64 = 1 << 20;
@@ -80,8 +120,7 @@ impl Layout {
     /// For launches of up to `blocks` blocks on a team.
     pub const fn new<G: Tag>(team: TeamView<G>, blocks: u32) -> Self {
         Self {
-            team: team.sync().offset(),
-            members: team.size() as u32,
+            team: team.untagged(),
             blocks: if blocks == 0 { 1 } else { blocks },
             buffer: Self::BUFFER,
             flag_bits: Self::MOST_FLAG_BITS,
@@ -119,28 +158,28 @@ impl Layout {
 
     /// Members of its team.
     pub const fn members(&self) -> usize {
-        self.members as usize
+        self.team.size()
     }
 
-    /// Bytes of one piece of a queue: what one step of an algorithm moves at most, in the simple protocol.
-    pub const fn piece(&self) -> usize {
-        let bytes = (self.bytes() / 2 / self.members as u64 / Self::DEPTH) as usize;
-        bytes / GRAIN * GRAIN
+    /// Bytes of one slot of a queue: what one step of an algorithm moves at most, in the simple protocol.
+    pub const fn slot(&self) -> usize {
+        self.channel().slot
     }
 
     /// Bytes that one member writes to one half of another's inbox.
     pub const fn inbox(&self) -> usize {
-        (self.bytes() / 4 / self.members as u64) as usize / GRAIN * GRAIN
+        self.channel().inbox
     }
 
     /// The most bytes of data that a one-shot algorithm moves at once in a protocol; more take several rounds.
     pub const fn shot(&self, protocol: Protocol) -> usize {
-        payload(self.inbox(), protocol, self.line)
+        payload(self.channel().inbox, protocol, self.line)
     }
 
     /// Scratch of each block and protocol, bytes.
     pub const fn buffer_bytes(&self) -> u64 {
-        self.bytes()
+        let fewest = self.members() as u64 * Self::FEWEST_BYTES;
+        if self.buffer < fewest { fewest } else { self.buffer }
     }
 
     /// Bytes of a line of the LL128 protocol.
@@ -148,45 +187,40 @@ impl Layout {
         self.line
     }
 
-    const fn bytes(&self) -> u64 {
-        let fewest = self.members as u64 * Self::FEWEST_BYTES;
-        if self.buffer < fewest { fewest } else { self.buffer }
-    }
-
-    const fn counters(&self) -> usize {
-        (self.members as usize * COUNTERS * 8).next_multiple_of(GRAIN)
-    }
-
-    const fn channel(&self) -> usize {
-        let members = self.members as usize;
-        let post = members * POST * 8;
-        HEAD + self.counters() + post + members * (Self::DEPTH as usize * self.piece() + 2 * self.inbox())
+    const fn channel(&self) -> ChannelLayout {
+        let (members, bytes) = (self.members(), self.buffer_bytes() as usize);
+        ChannelLayout {
+            members,
+            slot: bytes / 2 / members / Self::DEPTH as usize / GRAIN * GRAIN,
+            inbox: bytes / 4 / members / GRAIN * GRAIN,
+        }
     }
 }
 
 impl Shape for Layout {
-    type View = View;
+    type View = PlanView;
 
     fn needs(&self) -> Needs {
         let channels = self.blocks as usize * CHANNELS;
-        Needs { signals: channels * self.members as usize * LINK, scratch: channels * self.channel() }
+        Needs { signals: channels * self.members() * LINK, scratch: channels * self.channel().bytes() }
     }
 
-    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
-        View {
+    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> PlanView {
+        let ChannelLayout { slot, inbox, .. } = self.channel();
+        PlanView {
             signals,
             scratch,
             team: self.team,
-            members: self.members,
+            slot_bytes: slot as u32,
+            inbox_bytes: inbox as u32,
             blocks: self.blocks,
-            piece: self.piece() as u32,
-            inbox: self.inbox() as u32,
             flag_bits: self.flag_bits,
             line: self.line,
             protocol: Protocol::Simple as u32,
             first: 0,
             alone: 0,
-            heeds: 0,
+            abort_aware: 0,
+            unused: 0,
         }
     }
 
@@ -195,7 +229,8 @@ impl Shape for Layout {
     }
 }
 
-/// Bytes of data that `bytes` bytes of queue hold in a protocol, a multiple of 128 where there is room for it.
+/// Bytes of data that `bytes` bytes of a queue hold in a protocol, a multiple of 128 where there is room for it.
+#[inline(always)]
 pub(crate) const fn payload(bytes: usize, protocol: Protocol, line: u32) -> usize {
     let most = match protocol {
         Protocol::Simple => bytes,
@@ -206,29 +241,30 @@ pub(crate) const fn payload(bytes: usize, protocol: Protocol, line: u32) -> usiz
 }
 
 kernel_arg! {
-    /// A plan as a kernel argument. It names a protocol, simple where nothing else is asked for, and the slots that blocks use.
+    /// A plan as a kernel argument: for its team, over a protocol, simple where nothing else is asked for, and with the slots that
+    /// blocks use. [`enter`](PlanView::enter) begins a session on it.
     #[derive(Debug)]
-    pub struct View {
+    pub struct PlanView {
         pub(crate) signals: Sym<Signal>,
         pub(crate) scratch: Sym<u8>,
-        pub(crate) team: u64,
-        pub(crate) members: u32,
+        pub(crate) team: TeamView,
+        pub(crate) slot_bytes: u32,
+        pub(crate) inbox_bytes: u32,
         pub(crate) blocks: u32,
-        pub(crate) piece: u32,
-        pub(crate) inbox: u32,
         pub(crate) flag_bits: u32,
         pub(crate) line: u32,
         protocol: u32,
-        /// The slot of block 0, or of the one block that calls.
+        /// The slot of block 0, or of the one group that enters.
         first: u32,
         alone: u32,
-        /// Whether a call ends before it touches anything where the launch is ending already.
-        pub(crate) heeds: u32,
+        /// Whether a session ends before it touches anything where the launch is ending already.
+        pub(crate) abort_aware: u32,
+        unused: u32,
     }
     most_blocks = Self::launch_blocks;
 }
 
-impl View {
+impl PlanView {
     /// The same plan, over another protocol. All members' blocks that meet use the same.
     #[must_use]
     #[inline(always)]
@@ -236,8 +272,8 @@ impl View {
         Self { protocol: protocol as u32, ..self }
     }
 
-    /// The same plan, for a block that calls collectives by itself, on buffers that no other block shares: it uses slot
-    /// `slot`, whichever block it is. Blocks that run at the same time use different slots, and the members' blocks that
+    /// The same plan, for a group that calls collectives by itself, on buffers that no other block shares: it uses slot
+    /// `slot`, whichever block it is in. Groups that run at the same time use different slots, and the members' groups that
     /// meet use the same.
     #[must_use]
     #[inline(always)]
@@ -249,8 +285,8 @@ impl View {
     /// from a GPU takes about as long as a message.
     #[must_use]
     #[inline(always)]
-    pub const fn heeding(self) -> Self {
-        Self { heeds: 1, ..self }
+    pub const fn abort_aware(self) -> Self {
+        Self { abort_aware: 1, ..self }
     }
 
     /// The same plan, for a launch whose blocks use the slots from `first` on: launches that run at the same time use
@@ -259,6 +295,12 @@ impl View {
     #[inline(always)]
     pub const fn from_slot(self, first: usize) -> Self {
         Self { first: first as u32, alone: 0, ..self }
+    }
+
+    /// The team that it is for.
+    #[inline(always)]
+    pub const fn team(&self) -> TeamView {
+        self.team
     }
 
     /// The channel of block `index` of `blocks`, and which share of the work is its.
@@ -291,112 +333,70 @@ impl View {
         self.blocks
     }
 
-    /// The most blocks of a launch that is given it as it is. Blocks that call by themselves say in the kernel which slot is theirs.
+    /// The most blocks of a launch that is given it as it is. Groups that enter by themselves say in the kernel which slot is theirs.
     fn launch_blocks(&self) -> u32 {
         if self.alone == 0 { self.blocks.saturating_sub(self.first) } else { u32::MAX }
     }
 
-    /// Bytes of data in a piece, in its protocol.
+    /// Elements that a slot holds, in the plan's protocol.
     #[inline(always)]
-    pub(crate) fn piece_bytes(&self) -> usize {
-        payload(self.piece(), self.protocol(), self.line())
+    pub(crate) fn slot_elements<T>(&self) -> usize {
+        (payload(self.slot_bytes as usize, self.protocol(), self.line) / size_of::<T>()).max(1)
     }
 
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
     #[inline(always)]
     pub(crate) fn shot_bytes(&self) -> usize {
-        payload(self.inbox_half(), self.protocol(), self.line())
+        payload(self.inbox_bytes as usize, self.protocol(), self.line)
     }
 
-    // What addresses are computed from is read anew for each of them: a loop over pieces uses a dozen, and a GPU's compiler would
-    // compute all of them before it.
-
     #[inline(always)]
-    pub(crate) fn members(&self) -> usize {
-        anew(self.members.into()) as usize
-    }
-
-    /// Bytes of a place in a queue.
-    #[inline(always)]
-    pub(crate) fn piece(&self) -> usize {
-        anew(self.piece.into()) as usize
-    }
-
-    /// Bytes of one half of what a member writes to an inbox.
-    #[inline(always)]
-    pub(crate) fn inbox_half(&self) -> usize {
-        anew(self.inbox.into()) as usize
-    }
-
-    /// Bytes of a line of the LL128 protocol.
-    #[inline(always)]
-    pub(crate) fn line(&self) -> u32 {
-        anew(self.line.into()) as u32
+    pub(crate) const fn layout(&self) -> ChannelLayout {
+        let (slot, inbox) = (self.slot_bytes as usize, self.inbox_bytes as usize);
+        ChannelLayout { members: self.team.size(), slot, inbox }
     }
 
     /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
     #[inline(always)]
-    fn part<T: Pod>(&self, channel: usize, start: usize, len: usize) -> Sym<T> {
-        Sym::from_raw(anew(self.scratch.offset()) + (channel * self.channel_bytes() + start) as u64, len as u64)
-    }
-
-    #[inline(always)]
-    pub(crate) fn counters_bytes(&self) -> usize {
-        (self.members() * COUNTERS * 8).next_multiple_of(GRAIN)
-    }
-
-    /// Where in a channel the queues begin.
-    #[inline(always)]
-    pub(crate) fn queues(&self) -> usize {
-        HEAD + self.counters_bytes() + self.members() * POST * 8
-    }
-
-    #[inline(always)]
-    pub(crate) fn channel_bytes(&self) -> usize {
-        let queue = Layout::DEPTH as usize * self.piece();
-        self.queues() + self.members() * (queue + 2 * self.inbox_half())
+    fn at<T: Pod>(&self, channel: usize, start: usize, len: usize) -> Sym<T> {
+        Sym::from_raw(self.scratch.offset() + (channel * self.layout().bytes() + start) as u64, len as u64)
     }
 
     /// A channel's own words.
     #[inline(always)]
     pub(crate) fn head(&self, channel: usize) -> Sym<u64> {
-        self.part(channel, 0, HEAD / 8)
+        self.at(channel, 0, HEAD / 8)
     }
 
     /// The counters that a channel's owner keeps of its link with a member.
     #[inline(always)]
     pub(crate) fn counters(&self, channel: usize, member: usize) -> Sym<u64> {
-        self.part(channel, HEAD + member * COUNTERS * 8, COUNTERS)
+        self.at(channel, self.layout().counters(member), COUNTERS)
     }
 
     /// The words that a member posts at a channel.
     #[inline(always)]
     pub(crate) fn post(&self, channel: usize, member: usize) -> Sym<u64> {
-        self.part(channel, HEAD + self.counters_bytes() + member * POST * 8, POST)
+        self.at(channel, self.layout().post(member), POST)
     }
 
     /// Signal `which` that a member sets for a channel's owner.
     #[inline(always)]
     pub(crate) fn signal(&self, channel: usize, member: usize, which: usize) -> Sym<Signal> {
-        let index = (channel * self.members() + member) * LINK + which * LINE;
-        Sym::from_raw(anew(self.signals.offset()) + (index * size_of::<Signal>()) as u64, 1)
+        let index = (channel * self.team.size() + member) * LINK + which * LINE;
+        Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
     }
 
-    /// Place `index` of the queue that a member writes and a channel's owner reads.
+    /// Slot `index` of the queue that a member writes and a channel's owner reads.
     #[inline(always)]
-    pub(crate) fn queue(&self, channel: usize, member: usize, index: usize) -> Sym<u8> {
-        let piece = self.piece();
-        let start = self.queues() + (member * Layout::DEPTH as usize + index) * piece;
-        self.part(channel, start, piece)
+    pub(crate) fn slot(&self, channel: usize, member: usize, index: usize) -> Sym<u8> {
+        self.at(channel, self.layout().slot(member, index), self.slot_bytes as usize)
     }
 
     /// Half `half` of what a member writes to a channel's inbox.
     #[inline(always)]
     pub(crate) fn inbox(&self, channel: usize, member: usize, half: usize) -> Sym<u8> {
-        let (members, inbox) = (self.members(), self.inbox_half());
-        let queues = members * Layout::DEPTH as usize * self.piece();
-        let start = self.queues() + queues + (half * members + member) * inbox;
-        self.part(channel, start, inbox)
+        self.at(channel, self.layout().inbox(member, half), self.inbox_bytes as usize)
     }
 
     /// The flag of step `step` of a queue or inbox that `step` counts the uses of. It is not 0, which is what unwritten
@@ -406,12 +406,13 @@ impl View {
         (step & ((1 << self.flag_bits) - 1)) as u32 + 1
     }
 
-    /// Whether at this step the whole place must be written, with a queue or inbox of `places` places.
+    /// Whether at this step the whole slot must be written, with a queue or inbox of `slots` slots.
     ///
     /// A flag comes again after `2^flag_bits` steps. A word that no message has reached since then would be taken for new.
-    /// So twice in that time every place is written as a whole: no word ever holds a flag older than half the time.
+    /// So twice in that time every slot is written as a whole: no word ever holds a flag older than half the time (NCCL's
+    /// `LL_CLEAN`).
     #[inline(always)]
-    pub(crate) fn renews(&self, step: u64, places: u64) -> bool {
-        step & ((1 << (self.flag_bits - 1)) - 1) < places
+    pub(crate) fn cleans(&self, step: u64, slots: u64) -> bool {
+        step & ((1 << (self.flag_bits - 1)) - 1) < slots
     }
 }

@@ -1,7 +1,7 @@
 //! What a collective will do, told before it runs: which bytes go from whom to whom, in which step, in how many bytes on the
 //! wire. Selectors price it and simulators read it; a test compares it with what kernels really move.
 //!
-//! It is computed with the same divisions that the algorithms use ([`Share`], the pairs, the trees, the pieces of a
+//! It is computed with the same divisions that the algorithms use ([`Share`], the pairs, the trees, the slots of a
 //! [`Layout`]), for one block after the other.
 
 use congruent_device::{Sym, packed_words};
@@ -67,7 +67,7 @@ impl Layout {
     fn wire(&self, bytes: usize, most: usize, protocol: Protocol) -> usize {
         let packed = |bytes| match protocol {
             Protocol::Simple => bytes,
-            Protocol::Ll => packed_words(bytes, 0) * 8,
+            Protocol::Ll => packed_words(bytes, 1) * 8,
             Protocol::Ll128 => packed_words(bytes, self.line_bytes()) * 8,
         };
         bytes / most * packed(most) + packed(bytes % most)
@@ -161,9 +161,9 @@ impl Teller<'_> {
         Node::rooted(self.me, self.n, self.job.root)
     }
 
-    /// Bytes of data in a piece.
+    /// Bytes of data in a slot.
     fn most(&self) -> usize {
-        payload(self.layout.piece(), self.job.protocol, self.layout.line_bytes())
+        payload(self.layout.slot(), self.job.protocol, self.layout.line_bytes())
     }
 
     /// A movement of plain bytes, if it is one between two.
@@ -234,13 +234,13 @@ impl Teller<'_> {
 
     fn up(&mut self, node: &Node, bytes: usize) {
         if let Some(parent) = node.parent() {
-            self.queued("up", (0, 1), parent, bytes);
+            self.queued("reduce up", (0, 1), parent, bytes);
         }
     }
 
     fn down(&mut self, node: &Node, bytes: usize) {
         for child in (0..node.degree()).filter_map(|i| node.child(i)) {
-            self.queued("down", (0, 1), child, bytes);
+            self.queued("broadcast down", (0, 1), child, bytes);
         }
     }
 
@@ -269,7 +269,7 @@ impl Teller<'_> {
     /// Recursive halving, as much at a time as the scratch has room for.
     fn halving(&mut self) {
         let pairs = Pairs::new(self.n);
-        self.in_scratch(scratch::PLACES, |teller, len| {
+        self.in_scratch(scratch::SLOTS, |teller, len| {
             let (core, extra) = match pairs.role(teller.me) {
                 Role::Extra => return teller.queued("fold in", (0, 1), teller.me - 1, teller.n * len),
                 Role::Core(core, extra) => (core, extra),
@@ -301,7 +301,7 @@ impl Teller<'_> {
     fn bruck(&mut self) {
         let steps = self.n.next_power_of_two().trailing_zeros() as usize;
         // Blocks are held in the first two thirds of the scratch, and packed in the last.
-        self.in_scratch(scratch::PLACES / 3 * 2, |teller, len| {
+        self.in_scratch(scratch::SLOTS / 3 * 2, |teller, len| {
             for step in 0..steps {
                 let bit = 1 << step;
                 let blocks = (bit..teller.n).filter(|distance| distance & bit != 0).count();
@@ -310,10 +310,10 @@ impl Teller<'_> {
         });
     }
 
-    /// Parts of this block, as many bytes of each at a time as there is room for in `places` places of the queue.
-    fn in_scratch(&mut self, places: usize, mut run: impl FnMut(&mut Self, usize)) {
+    /// Parts of this block, as many bytes of each at a time as there is room for in `slots` slots of the queue.
+    fn in_scratch(&mut self, slots: usize, mut run: impl FnMut(&mut Self, usize)) {
         let mut rest = self.mine(self.part(0)).len();
-        let most = scratch::each::<u8>(places * self.layout.piece(), self.n);
+        let most = scratch::each::<u8>(slots * self.layout.slot(), self.n);
         while rest > 0 {
             run(self, most.min(rest));
             rest -= most.min(rest);

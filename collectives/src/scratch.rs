@@ -1,20 +1,20 @@
 //! Scratch of a block's own, for algorithms that hold parts of other members on the way.
 
-use congruent_device::refuse;
-use congruent_device::{Pod, Sym, Tag};
+use congruent_device::{Group, Pod, Sym, refuse};
 
-use crate::call::Call;
 use crate::plan::Layout;
+use crate::session::Coll;
 
-/// Places of the queue from this member to itself that are scratch; the first is where proxied sends are staged.
-pub(crate) const PLACES: usize = Layout::DEPTH as usize - 1;
+/// Slots of the queue from this member to itself that are scratch; the first is where proxied sends are staged.
+pub(crate) const SLOTS: usize = Layout::DEPTH as usize - 1;
 
-/// Scratch of this member's block: three pieces of the plan, in one.
+/// Scratch of this member's block: three slots of the plan, in one.
 #[inline(always)]
-pub(crate) fn whole<G: Tag>(call: &Call<'_, G>) -> Sym<u8> {
-    let view = &call.view;
-    let start = (view.queue(call.channel, call.me, 1).offset() - view.scratch.offset()) as usize;
-    view.scratch.slice(start..start + PLACES * view.piece())
+#[track_caller]
+pub(crate) fn whole<B: Group>(coll: &Coll<'_, B>) -> Sym<u8> {
+    let plan = &coll.plan;
+    let start = (plan.slot(coll.channel(), coll.me(), 1).offset() - plan.scratch.offset()) as usize;
+    plan.scratch.slice(start..start + SLOTS * plan.slot_bytes as usize)
 }
 
 /// How many elements each of `count` ranges has where they share `bytes` bytes: whole vectors, or at least whole elements of

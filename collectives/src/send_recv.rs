@@ -8,16 +8,14 @@
 //! Only members that have something for each other talk to each other. It is no collective, and another member need not call
 //! it.
 
-use congruent_device::refuse;
-use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym, Tag, Team, Thread};
+use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym, Thread, World, refuse};
 
-use crate::call::Call;
 use crate::check;
 use crate::names::Operation;
-use crate::plan::View;
+use crate::session::Coll;
 use crate::transfers::{Listed, Transfer};
 
-/// Signals of a link beside those of `link.rs` and `call.rs`.
+/// Signals of a link beside those of `link.rs`.
 const READY: usize = 4;
 const SENT: usize = 5;
 
@@ -51,33 +49,25 @@ const NONE: u64 = u64::MAX;
 ///
 /// # Panics
 /// Where there is no such peer, a part reaches past its buffer, a part that is received overlaps another, what this member
-/// sends to itself is not what it receives from itself, or the plan is for another team or fewer blocks.
+/// sends to itself is not what it receives from itself.
 #[inline(always)]
 #[track_caller]
-pub fn send_recv<T: Pod, G: Tag>(
-    group: &impl Group,
-    ctx: &Ctx<'_>,
-    team: &Team<'_, G>,
-    dst: Sym<T>,
-    src: Sym<T>,
-    transfers: &Listed,
-    plan: &View,
-) {
-    overlap(group, ctx, dst, src, transfers);
-    let call = Call::enter(group, ctx, team, plan, Operation::SendRecvDirect, 0);
-    let exchange = Exchange { call: &call, dst, src, transfers };
-    let mut left = exchange.begin(group) - exchange.keep(group);
+pub fn send_recv<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, transfers: &Listed) {
+    overlap(coll.group(), coll.ctx(), dst, src, transfers);
+    let _call = coll.begin(Operation::SendRecvDirect, 0);
+    let exchange = Exchange { coll, dst, src, transfers };
+    let mut left = exchange.begin() - exchange.keep();
     while left > 0 {
-        let event = ctx.wait_first(group, 2 * call.n, |event| exchange.awaited(event));
-        let peer = team.rank(event / 2);
+        let coll = exchange.coll;
+        let event = coll.ctx().wait_first(coll.group(), 2 * coll.n(), |event| exchange.awaited(event));
+        let peer = coll.rank(event / 2);
         if event.is_multiple_of(2) {
-            exchange.give(group, peer)
+            exchange.give(peer)
         } else {
-            exchange.take(group, peer)
+            exchange.take(peer)
         }
         left -= 1;
     }
-    call.leave(group);
 }
 
 /// Panics where a part that is received overlaps another part.
@@ -96,59 +86,59 @@ fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, 
 }
 
 /// One call. What is next between this member and each other lies in the channel, where the block's leader keeps it.
-struct Exchange<'e, 'c, T, G> {
-    call: &'e Call<'c, G>,
+struct Exchange<'e, 'c, T, B: Group> {
+    coll: &'e Coll<'c, B>,
     dst: Sym<T>,
     src: Sym<T>,
     transfers: &'e Listed,
 }
 
-impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
+impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
     /// Finds the first transfer with each member and posts where it may send; gives how many transfers there are.
     #[inline(always)]
     #[track_caller]
-    fn begin(&self, group: &impl Group) -> usize {
+    fn begin(&self) -> usize {
         let (sends, receives) = (self.transfers.sends.len(), self.transfers.receives.len());
-        if group.leader() {
-            for member in 0..self.call.n {
+        if self.coll.group().leader() {
+            for member in 0..self.coll.n() {
                 self.set(member, NEXT_SEND, NONE);
                 self.set(member, NEXT_RECEIVE, NONE);
             }
             for i in (0..sends).rev() {
-                self.set(self.peer_of(self.transfers.send(self.call.ctx, i)), NEXT_SEND, i as u64);
+                self.set(self.peer_of(self.transfers.send(self.coll.ctx(), i)), NEXT_SEND, i as u64);
             }
             for i in (0..receives).rev() {
-                self.set(self.peer_of(self.transfers.receive(self.call.ctx, i)), NEXT_RECEIVE, i as u64);
+                self.set(self.peer_of(self.transfers.receive(self.coll.ctx(), i)), NEXT_RECEIVE, i as u64);
             }
-            for i in 1..self.call.n {
-                self.post(self.call.after(i));
+            for i in 1..self.coll.n() {
+                self.post(self.coll.after(i));
             }
         }
-        group.sync();
+        self.coll.group().sync();
         sends + receives
     }
 
     /// Does what this member sends to itself; gives how many transfers that were.
     #[inline(always)]
     #[track_caller]
-    fn keep(&self, group: &impl Group) -> usize {
-        let (me, mut done) = (self.call.me, 0);
+    fn keep(&self) -> usize {
+        let (me, mut done) = (self.coll.me(), 0);
         loop {
-            let (send, receive) = (self.next(group, me, NEXT_SEND), self.next(group, me, NEXT_RECEIVE));
+            let (send, receive) = (self.next(me, NEXT_SEND), self.next(me, NEXT_RECEIVE));
             let (send, receive) = match (send, receive) {
                 (None, None) => return done,
                 (Some(send), Some(receive)) => (send, receive),
                 _ => refuse!("what a member sends to itself, it receives from itself in the same call"),
             };
-            let from = self.transfers.send(self.call.ctx, send).of(self.src);
-            let to = self.transfers.receive(self.call.ctx, receive).of(self.dst);
-            self.compare(group, self.call.own(), true, from, to.bytes() as u64);
-            self.call.ctx.copy(group, self.call.mine(to), self.call.mine(from));
-            if group.leader() {
+            let from = self.transfers.send(self.coll.ctx(), send).of(self.src);
+            let to = self.transfers.receive(self.coll.ctx(), receive).of(self.dst);
+            self.compare(self.coll.own(), true, from, to.bytes() as u64);
+            self.coll.ctx().copy(self.coll.group(), self.coll.mine(to), self.coll.mine(from));
+            if self.coll.group().leader() {
                 self.advance(me, NEXT_SEND, send);
                 self.advance(me, NEXT_RECEIVE, receive);
             }
-            group.sync();
+            self.coll.group().sync();
             done += 2;
         }
     }
@@ -160,69 +150,72 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
         let member = event / 2;
         let (next, count, signal) =
             if event.is_multiple_of(2) { (NEXT_SEND, SENDS, READY) } else { (NEXT_RECEIVE, RECEIVES, SENT) };
-        if member == self.call.me || self.word(member, next) == NONE {
+        if member == self.coll.me() || self.word(member, next) == NONE {
             return None;
         }
-        let signal = self.call.view.signal(self.call.channel, member, signal);
-        Some((signal.from_rank(self.call.team.rank(member)), self.word(member, count).wrapping_add(1)))
+        let signal = self.coll.plan.signal(self.coll.channel(), member, signal);
+        Some((signal.from_rank(self.coll.rank(member)), self.word(member, count).wrapping_add(1)))
     }
 
     /// Sends the next transfer to a member that is ready for it.
     #[inline(always)]
     #[track_caller]
-    fn give(&self, group: &impl Group, peer: Rank<G>) {
-        let (ctx, member) = (self.call.ctx, peer.index());
-        let Some(i) = self.next(group, member, NEXT_SEND) else { return };
+    fn give(&self, peer: Rank<World>) {
+        let (ctx, member) = (self.coll.ctx(), peer.index());
+        let Some(i) = self.next(member, NEXT_SEND) else { return };
         let part = self.transfers.send(ctx, i).of(self.src);
         let (place, expected) = (self.word(member, PLACE), self.word(member, EXPECTED));
         let fits = part.bytes() as u64 == expected;
         if fits {
-            let _step = self.call.step("send", (i, self.transfers.sends.len()), peer, part.bytes());
-            let place = self.call.mine(Sym::<T>::from_raw(place, part.len() as u64));
-            ctx.put(group, place.at(peer), self.call.mine(part));
+            let _step = self.coll.step("send", (i, self.transfers.sends.len()), peer, part.bytes());
+            let place = self.coll.mine(Sym::<T>::from_raw(place, part.len() as u64));
+            ctx.put(self.coll.group(), place.at(peer), self.coll.mine(part));
         }
         // Where it does not fit, the other learns of it before this one ends.
         let sent = self.word(member, SENDS).wrapping_add(1);
-        if group.leader() {
+        if self.coll.group().leader() {
             ctx.put_value(self.mine(GIVEN).at(peer), part.bytes() as u64);
         }
-        ctx.notify(group, self.call.view.signal(self.call.channel, self.call.me, SENT).at(peer).set(sent));
-        self.compare(group, peer, true, part, expected);
-        if group.leader() {
+        ctx.notify(
+            self.coll.group(),
+            self.coll.plan.signal(self.coll.channel(), self.coll.me(), SENT).at(peer).set(sent),
+        );
+        self.compare(peer, true, part, expected);
+        if self.coll.group().leader() {
             self.set(member, SENDS, sent);
             self.advance(member, NEXT_SEND, i);
         }
-        group.sync();
+        self.coll.group().sync();
     }
 
     /// Takes the next transfer from a member that has sent it.
     #[inline(always)]
     #[track_caller]
-    fn take(&self, group: &impl Group, peer: Rank<G>) {
+    fn take(&self, peer: Rank<World>) {
         let member = peer.index();
-        let Some(i) = self.next(group, member, NEXT_RECEIVE) else { return };
-        let part = self.transfers.receive(self.call.ctx, i).of(self.dst);
-        self.compare(group, peer, false, part, self.word(member, GIVEN));
-        group.sync();
-        if group.leader() {
+        let Some(i) = self.next(member, NEXT_RECEIVE) else { return };
+        let part = self.transfers.receive(self.coll.ctx(), i).of(self.dst);
+        self.compare(peer, false, part, self.word(member, GIVEN));
+        self.coll.group().sync();
+        if self.coll.group().leader() {
             self.set(member, RECEIVES, self.word(member, RECEIVES).wrapping_add(1));
             self.advance(member, NEXT_RECEIVE, i);
             self.post(peer);
         }
-        group.sync();
+        self.coll.group().sync();
     }
 
     /// Tells a member where the next transfer from it belongs, if there is one. By one thread.
     #[inline(always)]
     #[track_caller]
-    fn post(&self, peer: Rank<G>) {
-        let (ctx, member) = (self.call.ctx, peer.index());
+    fn post(&self, peer: Rank<World>) {
+        let (ctx, member) = (self.coll.ctx(), peer.index());
         let next = self.word(member, NEXT_RECEIVE);
         if next != NONE {
             let part = self.transfers.receive(ctx, next as usize).of(self.dst);
             ctx.put_value(self.mine(PLACE).at(peer), part.offset());
             ctx.put_value(self.mine(EXPECTED).at(peer), part.bytes() as u64);
-            let ready = self.call.view.signal(self.call.channel, self.call.me, READY).at(peer);
+            let ready = self.coll.plan.signal(self.coll.channel(), self.coll.me(), READY).at(peer);
             ctx.notify(&Thread, ready.set(self.word(member, RECEIVES).wrapping_add(1)));
         }
     }
@@ -230,17 +223,18 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
     /// Ends the kernel where a part is not as long as the other side's.
     #[inline(always)]
     #[track_caller]
-    fn compare(&self, group: &impl Group, peer: Rank<G>, sends: bool, part: Sym<T>, theirs: u64) {
+    fn compare(&self, peer: Rank<World>, sends: bool, part: Sym<T>, theirs: u64) {
         let mine = part.bytes() as u64;
         let found = Disagreement::Count { peer: peer.pe(), sends, mine, theirs };
-        self.call.ctx.end_if(group, (mine != theirs).then_some(found));
+        self.coll.ctx().end_if(self.coll.group(), (mine != theirs).then_some(found));
     }
 
     /// The entry that is next with a member: the leader's word for all threads.
     #[inline(always)]
     #[track_caller]
-    fn next(&self, group: &impl Group, member: usize, which: usize) -> Option<usize> {
-        let next = group.broadcast(if group.leader() { self.word(member, which) } else { NONE });
+    fn next(&self, member: usize, which: usize) -> Option<usize> {
+        let next =
+            self.coll.group().broadcast(if self.coll.group().leader() { self.word(member, which) } else { NONE });
         (next != NONE).then_some(next as usize)
     }
 
@@ -248,7 +242,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
     #[inline(always)]
     #[track_caller]
     fn advance(&self, member: usize, which: usize, i: usize) {
-        let ctx = self.call.ctx;
+        let ctx = self.coll.ctx();
         let with = |transfer: Transfer| transfer.peer == member as u64;
         let found = match which {
             NEXT_SEND => (i + 1..self.transfers.sends.len()).find(|&i| with(self.transfers.send(ctx, i))),
@@ -260,7 +254,7 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
     #[inline(always)]
     #[track_caller]
     fn peer_of(&self, transfer: Transfer) -> usize {
-        if transfer.peer >= self.call.n as u64 {
+        if transfer.peer >= self.coll.n() as u64 {
             refuse!("there is no such peer in the team");
         }
         transfer.peer as usize
@@ -269,17 +263,17 @@ impl<T: Pod, G: Tag> Exchange<'_, '_, T, G> {
     /// A word that a member posts here, or that the channel's owner keeps of it.
     #[inline(always)]
     fn word(&self, member: usize, which: usize) -> u64 {
-        self.call.ctx.load(self.call.view.post(self.call.channel, member), which)
+        self.coll.ctx().load(self.coll.plan.post(self.coll.channel(), member), which)
     }
 
     #[inline(always)]
     fn set(&self, member: usize, which: usize, value: u64) {
-        self.call.ctx.store(self.call.view.post(self.call.channel, member), which, value);
+        self.coll.ctx().store(self.coll.plan.post(self.coll.channel(), member), which, value);
     }
 
     /// A word that this member posts at others.
     #[inline(always)]
     fn mine(&self, which: usize) -> Sym<u64> {
-        self.call.view.post(self.call.channel, self.call.me).elem(which)
+        self.coll.plan.post(self.coll.channel(), self.coll.me()).elem(which)
     }
 }

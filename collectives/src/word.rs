@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::call::{BUSY, SHOTS};
-use crate::plan::{CHANNELS, COUNTERS, HEAD, LINE, LINK, Layout, POST, View};
+use crate::plan::{CHANNELS, COUNTERS, HEAD, LINE, LINK, Layout, POST, PlanView};
+use crate::session::{BUSY, EXCHANGES};
 use crate::{Operation, Protocol};
 
 /// A word of a plan's memory.
@@ -47,13 +47,13 @@ enum Role {
 
 impl PlanWord {
     /// The word at a heap offset, if it is one of this plan's.
-    pub(crate) fn at(view: &View, offset: u64) -> Option<Self> {
-        let members = view.members();
+    pub(crate) fn at(plan: &PlanView, offset: u64) -> Option<Self> {
+        let (members, layout) = (plan.team().size(), plan.layout());
         let inside = |start: u64, bytes: usize| offset.checked_sub(start).filter(|&at| at < bytes as u64);
-        if let Some(at) = inside(view.signals.offset(), view.signals.bytes()) {
+        if let Some(at) = inside(plan.signals.offset(), plan.signals.bytes()) {
             let index = at as usize / 8;
             let (channel, member) = (index / LINK / members, index / LINK % members);
-            let counter = view.counters(channel, member).offset();
+            let counter = plan.counters(channel, member).offset();
             let (role, counter) = match index % LINK / LINE {
                 0 => (Role::Data, Some((counter + 8, 0))),
                 1 => (Role::Credit, Some((counter, Layout::DEPTH))),
@@ -62,34 +62,33 @@ impl PlanWord {
                 4 => (Role::Ready, None),
                 _ => (Role::Sent, None),
             };
-            return Self::of(view, channel, member, role, counter);
+            return Self::of(plan, channel, member, role, counter);
         }
-        let at = inside(view.scratch.offset(), view.scratch.bytes())? as usize;
-        let (channel, at) = (at / view.channel_bytes(), at % view.channel_bytes());
-        let posts = HEAD + view.counters_bytes();
-        let inboxes = view.queues() + members * Layout::DEPTH as usize * view.piece();
+        let at = inside(plan.scratch.offset(), plan.scratch.bytes())? as usize;
+        let (channel, at) = (at / layout.bytes(), at % layout.bytes());
+        let (posts, slots, inboxes) = (layout.post(0), layout.slot(0, 0), layout.inbox(0, 0));
         let (role, member) = if at < posts {
             (Role::Own, at.saturating_sub(HEAD) / (COUNTERS * 8))
-        } else if at < view.queues() {
+        } else if at < slots {
             (Role::Post, (at - posts) / (POST * 8))
         } else if at < inboxes {
-            (Role::Piece, (at - view.queues()) / (Layout::DEPTH as usize * view.piece()))
+            (Role::Piece, (at - slots) / (Layout::DEPTH as usize * layout.slot))
         } else {
-            (Role::Inbox, (at - inboxes) / view.inbox_half() % members)
+            (Role::Inbox, (at - inboxes) / layout.inbox % members)
         };
         // Flags count as the counter does, from 1 on.
-        let counter = (role == Role::Piece).then(|| (view.counters(channel, member).offset() + 8, 0));
-        Self::of(view, channel, member, role, counter)
+        let counter = (role == Role::Piece).then(|| (plan.counters(channel, member).offset() + 8, 0));
+        Self::of(plan, channel, member, role, counter)
     }
 
-    fn of(view: &View, channel: usize, member: usize, role: Role, counter: Option<(u64, u64)>) -> Option<Self> {
+    fn of(plan: &PlanView, channel: usize, member: usize, role: Role, counter: Option<(u64, u64)>) -> Option<Self> {
         let slot = channel / CHANNELS;
         let mut heads = [0; CHANNELS];
         for (head, channel) in heads.iter_mut().zip(slot * CHANNELS..) {
-            *head = view.head(channel).elem(SHOTS).offset();
+            *head = plan.head(channel).elem(EXCHANGES).offset();
         }
         let protocol = *Protocol::ALL.get(channel % CHANNELS)?;
-        (slot < view.blocks() as usize).then_some(Self { role, member, protocol, slot, heads, counter })
+        (slot < plan.blocks() as usize).then_some(Self { role, member, protocol, slot, heads, counter })
     }
 
     /// Rank of the member that writes it.
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(at(view.signal(channel, 3, 1).offset()), "the credit of the queue to rank 3 (ll, slot 2)");
         assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a piece of rank 4 (simple, slot 0)");
         assert_eq!(at(view.signal(channel, 0, 3).offset()), "the meeting with rank 0 (ll, slot 2)");
-        assert_eq!(at(view.queue(channel, 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
+        assert_eq!(at(view.slot(channel, 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
         assert_eq!(at(view.inbox(channel, 4, 1).offset()), "the inbox part of rank 4 (ll, slot 2)");
         assert_eq!(at(view.post(1, 2).offset()), "the words of rank 2 (ll, slot 0)");
         assert_eq!(layout.word(signals, scratch, 8), None);

@@ -40,8 +40,8 @@ impl Ctx<'_> {
             };
             // A lane that sleeps does so on the first word only, and looks at all of them after its nap.
             let offset = first.word().elem(0).offset();
-            failed = !self.waiter().poll(self.word(offset, self.pe()), self.abi.deadline_ns, arrived, |expiry| {
-                self.waiter().timed_out(expiry, offset, first.from().map_or(NO_PE, Pe::raw), value);
+            failed = !self.poll(self.word(offset, self.pe()), self.abi().deadline_ns, arrived, |expiry| {
+                self.timed_out(expiry, offset, first.from().map_or(NO_PE, Pe::raw), value);
             });
         }
         self.join(group, failed);

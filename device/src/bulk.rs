@@ -6,108 +6,21 @@
 use congruent_heap::refuse;
 use congruent_heap::{Pe, Place, Pod, Sym};
 
-use crate::ends::Resolved;
 use crate::group::share;
-use crate::poll::Patience;
 use crate::rma::check_same;
-use crate::sealed::Sealed;
-use crate::{Ctx, End, Ends, Group, arch, ends};
+use crate::{Ctx, Group, Keep, Operand, Operands, Reducer, arch};
 
-/// How values of `T` become one: taken up one after the other, in the order of the sources, and given as a `T` at the end.
-pub trait Fold<T> {
-    /// Whether the sum is the first value as it is, bit for bit, whatever its type.
-    #[doc(hidden)]
-    const ONLY_MOVES: bool = false;
-    /// What the sum so far is held in.
-    type Acc: Copy;
-    /// The sum of the first value.
-    fn first(&self, value: T) -> Self::Acc;
-    /// The sum with one more value.
-    fn next(&self, sum: Self::Acc, value: T) -> Self::Acc;
-    /// What the whole sum is.
-    fn last(&self, sum: Self::Acc) -> T;
-}
-
-/// Runs a [`FoldJob`] with a type and a fold that it knows: what [`Ctx::fold_as`] takes.
-pub trait FoldChoice: Copy {
-    /// Whether it is of one or a few types only, so that on a GPU a group that is less than a block may fold inline.
-    const IS_SMALL: bool = false;
-    /// Calls [`FoldJob::run`] once and gives its result.
-    fn run<J: FoldJob>(self, job: J) -> J::Output;
-    /// All that it is, in three words: on a GPU the job runs in a function of its own, which takes words only.
-    fn encode(self) -> [u64; 3];
-    /// What [`encode`](FoldChoice::encode) was called on.
-    fn decode(words: [u64; 3]) -> Self;
-}
-
-/// What is to be done with a fold, once its type is known.
-pub trait FoldJob: Sealed {
-    /// What comes of it.
-    type Output;
-    /// Runs it on elements of `T`.
-    ///
-    /// # Panics
-    /// Where an end is not aligned for `T` or ends within an element.
-    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> Self::Output;
-}
-
-/// Moves bytes as they are.
-#[derive(Clone, Copy)]
-struct Moving;
-
-impl FoldChoice for Moving {
-    const IS_SMALL: bool = true;
-    #[inline(always)]
-    fn run<J: FoldJob>(self, job: J) -> J::Output {
-        job.run::<u8, _>(&First)
-    }
-    #[inline(always)]
-    fn encode(self) -> [u64; 3] {
-        [0; 3]
-    }
-    #[inline(always)]
-    fn decode(_words: [u64; 3]) -> Self {
-        Self
-    }
-}
-
-/// The first value.
-struct First;
-
-impl<T: Copy> Fold<T> for First {
-    const ONLY_MOVES: bool = true;
-    type Acc = T;
-    #[inline(always)]
-    fn first(&self, value: T) -> T {
-        value
-    }
-    #[inline(always)]
-    fn next(&self, sum: T, _value: T) -> T {
-        sum
-    }
-    #[inline(always)]
-    fn last(&self, sum: T) -> T {
-        sum
-    }
-}
-
-/// Folds with a function of two values.
-struct Combining<F>(F);
-
-impl<T: Copy, F: Fn(T, T) -> T> Fold<T> for Combining<F> {
-    type Acc = T;
-    #[inline(always)]
-    fn first(&self, value: T) -> T {
-        value
-    }
-    #[inline(always)]
-    fn next(&self, sum: T, value: T) -> T {
-        (self.0)(sum, value)
-    }
-    #[inline(always)]
-    fn last(&self, sum: T) -> T {
-        sum
-    }
+/// A fold, but for what combines the elements: who works, on which operands.
+#[doc(hidden)]
+pub struct Fold<'f, B, D, S> {
+    pub(crate) ctx: &'f Ctx<'f>,
+    pub(crate) group: &'f B,
+    pub(crate) dst: D,
+    pub(crate) src: S,
+    /// Bytes of each operand.
+    pub(crate) bytes: usize,
+    /// How many members' contributions are in the result, if these are all: then it is finished. Otherwise 0.
+    pub(crate) members: u32,
 }
 
 impl Ctx<'_> {
@@ -130,13 +43,15 @@ impl Ctx<'_> {
         group: &impl Group,
         dst: [Place<T, G>; D],
         src: [Place<T, G>; S],
-        op: impl Fn(T, T) -> T,
+        op: impl Fn(T, T) -> T + Copy,
     ) {
-        self.fold(group, dst, src, Combining(op));
+        let (dst, src) = (dst.map(|place| self.operand(place)), src.map(|place| self.operand(place)));
+        self.fold(group, dst, src, op, 0);
     }
 
-    /// The same as [`combine`](Ctx::combine) for any [`Ends`], with sums that are held in a type of their own. Packed sources
-    /// are awaited, packed destinations need no signal.
+    /// For every `i`: combines element `i` of all sources with `op`, in their order, and stores it at element `i` of every
+    /// destination; finished, where it has the contributions of all `members`, which is not 0 then. A destination may be a source.
+    /// Packed sources are awaited, packed destinations need no signal.
     ///
     /// # One-sided
     /// As [`combine`](Ctx::combine).
@@ -146,68 +61,32 @@ impl Ctx<'_> {
     /// (MM-8).
     ///
     /// # Panics
-    /// Where the lengths differ, there is no source, or an end is reached only through a proxy.
+    /// Where the lengths differ, there is no source, or elements that do not fill words of 8 bytes are packed. Of a
+    /// [`Reduction`](crate::Reduction) also where an operand is not aligned for its type or ends within an element, and on a GPU
+    /// where the group is less than a block.
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn fold<T: Pod>(&self, group: &impl Group, dst: impl Ends<T>, src: impl Ends<T>, fold: impl Fold<T>) {
-        self.fold_by(group, dst, src, |dst, src, len| {
-            let patience = Patience { waiter: self.waiter(), budget_ns: self.abi.deadline_ns };
-            // SAFETY: the ends resolve to mapped ranges of `len` elements, aligned for T where they are plain.
-            unsafe { arch::fold(share(group), dst, src, len, &fold, patience) }
-        });
-    }
-
-    /// The same as [`fold`](Ctx::fold), with type and fold chosen at run time: `choice` is given the job, and runs it with
-    /// the type that the bytes are of.
-    ///
-    /// # One-sided
-    /// As [`combine`](Ctx::combine).
-    ///
-    /// # Ordering
-    /// As [`fold`](Ctx::fold).
-    ///
-    /// # Panics
-    /// As [`fold`](Ctx::fold), where an end is not aligned for the type or ends within an element, and on a GPU where the
-    /// group is less than a block.
-    #[inline(always)]
-    #[track_caller]
-    pub fn fold_as(&self, group: &impl Group, dst: impl Ends<u8>, src: impl Ends<u8>, choice: impl FoldChoice) {
-        self.fold_by(group, dst, src, |dst, src, bytes| {
-            let patience = Patience { waiter: self.waiter(), budget_ns: self.abi.deadline_ns };
-            // SAFETY: the ends resolve to mapped ranges of `bytes` bytes.
-            unsafe { arch::fold_chosen(group, dst, src, bytes, choice, patience) }
-        });
-    }
-
-    #[inline(always)]
-    #[track_caller]
-    fn fold_by<T: Pod, D: Ends<T>, S: Ends<T>>(
+    pub fn fold<T: Pod>(
         &self,
         group: &impl Group,
-        dst: D,
-        src: S,
-        fold: impl FnOnce(&Resolved<'_, D, T>, &Resolved<'_, S, T>, usize) -> bool,
+        dst: impl Operands,
+        src: impl Operands,
+        op: impl Reducer<T>,
+        members: usize,
     ) {
         if src.count() == 0 {
             refuse!("a fold needs a source");
         }
-        let len = src.get(0).len();
-        let (dst, src) = (Resolved::new(self, dst, len), Resolved::new(self, src, len));
-        let failed = !fold(&dst, &src, len);
+        let fold = Fold { ctx: self, group, bytes: src.get(0).bytes, dst, src, members: members as u32 };
+        // SAFETY: operands are made by `operand`, `packets` and `lines`: mapped, aligned for their form. That all are of one
+        // length is checked where each is looked at.
+        let failed = !unsafe { op.fold(&fold) };
         self.join(group, failed);
-        for memory in src.each().map(|end| end.memory()) {
-            self.moved_by(group, memory.pe().raw(), self.abi.pe, memory.len());
-        }
-        for end in dst.each() {
-            let memory = end.memory();
-            self.moved_by(group, self.abi.pe, memory.pe().raw(), memory.len());
-            if group.leader() && !end.is_plain() {
-                self.wake_last(memory);
-            }
-        }
+        fold.tell();
     }
 
-    /// Sends the elements of `src` to every destination, in its form.
+    /// Sends the bytes of `src` to every destination, in its form.
     ///
     /// # One-sided
     /// As [`fold`](Ctx::fold), of one source.
@@ -217,11 +96,11 @@ impl Ctx<'_> {
     ///
     /// # Panics
     /// As [`fold`](Ctx::fold).
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn transfer<T: Pod, G>(&self, group: &impl Group, dst: impl Ends<T>, src: End<T, G>) {
-        let dst = ends(dst.count(), move |i| dst.get(i).bytes());
-        self.fold_as(group, dst, [src.bytes()], Moving);
+    pub fn transfer(&self, group: &impl Group, dst: impl Operands, src: Operand) {
+        self.fold::<u8>(group, dst, [src], Keep, 0);
     }
 
     /// Where a place is that loads and stores reach.
@@ -231,7 +110,7 @@ impl Ctx<'_> {
         if self.is_proxied(place.pe()) {
             refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
         }
-        let pe = Pe::new(arch::anew(place.pe().raw().into()) as u32);
+        let pe = Pe::new(arch::opaque(place.pe().raw().into()) as u32);
         self.locate(place.sym(), pe)
     }
 
@@ -262,7 +141,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn fill_at<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, value: T) {
         let first = self.near(place);
-        self.moved_by(group, self.abi.pe, place.pe().raw(), place.sym().bytes());
+        self.moved_by(group, self.abi().pe, place.pe().raw(), place.sym().bytes());
         // SAFETY: `near` gives a mapped range of `len` elements, aligned for T.
         unsafe { arch::fill(share(group), first, place.len(), value) };
         group.sync();
@@ -279,9 +158,32 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn copy<T: Pod>(&self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
         check_same(dst.len(), src.len());
-        let (to, from) = (self.locate(dst, self.pe()), self.locate(src, self.pe()));
-        // SAFETY: `locate` gives mapped ranges of the same length.
-        unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), dst.bytes()) };
+        self.copy_bytes(share(group), dst.offset(), self.pe(), src.offset(), self.pe(), dst.bytes());
         group.sync();
     }
+}
+
+impl<B: Group, D: Operands, S: Operands> Fold<'_, B, D, S> {
+    /// Tells who watches what went to other PEs and came from them, and wakes who sleeps on what was packed.
+    #[cfg(not(target_arch = "nvptx64"))]
+    fn tell(&self) {
+        let (ctx, own) = (self.ctx, self.ctx.pe().raw());
+        if !self.group.leader() {
+            return;
+        }
+        for source in (0..self.src.count()).map(|i| self.src.get(i)) {
+            ctx.moved_by(self.group, source.pe, own, source.extent());
+        }
+        for destination in (0..self.dst.count()).map(|i| self.dst.get(i)) {
+            ctx.moved_by(self.group, own, destination.pe, destination.extent());
+            if !destination.is_plain() && destination.bytes > 0 {
+                ctx.wake(Pe::new(destination.pe), destination.last_word());
+            }
+        }
+    }
+
+    /// GPUs are not watched, and nobody sleeps there.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    fn tell(&self) {}
 }

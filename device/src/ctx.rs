@@ -3,8 +3,8 @@
 use congruent_heap::refuse;
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi;
 use congruent_heap::{Element, KernelArg, Pe, Place, Pod, Sym, Tag, TeamView, World};
+use congruent_heap::{abi, is_inside};
 
 use crate::arch::{self, Lane};
 use crate::poll::Polled;
@@ -15,11 +15,14 @@ use crate::{Team, access};
 /// Operations take their group first, then the destination, then the source, then what follows. Those without a group are
 /// done by each thread that calls them.
 pub struct Ctx<'m> {
-    pub(crate) abi: abi::Context,
+    #[cfg(not(target_arch = "nvptx64"))]
+    abi: abi::Context,
     pub(crate) lane: Lane<'m>,
     /// Since when this lane pauses (`pause.rs`).
     #[cfg(not(target_arch = "nvptx64"))]
     pub(crate) pausing: core::cell::Cell<u64>,
+    #[cfg(not(target_arch = "nvptx64"))]
+    in_session: core::cell::Cell<bool>,
 }
 
 impl<'m> Ctx<'m> {
@@ -30,25 +33,69 @@ impl<'m> Ctx<'m> {
     /// heap, the control block, and the tables and the multicast windows where there are any.
     #[doc(hidden)]
     #[inline(always)]
+    #[cfg(not(target_arch = "nvptx64"))]
     pub unsafe fn new(abi: abi::Context, lane: Lane<'m>) -> Self {
-        Self {
-            abi,
-            lane,
-            #[cfg(not(target_arch = "nvptx64"))]
-            pausing: core::cell::Cell::new(crate::pause::NOT_PAUSING),
-        }
+        let pausing = core::cell::Cell::new(crate::pause::NOT_PAUSING);
+        Self { abi, lane, pausing, in_session: core::cell::Cell::new(false) }
+    }
+
+    /// The context of the kernel that this thread runs, which is in its block's shared memory.
+    ///
+    /// # Safety
+    /// The kernel was entered by [`enter`](crate::enter), whose contract holds.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub(crate) unsafe fn of_kernel() -> Self {
+        Self { lane: Lane::new() }
+    }
+
+    /// What the host has told this launch.
+    #[cfg(not(target_arch = "nvptx64"))]
+    #[inline(always)]
+    pub(crate) fn abi(&self) -> &abi::Context {
+        &self.abi
+    }
+
+    /// What the host has told this launch: in the block's shared memory, so that no register holds it from one use to the next.
+    #[cfg(target_arch = "nvptx64")]
+    #[inline(always)]
+    pub(crate) fn abi(&self) -> &abi::Context {
+        // SAFETY: there is a context where the kernel was entered (`of_kernel`), and it does not change.
+        unsafe { &*arch::context() }
+    }
+
+    /// Says whether this block has a session, and gives what was said before. For the block's leader, and for collectives: a
+    /// session's state has one place for each block ([`Kept`](crate::Kept)).
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn set_in_session(&self, now: bool) -> bool {
+        #[cfg(not(target_arch = "nvptx64"))]
+        return self.in_session.replace(now);
+        // SAFETY: `enter` has set it, in the block's shared memory, and one thread of the block uses it since.
+        #[cfg(target_arch = "nvptx64")]
+        return unsafe { core::mem::replace(&mut *arch::in_session(), u64::from(now)) } != 0;
+    }
+
+    /// Whether this lane unwinds from a panic: what it holds is given up, not given back. Never on a GPU, where a kernel ends at once.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn unwinds(&self) -> bool {
+        #[cfg(not(target_arch = "nvptx64"))]
+        return std::thread::panicking();
+        #[cfg(target_arch = "nvptx64")]
+        return false;
     }
 
     /// This PE.
     #[inline(always)]
     pub fn pe(&self) -> Pe {
-        Pe::new(self.abi.pe)
+        Pe::new(self.abi().pe)
     }
 
     /// How many PEs the world has.
     #[inline(always)]
     pub fn npes(&self) -> usize {
-        self.abi.npes as usize
+        self.abi().npes as usize
     }
 
     /// Index of this block in the launch.
@@ -66,11 +113,11 @@ impl<'m> Ctx<'m> {
     /// The team of all PEs, in which rank and PE have the same number.
     #[inline(always)]
     pub fn world(&self) -> Team<'_, World> {
-        let words = abi::SyncLayout::new(self.abi.npes).words(self.abi.block_slots);
-        let sync = Sym::from_raw(self.abi.world_sync, words);
+        let words = abi::SyncLayout::new(self.abi().npes).words(self.abi().block_slots);
+        let sync = Sym::from_raw(self.abi().world_sync, words);
         // The first window, where there are any, is the world's.
-        let window = self.abi.windows.min(1);
-        Team::new(self, TeamView::strided(0, 1, self.abi.npes, self.abi.pe, sync).with_window(window))
+        let window = self.abi().windows.min(1);
+        Team::new(self, TeamView::strided(0, 1, self.abi().npes, self.abi().pe, sync).with_window(window))
     }
 
     /// A team that the kernel was given as an argument.
@@ -110,15 +157,9 @@ impl<'m> Ctx<'m> {
     /// any other. A wait or a team barrier before it, and another before the next write, is how programs grant that.
     #[inline(always)]
     pub unsafe fn settled<T: Pod>(&self, sym: Sym<T>) -> &[T] {
-        let start = self.locate(sym, self.pe());
+        let start = self.own(sym);
         // SAFETY: inside this PE's heap, aligned, any bytes are a valid Pod; the caller vouches that nobody writes.
         unsafe { core::slice::from_raw_parts(start, sym.len()) }
-    }
-
-    /// Whether the launch is ending: another PE failed or a wait of this one expired. A loop that does not wait asks this.
-    #[inline(always)]
-    pub fn aborted(&self) -> bool {
-        self.waiter().aborted()
     }
 
     #[inline(always)]
@@ -127,14 +168,14 @@ impl<'m> Ctx<'m> {
         if i >= sym.len() {
             refuse!("symmetric index out of bounds");
         }
-        // SAFETY: `locate` checked all `len` elements, and `i < len`.
-        unsafe { self.locate(sym, self.pe()).add(i) }
+        // SAFETY: `own` checked all `len` elements, and `i < len`.
+        unsafe { self.own(sym).add(i) }
     }
 
     #[inline(always)]
     #[track_caller]
     pub(crate) fn check_pe(&self, pe: Pe) {
-        if pe.raw() >= self.abi.npes {
+        if pe.raw() >= self.abi().npes {
             refuse!("a rank names a PE that this world lacks: is it of another world?");
         }
     }
@@ -143,11 +184,29 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn locate<T: Element>(&self, sym: Sym<T>, pe: Pe) -> *mut T {
-        if !sym.fits(self.abi.heap_bytes) {
+        let address = self.address(sym.offset(), sym.len() as u64, (size_of::<T>(), align_of::<T>()), pe);
+        with_exposed_provenance_mut(address as usize)
+    }
+
+    outlined! {
+        /// The address of `len` elements of this size and alignment at `offset` of `pe`'s heap, which are there.
+        pub(crate) fn address(&self, offset: u64, len: u64, element: (usize, usize), pe: Pe) -> u64 {
+            if !is_inside(offset, len, element, self.abi().heap_bytes) {
+                refuse!("a symmetric object reaches past the heap: is it of another world?");
+            }
+            self.check_pe(pe);
+            self.abi().address(pe, offset)
+        }
+    }
+
+    /// Where `sym` is on this PE.
+    #[inline(always)]
+    #[track_caller]
+    fn own<T: Element>(&self, sym: Sym<T>) -> *mut T {
+        if !sym.fits(self.abi().heap_bytes) {
             refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
-        self.check_pe(pe);
-        with_exposed_provenance_mut(self.abi.address(pe, sym.offset()) as usize)
+        with_exposed_provenance_mut(self.abi().address(self.pe(), sym.offset()) as usize)
     }
 
     /// Where a place is.
@@ -161,7 +220,7 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn word(&self, offset: u64, pe: Pe) -> Polled {
-        let word = self.locate(Sym::<u64>::from_raw(arch::anew(offset), 1), pe);
+        let word = self.locate(Sym::<u64>::from_raw(arch::opaque(offset), 1), pe);
         // SAFETY: `locate` checked that it is on that heap, which `Ctx::new` vouches for, and aligned.
         unsafe { Polled::new(word) }
     }
@@ -169,18 +228,8 @@ impl<'m> Ctx<'m> {
     /// Wakes who sleeps on `word` of `pe`.
     #[inline(always)]
     pub(crate) fn wake(&self, pe: Pe, word: Polled) {
-        let header = self.abi.address(pe, core::mem::offset_of!(abi::HeapHeader, sleepers) as u64);
+        let header = self.abi().address(pe, core::mem::offset_of!(abi::HeapHeader, sleepers) as u64);
         // SAFETY: every heap starts with a HeapHeader, and the word is mapped and aligned.
         unsafe { arch::wake(&self.lane, with_exposed_provenance_mut(header as usize), word.as_ptr()) }
-    }
-
-    /// Wakes who sleeps on packets or lines that have been written.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn wake_last<G>(&self, memory: Place<u8, G>) {
-        if memory.len() >= size_of::<u64>() {
-            let offset = memory.sym().offset() + (memory.len() - size_of::<u64>()) as u64;
-            self.wake(memory.pe(), self.word(offset, memory.pe()));
-        }
     }
 }

@@ -23,6 +23,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn reaches<G>(&self, rank: Rank<G>) -> bool {
+        self.check_pe(rank.pe());
         !self.is_proxied(rank.pe())
     }
 

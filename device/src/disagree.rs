@@ -43,7 +43,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn end_if(&self, group: &impl Group, found: Option<Disagreement>) {
         if let Some(found) = found {
-            self.waiter().leave(found.cause());
+            self.leave(found.cause());
         }
         self.join(group, found.is_some());
     }

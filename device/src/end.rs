@@ -9,7 +9,6 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{Abort, Cause, Control, FaultState, Said, Site};
 
-use crate::poll::Waiter;
 use crate::{Ctx, Group, arch};
 
 impl Ctx<'_> {
@@ -37,117 +36,112 @@ impl Ctx<'_> {
     pub fn end(&self) -> ! {
         let site = Location::caller();
         let (file, columns) = (site.file().as_bytes(), u64::from(site.column()) << 32);
-        leave_from(self.waiter(), file.as_ptr(), file.len(), columns | u64::from(site.line()))
+        self.leave_from(file.as_ptr(), file.len(), columns | u64::from(site.line()))
     }
 
-    /// Leaves the record of a panic of a kernel that ran natively, as it would have on a GPU. For machines.
-    #[cfg(not(target_arch = "nvptx64"))]
-    #[doc(hidden)]
-    pub fn panicked(&self, said: &str) -> ! {
-        panicked(self.waiter(), said, None)
-    }
-
-    /// Who waits here.
-    #[inline(always)]
-    pub(crate) fn waiter(&self) -> Waiter<'_> {
-        // SAFETY: the control block is mapped (`Ctx::new`).
-        unsafe { Waiter::new(self.lane, self.abi.control, self.abi.launch) }
-    }
-}
-
-impl Waiter<'_> {
     /// Leaves a record, if it is the first one of this PE, and ends every wait of it. The thread goes on to
     /// [`end`](Ctx::end), which completes the record.
     #[cold]
     #[inline(always)]
-    pub(crate) fn leave(self, cause: Cause) {
+    pub(crate) fn leave(&self, cause: Cause) {
         let (kind, [a, b, c, d, e]) = cause.encode();
         self.leave_words(kind as u32, a, b, c, d, e);
     }
 
-    /// [`leave`](Self::leave), as a function of few scalar arguments: kernels wait in many places.
-    #[inline(never)]
-    fn leave_words(self, kind: u32, a: u64, b: u64, c: u64, d: u64, e: u64) {
-        let (words, (control, launch)) = ([a, b, c, d, e], self.recalled().parts());
-        let control: *mut Control = with_exposed_provenance_mut(control as usize);
-        // SAFETY: the control block is mapped, as `new` was promised; the claim makes this thread the record's only writer, and others
-        // read it only after they have seen that it is told.
-        unsafe {
-            if arch::claim(&raw mut (*control).fault_state, FaultState::Empty as u32, FaultState::Claimed as u32) {
-                let record = &raw mut (*control).fault;
-                (&raw mut (*record).kind).write(kind);
-                (&raw mut (*record).launch).write(launch);
-                (&raw mut (*record).block).write(self.lane.block());
-                (&raw mut (*record).thread).write(self.lane.thread());
-                (&raw mut (*record).words).write(words);
-                arch::fence();
-                arch::store(&raw mut (*control).fault_state, FaultState::Told as u32);
-                arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
+    outlined! {
+        /// [`leave`](Self::leave), as a function of few scalar arguments: kernels wait in many places.
+        pub(crate) fn leave_words(&self, kind: u32, a: u64, b: u64, c: u64, d: u64, e: u64) {
+            let (words, control) = ([a, b, c, d, e], self.control());
+            // SAFETY: the control block is mapped, as `Ctx::new` was promised; the claim makes this thread the record's only writer, and
+            // others read it only after they have seen that it is told.
+            unsafe {
+                if arch::claim(&raw mut (*control).fault_state, FaultState::Empty as u32, FaultState::Claimed as u32) {
+                    let record = &raw mut (*control).fault;
+                    (&raw mut (*record).kind).write(kind);
+                    (&raw mut (*record).launch).write(self.abi().launch);
+                    (&raw mut (*record).block).write(self.lane.block());
+                    (&raw mut (*record).thread).write(self.lane.thread());
+                    (&raw mut (*record).words).write(words);
+                    arch::fence();
+                    arch::store(&raw mut (*control).fault_state, FaultState::Told as u32);
+                    arch::claim(&raw mut (*control).abort, 0, Abort::Fault as u32);
+                }
             }
         }
     }
 
     /// Whether the record is this thread's, and has no site yet.
     #[inline(always)]
-    fn has_told(self, control: *const Control) -> bool {
+    fn has_told(&self) -> bool {
+        let control = self.control();
         // SAFETY: the context vouches for the control block. The record does not change while it is told, but for its site.
         unsafe {
             let told = arch::load(&raw const (*control).fault_state) == FaultState::Told as u32;
             arch::fence();
             let record = &raw const (*control).fault;
-            told && arch::load(&raw const (*record).launch) == self.parts().1
+            told && arch::load(&raw const (*record).launch) == self.abi().launch
                 && arch::load(&raw const (*record).block) == self.lane.block()
                 && arch::load(&raw const (*record).thread) == self.lane.thread()
         }
     }
-}
 
-/// Leaves a record of a panic, if it is the first fault of this PE, and ends every wait of it; and then this thread's kernel.
-///
-/// The thread exits and does not trap: a trap would take the context with it, and with that every PE and library that shares the
-/// process. Barriers do not wait for threads that have exited (PTX ISA, `exit`), and every poll sees the abort word. But a group polls by
-/// its leader: where that is the one who has exited, the others go on past the group's waits, to their kernel's end. So what this
-/// launch stores from here on is worth nothing, on its peers too; all of them hear that the world has failed.
-#[cold]
-#[inline(never)]
-pub(crate) fn panicked(waiter: Waiter<'_>, said: &str, at: Option<&Location<'_>>) -> ! {
-    waiter.leave(Cause::Panicked);
-    let control: *mut Control = with_exposed_provenance_mut(waiter.recalled().parts().0 as usize);
-    if waiter.recalled().has_told(control) {
-        let bytes = said.len().min(Said::TEXT);
-        // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The text has so many bytes.
-        unsafe {
-            let record = &raw mut (*control).fault.said;
-            keep_text(said.as_ptr(), (&raw mut (*record).text).cast(), bytes);
-            arch::store(&raw mut (*record).bytes, bytes as u64);
+    outlined! {
+        /// Leaves a record of a panic, if it is the first fault of this PE, and ends every wait of it; and then this thread's kernel.
+        ///
+        /// The thread exits and does not trap: a trap would take the context with it, and with that every PE and library that shares
+        /// the process. Barriers do not wait for threads that have exited (PTX ISA, `exit`), and every poll sees the abort word. But a
+        /// group polls by its leader: where that is the one who has exited, the others go on past the group's waits, to their kernel's
+        /// end. So what this launch stores from here on is worth nothing, on its peers too; all of them hear that the world has failed.
+        pub(crate) fn panicked_at(&self, said: &str, at: Option<&Location<'_>>) -> ! {
+            self.leave(Cause::Panicked);
+            if self.has_told() {
+                let bytes = said.len().min(Said::TEXT);
+                // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The text has so many
+                // bytes.
+                unsafe {
+                    let record = &raw mut (*self.control()).fault.said;
+                    keep_text(said.as_ptr(), (&raw mut (*record).text).cast(), bytes);
+                    arch::store(&raw mut (*record).bytes, bytes as u64);
+                }
+            }
+            let (file, line, column) = at.map_or(("", 0, 0), |at| (at.file(), at.line(), at.column()));
+            self.leave_from(file.as_ptr(), file.len(), u64::from(column) << 32 | u64::from(line))
         }
     }
-    let (file, line, column) = at.map_or(("", 0, 0), |at| (at.file(), at.line(), at.column()));
-    leave_from(waiter, file.as_ptr(), file.len(), u64::from(column) << 32 | u64::from(line))
-}
 
-/// Adds the site to this thread's record, if it has one, and leaves the kernel. One function for all places that kernels end at,
-/// with few scalar arguments: they are many.
-#[cold]
-#[inline(never)]
-fn leave_from(waiter: Waiter<'_>, file: *const u8, bytes: usize, column_and_line: u64) -> ! {
-    let waiter = waiter.recalled();
-    let control: *mut Control = with_exposed_provenance_mut(waiter.parts().0 as usize);
-    if waiter.has_told(control) {
-        let kept = bytes.min(Site::FILE);
-        // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The file's path has so many
-        // bytes, as many as are kept, from where they begin.
-        unsafe {
-            let site = &raw mut (*control).fault.site;
-            keep_text(file.add(bytes - kept), (&raw mut (*site).file).cast(), kept);
-            arch::store(&raw mut (*site).bytes, kept as u64);
-            arch::store(&raw mut (*site).line, column_and_line as u32);
-            arch::store(&raw mut (*site).column, (column_and_line >> 32) as u32);
-            arch::fence();
-            arch::store(&raw mut (*control).fault_state, FaultState::Complete as u32);
+    /// Leaves the record of a panic of a kernel that ran natively, as it would have on a GPU. For machines.
+    #[cfg(not(target_arch = "nvptx64"))]
+    #[doc(hidden)]
+    pub fn panicked(&self, said: &str) -> ! {
+        self.panicked_at(said, None)
+    }
+
+    outlined! {
+        /// Adds the site to this thread's record, if it has one, and leaves the kernel. One function for all places that kernels end
+        /// at, with few scalar arguments: they are many.
+        pub(crate) fn leave_from(&self, file: *const u8, bytes: usize, column_and_line: u64) -> ! {
+            if self.has_told() {
+                let (control, kept) = (self.control(), bytes.min(Site::FILE));
+                // SAFETY: the context vouches for the control block, and this thread is its record's only writer. The file's path has so
+                // many bytes, as many as are kept, from where they begin.
+                unsafe {
+                    let site = &raw mut (*control).fault.site;
+                    keep_text(file.add(bytes - kept), (&raw mut (*site).file).cast(), kept);
+                    arch::store(&raw mut (*site).bytes, kept as u64);
+                    arch::store(&raw mut (*site).line, column_and_line as u32);
+                    arch::store(&raw mut (*site).column, (column_and_line >> 32) as u32);
+                    arch::fence();
+                    arch::store(&raw mut (*control).fault_state, FaultState::Complete as u32);
+                }
+            }
+            self.lane.exit()
         }
     }
-    waiter.lane.exit()
+
+    #[inline(always)]
+    fn control(&self) -> *mut Control {
+        with_exposed_provenance_mut(self.abi().control as usize)
+    }
 }
 
 /// Copies a text to a record.

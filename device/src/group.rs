@@ -4,12 +4,22 @@
 //! operation is called by every thread of the group, with the same arguments.
 
 use crate::arch::{self, Lane, Share};
+use crate::kept::{Kept, Own};
 use crate::sealed::Sealed;
+use congruent_heap::KernelArg;
+
+#[cfg(target_arch = "nvptx64")]
+use crate::kept::Shared as InBlock;
+#[cfg(not(target_arch = "nvptx64"))]
+use Own as InBlock;
 
 /// Threads that act together.
-pub trait Group: Sealed {
+pub trait Group: Sealed + Copy {
     /// Whether it is the whole block.
     const IS_BLOCK: bool = false;
+    /// What keeps a value that all of its threads have.
+    #[doc(hidden)]
+    type Kept<T: KernelArg>: Kept<T>;
     /// This thread's index in the group.
     fn rank(&self) -> usize;
     /// How many threads the group has. Never assume a number: on the CPU a block may be one thread.
@@ -60,12 +70,14 @@ impl Iterator for Strided {
 }
 
 /// All threads of a block. A kernel is given its block.
+#[derive(Clone, Copy)]
 pub struct Block<'m> {
     lane: Lane<'m>,
 }
 
 /// The threads of a block that the hardware runs together; the last of a block may have fewer than the others. Made by
 /// [`Block::warp`].
+#[derive(Clone, Copy)]
 pub struct Warp<'m> {
     lane: Lane<'m>,
 }
@@ -118,6 +130,7 @@ impl Sealed for Warp<'_> {}
 impl Sealed for Thread {}
 
 impl Group for Block<'_> {
+    type Kept<T: KernelArg> = InBlock<T>;
     const IS_BLOCK: bool = true;
     #[inline(always)]
     fn rank(&self) -> usize {
@@ -142,6 +155,7 @@ impl Group for Block<'_> {
 }
 
 impl Group for Warp<'_> {
+    type Kept<T: KernelArg> = Own<T>;
     #[inline(always)]
     fn rank(&self) -> usize {
         (self.lane.thread() % self.lane.warp_size()) as usize
@@ -165,6 +179,7 @@ impl Group for Warp<'_> {
 }
 
 impl Group for Thread {
+    type Kept<T: KernelArg> = Own<T>;
     #[inline(always)]
     fn rank(&self) -> usize {
         0
@@ -196,5 +211,5 @@ pub(crate) fn lanes_of_warp(lane: &Lane<'_>) -> u32 {
 #[inline(always)]
 #[track_caller]
 pub(crate) fn share(group: &impl Group) -> Share {
-    Share { rank: arch::anew(group.rank() as u64) as usize, size: arch::anew(group.size() as u64) as usize }
+    Share { rank: arch::opaque(group.rank() as u64) as usize, size: arch::opaque(group.size() as u64) as usize }
 }

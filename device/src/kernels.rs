@@ -206,14 +206,15 @@ macro_rules! __kernels {
 /// compiler would not inline where a kernel is large, and all arguments would go through a stack frame.
 ///
 /// # Safety
-/// `context` is as [`Ctx::new`](crate::Ctx::new) demands.
+/// `context` describes memory that stays mapped for as long as the kernel runs: every PE's heap, the control block, and the tables and
+/// the multicast windows where there are any. Every thread of the block calls it, once.
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn enter(context: congruent_heap::abi::Context) -> (crate::Block<'static>, crate::Ctx<'static>) {
     let lane = crate::arch::Lane::new();
-    crate::arch::keep(context.control, context.launch);
+    crate::arch::keep(&lane, context);
     // SAFETY: the caller's contract.
-    let ctx = unsafe { crate::Ctx::new(context, lane) };
+    let ctx = unsafe { crate::Ctx::of_kernel() };
     (crate::Block::new(lane), ctx)
 }

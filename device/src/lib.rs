@@ -34,6 +34,16 @@
 #[cfg(not(target_arch = "nvptx64"))]
 extern crate std;
 
+/// Methods that are functions of their own on a GPU, where kernels use them in many places: inlined, they would be most of every
+/// kernel's text. They take few scalars, as others would travel through local memory.
+macro_rules! outlined {
+    ($($method:item)*) => {$(
+        #[cfg_attr(target_arch = "nvptx64", inline(never))]
+        #[cfg_attr(not(target_arch = "nvptx64"), inline(always), track_caller)]
+        $method
+    )*};
+}
+
 mod access;
 mod any;
 mod arch;
@@ -43,18 +53,20 @@ mod ctx;
 mod direct;
 mod disagree;
 mod end;
-mod ends;
 mod float16;
 mod float8;
 mod group;
+mod kept;
 mod kernels;
 mod link;
 mod multicast;
 mod nonblocking;
+mod operand;
 mod order;
 mod pause;
 mod poll;
 mod proxy;
+mod reduce;
 mod rma;
 mod team;
 mod wait;
@@ -69,15 +81,17 @@ pub use congruent_heap::{
 #[doc(hidden)]
 pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
-pub use bulk::{Fold, FoldChoice, FoldJob};
+#[doc(hidden)]
+pub use bulk::Fold;
 #[doc(hidden)]
 pub use congruent_heap::refuse;
 pub use ctx::Ctx;
 pub use direct::Peer;
 pub use disagree::Disagreement;
-pub use ends::{End, Ends, ends, packed_words};
 pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
+#[doc(hidden)]
+pub use kept::{Bound, Kept};
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub use kernels::enter;
@@ -85,6 +99,14 @@ pub use kernels::{Kernel, KernelArgs, Module};
 pub use link::{LinkNumber, LinkOp, LinkReduction};
 pub use multicast::Multicast;
 pub use nonblocking::Nonblocking;
+#[doc(hidden)]
+pub use operand::{Operand, Operands, operands, packed_words};
+#[doc(hidden)]
+pub use reduce::Keep;
+pub use reduce::{
+    AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
+    Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,
+};
 pub use team::Team;
 pub use wait::TimedOut;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -96,8 +118,8 @@ pub use watch::{Mark, Span};
 /// a loop, to be kept in a register through all of it.
 #[doc(hidden)]
 #[inline(always)]
-pub fn anew(value: u64) -> u64 {
-    arch::anew(value)
+pub fn opaque(value: u64) -> u64 {
+    arch::opaque(value)
 }
 
 mod sealed {

@@ -29,7 +29,7 @@ impl<'c, G: Tag> Team<'c, G> {
     #[inline(always)]
     #[track_caller]
     pub fn multicast<T: Pod>(&self, sym: Sym<T>) -> Option<Multicast<'c, T, G>> {
-        if !sym.fits(self.ctx.abi.heap_bytes) {
+        if !sym.fits(self.ctx.abi().heap_bytes) {
             refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
         (arch::MULTICAST && self.view.window() != 0).then_some(Multicast { team: *self, sym })
@@ -161,7 +161,7 @@ impl<T: Pod, G: Tag> arch::Replicas for Multicast<'_, T, G> {
     #[inline(always)]
     fn address(&self) -> *mut u8 {
         // `Team::new` checked that there is such a window, and `multicast` that the object is inside and that it is not 0.
-        with_exposed_provenance_mut(self.team.ctx.abi.multicast(self.team.view.window(), self.sym.offset()) as usize)
+        with_exposed_provenance_mut(self.team.ctx.abi().multicast(self.team.view.window(), self.sym.offset()) as usize)
     }
 
     #[cfg(not(target_arch = "nvptx64"))]

@@ -1,7 +1,7 @@
 //! What orders data and tells peers about it: notify, put_signal, fence and quiet.
 
 use congruent_heap::refuse;
-use congruent_heap::{Notify, NotifyOp, Place, Pod, Rank, Sym};
+use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Rank, Sym};
 
 use crate::rma::check_same;
 use crate::{Ctx, Group, arch};
@@ -22,12 +22,10 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn notify(&self, group: &impl Group, notify: Notify) {
         group.sync();
-        if self.is_proxied(notify.pe()) {
-            let ticket = if group.leader() { self.ask_signal(notify) } else { 0 };
-            return self.end_unless(self.asked(group, ticket));
-        }
-        if group.leader() {
-            self.send(notify);
+        let failed = group.leader() && !self.signal(notify);
+        // Only a proxy can fail to take a signal.
+        if self.abi().routes != 0 {
+            self.join(group, failed);
         }
     }
 
@@ -49,7 +47,7 @@ impl Ctx<'_> {
         }
         if self.is_proxied(place.pe()) {
             check_same(place.len(), src.len());
-            self.moved_by(group, self.abi.pe, place.pe().raw(), src.bytes());
+            self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
             group.sync();
             // One request, so that data and signal are never two unordered messages.
             let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };
@@ -70,6 +68,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn fence<G>(&self, group: &impl Group, rank: Rank<G>) {
+        self.check_pe(rank.pe());
         group.sync();
         if !self.is_proxied(rank.pe()) {
             arch::fence();
@@ -85,7 +84,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn quiet(&self, group: &impl Group) {
         group.sync();
-        if self.abi.routes != 0 {
+        if self.abi().routes != 0 {
             self.end_unless(self.drain(group));
         }
         arch::fence_sc();
@@ -98,6 +97,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn quiet_to<G>(&self, group: &impl Group, rank: Rank<G>) {
+        self.check_pe(rank.pe());
         group.sync();
         if self.is_proxied(rank.pe()) {
             self.end_unless(self.drain(group));
@@ -105,19 +105,30 @@ impl Ctx<'_> {
         arch::fence_sc();
     }
 
+    /// Sends a signal, by the calling thread. False when the kernel must end.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn send(&self, notify: Notify) {
-        let word = self.word(notify.offset(), notify.pe());
-        let place = word.as_ptr();
-        // SAFETY: `word` is on the peer's heap, mapped and aligned, and only ever accessed as one 8-byte word.
-        unsafe {
-            match notify.op() {
-                NotifyOp::Add => arch::add_release(place, notify.value()),
-                NotifyOp::Set => arch::store_release(place, notify.value()),
+    pub(crate) fn signal(&self, notify: Notify) -> bool {
+        self.signal_word(notify.pe(), notify.op() == NotifyOp::Add, notify.offset(), notify.value())
+    }
+
+    outlined! {
+        /// Adds to the word at `offset` of a PE, or sets it, with release. False when the kernel must end.
+        pub(crate) fn signal_word(&self, pe: Pe, adds: bool, offset: u64, value: u64) -> bool {
+            if self.is_proxied(pe) {
+                return self.ask_signal(pe, adds, offset, value);
             }
+            let word = self.word(offset, pe);
+            // SAFETY: `word` is on the peer's heap, mapped and aligned, and only ever accessed as one 8-byte word.
+            unsafe {
+                match adds {
+                    true => arch::add_release(word.as_ptr(), value),
+                    false => arch::store_release(word.as_ptr(), value),
+                }
+            }
+            self.wake(pe, word);
+            self.signalled(pe);
+            true
         }
-        self.wake(notify.pe(), word);
-        self.signalled(notify.pe());
     }
 }

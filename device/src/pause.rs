@@ -61,9 +61,9 @@ impl Ctx<'_> {
             self.pausing.set(now);
         }
         let waited_ns = now - self.pausing.get();
-        let late = waited_ns >= self.abi.deadline_ns;
+        let late = waited_ns >= self.abi().deadline_ns;
         if late {
-            self.waiter().leave(Cause::Pause { waited_ns });
+            self.leave(Cause::Pause { waited_ns });
         }
         late
     }

@@ -4,7 +4,9 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{self, Cause};
 
-use crate::arch::{self, Backoff, End, Form, Lane};
+use crate::Ctx;
+use crate::Operand;
+use crate::arch::{self, Backoff};
 
 /// A word that may be polled: mapped, aligned, and never plain memory of somebody's.
 #[derive(Clone, Copy)]
@@ -45,41 +47,6 @@ impl Polled {
     }
 }
 
-/// Who polls, and where that is told.
-#[derive(Clone, Copy)]
-pub(crate) struct Waiter<'m> {
-    pub(crate) lane: Lane<'m>,
-    /// Address of the PE's control block.
-    control: u64,
-    launch: u32,
-}
-
-/// Who waits for packets in a bulk operation, and how long.
-#[derive(Clone, Copy)]
-pub(crate) struct Patience<'m> {
-    pub(crate) waiter: Waiter<'m>,
-    pub(crate) budget_ns: u64,
-}
-
-impl Patience<'_> {
-    /// Waits until the packets of an end have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,
-    /// and then the reason is recorded.
-    #[cold]
-    #[inline(always)]
-    pub(crate) fn packet(self, end: impl Fn() -> End, word: Polled, arrived: impl FnMut() -> bool) -> bool {
-        self.waiter.poll(word, self.budget_ns, arrived, |expiry| {
-            let end = end();
-            let flag = match end.form {
-                Form::Plain => 0,
-                Form::Packets { flag } | Form::Lines { flag, .. } => flag,
-            };
-            // The flag is the lower half of a packet; above it is data.
-            let seen = expiry.seen & u64::from(u32::MAX);
-            self.waiter.timed_out(Expiry { seen, ..expiry }, end.offset, end.sender, flag.into());
-        })
-    }
-}
-
 /// Instead of the time when a poll began to look at the clock.
 const NOT_YET: u64 = u64::MAX;
 
@@ -90,51 +57,41 @@ pub(crate) struct Expiry {
     pub(crate) waited_ns: u64,
 }
 
-/// Waits until `word`, at `offset` of this PE's heap, is at least `value`. False when the kernel must end; then the reason
-/// is recorded.
-///
-/// On a GPU it is a function of its own, with scalar arguments only: inlined, it would be most of every kernel's text.
-#[cfg_attr(target_arch = "nvptx64", inline(never))]
-#[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
-pub(crate) fn reached(waiter: Waiter<'_>, word: Polled, budget_ns: u64, offset: u64, peer: u32, value: u64) -> bool {
-    let ready = || word.at_least(value);
-    waiter.poll(word, budget_ns, ready, |expiry| waiter.timed_out(expiry, offset, peer, value))
-}
-
 /// Whether a count has reached `value`, by the distance between them, so that counts may wrap around.
 #[inline(always)]
 pub(crate) fn reaches(seen: u64, value: u64) -> bool {
     seen.wrapping_sub(value) as i64 >= 0
 }
 
-impl<'m> Waiter<'m> {
-    /// A lane of launch `launch`, whose PE has its control block at `control`.
-    ///
-    /// # Safety
-    /// The control block is mapped for as long as the kernel runs, with its provenance exposed.
-    #[inline(always)]
-    pub(crate) unsafe fn new(lane: Lane<'m>, control: u64, launch: u32) -> Self {
-        Self { lane, control, launch }
+impl Ctx<'_> {
+    outlined! {
+        /// Waits until the word at `offset` of this PE is at least `value`, which `peer` is to see to. False when the kernel must end;
+        /// then the reason is recorded.
+        pub(crate) fn reached(&self, offset: u64, peer: u32, value: u64) -> bool {
+            let word = self.word(offset, self.pe());
+            let ready = || word.at_least(value);
+            self.poll(word, self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value))
+        }
     }
 
-    /// Who polls, where it has ended: as the machine recalls it.
+    /// Waits until the packets of an operand have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,
+    /// and then the reason is recorded.
+    #[cold]
     #[inline(always)]
-    pub(crate) fn recalled(self) -> Self {
-        let (control, launch) = arch::recall(self.control, self.launch);
-        Self { control, launch, ..self }
+    pub(crate) fn packet(&self, operand: impl Fn() -> Operand, word: Polled, arrived: impl FnMut() -> bool) -> bool {
+        self.poll(word, self.abi().deadline_ns, arrived, |expiry| {
+            let Operand { offset, sender, flag, .. } = operand();
+            // The flag is the lower half of a packet; above it is data.
+            let seen = expiry.seen & u64::from(u32::MAX);
+            self.timed_out(Expiry { seen, ..expiry }, offset, sender, flag.into());
+        })
     }
 
-    /// The address of the control block, and the launch: what [`new`](Self::new) takes elsewhere.
+    /// Whether the launch is ending: another PE failed or a wait of this one expired. A loop that does not wait asks this.
     #[inline(always)]
-    pub(crate) fn parts(self) -> (u64, u32) {
-        (self.control, self.launch)
-    }
-
-    /// Whether the launch is ending.
-    #[inline(always)]
-    pub(crate) fn aborted(self) -> bool {
-        let word = self.control as usize + core::mem::offset_of!(abi::Control, abort);
-        // SAFETY: the control block is mapped, as `new` was promised, and the word is aligned.
+    pub fn aborted(&self) -> bool {
+        let word = self.abi().control as usize + core::mem::offset_of!(abi::Control, abort);
+        // SAFETY: the control block is mapped, as `Ctx::new` was promised, and the word is aligned.
         unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
     }
 
@@ -142,7 +99,7 @@ impl<'m> Waiter<'m> {
     /// when the budget is spent: of that `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
     pub(crate) fn poll(
-        self,
+        &self,
         word: Polled,
         budget_ns: u64,
         mut ready: impl FnMut() -> bool,
@@ -179,7 +136,7 @@ impl<'m> Waiter<'m> {
     /// Leaves a fault record for a wait that expired.
     #[cold]
     #[inline(always)]
-    pub(crate) fn timed_out(self, expiry: Expiry, offset: u64, peer: u32, expected: u64) {
+    pub(crate) fn timed_out(&self, expiry: Expiry, offset: u64, peer: u32, expected: u64) {
         let Expiry { seen, waited_ns } = expiry;
         self.leave(Cause::Timeout { offset, peer, expected, seen, waited_ns });
     }

@@ -3,8 +3,9 @@
 //! Data accesses are relaxed (MM-1): what orders them is a notify, a fence, a quiet or a barrier after them.
 
 use congruent_heap::refuse;
-use congruent_heap::{Place, Pod, Sym};
+use congruent_heap::{Pe, Place, Pod, Sym};
 
+use crate::arch::Share;
 use crate::group::share;
 use crate::{Ctx, Group, Thread, access, arch};
 
@@ -129,14 +130,12 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
-        let (to, from) = (self.reach(place), self.locate(src, self.pe()));
-        self.moved_by(group, self.abi.pe, place.pe().raw(), src.bytes());
+        self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
         if self.is_proxied(place.pe()) {
             group.sync();
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
         }
-        // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
-        unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), src.bytes()) }
+        self.copy_bytes(share(group), place.sym().offset(), place.pe(), src.offset(), self.pe(), src.bytes());
         None
     }
 
@@ -145,22 +144,30 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) -> Option<u64> {
         check_same(dst.len(), place.len());
-        let (to, from) = (self.locate(dst, self.pe()), self.reach(place));
-        self.moved_by(group, place.pe().raw(), self.abi.pe, dst.bytes());
+        self.moved_by(group, place.pe().raw(), self.abi().pe, dst.bytes());
         if self.is_proxied(place.pe()) {
             group.sync();
             return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });
         }
-        // SAFETY: `reach` and `locate` give mapped ranges of the same length on symmetric memory.
-        unsafe { arch::copy(share(group), to.cast(), from.cast_const().cast(), dst.bytes()) }
+        self.copy_bytes(share(group), dst.offset(), self.pe(), place.sym().offset(), place.pe(), dst.bytes());
         None
+    }
+
+    outlined! {
+        /// A thread's share of a copy between heaps that loads and stores reach.
+        pub(crate) fn copy_bytes(&self, share: Share, dst: u64, dst_pe: Pe, src: u64, src_pe: Pe, bytes: usize) {
+            let at = |offset, pe| self.locate(Sym::<u8>::from_raw(offset, bytes as u64), pe);
+            let (to, from) = (at(dst, dst_pe), at(src, src_pe).cast_const());
+            // SAFETY: `locate` gives mapped ranges of the same length on symmetric memory.
+            unsafe { arch::copy(share, to, from, bytes) }
+        }
     }
 
     #[inline(always)]
     #[track_caller]
     fn store_at<T: Pod, G>(&self, place: Place<T, G>, value: T) {
         let element = self.reach(place);
-        self.moved_by(&Thread, self.abi.pe, place.pe().raw(), size_of::<T>());
+        self.moved_by(&Thread, self.abi().pe, place.pe().raw(), size_of::<T>());
         if self.is_proxied(place.pe()) {
             let mut failed = false;
             access::each_word(value, |at, bits| {
@@ -177,7 +184,7 @@ impl Ctx<'_> {
     #[track_caller]
     fn load_at<T: Pod, G>(&self, place: Place<T, G>) -> T {
         let element = self.reach(place);
-        self.moved_by(&Thread, place.pe().raw(), self.abi.pe, size_of::<T>());
+        self.moved_by(&Thread, place.pe().raw(), self.abi().pe, size_of::<T>());
         if self.is_proxied(place.pe()) {
             let mut failed = false;
             let value = access::from_words(|at| {

@@ -21,10 +21,10 @@ impl<'c, G: Tag> Team<'c, G> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
-        if !view.members().fits(ctx.abi.heap_bytes) {
+        if !view.members().fits(ctx.abi().heap_bytes) {
             refuse!("a team's list reaches past the heap: is it of another world?");
         }
-        if view.window() > ctx.abi.windows {
+        if view.window() > ctx.abi().windows {
             refuse!("a team has a multicast window that this world lacks: is it of another world?");
         }
         Self { ctx, view }
@@ -66,7 +66,7 @@ impl<'c, G: Tag> Team<'c, G> {
     pub fn get(&self, i: usize) -> Option<Rank<G>> {
         (i < self.size()).then(|| {
             self.view.rank_with(i, |i| {
-                let list = self.ctx.abi.address(self.ctx.pe(), self.view.members().offset());
+                let list = self.ctx.abi().address(self.ctx.pe(), self.view.members().offset());
                 let member: *const u32 = with_exposed_provenance_mut::<u32>(list as usize).wrapping_add(i);
                 // SAFETY: the list is on this PE's heap (`new`), aligned, and has `size` elements.
                 unsafe { arch::load(member) }
@@ -140,22 +140,21 @@ impl Ctx<'_> {
         let mut failed = false;
         if size <= DIRECT {
             for distance in group.strided(size - 1) {
-                let told =
-                    self.tell(team.rank(wrap(me + 1 + distance, size)), base + layout.word(slot, me as u32), epoch);
-                failed = failed || !told;
+                let to = team.rank(wrap(me + 1 + distance, size));
+                failed = failed || !self.signal_word(to.pe(), false, base + layout.word(slot, me as u32), epoch);
             }
             for distance in group.strided(size - 1) {
                 let from = wrap(me + 1 + distance, size);
                 let word = base + layout.word(slot, from as u32);
-                failed = failed || !self.reached(word, Some(team.rank(from).pe()), epoch);
+                failed = failed || !self.reached(word, team.rank(from).pe().raw(), epoch);
             }
         } else if group.leader() {
             let mut round = 0;
             while !failed && 1 << round < size {
                 let (to, from) = (wrap(me + (1 << round), size), wrap(me + size - (1 << round), size));
                 let word = base + layout.word(slot, round);
-                failed =
-                    !self.tell(team.rank(to), word, epoch) || !self.reached(word, Some(team.rank(from).pe()), epoch);
+                failed = !self.signal_word(team.rank(to).pe(), false, word, epoch)
+                    || !self.reached(word, team.rank(from).pe().raw(), epoch);
                 round += 1;
             }
         }
@@ -167,28 +166,14 @@ impl Ctx<'_> {
         group.sync();
     }
 
-    /// Stores an epoch in a word of a peer's, with release. False when the kernel must end.
-    #[inline(always)]
-    #[track_caller]
-    fn tell<G>(&self, to: Rank<G>, offset: u64, epoch: u64) -> bool {
-        if self.is_proxied(to.pe()) {
-            return self.ask_set(to.pe(), offset, epoch);
-        }
-        let word = self.word(offset, to.pe());
-        // SAFETY: a sync word of a peer, mapped and aligned, with this PE as its only writer.
-        unsafe { arch::store_release(word.as_ptr(), epoch) };
-        self.wake(to.pe(), word);
-        true
-    }
-
     /// The sync slot of this block; a block that has none faults.
     #[inline(always)]
     #[track_caller]
     fn slot(&self, group: &impl Group) -> u32 {
         let slot = self.lane.block();
-        let missing = slot >= self.abi.block_slots;
+        let missing = slot >= self.abi().block_slots;
         if missing {
-            self.waiter().leave(Cause::BlockSlot { block: slot, slots: self.abi.block_slots });
+            self.leave(Cause::BlockSlot { block: slot, slots: self.abi().block_slots });
         }
         self.join(group, missing);
         slot

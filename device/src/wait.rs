@@ -4,9 +4,9 @@
 use core::time::Duration;
 
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
-use congruent_heap::{Awaited, Notify, Pe, Semaphore, Signal, Sym};
+use congruent_heap::{Awaited, Element, Notify, Pe, Semaphore, Signal, Sym};
 
-use crate::poll::{self, Polled, reaches};
+use crate::poll::{Polled, reaches};
 use crate::{Ctx, Group, Thread, arch};
 
 /// What [`Ctx::try_wait`] gives when its budget is spent.
@@ -40,7 +40,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn wait_at_least(&self, group: &impl Group, signal: impl Into<Awaited<Signal>>, value: u64) {
         let awaited = signal.into();
-        let failed = group.leader() && !self.reached(awaited.word().elem(0).offset(), awaited.from(), value);
+        let failed = group.leader() && !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
         self.join(group, failed);
     }
 
@@ -53,7 +53,7 @@ impl Ctx<'_> {
     pub fn wait_all(&self, group: &impl Group, signals: Sym<Signal>, value: u64) {
         let mut failed = false;
         for i in group.strided(signals.len()) {
-            failed = failed || !self.reached(signals.elem(i).offset(), None, value);
+            failed = failed || !self.reached(signals.elem(i).offset(), NO_PE, value);
         }
         self.join(group, failed);
     }
@@ -73,7 +73,7 @@ impl Ctx<'_> {
         let mut failed = false;
         for i in group.strided(count) {
             let (_, awaited, value) = each(i);
-            failed = failed || !self.reached(awaited.word().elem(0).offset(), awaited.from(), value);
+            failed = failed || !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
         }
         self.join(group, failed);
     }
@@ -98,8 +98,8 @@ impl Ctx<'_> {
                 }
                 None => false,
             };
-            failed = !self.waiter().poll(first, self.abi.deadline_ns, ready, |expiry| {
-                self.waiter().timed_out(expiry, signals.offset(), NO_PE, value);
+            failed = !self.poll(first, self.abi().deadline_ns, ready, |expiry| {
+                self.timed_out(expiry, signals.offset(), NO_PE, value);
             });
         }
         self.join(group, failed);
@@ -127,7 +127,7 @@ impl Ctx<'_> {
         if group.leader() {
             let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
             let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
-            let came = self.waiter().poll(posted, budget, || posted.at_least(expected), |_| expired = true);
+            let came = self.poll(posted, budget, || posted.at_least(expected), |_| expired = true);
             aborted = !came && !expired;
             if came {
                 // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
@@ -195,19 +195,11 @@ impl Ctx<'_> {
         posted.load_acquire().wrapping_sub(taken)
     }
 
-    /// Waits until the word at `offset` of this PE is at least `value`; false when the kernel must end.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn reached(&self, offset: u64, from: Option<Pe>, value: u64) -> bool {
-        let word = self.word(offset, self.pe());
-        poll::reached(self.waiter(), word, self.abi.deadline_ns, offset, from.map_or(NO_PE, Pe::raw), value)
-    }
-
     #[inline(always)]
     #[track_caller]
     fn take(&self, awaited: Awaited<Semaphore>, n: u64) -> bool {
         let (_, taken, expected) = self.claim_posts(awaited.word(), n);
-        if !self.reached(awaited.word().offset() + Semaphore::POSTED, awaited.from(), expected) {
+        if !self.reached(awaited.word().offset() + Semaphore::POSTED, sender(awaited), expected) {
             return false;
         }
         // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
@@ -224,4 +216,10 @@ impl Ctx<'_> {
         let taken = self.word(offset + Semaphore::TAKEN, self.pe());
         (posted, taken, taken.load().wrapping_add(n))
     }
+}
+
+/// The PE that is to notify, or [`NO_PE`].
+#[inline(always)]
+fn sender<T: Element>(awaited: Awaited<T>) -> u32 {
+    awaited.from().map_or(NO_PE, Pe::raw)
 }

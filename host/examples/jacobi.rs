@@ -19,7 +19,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use clap::Parser;
-use congruent::collectives::{Layout, Max, View, ring};
+use congruent::collectives::{Layout, Max, PlanView, ring};
 use congruent::device::{Block, Ctx, Group, Semaphore, Sym, kernel_arg, kernels};
 use congruent::{Grid, World};
 
@@ -86,7 +86,7 @@ fn mean(above: f32, left: f32, right: f32, below: f32) -> f32 {
 
 kernels! {
     /// Relaxes the plate until it is at rest; the number of steps goes to `result[0]`.
-    fn jacobi(block, ctx, plate: Plate, result: Sym<u32>, plan: View, rest: Rest) {
+    fn jacobi(block, ctx, plate: Plate, result: Sym<u32>, plan: PlanView, rest: Rest) {
         let Rest { every, limit, tolerance } = rest;
         let team = ctx.world();
         let above = team.me().index().checked_sub(1).map(|i| team.rank(i));
@@ -127,7 +127,7 @@ kernels! {
                     ctx.store(moving, 0, u32::from(mine));
                 }
                 block.sync();
-                ring::all_reduce(block, ctx, &team, moving, moving, Max, &plan);
+                ring::all_reduce(&mut plan.enter(block, ctx), moving, moving, Max);
                 // Every PE reads the same number, so all of them leave after the same step.
                 if ctx.load(moving, 0) == 0 {
                     break;

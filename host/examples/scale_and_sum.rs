@@ -6,18 +6,18 @@
 //! Run it with `cargo run --release --example scale_and_sum`, or with
 //! `congruent run -n 4 target/release/examples/scale_and_sum`.
 
-use congruent::collectives::{Layout, Sum, View, ring};
+use congruent::collectives::{Layout, PlanView, Sum, ring};
 use congruent::device::{Group, Sym, kernels};
 use congruent::{Error, Grid};
 
 kernels! {
     /// Doubles this PE's numbers, then sums them over all PEs.
-    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: View) {
+    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: PlanView) {
         for i in block.strided(numbers.len()) {
             ctx.store(numbers, i, ctx.load(numbers, i) * 2.0);
         }
         block.sync();
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
     }
 }
 

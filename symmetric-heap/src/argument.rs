@@ -93,8 +93,7 @@ unsafe impl<T: Pod + Send + Sync> KernelArg for T {
 unsafe impl<T: Element> KernelArg for Sym<T> {
     #[inline(always)]
     fn fits(&self, heap_bytes: u64) -> bool {
-        // An object ends below `u64::MAX`: a part of one where its whole does or before.
-        self.offset() + self.bytes() as u64 <= heap_bytes
+        self.is_inside(heap_bytes)
     }
 }
 

@@ -36,6 +36,8 @@ pub use refuse::refused_because;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use retire::{DecodeError, Retired};
 pub use signal::{Awaited, Notify, NotifyOp, Semaphore, Signal};
+#[doc(hidden)]
+pub use sym::is_inside;
 pub use sym::{Place, Sym};
 pub use team::TeamView;
 #[cfg(not(target_arch = "nvptx64"))]

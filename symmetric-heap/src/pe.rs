@@ -78,7 +78,8 @@ pub struct Rank<G = World> {
 }
 
 impl<G> Rank<G> {
-    pub(crate) const fn new(index: u32, pe: Pe) -> Self {
+    #[doc(hidden)]
+    pub const fn new(index: u32, pe: Pe) -> Self {
         Self { index, pe, team: PhantomData }
     }
 

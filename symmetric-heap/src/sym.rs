@@ -34,14 +34,20 @@ impl<T: Element> Sym<T> {
     /// on the heap may be torn.
     ///
     /// # Panics
-    /// Where `offset` is not aligned for `T`, or the object would reach past the largest address.
+    /// Where `offset` is not aligned for `T`, or the object would reach past the largest address. On a GPU where it is followed.
     pub const fn from_raw(offset: u64, len: u64) -> Self {
         const { assert!(size_of::<T>() > 0, "a symmetric element has a size") };
-        let fits = len <= i64::MAX as u64 / size_of::<T>() as u64 && offset <= i64::MAX as u64;
-        if !fits || !offset.is_multiple_of(align_of::<T>() as u64) {
+        let object = Self { offset, len, element: PhantomData };
+        if !cfg!(target_arch = "nvptx64") && !object.is_inside(i64::MAX as u64) {
             refuse!(const "a symmetric object is aligned for its type and fits in the address space");
         }
-        Self { offset, len, element: PhantomData }
+        object
+    }
+
+    /// Whether it is aligned for `T` and inside a heap of this size.
+    #[inline(always)]
+    pub(crate) const fn is_inside(self, heap_bytes: u64) -> bool {
+        is_inside(self.offset, self.len, (size_of::<T>(), align_of::<T>()), heap_bytes)
     }
 
     /// No elements.
@@ -169,6 +175,16 @@ impl<T: Element> Sym<T> {
     #[inline(always)]
     fn part(self, start: usize, end: usize) -> Self {
         Self { offset: self.offset + (start * size_of::<T>()) as u64, len: (end - start) as u64, element: PhantomData }
+    }
+}
+
+/// Whether `len` elements of this size and alignment at `offset` are aligned and inside a heap of `heap_bytes` bytes.
+#[doc(hidden)]
+#[inline(always)]
+pub const fn is_inside(offset: u64, len: u64, (size, align): (usize, usize), heap_bytes: u64) -> bool {
+    match len.checked_mul(size as u64) {
+        Some(bytes) => bytes <= heap_bytes && offset <= heap_bytes - bytes && offset & (align as u64 - 1) == 0,
+        None => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Description, Layout, Sum, View, agree, direct, ring};
+use congruent::collectives::{Description, Layout, PlanView, Sum, agree, direct, ring};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Group, Note, Pe, Signal, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
@@ -50,17 +50,17 @@ kernels! {
     }
 
     /// Several calls that all agree on.
-    pub fn agrees(block, ctx, plan: View) {
+    pub fn agrees(block, ctx, plan: PlanView) {
         for number in 1..=3 {
-            agree(block, ctx, &ctx.world(), Description { words: [number; 4] }, &plan);
+            agree(&mut plan.enter(block, ctx), Description { words: [number; 4] });
         }
     }
 
     /// An exchange in place of one piece each way, then a long reduction to PE 1: PE 0 runs ahead as far as its queue lets it.
-    pub fn exchanges_and_reduces(block, ctx, parts: Sym<u32>, numbers: Sym<u32>, plan: View) {
+    pub fn exchanges_and_reduces(block, ctx, parts: Sym<u32>, numbers: Sym<u32>, plan: PlanView) {
         let world = ctx.world();
-        direct::all_to_all(block, ctx, &world, parts, parts, &plan);
-        ring::reduce(block, ctx, &world, numbers, numbers, Sum, 1, &plan);
+        direct::all_to_all(&mut plan.enter(block, ctx), parts, parts);
+        ring::reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum, 1);
     }
 
     /// A value to the next PE, and nobody waits for it but this.
@@ -161,7 +161,7 @@ fn a_piece_is_read_before_its_place_is_given_back() {
         let me = world.pe().raw();
         let layout = Layout::new(world.team(), 1).buffer(0);
         let (plan, stream) = (world.plan(layout)?, world.stream()?);
-        let (parts, numbers) = (world.alloc::<u32>(200)?, world.alloc::<u32>(3 * layout.piece())?);
+        let (parts, numbers) = (world.alloc::<u32>(200)?, world.alloc::<u32>(3 * layout.slot())?);
         let sent = |from: u32, to: u32| (0..100).map(move |i| 4 * i + 2 * from + to);
         parts.write(0, &sent(me, 0).chain(sent(me, 1)).collect::<Vec<_>>())?;
         numbers.fill(1_000_000)?;

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use congruent::bootstrap::{BootstrapError, MAX_PES};
-use congruent::collectives::{Algorithm, Layout, Op, Protocol, View};
+use congruent::collectives::{Algorithm, Layout, Op, PlanView, Protocol};
 use congruent::device::{Pod, Semaphore, Sym, kernel_arg, kernels, team_tag};
 use congruent::tunables::TunableError;
 use congruent::{
@@ -18,7 +18,7 @@ team_tag! {
 
 kernel_arg! {
     /// A plan among other things.
-    pub struct Held { plan: View, number: u32 }
+    pub struct Held { plan: PlanView, number: u32 }
 }
 
 kernels! {
@@ -29,7 +29,7 @@ kernels! {
     }
 
     /// Takes plans, one of them in a struct, and does nothing with them.
-    pub fn plans(_block, _ctx, _plan: View, _held: Held) {}
+    pub fn plans(_block, _ctx, _plan: PlanView, _held: Held) {}
 
     /// Takes a semaphore and does nothing with it.
     pub fn ignore(_block, _ctx, _semaphore: Sym<Semaphore>) {}

@@ -4,11 +4,10 @@
 //! PE 1 of two makes the mistake, at width 1 and where 4 or 32 lanes share the block, while PE 0 waits to hear of it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Layout, Sum, View, multimem, ring};
-use congruent::device::{End, Group, Kernel, Semaphore, Sym, TeamView, World as WorldTag, ends, kernels};
+use congruent::collectives::{Layout, PlanView, Sum, multimem, ring};
+use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, Thread, World as WorldTag, kernels, operands};
 use congruent::{Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
@@ -72,16 +71,15 @@ kernels! {
     /// Packets where no access of 16 bytes can be.
     pub fn packets_out_of_line(block, ctx, numbers: Sym<f32>) {
         let me = ctx.world().me();
-        let packets = End::packets(numbers.cast::<u64>().slice(1..).at(me), 2, 1);
-        ctx.transfer(block, [packets], numbers.slice(..2).at(me).into());
+        let packets = ctx.packets(numbers.slice(2..).cast::<u8>().at(me), 8, 1);
+        ctx.transfer(block, [packets], ctx.operand(numbers.slice(..2).at(me)));
     }
 
-    /// A destination that is another one each time it is asked for.
-    pub fn end_that_shrinks(block, ctx, numbers: Sym<f32>) {
+    /// A second destination that is shorter than the first.
+    pub fn operand_of_another_length(block, ctx, numbers: Sym<f32>) {
         let me = ctx.world().me();
-        let most = Cell::new(8);
-        let shrinks = |_| End::plain(numbers.slice(..most.replace(4)).at(me));
-        ctx.transfer(block, ends(1, shrinks), numbers.slice(8..16).at(me).into());
+        let dst = |i| ctx.operand(numbers.slice(..8 - 4 * i).at(me));
+        ctx.transfer(block, operands(2, dst), ctx.operand(numbers.slice(8..16).at(me)));
     }
 
     /// A place in a larger world.
@@ -110,23 +108,39 @@ kernels! {
     }
 
     /// Buffers of two lengths.
-    pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: View) {
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers.slice(1..), Sum, &plan);
+    pub fn all_reduce_of_two_lengths(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers.slice(1..), Sum);
     }
 
     /// A root that the team lacks.
-    pub fn broadcast_from_nobody(block, ctx, numbers: Sym<f32>, plan: View) {
-        ring::broadcast(block, ctx, &ctx.world(), numbers, numbers, ctx.npes(), &plan);
+    pub fn broadcast_from_nobody(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        ring::broadcast(&mut plan.enter(block, ctx), numbers, numbers, ctx.npes());
     }
 
     /// A plan for one block, of which the second slot is asked for: only the kernel knows.
-    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: View) {
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan.alone(1));
+    pub fn plan_for_fewer_blocks(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        ring::all_reduce(&mut plan.alone(1).enter(block, ctx), numbers, numbers, Sum);
+    }
+
+    /// Two sessions of a block at once.
+    pub fn session_in_a_session(block, ctx, plan: PlanView) {
+        let _session = plan.enter(block, ctx);
+        let _another = plan.enter(block, ctx);
+    }
+
+    /// One session after the other, and a thread's beside a block's.
+    pub fn sessions_in_turn(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        drop(plan.enter(block, ctx));
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
+        let _session = plan.enter(block, ctx);
+        if block.leader() {
+            let _threads = plan.alone(1).enter(&Thread, ctx);
+        }
     }
 
     /// Multicast where there is none.
-    pub fn multicast_that_is_not_there(block, ctx, numbers: Sym<f32>, plan: View) {
-        multimem::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    pub fn multicast_that_is_not_there(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        multimem::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
     }
 
     /// A team with a multicast window that the world lacks.
@@ -252,7 +266,7 @@ fn lengths_and_strides_that_do_not_fit() {
     panics(put_of_another_length, |words| (words.numbers.view(),), "different lengths");
     panics(stride_of_zero, |words| (words.numbers.view(),), "at least 1 element");
     panics(packets_out_of_line, |words| (words.numbers.view(),), "packets start on a multiple of 16 bytes");
-    panics(end_that_shrinks, |words| (words.numbers.view(),), "different lengths");
+    panics(operand_of_another_length, |words| (words.numbers.view(),), "different lengths");
     panics(all_reduce_of_two_lengths, |words| (words.numbers.view(), words.plan.view()), "different lengths");
 }
 
@@ -272,6 +286,23 @@ fn multicast_where_there_is_none() {
     panics(multicast_that_is_not_there, |words| (words.numbers.view(), words.plan.view()), "no multicast");
     let alone = World::builder().heap(8 << 20).local(1, |world| Ok::<_, Error>(world.team().with_window(1))).unwrap();
     panics(window_of_nobody, |_| (alone[0],), "a multicast window that this world lacks");
+}
+
+#[test]
+fn a_session_in_a_session() {
+    panics(session_in_a_session, |words| (words.plan.view(),), "the block has a session already");
+}
+
+#[test]
+fn sessions_in_turn_and_a_threads_beside_a_blocks() {
+    for width in WIDTHS {
+        let program = |world: &mut World| {
+            let (plan, numbers) = (world.plan(Layout::new(world.team(), 2))?, world.alloc::<f32>(100)?);
+            let stream = world.stream()?;
+            Ok::<_, Error>(world.run(&stream, sessions_in_turn, Grid::one(32), (numbers.view(), plan.view()))?)
+        };
+        builder(false).width(width).local(2, program).unwrap();
+    }
 }
 
 #[test]
@@ -300,7 +331,7 @@ fn the_world_after_a_failed_one_works() {
 
 kernels! {
     /// What is right.
-    pub fn sum(block, ctx, numbers: Sym<f32>, plan: View) {
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    pub fn sum(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
     }
 }

@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use congruent::collectives::exchange::Parts;
-use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PreMulSum, Protocol, View, send_recv};
-use congruent::device::{Signal, Sym, TeamView, kernels};
+use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, PreMulSum, Protocol, send_recv};
+use congruent::device::{Signal, Sym, kernels};
 use congruent::select::Source;
 use congruent::{Comm, CommOptions, Error, Grid, World};
 
@@ -16,8 +16,8 @@ use comm_support::{CHILD, MACHINES, builder, child, local};
 
 kernels! {
     /// Sends and receives what lists on the heap say.
-    pub fn exchange(block, ctx, team: TeamView, dst: Sym<u32>, src: Sym<u32>, lists: Listed, plan: View) {
-        send_recv(block, ctx, &ctx.team(team), dst, src, &lists, &plan);
+    pub fn exchange(block, ctx, dst: Sym<u32>, src: Sym<u32>, lists: Listed, plan: PlanView) {
+        send_recv(&mut plan.enter(block, ctx), dst, src, &lists);
     }
 }
 
@@ -257,7 +257,7 @@ fn lists_on_the_heap_exchange_the_edges_of_one_buffer() {
             world.barrier()?;
             let lists = Listed { sends: sends.view(), receives: receives.view() };
             for _ in 0..3 {
-                let args = (world.team(), cells.view(), cells.view(), lists, plan.view());
+                let args = (cells.view(), cells.view(), lists, plan.view());
                 world.run(&stream, exchange, Grid::new(2, 64), args)?;
             }
             let got = cells.to_vec()?;

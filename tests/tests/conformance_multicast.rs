@@ -1,6 +1,6 @@
 //! Multicast on the CPU machine, which emulates it for these tests.
 
-use congruent::collectives::{Algorithm, Collective, Layout, Prod, Protocol, View, multimem};
+use congruent::collectives::{Algorithm, Collective, Layout, PlanView, Prod, Protocol, multimem};
 use congruent::device::{LinkNumber, LinkOp, LinkReduction, Sym, kernels};
 use congruent::{Error, Grid, World};
 use congruent_tests::conformance::{self, Shape, processes_with_multicast, threads_with_multicast};
@@ -43,12 +43,12 @@ fn it_is_offered_where_the_machine_has_it() -> Result<(), Error> {
 
 kernels! {
     /// What links have no instruction for.
-    pub fn product(block, ctx, words: Sym<u32>, plan: View) {
-        multimem::all_reduce(block, ctx, &ctx.world(), words, words, Prod, &plan);
+    pub fn product(block, ctx, words: Sym<u32>, plan: PlanView) {
+        multimem::all_reduce(&mut plan.enter(block, ctx), words, words, Prod);
     }
 
     /// Half a word to all.
-    pub fn half_a_word(block, ctx, words: Sym<u32>, _plan: View) {
+    pub fn half_a_word(block, ctx, words: Sym<u32>, _plan: PlanView) {
         let half = words.cast::<u16>().elem(1);
         if let Some(all) = ctx.world().multicast(half) {
             ctx.put_multicast(block, all, half);
@@ -56,7 +56,7 @@ kernels! {
     }
 
     /// Words of 8 bytes that start within one.
-    pub fn half_of_a_long_word(block, ctx, words: Sym<u32>, _plan: View) {
+    pub fn half_of_a_long_word(block, ctx, words: Sym<u32>, _plan: PlanView) {
         let halves = words.slice(1..3);
         if let (Some(all), Some(how)) =
             (ctx.world().multicast(halves), LinkReduction::new(LinkNumber::U64, LinkOp::Max))

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use congruent::collectives::{
-    Layout, Op, Operation, Protocol, Sum, View, barrier, bruck, direct, multimem, one_shot, recursive, ring, tree,
+    Layout, Op, Operation, PlanView, Protocol, Sum, barrier, bruck, direct, multimem, one_shot, recursive, ring, tree,
 };
 use congruent::device::{Group, Kernel, Semaphore, Signal, Sym, Thread, kernels};
 use congruent::{Error, Fault, Grid, LaunchError, SymVec, World, WorldFailure};
@@ -64,12 +64,12 @@ kernels! {
     }
 }
 
-/// Kernels that make one call each, over the whole world: of the buffer with a part for each member, of the part, and of a plan.
+/// Kernels that make one call each, over the whole world: on the buffer with a part for each member, and on the part.
 macro_rules! calls {
-    ($($name:ident($block:ident, $ctx:ident, $team:ident, $whole:ident, $part:ident, $plan:ident) $call:expr;)*) => {
+    ($($name:ident($coll:ident, $whole:ident, $part:ident) $call:expr;)*) => {
         kernels! {$(
-            pub fn $name($block, $ctx, $whole: Sym<f32>, $part: Sym<f32>, $plan: View) {
-                let ($team, $plan) = (&$ctx.world(), &$plan);
+            pub fn $name(block, ctx, $whole: Sym<f32>, $part: Sym<f32>, plan: PlanView) {
+                let $coll = &mut plan.enter(block, ctx);
                 $call;
             }
         )*}
@@ -77,41 +77,41 @@ macro_rules! calls {
 }
 
 calls! {
-    ring_all_reduce(b, c, t, w, _p, plan) ring::all_reduce(b, c, t, w, w, Sum, plan);
-    ring_reduce_scatter(b, c, t, w, p, plan) ring::reduce_scatter(b, c, t, p, w, Sum, plan);
-    ring_all_gather(b, c, t, w, p, plan) ring::all_gather(b, c, t, w, p, plan);
-    ring_broadcast(b, c, t, w, _p, plan) ring::broadcast(b, c, t, w, w, 0, plan);
-    ring_reduce(b, c, t, w, _p, plan) ring::reduce(b, c, t, w, w, Sum, ME, plan);
-    tree_all_reduce(b, c, t, w, _p, plan) tree::all_reduce(b, c, t, w, w, Sum, plan);
-    tree_reduce(b, c, t, w, _p, plan) tree::reduce(b, c, t, w, w, Sum, ME, plan);
-    tree_broadcast(b, c, t, w, _p, plan) tree::broadcast(b, c, t, w, w, 0, plan);
-    recursive_all_reduce(b, c, t, w, _p, plan) recursive::all_reduce(b, c, t, w, w, Sum, plan);
-    recursive_reduce_scatter(b, c, t, w, p, plan) recursive::reduce_scatter(b, c, t, p, w, Sum, plan);
-    recursive_all_gather(b, c, t, w, p, plan) recursive::all_gather(b, c, t, w, p, plan);
-    direct_all_reduce(b, c, t, w, _p, plan) direct::all_reduce(b, c, t, w, w, Sum, plan);
-    direct_reduce_scatter(b, c, t, w, p, plan) direct::reduce_scatter(b, c, t, p, w, Sum, plan);
-    direct_reduce(b, c, t, w, _p, plan) direct::reduce(b, c, t, w, w, Sum, ME, plan);
-    direct_all_gather(b, c, t, w, p, plan) direct::all_gather(b, c, t, w, p, plan);
-    direct_broadcast(b, c, t, w, _p, plan) direct::broadcast(b, c, t, w, w, 0, plan);
-    direct_scatter(b, c, t, w, p, plan) direct::scatter(b, c, t, p, w, 0, plan);
-    direct_gather(b, c, t, w, p, plan) direct::gather(b, c, t, w, p, ME, plan);
-    direct_all_to_all(b, c, t, w, _p, plan) direct::all_to_all(b, c, t, w, w, plan);
-    bruck_all_to_all(b, c, t, w, _p, plan) bruck::all_to_all(b, c, t, w, w, plan);
-    plan_barrier(b, c, t, _w, _p, plan) barrier(b, c, t, plan);
+    ring_all_reduce(c, w, _p) ring::all_reduce(c, w, w, Sum);
+    ring_reduce_scatter(c, w, p) ring::reduce_scatter(c, p, w, Sum);
+    ring_all_gather(c, w, p) ring::all_gather(c, w, p);
+    ring_broadcast(c, w, _p) ring::broadcast(c, w, w, 0);
+    ring_reduce(c, w, _p) ring::reduce(c, w, w, Sum, ME);
+    tree_all_reduce(c, w, _p) tree::all_reduce(c, w, w, Sum);
+    tree_reduce(c, w, _p) tree::reduce(c, w, w, Sum, ME);
+    tree_broadcast(c, w, _p) tree::broadcast(c, w, w, 0);
+    recursive_all_reduce(c, w, _p) recursive::all_reduce(c, w, w, Sum);
+    recursive_reduce_scatter(c, w, p) recursive::reduce_scatter(c, p, w, Sum);
+    recursive_all_gather(c, w, p) recursive::all_gather(c, w, p);
+    direct_all_reduce(c, w, _p) direct::all_reduce(c, w, w, Sum);
+    direct_reduce_scatter(c, w, p) direct::reduce_scatter(c, p, w, Sum);
+    direct_reduce(c, w, _p) direct::reduce(c, w, w, Sum, ME);
+    direct_all_gather(c, w, p) direct::all_gather(c, w, p);
+    direct_broadcast(c, w, _p) direct::broadcast(c, w, w, 0);
+    direct_scatter(c, w, p) direct::scatter(c, p, w, 0);
+    direct_gather(c, w, p) direct::gather(c, w, p, ME);
+    direct_all_to_all(c, w, _p) direct::all_to_all(c, w, w);
+    bruck_all_to_all(c, w, _p) bruck::all_to_all(c, w, w);
+    plan_barrier(c, _w, _p) barrier(c);
 }
 
 calls! {
-    one_shot_all_reduce(b, c, t, w, _p, plan) one_shot::all_reduce(b, c, t, w, w, Sum, plan);
-    one_shot_reduce_scatter(b, c, t, w, p, plan) one_shot::reduce_scatter(b, c, t, p, w, Sum, plan);
-    one_shot_all_gather(b, c, t, w, p, plan) one_shot::all_gather(b, c, t, w, p, plan);
-    one_shot_all_to_all(b, c, t, w, _p, plan) one_shot::all_to_all(b, c, t, w, w, plan);
+    one_shot_all_reduce(c, w, _p) one_shot::all_reduce(c, w, w, Sum);
+    one_shot_reduce_scatter(c, w, p) one_shot::reduce_scatter(c, p, w, Sum);
+    one_shot_all_gather(c, w, p) one_shot::all_gather(c, w, p);
+    one_shot_all_to_all(c, w, _p) one_shot::all_to_all(c, w, w);
 }
 
 calls! {
-    multimem_all_reduce(b, c, t, w, _p, plan) multimem::all_reduce(b, c, t, w, w, Sum, plan);
-    multimem_reduce_scatter(b, c, t, w, p, plan) multimem::reduce_scatter(b, c, t, p, w, Sum, plan);
-    multimem_all_gather(b, c, t, w, p, plan) multimem::all_gather(b, c, t, w, p, plan);
-    multimem_broadcast(b, c, t, w, _p, plan) multimem::broadcast(b, c, t, w, w, 0, plan);
+    multimem_all_reduce(c, w, _p) multimem::all_reduce(c, w, w, Sum);
+    multimem_reduce_scatter(c, w, p) multimem::reduce_scatter(c, p, w, Sum);
+    multimem_all_gather(c, w, p) multimem::all_gather(c, w, p);
+    multimem_broadcast(c, w, _p) multimem::broadcast(c, w, w, 0);
 }
 
 /// The fault of PE 1, which alone does `what`, while the others wait for its end.
@@ -182,7 +182,7 @@ fn of_a_wait_in_a_kernel() {
     }
 }
 
-fn of_calls<K: Kernel<Args = (Sym<f32>, Sym<f32>, View)>>(kernel: K, protocols: &[Protocol]) {
+fn of_calls<K: Kernel<Args = (Sym<f32>, Sym<f32>, PlanView)>>(kernel: K, protocols: &[Protocol]) {
     for &protocol in protocols {
         let found = fault(|world: &mut World, words: &Words| {
             let plan = world.plan(Layout::new(world.team(), 1))?;
@@ -191,7 +191,7 @@ fn of_calls<K: Kernel<Args = (Sym<f32>, Sym<f32>, View)>>(kernel: K, protocols: 
             world.launch(&stream, kernel, Grid::one(32), args)?;
             Ok(world.synchronize(&stream).unwrap_err())
         });
-        names(kernel, &found, &format!("    {}(b, c, t,", K::NAME));
+        names(kernel, &found, &format!("    {}(c, ", K::NAME));
     }
 }
 

@@ -7,7 +7,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Layout, Sum, View, ring};
+use congruent::collectives::{Layout, PlanView, Sum, ring};
 use congruent::device::abi::{FaultKind, SyncLayout};
 use congruent::device::{Group, Kernel, Semaphore, Signal, Sym, kernels};
 use congruent::{Error, Fault, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
@@ -63,8 +63,8 @@ kernels! {
     }
 
     /// An all-reduce that not everyone takes part in.
-    pub fn all_reduce(block, ctx, numbers: Sym<f32>, plan: View) {
-        ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+    pub fn all_reduce(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
     }
 
     /// Waits, in small portions that cannot fault, until the launch is ended from outside; not for ever.

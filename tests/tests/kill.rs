@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use congruent::collectives::{Layout, Sum, View, ring};
+use congruent::collectives::{Layout, PlanView, Sum, ring};
 use congruent::device::{Semaphore, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
 use congruent_tests::skip;
@@ -42,9 +42,9 @@ kernels! {
     }
 
     /// One all-reduce after the other.
-    pub fn all_reduces(block, ctx, numbers: Sym<f32>, plan: View) {
+    pub fn all_reduces(block, ctx, numbers: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            ring::all_reduce(block, ctx, &ctx.world(), numbers, numbers, Sum, &plan);
+            ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
         }
     }
 }

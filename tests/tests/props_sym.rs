@@ -95,7 +95,7 @@ proptest! {
     #[test]
     fn what_no_address_space_holds_is_refused(word in 0u64..=u64::MAX / 4, len in 0u64..=u64::MAX) {
         let offset = word * 4;
-        let fits = offset <= i64::MAX as u64 && len <= i64::MAX as u64 / 4;
+        let fits = u128::from(offset) + u128::from(len) * 4 <= i64::MAX as u128;
         prop_assert_eq!(catch_unwind(|| Sym::<u32>::from_raw(offset, len).len()).ok(), fits.then_some(len as usize));
         prop_assert!(catch_unwind(|| Sym::<u32>::from_raw(offset | 1, len)).is_err());
     }

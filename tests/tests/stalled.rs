@@ -6,7 +6,7 @@ mod processes;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Algorithm, Layout, Op, Protocol, Sum, View, direct, one_shot, recursive, tree};
+use congruent::collectives::{Algorithm, Layout, Op, PlanView, Protocol, Sum, direct, one_shot, recursive, tree};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Sym, kernels};
 use congruent::{Comm, Error, Grid, LaunchError, Stream, SymVec, World, WorldFailure};
@@ -120,37 +120,37 @@ stalls! {
 
 kernels! {
     /// One all-reduce after the other, in one exchange each.
-    pub fn one_shots(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: View) {
+    pub fn one_shots(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            one_shot::all_reduce(block, ctx, &ctx.world(), dst, src, Sum, &plan.over(Protocol::Ll));
+            one_shot::all_reduce(&mut plan.over(Protocol::Ll).enter(block, ctx), dst, src, Sum);
         }
     }
 
     /// One all-reduce after the other, each member reading from all.
-    pub fn directs(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: View) {
+    pub fn directs(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            direct::all_reduce(block, ctx, &ctx.world(), dst, src, Sum, &plan);
+            direct::all_reduce(&mut plan.enter(block, ctx), dst, src, Sum);
         }
     }
 
     /// One all-reduce after the other, along trees.
-    pub fn trees(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: View) {
+    pub fn trees(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            tree::all_reduce(block, ctx, &ctx.world(), dst, src, Sum, &plan);
+            tree::all_reduce(&mut plan.enter(block, ctx), dst, src, Sum);
         }
     }
 
     /// One all-reduce after the other, between partners.
-    pub fn recursives(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: View) {
+    pub fn recursives(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            recursive::all_reduce(block, ctx, &ctx.world(), dst, src, Sum, &plan);
+            recursive::all_reduce(&mut plan.enter(block, ctx), dst, src, Sum);
         }
     }
 
     /// One all-to-all after the other.
-    pub fn all_to_alls(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: View) {
+    pub fn all_to_alls(block, ctx, dst: Sym<f32>, src: Sym<f32>, plan: PlanView) {
         while !ctx.aborted() {
-            direct::all_to_all(block, ctx, &ctx.world(), dst, src, &plan);
+            direct::all_to_all(&mut plan.enter(block, ctx), dst, src);
         }
     }
 }

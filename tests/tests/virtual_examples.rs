@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use congruent::collectives::PlanView;
 use congruent_tests::repository;
 use processes::{Port, alone, seat};
 use virtual_support::{declare, ends, entry, entry_of, on_virtual};
@@ -76,7 +77,8 @@ fn what_was_scaled_is_summed() {
 #[test]
 fn the_plate_comes_to_rest_as_it_does_sequentially() {
     let _alone = alone();
-    let (example, ptx) = (example("jacobi"), declare("jacobi", &[entry_of("jacobi", &[64, 16, 80, 12])]));
+    let (example, ptx) =
+        (example("jacobi"), declare("jacobi", &[entry_of("jacobi", &[64, 16, size_of::<PlanView>(), 12])]));
     for (npes, arguments) in [(None, "--pes 3 --rows 17 --columns 5"), (Some(3), "--rows 31 --columns 33")] {
         let text = printed(&example, &ptx, npes, arguments);
         assert!(text.contains("equals the sequential solve, bit for bit") && text.contains("on 3 PEs"), "{text}");
@@ -86,7 +88,7 @@ fn the_plate_comes_to_rest_as_it_does_sequentially() {
 #[test]
 fn digits_are_learnt_alike_by_threads_and_by_processes() {
     let _alone = alone();
-    let kernels = [entry_of("train", &[96, 32, 80, 16, 16]), entry_of("test", &[96, 32, 16])];
+    let kernels = [entry_of("train", &[96, 32, size_of::<PlanView>(), 16, 16]), entry_of("test", &[96, 32, 16])];
     let (example, ptx) = (example("digits"), declare("digits", &kernels));
     let losses = |npes, arguments| -> Vec<String> {
         let text = printed(&example, &ptx, npes, arguments);

@@ -1,7 +1,7 @@
 //! Reductions. Buffers are bytes; type and operator are an argument.
 
-use congruent_collectives::{Reduction, View, direct, multimem, one_shot, recursive, ring, tree};
-use congruent_device::{Sym, TeamView, kernels};
+use congruent_collectives::{PlanView, Reduction, direct, multimem, one_shot, recursive, ring, tree};
+use congruent_device::{Sym, kernels};
 
 macro_rules! reductions {
     (($block:ident, $ctx:ident, $dst:ident, $src:ident, $op:ident, $root:ident, $plan:ident)
@@ -10,11 +10,11 @@ macro_rules! reductions {
         kernels! { in crate::PTX; $(
             $(#[$doc])*
             pub fn $name(
-                $block, $ctx, team: TeamView, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: View, rounds: u64,
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: PlanView, rounds: u64,
             ) {
-                let (team, $root) = ($ctx.team(team), $root as usize);
+                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
                 for _ in 0..rounds {
-                    $algorithm::$operation($block, $ctx, &team, $($arg,)* &$plan);
+                    $algorithm::$operation(&mut coll, $($arg),*);
                 }
                 let _not_all_have_one = $root;
             }

@@ -1,6 +1,6 @@
 //! Collectives that move data and compute nothing. Buffers are bytes.
 
-use congruent_collectives::{View, bruck, direct, multimem, one_shot, recursive, ring, tree};
+use congruent_collectives::{PlanView, bruck, direct, multimem, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -20,11 +20,11 @@ macro_rules! moves {
         kernels! { in crate::PTX; $(
             $(#[$doc])*
             pub fn $name(
-                $block, $ctx, team: TeamView, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: View, rounds: u64,
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: PlanView, rounds: u64,
             ) {
-                let (team, $root) = ($ctx.team(team), $root as usize);
+                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
                 for _ in 0..rounds {
-                    $algorithm::$operation($block, $ctx, &team, $($arg,)* &$plan);
+                    $algorithm::$operation(&mut coll, $($arg),*);
                 }
                 let _not_all_have_one = $root;
             }

@@ -2,10 +2,10 @@
 
 #[path = "nvptx/bulk.rs"]
 mod bulk;
-#[path = "nvptx/granules.rs"]
-mod granules;
-#[path = "nvptx/pieces.rs"]
-mod pieces;
+#[path = "nvptx/packs.rs"]
+mod packs;
+#[path = "nvptx/vectors.rs"]
+mod vectors;
 #[path = "nvptx/words.rs"]
 mod words;
 

@@ -3,7 +3,7 @@
 //! Every value that is computed has one thread that computes it, in an order that depends on nothing but the PEs' number.
 //! So a run gives the same bits for every number of threads, and with the ring all PEs keep the same bits too.
 
-use congruent::collectives::{Sum, View, ring};
+use congruent::collectives::{PlanView, Sum, ring};
 use congruent::device::{Block, Ctx, Group, Sym, kernel_arg, kernels};
 
 use crate::math::{exp, ln};
@@ -203,7 +203,7 @@ fn softmax(ctx: &Ctx<'_>, answers: Sym<f32>, label: usize) -> f32 {
 kernels! {
     /// Trains the network, all epochs of it. Each batch is divided among the PEs image by image; each PE computes the
     /// gradient of its share, the ring sums it, and each makes the same step. The mean loss of each epoch goes to `history`.
-    pub(crate) fn train(block, ctx, network: Network, images: Images, plan: View, history: Sym<f32>, schedule: Schedule) {
+    pub(crate) fn train(block, ctx, network: Network, images: Images, plan: PlanView, history: Sym<f32>, schedule: Schedule) {
         let team = ctx.world();
         let (me, npes) = (team.me().index(), team.size());
         let (all, batch) = (images.labels.len(), schedule.batch as usize);
@@ -216,7 +216,7 @@ kernels! {
                 let pick = |image: usize| (start + me + image * npes + epoch * 37) % all;
                 network.answer(block, ctx, images, count, pick);
                 network.differentiate(block, ctx, images, count, pick);
-                ring::all_reduce(block, ctx, &team, network.gradient, network.gradient, Sum, &plan);
+                ring::all_reduce(&mut plan.enter(block, ctx), network.gradient, network.gradient, Sum);
                 loss += ctx.load(network.gradient, PARAMETERS);
                 network.step(block, ctx, size, &schedule);
             }

@@ -1,6 +1,6 @@
 //! The collectives of a [`Comm`] with parts of one length.
 
-use congruent_collectives::{Collective, Op, PreMulSum, Reduction, Typed};
+use congruent_collectives::{Collective, HasDatatype, Op, PreMulSum, Reduction};
 use congruent_device::{Pod, Sym};
 
 use super::Comm;
@@ -67,7 +67,7 @@ impl Comm {
     /// # Errors
     /// Where lengths or operator do not fit, and see [`LaunchError`].
     #[track_caller]
-    pub fn all_reduce<T: Typed>(
+    pub fn all_reduce<T: HasDatatype>(
         &self,
         queue: &impl Queue,
         dst: Sym<T>,
@@ -86,7 +86,7 @@ impl Comm {
     /// # Errors
     /// As [`all_reduce`](Comm::all_reduce), and where there is no such root.
     #[track_caller]
-    pub fn reduce<T: Typed>(
+    pub fn reduce<T: HasDatatype>(
         &self,
         queue: &impl Queue,
         dst: Sym<T>,
@@ -107,7 +107,7 @@ impl Comm {
     /// # Errors
     /// As [`all_reduce`](Comm::all_reduce).
     #[track_caller]
-    pub fn reduce_scatter<T: Typed>(
+    pub fn reduce_scatter<T: HasDatatype>(
         &self,
         queue: &impl Queue,
         dst: Sym<T>,
@@ -198,7 +198,7 @@ impl Comm {
     }
 
     #[track_caller]
-    fn reduction<T: Typed>(
+    fn reduction<T: HasDatatype>(
         &self,
         queue: &impl Queue,
         collective: Collective,

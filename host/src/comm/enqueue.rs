@@ -88,7 +88,7 @@ impl Comm {
 
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
-        let (team, target) = (self.team, self.target(stream, call.blocks, call.by));
+        let target = self.target(stream, call.blocks, call.by);
         let mut view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
         let Call { collective, algorithm, protocol, count, element, .. } = *call;
@@ -99,7 +99,7 @@ impl Comm {
             count * element
         );
         if self.options.check == Some(true) {
-            view = view.heeding();
+            view = view.abort_aware();
             let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
             let reduction = call.reduction.map(|(op, reduction)| (op, reduction.datatype()));
             let members = self.size();
@@ -107,25 +107,23 @@ impl Comm {
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
             let one = self.target(stream, 1, call.by);
             let words = description.words();
-            let simple = self.view(stream, Protocol::Simple)?.heeding();
-            one.launch(kernels::agree_on, (team, congruent_collectives::Description { words }, simple))?;
+            let simple = self.view(stream, Protocol::Simple)?.abort_aware();
+            one.launch(kernels::agree_on, (congruent_collectives::Description { words }, simple))?;
         }
         let Call { dst, src, root, .. } = *call;
         match (call.collective, call.parts, call.reduction) {
-            (Collective::Barrier, ..) => target.launch(kernels::meet, (team, view, 1)),
+            (Collective::Barrier, ..) => target.launch(kernels::meet, (view, 1)),
             (Collective::AllToAllV, Some((receives, sends)), _) => {
-                target.launch(kernels::all_to_all_v_direct, (team, dst, src, receives, sends, view, 1))
+                target.launch(kernels::all_to_all_v_direct, (dst, src, receives, sends, view, 1))
             }
             (Collective::AllGatherV, Some((parts, _)), _) => {
-                target.launch(kernels::all_gather_v_direct, (team, dst, src, parts, view, 1))
+                target.launch(kernels::all_gather_v_direct, (dst, src, parts, view, 1))
             }
             (collective, _, Some((_, reduction))) => {
-                let args = (team, dst, src, reduction, root, view, 1);
+                let args = (dst, src, reduction, root, view, 1);
                 table::launch_reduction(&target, collective, call.algorithm, args)
             }
-            (collective, ..) => {
-                table::launch_move(&target, collective, call.algorithm, (team, dst, src, root, view, 1))
-            }
+            (collective, ..) => table::launch_move(&target, collective, call.algorithm, (dst, src, root, view, 1)),
         }
     }
 
@@ -153,7 +151,7 @@ impl Comm {
             [sends, receives].concat().concat(),
         )?;
         let target = self.target(stream, self.most, by);
-        target.launch(kernels::send_recv_direct, (self.team, memory, Listed { sends: to, receives: from }, view, 1))
+        target.launch(kernels::send_recv_direct, (memory, Listed { sends: to, receives: from }, view, 1))
     }
 
     fn target<'t>(&'t self, stream: &'t Stream, blocks: u32, by: Launcher) -> Target<'t> {

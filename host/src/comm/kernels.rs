@@ -1,17 +1,17 @@
 //! Which fixed kernel does what.
 
-use congruent_collectives::{Algorithm, Collective, Reduction, View};
-use congruent_device::{Sym, TeamView};
+use congruent_collectives::{Algorithm, Collective, PlanView, Reduction};
+use congruent_device::Sym;
 use congruent_kernels as kernels;
 
 use crate::LaunchError;
 use crate::launch::Target;
 
 /// Arguments of the kernels that move data.
-pub(crate) type Moves = (TeamView, Sym<u8>, Sym<u8>, u32, View, u64);
+pub(crate) type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
 
 /// Arguments of the kernels that reduce.
-pub(crate) type Reduces = (TeamView, Sym<u8>, Sym<u8>, Reduction, u32, View, u64);
+pub(crate) type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
 
 /// Launches the kernel of a collective that moves data.
 pub(crate) fn launch_move(

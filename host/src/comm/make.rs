@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use congruent_collectives::{Layout, Needs, PlanWord, Protocol, Shape, View};
+use congruent_collectives::{Layout, Needs, PlanView, PlanWord, Protocol, Shape};
 use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
 use serde::{Deserialize, Serialize};
 
@@ -77,13 +77,13 @@ pub(super) struct Room {
 }
 
 impl Shape for Room {
-    type View = View;
+    type View = PlanView;
 
     fn needs(&self) -> Needs {
         self.needs
     }
 
-    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> View {
+    fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> PlanView {
         self.layout.view(signals, scratch)
     }
 

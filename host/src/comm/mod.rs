@@ -54,7 +54,7 @@ mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, Protocol, View};
+use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, PlanView, Protocol};
 use congruent_device::{TeamView, World as WorldTag};
 
 use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
@@ -191,7 +191,7 @@ impl Comm {
     }
 
     /// The plan over a protocol, with the slots that this stream has for it.
-    fn view(&self, stream: &Stream, protocol: Protocol) -> Result<View, LaunchError> {
+    fn view(&self, stream: &Stream, protocol: Protocol) -> Result<PlanView, LaunchError> {
         let mut lanes = self.lanes();
         let known = lanes.iter().position(|lane| lane.stream == stream.id());
         let ordinal = known.unwrap_or(lanes.len());

@@ -1,7 +1,7 @@
 //! Whether lines of the LL128 protocol arrive as a whole on this machine. The memory model does not say so (MM-8), so it is
 //! tried before the protocol is used.
 
-use congruent_collectives::View;
+use congruent_collectives::PlanView;
 use congruent_device::TeamView;
 use congruent_kernels as kernels;
 
@@ -17,7 +17,12 @@ const COUNT: usize = 1001;
 ///
 /// # Collective
 /// Over the world; `largest` is the size of its largest team.
-pub(super) fn lines_arrive(world: &mut World, team: TeamView, plan: View, largest: usize) -> Result<bool, CommError> {
+pub(super) fn lines_arrive(
+    world: &mut World,
+    team: TeamView,
+    plan: PlanView,
+    largest: usize,
+) -> Result<bool, CommError> {
     let (all, mine) = (world.alloc::<u32>(largest * COUNT)?, world.alloc::<u32>(COUNT)?);
     let number =
         |round: u32, rank: usize, i: usize| (round << 20 ^ (rank as u32) << 12 ^ i as u32).wrapping_mul(0x9e37_79b1);
@@ -29,7 +34,7 @@ pub(super) fn lines_arrive(world: &mut World, team: TeamView, plan: View, larges
             let numbers: Vec<u32> = (0..COUNT).map(|i| number(round, team.me(), i)).collect();
             // The buffer has as many elements.
             found &= mine.write(0, &numbers).is_ok();
-            let args = (team, dst, mine.view().cast(), 0, plan, 1);
+            let args = (dst, mine.view().cast(), 0, plan, 1);
             world.run(&stream, kernels::all_gather_one_shot, Grid::one(256), args)?;
             let expected = (0..team.size()).flat_map(|rank| (0..COUNT).map(move |i| number(round, rank, i)));
             // What cannot be read is a failure of the world, which the exchange below tells.

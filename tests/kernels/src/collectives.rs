@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use congruent_collectives::{Sum, View, ring};
+use congruent_collectives::{PlanView, Sum, ring};
 use congruent_device::{Semaphore, Sym, TeamView, kernels};
 
 use crate::teams::Crew;
@@ -23,29 +23,29 @@ kernels! {
     }
 
     /// All-reduce with an operator of a user's own.
-    pub fn compose(block, ctx, team: TeamView<Crew>, dst: Sym<Affine>, src: Sym<Affine>, plan: View) {
-        ring::all_reduce(block, ctx, &ctx.team(team), dst, src, then, &plan);
+    pub fn compose(block, ctx, dst: Sym<Affine>, src: Sym<Affine>, plan: PlanView) {
+        ring::all_reduce(&mut plan.enter(block, ctx), dst, src, then);
     }
 
     /// Each block by itself, on its chunk of each buffer: an all-reduce, a broadcast from member `block % size`, and of the
     /// part of each member, which are `parts` long together, a reduce-scatter and an all-gather. Odd blocks begin with the
     /// broadcast, so that different ones are in flight at once.
     pub fn in_flight(
-        block, ctx, team: TeamView<Crew>, sums: Sym<i64>, casts: Sym<u64>, parts: Sym<i64>, plan: View,
+        block, ctx, team: TeamView<Crew>, sums: Sym<i64>, casts: Sym<u64>, parts: Sym<i64>, plan: PlanView,
     ) {
-        let (team, plan) = (ctx.team(team), plan.alone(block.index()));
-        let (b, blocks) = (block.index(), block.count());
+        let (b, blocks, team) = (block.index(), block.count(), ctx.team(team));
+        let mut coll = plan.alone(b).enter(block, ctx);
         let (sums, casts, parts) = (sums.chunk(b, blocks), casts.chunk(b, blocks), parts.chunk(b, blocks));
         let root = b % team.size();
         if b % 2 == 0 {
-            ring::all_reduce(block, ctx, &team, sums, sums, Sum, &plan);
-            ring::broadcast(block, ctx, &team, casts, casts, root, &plan);
+            ring::all_reduce(&mut coll, sums, sums, Sum);
+            ring::broadcast(&mut coll, casts, casts, root);
         } else {
-            ring::broadcast(block, ctx, &team, casts, casts, root, &plan);
-            ring::all_reduce(block, ctx, &team, sums, sums, Sum, &plan);
+            ring::broadcast(&mut coll, casts, casts, root);
+            ring::all_reduce(&mut coll, sums, sums, Sum);
         }
         let mine = parts.chunk(team.me().index(), team.size());
-        ring::reduce_scatter(block, ctx, &team, mine, parts, Sum, &plan);
-        ring::all_gather(block, ctx, &team, parts, mine, &plan);
+        ring::reduce_scatter(&mut coll, mine, parts, Sum);
+        ring::all_gather(&mut coll, parts, mine);
     }
 }

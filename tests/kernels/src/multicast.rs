@@ -1,14 +1,14 @@
 //! Multicast in kernels of a user's own.
 
-use congruent_collectives::{Sum, View, multimem};
+use congruent_collectives::{PlanView, Sum, multimem};
 use congruent_device::{Group, Sym, TeamView, f16, kernels};
 
 use crate::teams::Crew;
 
 kernels! {
     /// Sums with an operator that is known when the kernel is compiled.
-    pub fn sum_halves(block, ctx, team: TeamView<Crew>, dst: Sym<f16>, src: Sym<f16>, plan: View) {
-        multimem::all_reduce(block, ctx, &ctx.team(team), dst, src, Sum, &plan);
+    pub fn sum_halves(block, ctx, dst: Sym<f16>, src: Sym<f16>, plan: PlanView) {
+        multimem::all_reduce(&mut plan.enter(block, ctx), dst, src, Sum);
     }
 
     /// Whether the team has multicast; if so, every member stores its `src` in its chunk of everybody's `dst`.

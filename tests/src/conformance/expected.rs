@@ -1,6 +1,6 @@
 //! What a collective must leave behind.
 
-use congruent::collectives::{Collective, Op, Reduction, Typed};
+use congruent::collectives::{Collective, HasDatatype, Op, Reduction};
 
 use super::model::Sample;
 use super::orders::{Model, order_of};
@@ -21,7 +21,7 @@ pub(super) struct Call<T> {
     pub(super) buffer: u64,
 }
 
-impl<T: Sample + Typed> Call<T> {
+impl<T: Sample + HasDatatype> Call<T> {
     /// Type and operator as the kernels take them.
     pub(super) fn reduction(&self) -> Option<Reduction> {
         if !self.way.reduces() {

@@ -58,7 +58,7 @@ pub fn protocols(world: &mut World) -> Result<(), Error> {
         let values: Vec<u32> = (0..WORDS as u32).map(|i| if i % 2 == 0 { first } else { rest }).collect();
         src.write(0, &values)?;
         let (to, from) = (dst.view().cast(), src.view().cast());
-        let args = (world.team(), to, from, max, 0, plan.view().over(protocol), 1);
+        let args = (to, from, max, 0, plan.view().over(protocol), 1);
         world.run(&stream, kernels::all_reduce_recursive, Grid::one(32), args)?;
         Ok::<_, Error>(dst.to_vec()?)
     };

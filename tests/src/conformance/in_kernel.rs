@@ -46,7 +46,7 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
             src.write(0, &(0..len).map(|i| sample(team.me(), i)).collect::<Vec<_>>())?;
             let expected: Vec<Affine> = (0..len).map(|i| composed(team.size(), len, i, sample)).collect();
             for blocks in [1, BLOCKS] {
-                let arguments = (team.view(), dst.slice(..len)?, src.slice(..len)?, plan.view());
+                let arguments = (dst.slice(..len)?, src.slice(..len)?, plan.view());
                 world.run(&stream, kernels::compose, Grid::new(blocks, 64), arguments)?;
                 let case = || format!("{len} composed by {members:?} in {blocks} blocks");
                 assert_same(&dst.to_vec()?[..len], &expected, case);

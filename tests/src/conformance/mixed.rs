@@ -1,7 +1,7 @@
 //! Many collectives back to back, on several streams and plans, with members that are late at random.
 
-use congruent::collectives::{Algorithm, Layout, Op, Typed};
-use congruent::device::{Semaphore, TeamView, World as WorldTag};
+use congruent::collectives::{Algorithm, HasDatatype, Layout, Op};
+use congruent::device::{Semaphore, World as WorldTag};
 use congruent::{Error, Grid, Plan, SymVec, Team, World};
 use congruent_heap::f16;
 use congruent_test_kernels::collectives::delay;
@@ -33,7 +33,6 @@ impl Dice {
 
 /// A team with its plan; every stream has slots of its own in it.
 struct Crew {
-    team: TeamView<WorldTag>,
     plan: Plan,
     /// The PE of each rank.
     pes: Vec<usize>,
@@ -48,7 +47,7 @@ impl Crew {
         let team = own.as_ref().map_or(world.team(), Team::view);
         let plan = world.plan(Layout::new(team, BLOCKS * streams as u32).buffer(0))?;
         let me = pes.iter().position(|&pe| pe == world.pe().index()).unwrap_or_default();
-        Ok(Self { team, plan, pes, me, _own: own })
+        Ok(Self { plan, pes, me, _own: own })
     }
 }
 
@@ -57,7 +56,7 @@ type Verify = Box<dyn FnOnce(&Memory, usize) -> Result<(), Error>>;
 
 impl Crew {
     /// Puts a collective of elements of `T` on a stream.
-    fn call<T: Sample + Typed>(
+    fn call<T: Sample + HasDatatype>(
         &self,
         site: &Site<'_>,
         way: Way,
@@ -87,8 +86,8 @@ impl Crew {
         let part = |at: usize, len: usize| memory.bytes.slice(at..at + len * size_of::<T>());
         let mine: Vec<T> = samples(call.buffer, self.pes[self.me], from);
         memory.bytes.write(src, bytemuck::cast_slice(&mine))?;
-        let (team, plan, root) = (self.team, self.plan.view().from_slot(slot), call.root as u32);
-        let args = Args { team, dst: part(dst, to)?, src: part(src, from)?, reduction: call.reduction(), root, plan };
+        let (plan, root) = (self.plan.view().from_slot(slot), call.root as u32);
+        let args = Args { dst: part(dst, to)?, src: part(src, from)?, reduction: call.reduction(), root, plan };
         way.launch(site, args)?;
         let (me, pes) = (self.me, self.pes.clone());
         Ok(Box::new(move |memory, i| {

@@ -1,7 +1,7 @@
 //! The ways of the collectives, an algorithm over a protocol each, and the fixed kernels that go them.
 
-use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction, View};
-use congruent::device::{Sym, TeamView, World as WorldTag};
+use congruent::collectives::{Algorithm, Collective, Datatype, Op, PlanView, Protocol, Reduction};
+use congruent::device::Sym;
 use congruent::select::SUPPORT;
 use congruent::{Error, Grid, Stream, World, kernels};
 
@@ -83,9 +83,9 @@ impl Way {
     pub fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
         use Algorithm::{Bruck, Direct, Multimem, OneShot, Recursive, Ring, Tree};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
-        let Args { team, dst, src, reduction, root, plan } = args;
+        let Args { dst, src, reduction, root, plan } = args;
         let plan = plan.over(self.protocol);
-        let moves = (team, dst, src, root, plan, 1);
+        let moves = (dst, src, root, plan, 1);
         let Site { world, stream, grid } = *site;
         let Some(reduction) = reduction else {
             return Ok(match (self.collective, self.algorithm) {
@@ -106,7 +106,7 @@ impl Way {
                 _ => panic!("{self:?} moves data, and this suite knows no kernel for it"),
             }?);
         };
-        let reduces = (team, dst, src, reduction, root, plan, 1);
+        let reduces = (dst, src, reduction, root, plan, 1);
         Ok(match (self.collective, self.algorithm) {
             (AllReduce, Ring) => world.launch(stream, kernels::all_reduce_ring, grid, reduces),
             (AllReduce, OneShot) => world.launch(stream, kernels::all_reduce_one_shot, grid, reduces),
@@ -141,8 +141,6 @@ pub struct Site<'s> {
 /// What a fixed kernel is given; a reduction only those that reduce.
 #[derive(Clone, Copy)]
 pub struct Args {
-    /// Who takes part.
-    pub team: TeamView<WorldTag>,
     /// Where results go.
     pub dst: Sym<u8>,
     /// What each member gives.
@@ -152,5 +150,5 @@ pub struct Args {
     /// The root, where there is one.
     pub root: u32,
     /// The plan, of which the way chooses the protocol.
-    pub plan: View,
+    pub plan: PlanView,
 }

@@ -5,8 +5,8 @@ use core::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::exchange::Parts;
-use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, Protocol, Reduction, View};
-use congruent::device::{Semaphore, Sym, TeamView, World as WorldTag};
+use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, Protocol, Reduction};
+use congruent::device::{Semaphore, Sym, World as WorldTag};
 use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
@@ -73,7 +73,6 @@ struct Calls<'c> {
 /// Who makes calls together, and where.
 struct Members {
     rank: usize,
-    team: TeamView<WorldTag>,
     plan: Plan,
     layout: Layout,
 }
@@ -97,7 +96,7 @@ impl<'c> Calls<'c> {
         let (me, whole) = (world.pe().index(), world.team());
         let mut members = |team, rank| {
             let layout = Layout::new(team, BLOCKS).buffer(0).flag_bits(4);
-            world.plan(layout).map(|plan| Members { rank, team, plan, layout })
+            world.plan(layout).map(|plan| Members { rank, plan, layout })
         };
         let rank = order.iter().position(|&pe| pe as usize == me).unwrap_or(me);
         let alone = members(own.as_ref().map_or(whole, Team::view), 0)?;
@@ -189,8 +188,8 @@ impl<'c> Calls<'c> {
     /// Elements of a message that takes more pieces than a queue holds.
     fn long(&self, way: Way) -> usize {
         let bytes = match way.protocol {
-            Protocol::Simple => self.teams[0].layout.piece(),
-            Protocol::Ll | Protocol::Ll128 => self.teams[0].layout.piece() / 2,
+            Protocol::Simple => self.teams[0].layout.slot(),
+            Protocol::Ll | Protocol::Ll128 => self.teams[0].layout.slot() / 2,
         };
         let parts = if way.reduces() { self.world.npes() } else { 1 };
         let len = (Layout::DEPTH as usize + 1) * bytes * parts * BLOCKS as usize / size_of::<u32>() + 5;
@@ -208,7 +207,6 @@ impl<'c> Calls<'c> {
             for call in 0..if in_place { 4 } else { 3 } {
                 let buffer = |of: usize, bytes: usize| calls.buffers[(call + of) % 2].view().slice(..bytes);
                 let args = Args {
-                    team: calls.teams[team].team,
                     dst: buffer(usize::from(call < 3), to),
                     src: buffer(0, from),
                     reduction: Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces()),
@@ -225,11 +223,11 @@ impl<'c> Calls<'c> {
 
     /// What a PE may do once a call is over, without the others: it reads the destination, and overwrites the source.
     fn go_on(&self, dst: Sym<u8>, src: Sym<u8>) -> Result<(), Error> {
-        let Members { team, plan, .. } = &self.alone;
+        let Members { plan, .. } = &self.alone;
         let spare = self.spare.view();
         let overwritten = if dst == src { src.slice(..0) } else { src };
         for (to, from) in [(spare.slice(..dst.len()), dst), (overwritten, spare.slice(..overwritten.len()))] {
-            let args = (*team, to, from, 0, plan.view(), 1);
+            let args = (to, from, 0, plan.view(), 1);
             self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?;
         }
         Ok(())
@@ -250,20 +248,20 @@ impl<'c> Calls<'c> {
             self.lists.write(0, &lists)?;
             let list = self.lists.view();
             let pair = |i: usize| Parts::new(list.slice(i * n..(i + 1) * n), list.slice((i + 1) * n..(i + 2) * n));
-            self.back_and_forth(team, &format!("all-to-all-v {most}"), |calls, to, from, (team, view)| {
-                let args = (team, to, from, pair(2), pair(0), view, 1);
+            self.back_and_forth(team, &format!("all-to-all-v {most}"), |calls, to, from, view| {
+                let args = (to, from, pair(2), pair(0), view, 1);
                 Ok(calls.world.launch(&calls.stream, kernels::all_to_all_v_direct, calls.grid, args)?)
             })?;
-            self.back_and_forth(team, &format!("all-gather-v {most}"), |calls, to, from, (team, view)| {
-                let args = (team, to, from.slice(..own[me]), pair(4), view, 1);
+            self.back_and_forth(team, &format!("all-gather-v {most}"), |calls, to, from, view| {
+                let args = (to, from.slice(..own[me]), pair(4), view, 1);
                 Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid, args)?)
             })?;
             let half = BYTES as u64 / 2;
             let transfer = |peer: usize, offset: u64| [(peer % n) as u64, offset, most as u64];
             self.lists.write(0, &[transfer(me + 1, 0), transfer(me + n - 1, half)].concat())?;
             let one = |i: usize| list.slice(3 * i..3 * i + 3).cast();
-            self.back_and_forth(team, &format!("send-recv {most}"), |calls, _, memory, (team, view)| {
-                let args = (team, memory, Listed { sends: one(0), receives: one(1) }, view, 1);
+            self.back_and_forth(team, &format!("send-recv {most}"), |calls, _, memory, view| {
+                let args = (memory, Listed { sends: one(0), receives: one(1) }, view, 1);
                 Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
             })?;
         }
@@ -275,9 +273,9 @@ impl<'c> Calls<'c> {
         self.back_and_forth(
             0,
             &format!("all-gather and put of {bytes} from {from_start} to {to_start}"),
-            |calls, to, from, with| {
+            |calls, to, from, plan| {
                 let (to, from) = (&to.slice(to_start..), &from.slice(from_start..));
-                let args = (with.0, to.slice(..calls.world.npes() * bytes), from.slice(..bytes), 0, with.1, 1);
+                let args = (to.slice(..calls.world.npes() * bytes), from.slice(..bytes), 0, plan, 1);
                 calls.world.launch(&calls.stream, kernels::all_gather_direct, calls.grid, args)?;
                 let args = (from.slice(..bytes), to.slice(..bytes), calls.world.npes() as u32, 1);
                 calls.world.launch(&calls.stream, kernels::perf_put, calls.grid, args)?;
@@ -301,9 +299,9 @@ impl<'c> Calls<'c> {
     /// What one PE does to another, with meetings in between, and what was moved moved on.
     fn one_sided(&mut self) -> Result<(), Error> {
         self.put_and_barrier()?;
-        self.back_and_forth(1, "meet", |calls, to, from, (team, view)| {
+        self.back_and_forth(1, "meet", |calls, to, from, view| {
             calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (team, view, 2))?)
+            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2))?)
         })?;
         self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
             calls.put(to, from)?;
@@ -359,13 +357,13 @@ impl<'c> Calls<'c> {
         &mut self,
         team: usize,
         name: &str,
-        call: impl Fn(&Self, Sym<u8>, Sym<u8>, (TeamView<WorldTag>, View)) -> Result<(), Error>,
+        call: impl Fn(&Self, Sym<u8>, Sym<u8>, PlanView) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.record(name, Promises::default(), |calls| {
             let [one, other] = calls.buffers.each_ref().map(SymVec::view);
-            let with = (calls.teams[team].team, calls.teams[team].plan.view());
+            let plan = calls.teams[team].plan.view();
             [(other, one), (one, other), (other, one)].into_iter().try_for_each(|(to, from)| {
-                call(calls, to, from, with)?;
+                call(calls, to, from, plan)?;
                 calls.go_on(to.slice(..4096), from.slice(..0))
             })
         })

@@ -1,16 +1,19 @@
 //! Bulk accesses on the CPU: copy, fold, fill.
 
 use core::mem::MaybeUninit;
-use core::ptr::null_mut;
 
+use congruent_heap::abi::NO_PE;
 use congruent_heap::{Pod, refuse};
 
 use super::{load, load_acquire, store, store_release};
-use crate::arch::{End, Ends, Form, Share};
-use crate::bulk::{Fold, FoldChoice, FoldJob};
+use crate::arch::Share;
+use crate::bulk::Fold;
 use crate::group::{Group, share};
-use crate::poll::{Patience, Polled};
-use crate::sealed::Sealed;
+use crate::operand::{PACKETS, PLAIN};
+use crate::reduce::for_datatype;
+use crate::{
+    Avg, BitAnd, BitOr, BitXor, Ctx, Max, Min, Op, Operand, Operands, PreMulSum, Prod, ReduceOp, Reduction, Sum,
+};
 
 /// Copies its share of `bytes` bytes.
 ///
@@ -190,33 +193,56 @@ impl Tile {
     }
 }
 
-/// Folds element `i` of every source, in their order, into element `i` of every destination. False when a wait for packets
-/// ended without them; the reason is recorded.
+/// Folds by an operator on elements of `T`. False when a wait for packets ended without them; the reason is recorded.
 ///
 /// Ranges that loads and stores reach go through vector registers where the processor has wide ones. Otherwise sources are
 /// brought into private tiles, so that the fold runs on plain memory.
 ///
-/// The ends are known by their traits alone, which keeps this to one copy for each type and fold.
-///
 /// # Safety
-/// Every end covers `count` elements of mapped symmetric memory.
-pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
-    share: Share,
-    dst: &dyn Ends,
-    src: &dyn Ends,
-    count: usize,
-    fold: &F,
-    patience: Patience<'_>,
+/// Every operand is mapped symmetric memory.
+#[inline(always)]
+#[track_caller]
+pub(crate) unsafe fn fold<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Operands>(
+    fold: &Fold<'_, B, D, S>,
+    op: O,
 ) -> bool {
-    let (dst, src) = (List::of(dst), List::of(src));
+    let (dst, src) = (List::of(&fold.dst), List::of(&fold.src));
+    let work = Work { ctx: fold.ctx, share: share(fold.group), dst: &dst, src: &src, members: fold.members as usize };
     // SAFETY: the caller's contract.
-    unsafe { fold_listed(share, dst.as_slice(), src.as_slice(), count, fold, patience) }
+    unsafe { work.fold::<T, O>(fold.bytes, op) }
 }
 
-/// Ends, each resolved once.
+/// Sends the bytes of one source to every destination.
+///
+/// # Safety
+/// As [`fold`].
+#[inline(always)]
+#[track_caller]
+pub(crate) unsafe fn transfer<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D, S>) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { self::fold::<u8, _, B, D, S>(fold, |source, _| source) }
+}
+
+/// Folds by an operator that was chosen at run time, on elements of a type that was.
+///
+/// # Safety
+/// As [`fold`].
+#[inline(always)]
+#[track_caller]
+pub(crate) unsafe fn fold_reduction<B: Group, D: Operands, S: Operands>(
+    fold: &Fold<'_, B, D, S>,
+    reduction: Reduction,
+) -> bool {
+    let (dst, src) = (List::of(&fold.dst), List::of(&fold.src));
+    let work = Work { ctx: fold.ctx, share: share(fold.group), dst: &dst, src: &src, members: fold.members as usize };
+    // SAFETY: the caller's contract.
+    unsafe { work.fold_reduction(fold.bytes, reduction) }
+}
+
+/// Operands, each computed once.
 struct List {
-    few: [End; Self::FEW],
-    many: std::vec::Vec<End>,
+    few: [Operand; Self::FEW],
+    many: std::vec::Vec<Operand>,
     count: usize,
 }
 
@@ -225,188 +251,204 @@ impl List {
     const FEW: usize = 8;
 
     #[inline(always)]
-    fn of(ends: &dyn Ends) -> Self {
-        let none = End { start: null_mut(), form: Form::Plain, last: null_mut(), offset: 0, sender: 0 };
-        let mut list = Self { few: [none; Self::FEW], many: std::vec::Vec::new(), count: ends.count() };
+    fn of(operands: &impl Operands) -> Self {
+        let none = Operand { address: 0, bytes: 0, offset: 0, pe: NO_PE, sender: NO_PE, form: PLAIN, flag: 0 };
+        let mut list = Self { few: [none; Self::FEW], many: std::vec::Vec::new(), count: operands.count() };
         if list.count > Self::FEW {
-            list.many.extend((0..list.count).map(|i| ends.end(i)));
+            list.many.extend((0..list.count).map(|i| operands.get(i)));
         } else {
             for i in 0..list.count {
-                list.few[i] = ends.end(i);
+                list.few[i] = operands.get(i);
             }
         }
         list
     }
+}
 
+impl core::ops::Deref for List {
+    type Target = [Operand];
     #[inline(always)]
-    fn as_slice(&self) -> &[End] {
+    fn deref(&self) -> &[Operand] {
         if self.count > Self::FEW { &self.many } else { &self.few[..self.count] }
     }
 }
 
-/// # Safety
-/// As [`fold`].
-unsafe fn fold_listed<T: Pod, F: Fold<T>>(
+/// A thread's share of a fold.
+struct Work<'w> {
+    ctx: &'w Ctx<'w>,
     share: Share,
-    dst: &[End],
-    src: &[End],
-    count: usize,
-    fold: &F,
-    patience: Patience<'_>,
-) -> bool {
-    const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64 && size_of::<F::Acc>() <= TILE) };
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "nothing is folded before the tiles"))]
-    let (mut at, end) = if share.size == 1 {
-        (0, count)
-    } else {
-        let each = count.div_ceil(share.size).next_multiple_of(grain::<T>(dst, src));
-        ((share.rank * each).min(count), ((share.rank + 1) * each).min(count))
-    };
-    #[cfg(target_arch = "x86_64")]
-    if let Some(fused) = super::fused::Fused::new::<T>(dst, src, at, end) {
-        // SAFETY: the caller's contract, for parts of the ranges; `Fused` holds plain ends only.
-        unsafe {
-            if !tiles(dst, src, at, at + fused.head, fold, patience) {
-                return false;
-            }
-            at += fused.head;
-            at += fused.run::<T, F>(at, fold);
+    dst: &'w [Operand],
+    src: &'w [Operand],
+    /// See [`Fold`].
+    members: usize,
+}
+
+impl Work<'_> {
+    /// # Safety
+    /// As [`fold`].
+    #[track_caller]
+    unsafe fn fold_reduction(&self, bytes: usize, reduction: Reduction) -> bool {
+        macro_rules! by {
+            ($T:ident, $op:expr) => {
+                // SAFETY: the caller's contract.
+                unsafe { self.fold::<$T, _>(bytes, $op) }
+            };
         }
+        macro_rules! number {
+            ($T:ident) => {
+                match reduction.op() {
+                    Op::Prod => by!($T, Prod),
+                    Op::Min => by!($T, Min),
+                    Op::Max => by!($T, Max),
+                    Op::Avg => by!($T, Avg),
+                    Op::PreMulSum => by!($T, PreMulSum(reduction.scalar::<$T>())),
+                    // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
+                    Op::Sum | Op::And | Op::Or | Op::Xor => by!($T, Sum),
+                }
+            };
+        }
+        for_datatype!(reduction.datatype(),
+            I => match reduction.op() {
+                Op::And => by!(I, BitAnd),
+                Op::Or => by!(I, BitOr),
+                Op::Xor => by!(I, BitXor),
+                _ => number!(I),
+            },
+            F => number!(F)
+        )
     }
-    // SAFETY: the caller's contract, for a part of the ranges.
-    unsafe { tiles(dst, src, at, end, fold, patience) }
-}
 
-/// The same for a type that `choice` knows.
-///
-/// # Safety
-/// Every end covers `bytes` bytes of mapped symmetric memory.
-pub(crate) unsafe fn fold_chosen(
-    group: &impl Group,
-    dst: &dyn Ends,
-    src: &dyn Ends,
-    bytes: usize,
-    choice: impl FoldChoice,
-    patience: Patience<'_>,
-) -> bool {
-    let (dst, src) = (List::of(dst), List::of(src));
-    choice.run(Job { share: share(group), dst: dst.as_slice(), src: src.as_slice(), bytes, patience })
-}
-
-/// A fold without its type, on ends that are mapped.
-struct Job<'j> {
-    share: Share,
-    dst: &'j [End],
-    src: &'j [End],
-    bytes: usize,
-    patience: Patience<'j>,
-}
-
-impl Sealed for Job<'_> {}
-impl FoldJob for Job<'_> {
-    type Output = bool;
-    #[inline(always)]
-    fn run<T: Pod, F: Fold<T>>(self, by: &F) -> bool {
-        let count = elements_of::<T>(self.dst, self.src, self.bytes);
-        // SAFETY: `fold_chosen` was given mapped ends of these bytes, which are whole elements, aligned.
-        unsafe { fold_listed(self.share, self.dst, self.src, count, by, self.patience) }
-    }
-}
-
-/// How many elements of `T` ends of `bytes` bytes have.
-#[inline(always)]
-fn elements_of<T>(dst: &[End], src: &[End], bytes: usize) -> usize {
-    let aligned = |end: &End| end.form != Form::Plain || (end.start as usize).is_multiple_of(align_of::<T>());
-    let all_aligned = dst.iter().chain(src).all(aligned);
-    if !bytes.is_multiple_of(size_of::<T>()) || !all_aligned {
-        refuse!("bytes that are folded as a type are aligned for it and end with an element");
-    }
-    bytes / size_of::<T>()
-}
-
-/// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.
-fn grain<T>(dst: &[End], src: &[End]) -> usize {
-    let line = |end: &End| match end.form {
-        Form::Lines { bytes, .. } => Some((bytes as usize - 8) / size_of::<T>()),
-        _ => None,
-    };
-    dst.iter().chain(src).find_map(line).unwrap_or(64)
-}
-
-/// Elements `at..end`, tile by tile.
-///
-/// # Safety
-/// As [`fold`], for this part.
-unsafe fn tiles<T: Pod, F: Fold<T>>(
-    dst: &[End],
-    src: &[End],
-    mut at: usize,
-    end: usize,
-    fold: &F,
-    patience: Patience<'_>,
-) -> bool {
-    if at >= end {
-        return true;
-    }
-    let (mut values, mut sums) = (Tile(MaybeUninit::uninit()), Tile(MaybeUninit::uninit()));
-    let size = size_of::<T>();
-    let most = TILE / size.max(size_of::<F::Acc>());
-    let grain = grain::<T>(dst, src);
-    let step = if most > grain { most / grain * grain } else { most };
-    while at < end {
-        let n = step.min(end - at);
-        // SAFETY: the ranges are the caller's, `at + n <= end`, and each tile holds `n` elements of either type.
-        unsafe {
-            for (i, source) in src.iter().enumerate() {
-                if !fetch(source, at * size, n * size, values.0.as_mut_ptr().cast(), patience) {
+    /// # Safety
+    /// As [`fold`].
+    #[track_caller]
+    unsafe fn fold<T: Pod, O: ReduceOp<T>>(&self, bytes: usize, op: O) -> bool {
+        const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64 && size_of::<O::Acc>() <= TILE) };
+        let count = self.elements_of::<T>(bytes);
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "nothing is folded before the tiles"))]
+        let (mut at, end) = if self.share.size == 1 {
+            (0, count)
+        } else {
+            let Share { rank, size } = self.share;
+            let each = count.div_ceil(size).next_multiple_of(self.grain::<T>());
+            ((rank * each).min(count), ((rank + 1) * each).min(count))
+        };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(fused) = super::fused::Fused::new::<T>(self.dst, self.src, at, end, self.members) {
+            // SAFETY: the caller's contract, for parts of the ranges; `Fused` holds plain operands only.
+            unsafe {
+                if !self.tiles(at, at + fused.head, op) {
                     return false;
                 }
-                let values = values.elements::<T>(n);
-                let sums = core::slice::from_raw_parts_mut(sums.0.as_mut_ptr().cast::<MaybeUninit<F::Acc>>(), n);
-                if i == 0 {
-                    for (sum, &value) in sums.iter_mut().zip(values.iter()) {
-                        sum.write(fold.first(value));
-                    }
-                } else {
-                    for (sum, &value) in sums.iter_mut().zip(values.iter()) {
-                        // The first source has written every sum.
-                        *sum = MaybeUninit::new(fold.next(sum.assume_init(), value));
-                    }
-                }
-            }
-            let sums = core::slice::from_raw_parts(sums.0.as_ptr().cast::<F::Acc>(), n);
-            let values = values.elements::<T>(n);
-            for (value, &sum) in values.iter_mut().zip(sums) {
-                *value = fold.last(sum);
-            }
-            for destination in dst {
-                deliver(destination, at * size, n * size, values.as_ptr().cast());
+                at += fused.head;
+                at += fused.run::<T, O>(at, op);
             }
         }
-        at += n;
+        // SAFETY: the caller's contract, for a part of the ranges.
+        unsafe { self.tiles(at, end, op) }
     }
-    true
+
+    /// How many elements of `T` operands of `bytes` bytes have.
+    #[inline(always)]
+    #[track_caller]
+    fn elements_of<T>(&self, bytes: usize) -> usize {
+        for operand in self.dst.iter().chain(self.src) {
+            if operand.bytes != bytes {
+                refuse!("destination and source have different lengths");
+            }
+            if operand.is_plain() && !operand.start().cast::<T>().is_aligned() {
+                refuse!("bytes that are folded as a type are aligned for it and end with an element");
+            }
+        }
+        if !bytes.is_multiple_of(size_of::<T>()) {
+            refuse!("bytes that are folded as a type are aligned for it and end with an element");
+        }
+        bytes / size_of::<T>()
+    }
+
+    /// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.
+    fn grain<T>(&self) -> usize {
+        let line = |operand: &Operand| match operand.form() {
+            PLAIN | PACKETS => None,
+            line => Some((line as usize - 8) / size_of::<T>()),
+        };
+        self.dst.iter().chain(self.src).find_map(line).unwrap_or(64)
+    }
+
+    /// Elements `at..end`, tile by tile.
+    ///
+    /// # Safety
+    /// As [`fold`], for this part.
+    #[track_caller]
+    unsafe fn tiles<T: Pod, O: ReduceOp<T>>(&self, mut at: usize, end: usize, op: O) -> bool {
+        if at >= end {
+            return true;
+        }
+        let (mut values, mut sums) = (Tile(MaybeUninit::uninit()), Tile(MaybeUninit::uninit()));
+        let size = size_of::<T>();
+        let most = TILE / size.max(size_of::<O::Acc>());
+        let grain = self.grain::<T>();
+        let step = if most > grain { most / grain * grain } else { most };
+        while at < end {
+            let n = step.min(end - at);
+            // SAFETY: the ranges are the caller's, `at + n <= end`, and each tile holds `n` elements of either type. The first source
+            // writes every sum, which the others read.
+            unsafe {
+                let into = values.0.as_mut_ptr().cast();
+                let sums = core::slice::from_raw_parts_mut(sums.0.as_mut_ptr().cast::<MaybeUninit<O::Acc>>(), n);
+                for (i, source) in self.src.iter().enumerate() {
+                    if !fetch(source, at * size, n * size, into, self.ctx) {
+                        return false;
+                    }
+                    let values = values.elements::<T>(n);
+                    match (i, source.is_partial()) {
+                        (0, false) => each(sums, values, |_, value| op.lift(value)),
+                        (0, true) => each(sums, values, |_, value| op.resume(value)),
+                        (_, false) => each(sums, values, |sum, value| op.combine(sum.assume_init(), op.lift(value))),
+                        (_, true) => each(sums, values, |sum, value| op.combine(sum.assume_init(), op.resume(value))),
+                    }
+                }
+                let values = values.elements::<T>(n);
+                for (value, sum) in values.iter_mut().zip(sums) {
+                    let sum = sum.assume_init();
+                    *value = if self.members > 0 { op.finish(sum, self.members) } else { op.lower(sum) };
+                }
+                for destination in self.dst {
+                    deliver(destination, at * size, n * size, values.as_ptr().cast());
+                }
+            }
+            at += n;
+        }
+        true
+    }
 }
 
-/// Brings bytes `at..at + bytes` of an end to private memory, which has room for whole words of 4 bytes.
+#[inline(always)]
+fn each<T: Copy, A: Copy>(sums: &mut [MaybeUninit<A>], values: &[T], next: impl Fn(MaybeUninit<A>, T) -> A) {
+    for (sum, &value) in sums.iter_mut().zip(values) {
+        *sum = MaybeUninit::new(next(*sum, value));
+    }
+}
+
+/// Brings bytes `at..at + bytes` of an operand to private memory, which has room for whole words of 4 bytes.
 ///
 /// # Safety
-/// The range is part of the end, which is mapped; `at` is the start of a packet or a line where the end has them.
-unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Patience<'_>) -> bool {
-    // SAFETY: the caller's contract; packets and lines are found where `End` says that they are.
+/// The range is part of the operand, which is mapped; `at` is the start of a packet or a line where the operand has them.
+unsafe fn fetch(operand: &Operand, at: usize, bytes: usize, into: *mut u8, ctx: &Ctx<'_>) -> bool {
+    let (start, flag) = (operand.start(), operand.flag);
+    // SAFETY: the caller's contract; packets and lines are found where `Operand` says that they are.
     unsafe {
-        match end.form {
-            Form::Plain => {
-                copy_bytes(into, end.start.add(at), bytes);
+        match operand.form() {
+            PLAIN => {
+                copy_bytes(into, start.add(at), bytes);
                 true
             }
-            Form::Packets { flag } => {
-                let first = end.start.cast::<u64>().add(at / 4);
+            PACKETS => {
+                let first = start.cast::<u64>().add(at / 4);
                 (0..bytes.div_ceil(4)).all(|k| {
                     let word = first.add(k);
                     let mut packet = load(word);
                     if packet as u32 != flag {
-                        if !patience.packet(|| *end, Polled::new(end.last), || load(word) as u32 == flag) {
+                        if !ctx.packet(|| *operand, operand.last_word(), || load(word) as u32 == flag) {
                             return false;
                         }
                         packet = load(word);
@@ -415,13 +457,13 @@ unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Pat
                     true
                 })
             }
-            Form::Lines { flag, bytes: line } => {
+            line => {
                 let data = line as usize - 8;
                 (at / data..(at + bytes).div_ceil(data)).all(|k| {
-                    let start = end.start.add(k * line as usize);
+                    let start = start.add(k * line as usize);
                     let word = start.add(data).cast::<u64>();
                     let arrived = || load_acquire(word) == u64::from(flag);
-                    if !arrived() && !patience.packet(|| *end, Polled::new(end.last), arrived) {
+                    if !arrived() && !ctx.packet(|| *operand, operand.last_word(), arrived) {
                         return false;
                     }
                     let from = k * data - at;
@@ -433,17 +475,18 @@ unsafe fn fetch(end: &End, at: usize, bytes: usize, into: *mut u8, patience: Pat
     }
 }
 
-/// Sends private bytes to bytes `at..at + bytes` of an end.
+/// Sends private bytes to bytes `at..at + bytes` of an operand.
 ///
 /// # Safety
 /// As [`fetch`]; `from` holds `bytes` bytes.
-unsafe fn deliver(end: &End, at: usize, bytes: usize, from: *const u8) {
-    // SAFETY: the caller's contract; packets and lines go where `End` says that they are.
+unsafe fn deliver(operand: &Operand, at: usize, bytes: usize, from: *const u8) {
+    let (start, flag) = (operand.start(), operand.flag);
+    // SAFETY: the caller's contract; packets and lines go where `Operand` says that they are.
     unsafe {
-        match end.form {
-            Form::Plain => copy_bytes(end.start.add(at), from, bytes),
-            Form::Packets { flag } => {
-                let first = end.start.cast::<u64>().add(at / 4);
+        match operand.form() {
+            PLAIN => copy_bytes(start.add(at), from, bytes),
+            PACKETS => {
+                let first = start.cast::<u64>().add(at / 4);
                 let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
                 for k in 0..bytes / 4 {
                     store(first.add(k), packet(from.cast::<u32>().add(k).read()));
@@ -454,10 +497,10 @@ unsafe fn deliver(end: &End, at: usize, bytes: usize, from: *const u8) {
                     store(first.add(bytes / 4), packet(u32::from_ne_bytes(rest)));
                 }
             }
-            Form::Lines { flag, bytes: line } => {
+            line => {
                 let data = line as usize - 8;
                 for k in at / data..(at + bytes).div_ceil(data) {
-                    let start = end.start.add(k * line as usize);
+                    let start = start.add(k * line as usize);
                     let part = k * data - at;
                     copy_bytes(start, from.add(part), data.min(bytes - part));
                     store_release(start.add(data).cast(), flag.into());

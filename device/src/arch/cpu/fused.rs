@@ -8,8 +8,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use crate::arch::{End, Form};
-use crate::bulk::Fold;
+use crate::{Operand, ReduceOp};
 
 /// Sources and destinations that fit; more are folded tile by tile.
 const MOST: usize = 16;
@@ -27,12 +26,15 @@ enum Width {
     Avx512,
 }
 
-/// Plain ends, resolved.
+/// Plain operands.
 pub(super) struct Fused {
     dst: [*mut u8; MOST],
     dsts: usize,
     src: [*const u8; MOST],
     srcs: usize,
+    /// A bit for each source that is a partial result.
+    partial: u32,
+    members: usize,
     width: Width,
     /// Destinations from this index on are streamed.
     streamed: usize,
@@ -42,8 +44,14 @@ pub(super) struct Fused {
 }
 
 impl Fused {
-    /// Elements `start..end` of these ends, where that can be done here.
-    pub(super) fn new<T: Pod>(dst: &[End], src: &[End], start: usize, end: usize) -> Option<Self> {
+    /// Elements `start..end` of these operands, where that can be done here.
+    pub(super) fn new<T: Pod>(
+        dst: &[Operand],
+        src: &[Operand],
+        start: usize,
+        end: usize,
+        members: usize,
+    ) -> Option<Self> {
         let size = size_of::<T>();
         let bytes = (end - start) * size;
         let (srcs, dsts) = (src.len(), dst.len());
@@ -64,22 +72,22 @@ impl Fused {
             dsts,
             src: [core::ptr::null(); MOST],
             srcs,
+            partial: 0,
+            members,
             width,
             streamed: dsts,
             head: 0,
             vectors: 0,
         };
-        for (i, end) in src.iter().enumerate() {
-            if end.form != Form::Plain {
-                return None;
-            }
-            fused.src[i] = end.start;
+        if !dst.iter().chain(src).all(Operand::is_plain) {
+            return None;
         }
-        for (i, end) in dst.iter().enumerate() {
-            if end.form != Form::Plain {
-                return None;
-            }
-            fused.dst[i] = end.start;
+        for (i, source) in src.iter().enumerate() {
+            fused.src[i] = source.start();
+            fused.partial |= u32::from(source.is_partial()) << i;
+        }
+        for (i, destination) in dst.iter().enumerate() {
+            fused.dst[i] = destination.start();
         }
         let wide = if has_512 { 64 } else { 32 };
         if bytes >= STREAM_OTHERS && dsts > 0 {
@@ -97,21 +105,21 @@ impl Fused {
     /// Folds whole vectors from element `at` on; gives how many elements that was.
     ///
     /// # Safety
-    /// `at` is the start it was made for plus its head; the ends cover the elements it was made for.
-    pub(super) unsafe fn run<T: Pod, F: Fold<T>>(&self, at: usize, fold: &F) -> usize {
+    /// `at` is the start it was made for plus its head; the operands cover the elements it was made for.
+    pub(super) unsafe fn run<T: Pod, O: ReduceOp<T>>(&self, at: usize, op: O) -> usize {
         // SAFETY: the caller's contract, and the processor has the instructions, as `new` found. Non-temporal stores are
         // weakly ordered (Intel SDM vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence puts them before
         // every later store, so a release that follows covers them.
         unsafe {
             match (self.width, size_of::<T>()) {
-                (Width::Avx512, 1) => avx512::<T, F, 64>(self, at, fold),
-                (Width::Avx512, 2) => avx512::<T, F, 32>(self, at, fold),
-                (Width::Avx512, 4) => avx512::<T, F, 16>(self, at, fold),
-                (Width::Avx512, _) => avx512::<T, F, 8>(self, at, fold),
-                (Width::Avx2, 1) => avx2::<T, F, 32>(self, at, fold),
-                (Width::Avx2, 2) => avx2::<T, F, 16>(self, at, fold),
-                (Width::Avx2, 4) => avx2::<T, F, 8>(self, at, fold),
-                (Width::Avx2, _) => avx2::<T, F, 4>(self, at, fold),
+                (Width::Avx512, 1) => avx512::<T, O, 64>(self, at, op),
+                (Width::Avx512, 2) => avx512::<T, O, 32>(self, at, op),
+                (Width::Avx512, 4) => avx512::<T, O, 16>(self, at, op),
+                (Width::Avx512, _) => avx512::<T, O, 8>(self, at, op),
+                (Width::Avx2, 1) => avx2::<T, O, 32>(self, at, op),
+                (Width::Avx2, 2) => avx2::<T, O, 16>(self, at, op),
+                (Width::Avx2, 4) => avx2::<T, O, 8>(self, at, op),
+                (Width::Avx2, _) => avx2::<T, O, 4>(self, at, op),
             }
             if self.streamed < self.dsts {
                 core::arch::asm!("sfence", options(nostack, preserves_flags));
@@ -127,7 +135,7 @@ macro_rules! fused {
         /// # Safety
         /// As [`Fused::run`]; the processor has the features, and `N` elements are a register.
         #[target_feature(enable = $features)]
-        unsafe fn $name<T: Pod, F: Fold<T>, const N: usize>(fused: &Fused, at: usize, fold: &F) {
+        unsafe fn $name<T: Pod, O: ReduceOp<T>, const N: usize>(fused: &Fused, at: usize, op: O) {
             let (src, dst) = (&fused.src[..fused.srcs], &fused.dst[..fused.dsts]);
             let first = at * size_of::<T>();
             for vector in 0..fused.vectors {
@@ -141,14 +149,21 @@ macro_rules! fused {
                             options(nostack, readonly, preserves_flags));
                         transmute_copy(&value)
                     };
-                    let mut sums = load(src[0]).map(|value| fold.first(value));
-                    for &source in &src[1..] {
-                        let values = load(source);
+                    let lift = |i: usize, values: [T; N]| match fused.partial >> i & 1 {
+                        0 => values.map(|value| op.lift(value)),
+                        _ => values.map(|value| op.resume(value)),
+                    };
+                    let mut sums = lift(0, load(src[0]));
+                    for (i, &source) in src.iter().enumerate().skip(1) {
+                        let values = lift(i, load(source));
                         for i in 0..N {
-                            sums[i] = fold.next(sums[i], values[i]);
+                            sums[i] = op.combine(sums[i], values[i]);
                         }
                     }
-                    let value: $vector = transmute_copy(&sums.map(|sum| fold.last(sum)));
+                    let value: $vector = match fused.members {
+                        0 => transmute_copy(&sums.map(|sum| op.lower(sum))),
+                        members => transmute_copy(&sums.map(|sum| op.finish(sum, members))),
+                    };
                     for (i, &destination) in dst.iter().enumerate() {
                         if i < fused.streamed {
                             core::arch::asm!(concat!($plain, " [{p}], {v}"), v = in($class) value,

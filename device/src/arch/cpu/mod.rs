@@ -27,7 +27,7 @@ compile_error!("kernels run on Linux on x86-64, on Linux on aarch64 (little-endi
 #[cfg(miri)]
 compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly (docs/memory-model.md)");
 
-pub(crate) use bulk::{copy, fill, fold, fold_chosen};
+pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
@@ -204,14 +204,8 @@ pub(crate) unsafe fn wake(lane: &Lane<'_>, sleepers: *mut u32, word: *mut u64) {
 
 /// What the registers have no room for is on the stack, which is near.
 #[inline(always)]
-pub(crate) fn anew(value: u64) -> u64 {
+pub(crate) fn opaque(value: u64) -> u64 {
     value
-}
-
-/// Where a kernel ends, who it was is at hand.
-#[inline(always)]
-pub(crate) fn recall(control: u64, launch: u32) -> (u64, u32) {
-    (control, launch)
 }
 
 #[inline(always)]

@@ -5,12 +5,11 @@ use congruent_heap::Pod;
 use super::{Word, load, load16, store, store16};
 use crate::arch::Share;
 
-/// Copies its share of `bytes` bytes. A function of its own: its loops outweigh a call, and inlined they would be much of
-/// every kernel's text.
+/// Copies its share of `bytes` bytes.
 ///
 /// # Safety
 /// Both ranges are mapped global memory.
-#[inline(never)]
+#[inline(always)]
 pub(crate) unsafe fn copy(share: Share, dst: *mut u8, src: *const u8, bytes: usize) {
     let apart = dst as usize ^ src as usize;
     // SAFETY: the caller's contract; each branch moves only what both addresses are aligned for.

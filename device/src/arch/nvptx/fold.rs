@@ -1,175 +1,265 @@
 //! Folds on the GPU: each thread takes vectors, packets, words of lines, or elements, and keeps sums in registers.
+//!
+//! A block's operands lie in its shared memory, where the loops find them, each in a function of its own: for moves, for sums of the
+//! types that are hot, and for all other reductions that are chosen at run time. A group that is less than a block computes them.
 
 use core::arch::asm;
 
+use congruent_heap::abi::NO_PE;
 use congruent_heap::{Pod, refuse};
 
-use super::granules::{Chosen, Typed};
-use super::pieces::pieces;
-use super::{Lane, anew, recall};
-use crate::arch::{End, Ends, Form, Share};
-use crate::bulk::{Fold, FoldChoice};
-use crate::group::{Group, share};
-use crate::poll::{Patience, Waiter};
+use super::packs::{Move, PackOp, Typed};
+use super::{opaque, vectors};
+use crate::arch::Share;
+use crate::bulk::Fold;
+use crate::group::share;
+use crate::{Ctx, Datatype, Group, Op, Operand, Operands, ReduceOp, Reduction, Sum, access, bf16, f16};
 
-/// Folds element `i` of every source, in their order, into element `i` of every destination. False when a wait for packets
-/// ended without them; the reason is recorded.
+/// Folds by an operator on elements whose type is known. False when a wait for packets ended without them; the reason is recorded.
 ///
 /// # Safety
-/// Every end covers `count` elements of mapped symmetric memory, aligned for `T` where it is plain.
+/// Every operand is mapped symmetric memory, aligned for `T` where it is plain.
 #[inline(always)]
-pub(crate) unsafe fn fold<T: Pod, F: Fold<T>>(
-    share: Share,
-    dst: &impl Ends,
-    src: &impl Ends,
-    count: usize,
-    fold: &F,
-    patience: Patience<'_>,
+pub(crate) unsafe fn fold<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Operands>(
+    fold: &Fold<'_, B, D, S>,
+    op: O,
 ) -> bool {
     // SAFETY: the caller's contract; either way covers every element once.
     unsafe {
         if !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
-            elements::<T, F>(share, dst, src, count, fold);
+            elements::<T, O, B, D, S>(fold, op);
             return true;
         }
-        pieces(share, dst, src, count * size_of::<T>(), Typed::new(fold), &|| patience)
+        if !B::IS_BLOCK || size_of::<O>() > 0 {
+            return fold.inline(Typed::<T, O>::new(op));
+        }
+        let (bytes, counts) = put_operands(fold);
+        fold_block_by::<T, O>(bytes, counts, fold.members)
     }
 }
 
-/// The most ends of a fold whose type is chosen at run time: all members of a team of 64, twice.
+/// Sends the bytes of one source to every destination.
+///
+/// # Safety
+/// As [`fold`].
+#[inline(always)]
+pub(crate) unsafe fn transfer<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D, S>) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !B::IS_BLOCK {
+            return fold.inline(Move);
+        }
+        let (bytes, counts) = put_operands(fold);
+        move_block(bytes, counts)
+    }
+}
+
+/// Folds by an operator that was chosen at run time, on elements of a type that was.
+///
+/// # Safety
+/// As [`fold`].
+#[inline(always)]
+pub(crate) unsafe fn fold_reduction<B: Group, D: Operands, S: Operands>(
+    fold: &Fold<'_, B, D, S>,
+    reduction: Reduction,
+) -> bool {
+    if !B::IS_BLOCK {
+        refuse!("a reduction chosen at run time folds by whole blocks");
+    }
+    let [names, scalar] = reduction.to_words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (bytes, counts) = put_operands(fold);
+        fold_block(names, scalar, bytes, counts, fold.members)
+    }
+}
+
+/// Operands of so many bytes. They are computed by anybody, and again each time that they are asked for.
+struct OfLength<'o, O> {
+    operands: &'o O,
+    bytes: usize,
+}
+
+impl<O: Operands> Operands for OfLength<'_, O> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.operands.count()
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Operand {
+        let operand = self.operands.get(i);
+        // Of a number that it knows, the compiler would choose the address.
+        if opaque(operand.bytes as u64) as usize != self.bytes {
+            refuse!("destination and source have different lengths");
+        }
+        operand
+    }
+}
+
+impl<B: Group, D: Operands, S: Operands> Fold<'_, B, D, S> {
+    /// Runs where no other thread has its operands.
+    ///
+    /// # Safety
+    /// As [`fold`].
+    #[inline(always)]
+    unsafe fn inline(&self, by: impl PackOp) -> bool {
+        let dst = &OfLength { operands: &self.dst, bytes: self.bytes };
+        let src = &OfLength { operands: &self.src, bytes: self.bytes };
+        // SAFETY: the caller's contract.
+        unsafe { vectors::fold(share(self.group), dst, src, self.bytes, self.members, by, self.ctx) }
+    }
+}
+
+/// The most operands of a block's fold: all members of a team of 64, twice.
 const MOST: usize = 128;
-/// Bytes that one end takes in shared memory, after a head of the same size.
+/// Bytes that one takes in shared memory.
 const SLOT: u32 = 32;
 
-/// The same for a type that `choice` knows. It runs in a function of its own, one for all kernels of a module, because it has
-/// the arithmetic of every type; the ends reach it through the block's shared memory.
+/// Puts a block's operands into its shared memory. Gives how many bytes each has, and how many destinations there are, with the sources in
+/// the upper half.
 ///
 /// # Safety
-/// Every end covers `bytes` bytes of mapped symmetric memory.
+/// Every thread of the block calls it with the same operands.
 #[inline(always)]
-pub(crate) unsafe fn fold_chosen<G: Group, C: FoldChoice>(
-    group: &G,
-    dst: &impl Ends,
-    src: &impl Ends,
-    bytes: usize,
-    choice: C,
-    patience: Patience<'_>,
-) -> bool {
-    let (lane, share) = (Lane::new(), share(group));
-    let (dsts, srcs) = (dst.count(), src.count());
-    if !G::IS_BLOCK && C::IS_SMALL {
-        // SAFETY: the caller's contract.
-        return unsafe { pieces(share, dst, src, bytes, Chosen::new(choice), &|| patience) };
+unsafe fn put_operands<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D, S>) -> (u64, u64) {
+    let (dsts, srcs) = (fold.dst.count(), fold.src.count());
+    if dsts + srcs > MOST {
+        refuse!("a block folds at most 128 operands");
     }
-    if !G::IS_BLOCK || dsts + srcs > MOST {
-        refuse!("a reduction chosen at run time folds by whole blocks, at most 128 ends");
-    }
-    let shared = shared_ends();
-    for i in (share.rank..dsts + srcs).step_by(share.size) {
-        let end = if i < dsts { dst.end(i) } else { src.end(i - dsts) };
-        let (form, flag) = match end.form {
-            Form::Plain => (Form::PLAIN, 0),
-            Form::Packets { flag } => (Form::PACKETS, flag),
-            Form::Lines { flag, bytes } => (bytes, flag),
-        };
-        let slot = shared + (i as u32 + 1) * SLOT;
-        // SAFETY: there are slots for MOST ends, which these are not more than.
+    for i in fold.group.strided(dsts + srcs) {
+        let operand = if i < dsts { fold.dst.get(i) } else { fold.src.get(i - dsts) };
+        if operand.bytes != fold.bytes {
+            refuse!("destination and source have different lengths");
+        }
+        let slot = table() + i as u32 * SLOT;
+        // SAFETY: there are slots for MOST operands, which these are not more than.
         unsafe {
-            put_shared::<0>(slot, end.start as u64);
-            put_shared::<8>(slot, u64::from(flag) | u64::from(form) << 32);
-            put_shared::<16>(slot, end.offset);
-            put_shared::<24>(slot, u64::from(end.sender));
+            put::<0>(slot, operand.address);
+            put::<8>(slot, u64::from(operand.flag) | u64::from(operand.form) << 32);
+            put::<16>(slot, operand.offset);
+            put::<24>(slot, u64::from(operand.sender));
         }
     }
-    if share.rank == 0 {
-        // SAFETY: the head is before the slots.
-        unsafe { put_shared::<0>(shared, patience.budget_ns) };
-    }
-    lane.block_sync();
-    let [a, b, c] = choice.encode();
-    // SAFETY: the caller's contract; the barrier ordered what was put with what is read. The next fold puts other ends after
-    // the barrier that ends this one.
-    unsafe { fold_shared::<C>(a, b, c, bytes as u64, dsts as u64 | (srcs as u64) << 32) }
+    // What was put before what is read; the next fold puts others after the barrier that ends this one.
+    fold.group.sync();
+    (fold.bytes as u64, dsts as u64 | (srcs as u64) << 32)
 }
 
-/// It calls nothing that comes back once it has begun: what a function that is called keeps across a call of its own would be on
-/// the stack.
+// Functions of few scalar arguments, one of each for all kernels of a module. They call nothing that comes back once they have begun:
+// what a function that is called keeps across a call of its own would be on the stack.
+
+/// # Safety
+/// As [`fold`], of the operands in shared memory.
+#[inline(never)]
+unsafe fn fold_block_by<T: Pod, O: ReduceOp<T>>(bytes: u64, counts: u64, members: u32) -> bool {
+    const { assert!(size_of::<O>() == 0, "an operator without state is the same anywhere") };
+    // SAFETY: a value without bytes.
+    let op: O = unsafe { core::mem::transmute_copy(&()) };
+    // SAFETY: the caller's contract.
+    unsafe { from_table(bytes, counts, members, Typed::<T, O>::new(op)) }
+}
+
+/// # Safety
+/// As [`fold`], of the operands in shared memory.
+#[inline(never)]
+unsafe fn move_block(bytes: u64, counts: u64) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { from_table(bytes, counts, 0, Move) }
+}
+
+/// Sums of the types that are hot have loops of their own.
 ///
 /// # Safety
-/// As [`fold_chosen`], of the ends in shared memory.
+/// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn fold_shared<C: FoldChoice>(a: u64, b: u64, c: u64, bytes: u64, counts: u64) -> bool {
-    let (lane, shared) = (Lane::new(), shared_ends());
-    // Who waits has time to look it up.
-    let patience = || {
-        let shared = anew(shared.into()) as u32;
-        let (control, launch) = recall(0, 0);
-        // SAFETY: who this thread is was kept when the kernel was entered; `fold_chosen` put the budget at the head of the ends.
-        unsafe { Patience { waiter: Waiter::new(lane, control, launch), budget_ns: get_shared::<0>(shared) } }
-    };
-    let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
-    let dst = &SharedEnds { first: shared + SLOT, count: dsts };
-    let src = &SharedEnds { first: shared + (dsts + 1) * SLOT, count: srcs };
-    let share = Share { rank: lane.thread() as usize, size: lane.threads() as usize };
+unsafe fn fold_block(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
+    let reduction = Reduction::from_words([names, scalar]);
     // SAFETY: the caller's contract.
-    unsafe { pieces(share, dst, src, bytes as usize, Chosen::<C>::encoded([a, b, c]), &patience) }
+    unsafe {
+        match (reduction.op(), reduction.datatype()) {
+            (Op::Sum, Datatype::F32) => fold_block_by::<f32, Sum>(bytes, counts, members),
+            (Op::Sum, Datatype::F16) => fold_block_by::<f16, Sum>(bytes, counts, members),
+            (Op::Sum, Datatype::Bf16) => fold_block_by::<bf16, Sum>(bytes, counts, members),
+            _ => fold_any(names, scalar, bytes, counts, members),
+        }
+    }
 }
 
-/// Ends that are in the block's shared memory, each in its slot, for as long as this lives.
-struct SharedEnds {
+/// # Safety
+/// As [`fold`], of the operands in shared memory.
+#[inline(never)]
+unsafe fn fold_any(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { from_table(bytes, counts, members, Reduction::from_words([names, scalar])) }
+}
+
+/// # Safety
+/// As [`fold`], of the operands in shared memory.
+#[inline(always)]
+unsafe fn from_table(bytes: u64, counts: u64, members: u32, by: impl PackOp) -> bool {
+    // SAFETY: a fold is within a kernel.
+    let ctx = unsafe { Ctx::of_kernel() };
+    let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
+    let dst = &Table { first: table(), count: dsts };
+    let src = &Table { first: table() + dsts * SLOT, count: srcs };
+    let share = Share { rank: ctx.lane.thread() as usize, size: ctx.lane.threads() as usize };
+    // SAFETY: the caller's contract.
+    unsafe { vectors::fold(share, dst, src, bytes as usize, members, by, &ctx) }
+}
+
+/// Operands that are in the block's shared memory, each in its slot, for as long as this lives.
+struct Table {
     first: u32,
     count: u32,
 }
 
-impl Ends for SharedEnds {
+impl Operands for Table {
     #[inline(always)]
     fn count(&self) -> usize {
         self.count as usize
     }
     #[inline(always)]
-    fn end(&self, i: usize) -> End {
-        let slot = anew((self.first + i as u32 * SLOT).into()) as u32;
-        // SAFETY: `fold_shared` made this of ends that `fold_chosen` has put there, and folds ask for those only.
-        let [start, form, offset, sender] =
-            unsafe { [get_shared::<0>(slot), get_shared::<8>(slot), get_shared::<16>(slot), get_shared::<24>(slot)] };
-        let start = core::ptr::with_exposed_provenance_mut(start as usize);
-        let form = Form::of((form >> 32) as u32, form as u32);
-        End { start, form, last: start.cast(), offset, sender: sender as u32 }
+    fn get(&self, i: usize) -> Operand {
+        let slot = opaque((self.first + i as u32 * SLOT).into()) as u32;
+        // SAFETY: `from_table` made this of operands that `put_operands` has put there, and folds ask for those only.
+        let [address, form, offset, sender] =
+            unsafe { [get::<0>(slot), get::<8>(slot), get::<16>(slot), get::<24>(slot)] };
+        let (flag, form) = (form as u32, (form >> 32) as u32);
+        Operand { address, bytes: 0, offset, pe: NO_PE, sender: sender as u32, form, flag }
     }
 }
 
-/// Where the ends are, in the block's shared memory. A function of its own, so that a module has one such place.
-#[inline(never)]
-fn shared_ends() -> u32 {
+/// Where the operands are, in the block's shared memory.
+#[inline(always)]
+fn table() -> u32 {
     let address: u32;
-    // SAFETY: declares shared memory for a head and MOST ends, and gives its address.
-    unsafe {
-        asm!("{{ .shared .align 16 .b8 ends[4128]; mov.u32 {a}, ends; }}", a = out(reg32) address, options(nostack));
-    }
-    const { assert!((MOST as u32 + 1) * SLOT == 4128) };
+    // SAFETY: the address of what is declared below.
+    unsafe { asm!("mov.u32 {a}, congruent_operands;", a = out(reg32) address, options(pure, nomem, nostack)) };
     address
 }
+core::arch::global_asm!(".shared .align 16 .b8 congruent_operands[4096];");
+const _: () = assert!(MOST as u32 * SLOT == 4096);
 
 /// # Safety
-/// The address is that of `shared_ends` or of a slot behind it.
+/// The address is that of a slot of `table`.
 #[inline(always)]
-unsafe fn put_shared<const AT: u32>(address: u32, value: u64) {
+unsafe fn put<const AT: u32>(slot: u32, value: u64) {
     // SAFETY: the caller's contract.
     unsafe {
-        asm!("st.shared.b64 [{a} + {o}], {v};", a = in(reg32) address, o = const AT, v = in(reg64) value, options(nostack));
-    }
+        asm!("st.shared.b64 [{a} + {o}], {v};", a = in(reg32) slot, o = const AT, v = in(reg64) value, options(nostack))
+    };
 }
 
 /// # Safety
-/// As for [`put_shared`].
+/// As for [`put`].
 #[inline(always)]
-unsafe fn get_shared<const AT: u32>(address: u32) -> u64 {
+unsafe fn get<const AT: u32>(slot: u32) -> u64 {
     let value;
     // SAFETY: the caller's contract. What is not used need not be read.
     unsafe {
         asm!(
             "ld.shared.b64 {v}, [{a} + {o}];",
-            a = in(reg32) address, o = const AT, v = out(reg64) value, options(pure, readonly, nostack)
+            a = in(reg32) slot, o = const AT, v = out(reg64) value, options(pure, readonly, nostack)
         );
     }
     value
@@ -180,20 +270,29 @@ unsafe fn get_shared<const AT: u32>(address: u32) -> u64 {
 /// # Safety
 /// As [`fold`].
 #[inline(always)]
-unsafe fn elements<T: Pod, F: Fold<T>>(share: Share, dst: &impl Ends, src: &impl Ends, count: usize, fold: &F) {
-    let mut at = share.rank;
-    while at < count {
-        // SAFETY: the caller's contract, and `at < count`.
+unsafe fn elements<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D, S>, op: O) {
+    let place = |operand: Operand| {
+        if operand.bytes != fold.bytes || !operand.is_plain() {
+            refuse!("elements that do not fill words are not packed, and as many in every operand");
+        }
+        operand.start().cast::<T>()
+    };
+    for at in fold.group.strided(fold.bytes / size_of::<T>()) {
+        // SAFETY: the caller's contract, and `at` is inside.
         unsafe {
-            let mut sum = fold.first(crate::access::load(src.end(0).start.cast::<T>().add(at)));
-            for i in 1..src.count() {
-                sum = fold.next(sum, crate::access::load(src.end(i).start.cast::<T>().add(at)));
+            let value = |i| {
+                let source = fold.src.get(i);
+                let value = access::load(place(source).add(at));
+                if source.is_partial() { op.resume(value) } else { op.lift(value) }
+            };
+            let mut sum = value(0);
+            for i in 1..fold.src.count() {
+                sum = op.combine(sum, value(i));
             }
-            let result = fold.last(sum);
-            for i in 0..dst.count() {
-                crate::access::store(dst.end(i).start.cast::<T>().add(at), result);
+            let result = if fold.members > 0 { op.finish(sum, fold.members as usize) } else { op.lower(sum) };
+            for i in 0..fold.dst.count() {
+                access::store(place(fold.dst.get(i)).add(at), result);
             }
         }
-        at += share.size;
     }
 }

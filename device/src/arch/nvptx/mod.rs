@@ -4,9 +4,11 @@
 //! LLVM intrinsics and never assembly. Atomic read-modify-writes are assembly and never `core::sync::atomic`, which loses
 //! order and system scope on this target (docs/memory-model.md, "Why not core atomics").
 
-use core::arch::asm;
+use core::arch::{asm, global_asm};
 use core::marker::PhantomData;
 use core::mem::transmute_copy;
+
+use congruent_heap::abi;
 
 use super::{Rmw, RmwInt, Word};
 use crate::group::lanes_of_warp;
@@ -26,17 +28,17 @@ macro_rules! on_global {
 
 mod bulk;
 mod fold;
-mod granules;
 #[cfg(target_feature = "sm_90")]
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
 mod no_multimem;
-mod pieces;
+mod packs;
+mod vectors;
 mod wide;
 mod words;
 
 pub(crate) use bulk::{copy, fill};
-pub(crate) use fold::{fold, fold_chosen};
+pub(crate) use fold::{fold, fold_reduction, transfer};
 #[cfg(target_feature = "sm_90")]
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]
@@ -72,7 +74,7 @@ unsafe extern "unadjusted" {
 /// The compiler takes the assembly for a computation with effects: it does not foresee the result, make one of two, or do it
 /// before a loop instead of in it.
 #[inline(always)]
-pub(crate) fn anew(mut value: u64) -> u64 {
+pub(crate) fn opaque(mut value: u64) -> u64 {
     // SAFETY: does nothing.
     unsafe { asm!("/* {0} */", inout(reg64) value, options(nomem, nostack)) };
     value
@@ -400,60 +402,72 @@ pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     bits
 }
 
-/// Where the threads of a block keep who they are, in its shared memory. A function of its own, so that a module has one such place.
-#[inline(never)]
-fn kept() -> u32 {
-    let address: u32;
-    // SAFETY: declares shared memory for two words, and gives its address.
-    unsafe {
-        asm!("{{ .shared .align 8 .b8 kept[16]; mov.u32 {a}, kept; }}", a = out(reg32) address, options(nostack))
-    };
-    address
+/// The address of a variable in shared memory.
+macro_rules! shared {
+    ($name:literal) => {{
+        let address: u64;
+        // SAFETY: computes the address of what is declared for the module.
+        unsafe {
+            asm!(
+                concat!("{{ .reg .b64 s; mov.b64 s, ", $name, "; cvta.shared.u64 {a}, s; }}"),
+                a = out(reg64) address, options(pure, nomem, nostack)
+            )
+        };
+        core::ptr::with_exposed_provenance_mut(address as usize)
+    }};
 }
 
-/// Keeps the address of the control block and the launch, for [`recall`]. Every thread of a block stores the same, and reads what it
-/// has stored itself. The accesses are morally strong (PTX ISA 8.7), so that they are no race though nothing orders them.
+// One place for all kernels of a module.
+global_asm!(
+    ".shared .align 8 .b8 congruent_context[96];",
+    ".shared .align 8 .b8 congruent_kept[640];",
+    ".shared .align 8 .b64 congruent_in_session;"
+);
+
+/// Where the value lies that a block keeps.
 #[inline(always)]
-pub(crate) fn keep(control: u64, launch: u32) {
-    let (at, launch) = (kept(), u64::from(launch));
-    // SAFETY: two words of the block's shared memory, aligned.
-    unsafe {
-        asm!("st.relaxed.cta.shared.b64 [{a}], {v};", a = in(reg32) at, v = in(reg64) control, options(nostack));
-        asm!("st.relaxed.cta.shared.b64 [{a} + 8], {v};", a = in(reg32) at, v = in(reg64) launch, options(nostack));
+pub(crate) fn kept<T>() -> *mut T {
+    const { assert!(size_of::<T>() <= 640 && align_of::<T>() <= 8) };
+    shared!("congruent_kept")
+}
+
+/// Keeps what the host has told the launch where every function of the kernel finds it.
+#[inline(always)]
+pub(crate) fn keep(lane: &Lane<'_>, context: abi::Context) {
+    if lane.thread() == 0 {
+        // SAFETY: the block's shared memory has room for it, aligned; nobody reads it before the barrier or writes it after.
+        unsafe {
+            self::context().write(context);
+            in_session().write(0);
+        }
     }
+    lane.block_sync();
 }
 
-/// What [`keep`] has kept, and not what is given: where a kernel ends before its time, no register has held it until then.
+/// Where it is.
 #[inline(always)]
-pub(crate) fn recall(_control: u64, _launch: u32) -> (u64, u32) {
-    let at = kept();
-    let (control, launch): (u64, u64);
-    // SAFETY: what `keep` has stored, when the kernel was entered.
-    unsafe {
-        asm!("ld.relaxed.cta.shared.b64 {v}, [{a}];", a = in(reg32) at, v = out(reg64) control, options(nostack));
-        asm!("ld.relaxed.cta.shared.b64 {v}, [{a} + 8];", a = in(reg32) at, v = out(reg64) launch, options(nostack));
-    }
-    (control, launch as u32)
+pub(crate) fn context() -> *mut abi::Context {
+    shared!("congruent_context")
 }
 
-/// This thread, where it panics: no context comes there.
+/// Whether the block keeps a session's state: not 0.
 #[inline(always)]
-fn waiter() -> crate::poll::Waiter<'static> {
-    let (control, launch) = recall(0, 0);
-    // SAFETY: a panic is within a kernel, whose context has vouched for the control block (`enter`).
-    unsafe { crate::poll::Waiter::new(Lane::new(), control, launch) }
+pub(crate) fn in_session() -> *mut u64 {
+    shared!("congruent_in_session")
 }
 
 /// A kernel that is given what it must refuse (an index out of bounds, say) leaves a fault, and ends as after a failed wait. Called by
 /// `refuse!`, which is in a crate below this one.
 #[unsafe(no_mangle)]
 fn congruent_refused(why: &'static str) -> ! {
-    crate::end::panicked(waiter(), why, None)
+    // SAFETY: what refuses runs in a kernel.
+    unsafe { crate::Ctx::of_kernel() }.panicked_at(why, None)
 }
 
 /// A panic of the program's own leaves a fault as well, with its place. What it says would have to be formatted, in a stack frame of
 /// every kernel.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    crate::end::panicked(waiter(), "its own code, or an impossible object", info.location())
+    // SAFETY: a panic is within a kernel.
+    unsafe { crate::Ctx::of_kernel() }.panicked_at("its own code, or an impossible object", info.location())
 }

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Collective, Datatype, Job, Layout, Listed, Op, Reduction, Transfer, Typed};
+use congruent_collectives::{Collective, Datatype, HasDatatype, Job, Layout, Listed, Op, Reduction, Transfer};
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
 
@@ -53,7 +53,11 @@ pub(super) fn case(world: &mut World, plan: &Plan<'_>, wanted: &Wanted<'_>) -> R
     make(world, plan, wanted)
 }
 
-fn boxed<T: Typed + Sample>(world: &mut World, plan: &Plan<'_>, wanted: &Wanted<'_>) -> Result<Box<dyn Case>, Failure> {
+fn boxed<T: HasDatatype + Sample>(
+    world: &mut World,
+    plan: &Plan<'_>,
+    wanted: &Wanted<'_>,
+) -> Result<Box<dyn Case>, Failure> {
     Ok(Box::new(Timed::<T>::new(world, plan, wanted)?))
 }
 
@@ -75,7 +79,7 @@ struct Timed<T> {
     combined: OnceCell<Pattern<T>>,
 }
 
-impl<T: Typed + Sample> Timed<T> {
+impl<T: HasDatatype + Sample> Timed<T> {
     fn new(world: &mut World, plan: &Plan<'_>, wanted: &Wanted<'_>) -> Result<Self, Failure> {
         let &Wanted { collective, op, root, .. } = wanted;
         let npes = world.npes();
@@ -161,7 +165,7 @@ impl<T: Typed + Sample> Timed<T> {
 }
 
 /// An operator on a type, with the values that it is given.
-fn reduction<T: Typed + Sample>(op: Op, npes: usize) -> Result<(Op, Reduction, Values), Failure> {
+fn reduction<T: HasDatatype + Sample>(op: Op, npes: usize) -> Result<(Op, Reduction, Values), Failure> {
     let datatype = T::DATATYPE;
     let Some(reduction) = Reduction::new::<T>(op, Some(T::sample(SCALAR))) else {
         return Err(Failure::Usage(format!("-o {op}: there is no such operator on {datatype}: give an integer type")));
@@ -174,7 +178,7 @@ fn reduction<T: Typed + Sample>(op: Op, npes: usize) -> Result<(Op, Reduction, V
     Ok((op, reduction, values))
 }
 
-impl<T: Typed + Sample> Case for Timed<T> {
+impl<T: HasDatatype + Sample> Case for Timed<T> {
     fn labels(&self) -> Labels {
         Labels {
             unit: self.unit() as u64,
@@ -231,26 +235,26 @@ impl<T: Typed + Sample> Case for Timed<T> {
         let to = if row.in_place { &self.src } else { &self.dst };
         let (dst, src) = (to.slice(dst)?.cast(), self.src.slice(src)?.cast());
         let target = Target { shared: world.shared(), stream, grid: self.grid, by: Launcher::call() };
-        let (team, view, root) = (world.team(), self.plan.view().over(protocol), self.seat.root as u32);
+        let (view, root) = (self.plan.view().over(protocol), self.seat.root as u32);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
         match (self.seat.collective, reduction) {
             (Collective::AllToAllV, _) => {
                 let (receives, sends) = self.parts(count)?;
-                target.launch(kernels::all_to_all_v_direct, (team, dst, src, receives, sends, view, rounds))?
+                target.launch(kernels::all_to_all_v_direct, (dst, src, receives, sends, view, rounds))?
             }
             (Collective::AllGatherV, _) => {
                 let (parts, _) = self.parts(count)?;
-                target.launch(kernels::all_gather_v_direct, (team, dst, src, parts, view, rounds))?
+                target.launch(kernels::all_gather_v_direct, (dst, src, parts, view, rounds))?
             }
             (Collective::SendRecv, _) => {
                 let memory = Sym::from_raw(0, world.shared().context().heap_bytes);
                 let transfers = self.transfers(dst, src)?;
-                target.launch(kernels::send_recv_direct, (team, memory, transfers, view, rounds))?
+                target.launch(kernels::send_recv_direct, (memory, transfers, view, rounds))?
             }
             (collective, Some(reduction)) => {
-                launch_reduction(&target, collective, algorithm, (team, dst, src, reduction, root, view, rounds))?
+                launch_reduction(&target, collective, algorithm, (dst, src, reduction, root, view, rounds))?
             }
-            (collective, None) => launch_move(&target, collective, algorithm, (team, dst, src, root, view, rounds))?,
+            (collective, None) => launch_move(&target, collective, algorithm, (dst, src, root, view, rounds))?,
         }
         Ok(())
     }

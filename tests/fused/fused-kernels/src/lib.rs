@@ -1,7 +1,7 @@
 //! One step of a layer whose weights are spread over the PEs of a group, and whose experts over every other PE: in one launch.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 use congruent_collectives::exchange::{Parts, all_to_all_v};
-use congruent_collectives::{Sum, View, ring};
+use congruent_collectives::{Sum, PlanView, ring};
 use congruent_device::{Group, Sym, TeamView, kernels, team_tag};
 
 team_tag! {
@@ -19,18 +19,18 @@ kernels! {
     /// member of another team as many of the results as it is to have.
     pub fn step(
         block, ctx, weights: TeamView<Weights>, experts: TeamView<Experts>, inputs: Sym<f32>, sums: Sym<f32>,
-        tokens: Sym<f32>, receives: Parts, sends: Parts, scale: [f32; 2], summing: View, exchanging: View,
+        tokens: Sym<f32>, receives: Parts, sends: Parts, scale: [f32; 2], summing: PlanView, exchanging: PlanView,
     ) {
         let [weight, bias] = scale;
         for i in block.strided(inputs.len()) {
             ctx.store(sums, i, ctx.load(inputs, i) * weight);
         }
         block.sync();
-        ring::all_reduce(block, ctx, &ctx.team(weights), sums, sums, Sum, &summing);
+        ring::all_reduce(&mut summing.enter(block, ctx), sums, sums, Sum);
         for i in block.strided(sums.len()) {
             ctx.store(sums, i, ctx.load(sums, i) + bias);
         }
         block.sync();
-        all_to_all_v(block, ctx, &ctx.team(experts), tokens, sums, receives, sends, &exchanging);
+        all_to_all_v(&mut exchanging.enter(block, ctx), tokens, sums, receives, sends);
     }
 }

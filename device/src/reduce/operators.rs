@@ -1,11 +1,9 @@
 //! The named operators.
 
-use congruent_device::{LinkNumber, LinkOp, LinkReduction};
-
-use crate::Datatype;
-use crate::names::names;
-use crate::number::{AccumulateIn, Integer, Number};
-use crate::op::{Arithmetic, In, ReduceOp};
+use super::names::Op;
+use super::number::{AccumulateIn, Integer, Number};
+use super::op::{Arithmetic, In, ReduceOp};
+use crate::LinkReduction;
 
 /// The sum.
 #[derive(Clone, Copy, Debug)]
@@ -172,70 +170,11 @@ exact! {
     BitXor: Integer, xor, Xor;
 }
 
-names! {
-    /// One of the named operators, chosen when the kernel runs: what the fixed kernels take.
-    Op {
-        /// [`Sum`](struct@Sum).
-        Sum = "sum",
-        /// [`Prod`](struct@Prod).
-        Prod = "prod",
-        /// [`Min`](struct@Min).
-        Min = "min",
-        /// [`Max`](struct@Max).
-        Max = "max",
-        /// [`Avg`](struct@Avg).
-        Avg = "avg",
-        /// [`PreMulSum`](struct@PreMulSum).
-        PreMulSum = "premul-sum",
-        /// [`BitAnd`].
-        And = "and",
-        /// [`BitOr`].
-        Or = "or",
-        /// [`BitXor`].
-        Xor = "xor",
-    }
-}
-
-impl Op {
-    /// Whether there is such an operator on elements of this type: the bitwise ones work on integers only.
-    pub const fn supports(self, datatype: Datatype) -> bool {
-        match self {
-            Self::Sum | Self::Prod | Self::Min | Self::Max | Self::Avg | Self::PreMulSum => true,
-            Self::And | Self::Or | Self::Xor => datatype.is_integer(),
-        }
-    }
-
-    /// The same as links do it, with the result of `members` contributions: what [`multimem`](crate::multimem) needs. `None`
-    /// where they have no such instruction, or one whose result is not as the operator says.
-    pub const fn linked(self, datatype: Datatype, members: usize) -> Option<LinkReduction> {
-        match datatype.linked() {
-            Some(number) => self.linked_as(number, members),
-            None => None,
-        }
-    }
-
-    #[inline(always)]
-    const fn linked_as(self, number: LinkNumber, members: usize) -> Option<LinkReduction> {
-        let op = match self {
-            Self::Sum | Self::Avg => LinkOp::Sum,
-            Self::Min => LinkOp::Min,
-            Self::Max => LinkOp::Max,
-            Self::And => LinkOp::And,
-            Self::Or => LinkOp::Or,
-            Self::Xor => LinkOp::Xor,
-            Self::Prod | Self::PreMulSum => return None,
-        };
-        match LinkReduction::new(number, op) {
-            Some(sum) if matches!(self, Self::Avg) => sum.over(members),
-            reduction => reduction,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::names::Datatype;
     use super::*;
-    use congruent_device::{Fp8E4M3, Fp8E5M2, Pod, SmallFloat, bf16, f16};
+    use crate::{Fp8E4M3, Fp8E5M2, Pod, SmallFloat, bf16, f16};
     use proptest::prelude::*;
 
     /// What members with these values get where no partial result is stored on the way.

@@ -5,19 +5,18 @@ use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
-use congruent_heap::Pod;
-use congruent_heap::abi::{Abort, Cause, Control, FaultState};
+use congruent_heap::abi::{self, Abort, Cause, Control, FaultState, NO_PE};
 
 use super::super::STORES;
-use super::super::granules::Chosen;
-use super::super::granules::tests::{ALL, Some};
+use super::super::packs::Move;
+use super::super::packs::tests::{
+    AnyMaxOfBytes, AnyMeanOfBfloats, AnySumOfLong, Case, MaxOfBytes, MeanOfFloats, Moves, SumInDoubles, SumOfHalves,
+    XorOfLong,
+};
 use super::*;
 use crate::Note;
 use crate::arch::cpu;
-use crate::bulk::{Fold, FoldChoice, FoldJob};
-use crate::ends::packed_words;
-use crate::poll::Waiter;
-use crate::sealed::Sealed;
+use crate::operand::packed_words;
 
 const FLAG: u32 = 77;
 /// What memory holds that nobody has written.
@@ -51,7 +50,7 @@ impl Kind {
     fn extent(self, bytes: usize) -> (usize, usize) {
         match self {
             Self::Plain(start) => (start, bytes),
-            Self::Packets => (0, packed_words(bytes, 0) * 8),
+            Self::Packets => (0, packed_words(bytes, PACKETS) * 8),
             Self::Lines(line) => (0, packed_words(bytes, line as u32) * 8),
         }
     }
@@ -83,14 +82,15 @@ impl Memory {
         memory
     }
 
-    fn end(&mut self) -> End {
+    fn operand(&mut self, bytes: usize) -> Operand {
         let form = match self.kind {
-            Kind::Plain(_) => Form::Plain,
-            Kind::Packets => Form::Packets { flag: FLAG },
-            Kind::Lines(bytes) => Form::Lines { flag: FLAG, bytes: bytes as u32 },
+            Kind::Plain(_) => PLAIN,
+            Kind::Packets => PACKETS,
+            Kind::Lines(bytes) => bytes as u32,
         };
         let start = self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.kind.extent(0).0);
-        End { start, form, last: start.cast(), offset: 0, sender: 0 }
+        let address = start.expose_provenance() as u64;
+        Operand { address, bytes, offset: 0, pe: 0, sender: NO_PE, form, flag: FLAG }
     }
 
     /// The data, once flags and what is around it have been looked at.
@@ -107,33 +107,37 @@ impl Memory {
     }
 }
 
-struct List(Vec<End>);
+struct List(Vec<Operand>);
 
-impl Ends for List {
+impl Operands for List {
     fn count(&self) -> usize {
         self.0.len()
     }
-    fn end(&self, i: usize) -> End {
+    fn get(&self, i: usize) -> Operand {
         self.0[i]
     }
 }
 
-/// Folds element by element.
-struct Plainly<'s>(&'s [Vec<u8>]);
-impl Sealed for Plainly<'_> {}
-impl FoldJob for Plainly<'_> {
-    type Output = Vec<u8>;
-    fn run<T: Pod, F: Fold<T>>(self, fold: &F) -> Vec<u8> {
-        let Self(sources) = self;
-        let element = |source: &Vec<u8>, at| bytemuck::pod_read_unaligned::<T>(&source[at..at + size_of::<T>()]);
-        let mut result = Vec::new();
-        for at in (0..sources[0].len()).step_by(size_of::<T>()) {
-            let first = fold.first(element(&sources[0], at));
-            let sum = sources[1..].iter().fold(first, |sum, source| fold.next(sum, element(source, at)));
-            result.extend_from_slice(bytemuck::bytes_of(&fold.last(sum)));
-        }
-        result
-    }
+/// A machine of one thread, for which bytes arrive each time that it waits.
+#[derive(Default)]
+struct Late {
+    due: RefCell<Vec<(*mut u8, Vec<u8>)>>,
+    clock: Cell<u64>,
+}
+
+/// Runs with a context whose waits take 1000 ns at most, and leave their faults here.
+fn with_context<R>(machine: &Late, control: &mut Control, run: impl FnOnce(&Ctx<'_>) -> R) -> R {
+    let lane = cpu::Lane { machine, thread: 0, threads: 1, warp: 1, block: 0, blocks: 1, spins: 0, watched: false };
+    // SAFETY: zero is a value of each of its numbers.
+    let nothing: abi::Context = unsafe { core::mem::zeroed() };
+    let control = core::ptr::from_mut(control).expose_provenance() as u64;
+    // SAFETY: of all that it tells of, folds look at the control block only, which lives as long as this.
+    run(&unsafe { Ctx::new(abi::Context { control, deadline_ns: 1000, npes: 1, launch: 1, ..nothing }, lane) })
+}
+
+fn no_control() -> Box<Control> {
+    // SAFETY: zero is a value of each of its numbers.
+    Box::new(unsafe { core::mem::zeroed() })
 }
 
 /// Small floats and small integers alike.
@@ -143,23 +147,25 @@ fn data(source: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Folds by `threads` threads, one after the other, and compares.
-fn compare(by: Some, dst: &[Kind], src: &[Kind], bytes: usize, threads: usize, in_place: bool) {
-    let what = std::format!("{by:?}, {dst:?} = {src:?}, {bytes} bytes, {threads} threads, in place: {in_place}");
+fn compare<C: Case>(dst: &[Kind], src: &[Kind], bytes: usize, threads: usize, in_place: bool) {
+    let what = std::format!("{}, {dst:?} = {src:?}, {bytes} bytes, {threads} threads, in place: {in_place}", C::NAME);
     let values: Vec<_> = (0..src.len()).map(|i| data(i, bytes)).collect();
     let mut sources: Vec<_> = src.iter().zip(&values).map(|(&kind, data)| Memory::with(kind, data)).collect();
     let mut results: Vec<_> = dst.iter().map(|&kind| Memory::new(kind, bytes)).collect();
-    let from = List(sources.iter_mut().map(Memory::end).collect());
-    let mut to = List(results.iter_mut().map(Memory::end).collect());
+    let from = List(sources.iter_mut().map(|source| source.operand(bytes)).collect());
+    let mut to = List(results.iter_mut().map(|result| result.operand(bytes)).collect());
     if in_place {
         to.0[0] = from.0[0];
     }
+    let members = src.len() as u32;
     for rank in 0..threads {
-        let (share, patience) = (Share { rank, size: threads }, &|| panic!("nothing is awaited: {what}"));
-        // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
-        let folded = unsafe { pieces(share, &to, &from, bytes, Chosen::new(by), patience) };
-        assert!(folded, "{what}");
+        let share = Share { rank, size: threads };
+        with_context(&Late::default(), &mut no_control(), |ctx| {
+            // SAFETY: the operands are memory of this test, with room for so many bytes in their form.
+            assert!(unsafe { fold(share, &to, &from, bytes, members, C::by(), ctx) }, "{what}");
+        });
     }
-    let expected = by.run(Plainly(&values));
+    let expected = C::expected(&values, members);
     if in_place {
         results[0] = sources.swap_remove(0);
     }
@@ -168,75 +174,85 @@ fn compare(by: Some, dst: &[Kind], src: &[Kind], bytes: usize, threads: usize, i
     }
 }
 
+macro_rules! each_case {
+    ($function:ident) => {
+        $function::<MaxOfBytes>();
+        $function::<SumOfHalves>();
+        $function::<MeanOfFloats>();
+        $function::<SumInDoubles>();
+        $function::<XorOfLong>();
+        $function::<Moves>();
+        $function::<AnyMaxOfBytes>();
+        $function::<AnyMeanOfBfloats>();
+        $function::<AnySumOfLong>();
+    };
+}
+
 /// Lengths around words, vectors, pairs of vectors and lines, for elements of up to 8 bytes.
 const LENGTHS: [usize; 12] = [0, 8, 16, 24, 56, 64, 120, 128, 136, 248, 1000, 2064];
 
 #[test]
 fn every_form_is_folded_as_elements_are() {
-    let plain = Kind::Plain(0);
-    for by in ALL {
+    fn check<C: Case>() {
+        let plain = Kind::Plain(0);
         for packed in [plain, Kind::Packets, Kind::Lines(16), Kind::Lines(64), Kind::Lines(128)] {
             for bytes in LENGTHS {
                 for threads in [1, 3, 12, 32] {
-                    compare(by, &[packed], &[plain], bytes, threads, false);
-                    compare(by, &[plain], &[packed, plain], bytes, threads, false);
-                    compare(by, &[plain, packed], &[packed, plain], bytes, threads, false);
-                    compare(
-                        by,
-                        &[plain, packed],
-                        &[plain, packed, packed, plain, packed, packed, plain],
-                        bytes,
-                        threads,
-                        false,
-                    );
+                    compare::<C>(&[packed], &[plain], bytes, threads, false);
+                    compare::<C>(&[plain], &[packed, plain], bytes, threads, false);
+                    compare::<C>(&[plain, packed], &[packed, plain], bytes, threads, false);
+                    let many = [plain, packed, packed, plain, packed, packed, plain];
+                    compare::<C>(&[plain, packed], &many, bytes, threads, false);
                 }
             }
         }
     }
+    each_case!(check);
 }
 
 #[test]
-fn ends_that_are_not_aligned_and_lengths_that_fill_no_word() {
-    let pairs: [(Some, usize); 4] =
-        [(Some::MaxOfBytes, 1), (Some::Moves, 1), (Some::SumOfHalves, 2), (Some::SumInDoubles, 4)];
-    for (by, element) in pairs {
+fn operands_that_are_not_aligned_and_lengths_that_fill_no_word() {
+    fn check<C: Case>() {
+        let element = C::ELEMENT;
         for count in [1, 2, 3, 5, 7, 9, 17, 33, 61, 250] {
             let bytes = count * element;
             for threads in [1, 7, 32] {
                 let (near, far) = (Kind::Plain(element), Kind::Plain(16 - element));
-                compare(by, &[near], &[far], bytes, threads, false);
-                compare(by, &[far, Kind::Plain(0)], &[near, Kind::Plain(8), Kind::Plain(0)], bytes, threads, false);
-                compare(by, &[near], &[Kind::Packets, far], bytes, threads, false);
-                compare(by, &[Kind::Packets], &[near, Kind::Packets], bytes, threads, false);
-                compare(by, &[Kind::Lines(32), near], &[near, Kind::Lines(32)], bytes, threads, false);
+                compare::<C>(&[near], &[far], bytes, threads, false);
+                compare::<C>(&[far, Kind::Plain(0)], &[near, Kind::Plain(8), Kind::Plain(0)], bytes, threads, false);
+                compare::<C>(&[near], &[Kind::Packets, far], bytes, threads, false);
+                compare::<C>(&[Kind::Packets], &[near, Kind::Packets], bytes, threads, false);
+                compare::<C>(&[Kind::Lines(32), near], &[near, Kind::Lines(32)], bytes, threads, false);
             }
         }
     }
+    each_case!(check);
 }
 
 #[test]
 fn the_first_source_may_be_a_destination() {
-    for by in ALL {
+    fn check<C: Case>() {
+        let plain = Kind::Plain(0);
         for bytes in LENGTHS {
-            for (other, threads) in [(Kind::Plain(0), 32), (Kind::Packets, 3), (Kind::Lines(128), 32)] {
-                compare(by, &[Kind::Plain(0), other], &[Kind::Plain(0), other, Kind::Plain(0)], bytes, threads, true);
+            for (other, threads) in [(plain, 32), (Kind::Packets, 3), (Kind::Lines(128), 32)] {
+                compare::<C>(&[plain, other], &[plain, other, plain], bytes, threads, true);
             }
         }
     }
+    each_case!(check);
 }
 
 /// The stores of each of `threads` threads to lines: which byte, and how many.
 fn stores(line: usize, bytes: usize, threads: usize) -> Vec<Vec<(usize, usize)>> {
     let (mut source, mut result) =
         (Memory::with(Kind::Plain(0), &data(0, bytes)), Memory::new(Kind::Lines(line), bytes));
-    let (from, to) = (List(vec![source.end()]), List(vec![result.end()]));
-    let start = to.0[0].start as usize;
+    let (from, to) = (List(vec![source.operand(bytes)]), List(vec![result.operand(bytes)]));
+    let start = to.0[0].address as usize;
     let each = (0..threads).map(|rank| {
         STORES.take();
-        let patience = &|| panic!("nothing is awaited");
-        // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
-        assert!(unsafe {
-            pieces(Share { rank, size: threads }, &to, &from, bytes, Chosen::new(Some::Moves), patience)
+        with_context(&Late::default(), &mut no_control(), |ctx| {
+            // SAFETY: the operands are memory of this test, with room for so many bytes in their form.
+            assert!(unsafe { fold(Share { rank, size: threads }, &to, &from, bytes, 0, Move, ctx) });
         });
         STORES.take().into_iter().map(|(at, width)| (at - start, width)).collect()
     });
@@ -275,14 +291,8 @@ fn fewer_threads_than_a_line_has_leave_it_to_one() {
 
 #[test]
 #[should_panic(expected = "aligned for it")]
-fn ends_are_aligned_for_elements() {
-    compare(Some::SumOfFloats, &[Kind::Plain(0)], &[Kind::Plain(2)], 64, 1, false);
-}
-
-/// Each time that a thread waits, some bytes arrive.
-struct Late {
-    due: RefCell<Vec<(*mut u8, Vec<u8>)>>,
-    clock: Cell<u64>,
+fn operands_are_aligned_for_elements() {
+    compare::<AnySumOfLong>(&[Kind::Plain(0)], &[Kind::Plain(4)], 64, 1, false);
 }
 
 impl cpu::Machine for Late {
@@ -331,28 +341,13 @@ fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Ca
     }
     let arrivals = due.iter().map(|&at| (start.wrapping_add(at * grain), arrived[at * grain..][..grain].to_vec()));
     let machine = Late { due: RefCell::new(arrivals.collect()), clock: Cell::new(0) };
-    // SAFETY: zero is a value of each of its numbers.
-    let mut control: Box<Control> = Box::new(unsafe { core::mem::zeroed() });
-    let address = (&raw mut *control).expose_provenance() as u64;
-    let patience = || {
-        let lane = cpu::Lane {
-            machine: &machine,
-            thread: 0,
-            threads: 1,
-            warp: 1,
-            block: 0,
-            blocks: 1,
-            spins: 0,
-            watched: false,
-        };
-        // SAFETY: the control block lives as long as this test.
-        Patience { waiter: unsafe { Waiter::new(lane, address, 1) }, budget_ns: 1000 }
-    };
-    let from = List(vec![End { offset: 4096, sender: 3, ..source.end() }]);
-    let to = List(vec![result.end()]);
-    let share = Share { rank: 0, size: 1 };
-    // SAFETY: the ends are memory of this test, with room for so many bytes in their form.
-    let folded = unsafe { pieces(share, &to, &from, bytes, Chosen::new(Some::Moves), &patience) };
+    let mut control = no_control();
+    let from = List(vec![Operand { offset: 4096, sender: 3, ..source.operand(bytes) }]);
+    let to = List(vec![result.operand(bytes)]);
+    let folded = with_context(&machine, &mut control, |ctx| {
+        // SAFETY: the operands are memory of this test, with room for so many bytes in their form.
+        unsafe { fold(Share { rank: 0, size: 1 }, &to, &from, bytes, 0, Move, ctx) }
+    });
     assert!(machine.due.borrow().is_empty(), "all that is due is waited for");
     if folded {
         return Ok(result.check(bytes, "late"));

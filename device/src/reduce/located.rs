@@ -2,9 +2,8 @@
 
 use core::cmp::Ordering;
 
-use congruent_device::{Locatable, Pod, ValueAt};
-
-use crate::ReduceOp;
+use super::op::ReduceOp;
+use crate::{Locatable, Pod, ValueAt};
 
 /// The smallest value and its place, of [`ValueAt`]s. Of equal values, the one with the smallest index; -0.0 and 0.0 are
 /// equal. A NaN counts as larger than every number, so that it is the result only where all are NaN.

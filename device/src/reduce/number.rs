@@ -1,6 +1,6 @@
 //! What the named operators compute with: numbers, and what their sums are held in.
 
-use congruent_device::{Fp8E4M3, Fp8E5M2, LinkNumber, Pod, SmallFloat, bf16, f16};
+use crate::{Fp8E4M3, Fp8E5M2, LinkNumber, Pod, SmallFloat, bf16, f16};
 
 /// A number that the named operators know.
 ///

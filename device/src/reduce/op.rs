@@ -2,9 +2,8 @@
 
 use core::marker::PhantomData;
 
-use congruent_device::{LinkReduction, Pod};
-
-use crate::number::AccumulateIn;
+use super::number::AccumulateIn;
+use crate::{LinkReduction, Pod};
 
 /// How values of `T` become one. The named operators are of this kind, from [`Sum`](crate::Sum) to
 /// [`MaxLoc`](crate::MaxLoc), and so is every `Fn(T, T) -> T + Copy`.
@@ -14,9 +13,6 @@ use crate::number::AccumulateIn;
 ///
 /// An algorithm that needs more than an associative operator says so; all assume that.
 pub trait ReduceOp<T: Pod>: Copy {
-    /// Whether it gives the first of its sources as it is, bit for bit.
-    #[doc(hidden)]
-    const ONLY_MOVES: bool = false;
     /// What partial results are held in.
     type Acc: Copy;
     /// A value as a member contributed it.
@@ -90,8 +86,7 @@ impl<A, F: Fn(A, A) -> A + Copy> Arithmetic<A> for F {
 /// The operator `O`, with partial results held in `A` while they stay where they are.
 ///
 /// ```
-/// use congruent_collectives::{In, ReduceOp, Sum};
-/// use congruent_device::f16;
+/// use congruent_device::{In, ReduceOp, Sum, f16};
 ///
 /// fn reduce(op: impl ReduceOp<f16>) { /* ... */ }
 ///

@@ -1,0 +1,353 @@
+//! A session: a group's hold on its channel of a plan, on which it calls collectives.
+
+use core::ops::Deref;
+
+use congruent_device::{
+    Bound, Ctx, Group, Keep, Kept, Mark, Operand, Operands, Pe, Pod, Rank, Reducer, Signal, Span, Sym, Team, World,
+    kernel_arg, refuse,
+};
+
+use crate::names::Operation;
+use crate::plan::PlanView;
+use crate::share::Share;
+
+/// Instead of the count of exchanges, while a session uses the channel: this, and the number of its [`Operation`] more.
+pub(crate) const BUSY: u64 = 1 << 63;
+/// Instead of it, where the launch is ending.
+const ENDING: u64 = BUSY - 1;
+/// Instead of it, where the block has a session already.
+const NESTED: u64 = BUSY - 2;
+
+/// Words of a channel's head. The first says too whose turn it is: one access takes the channel and gets the count.
+pub(crate) const EXCHANGES: usize = 0;
+const BARRIERS: usize = 1;
+
+/// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
+const ONE_ROUND: usize = 8;
+
+/// A group's session on a plan, from [`PlanView::enter`] until it is dropped: group, context, team and channel, bound once.
+/// Collectives are called on it, one after the other. A block has one session at a time.
+pub struct Coll<'c, B: Group> {
+    bound: Bound<'c, B>,
+    state: B::Kept<State>,
+}
+
+kernel_arg! {
+    /// What all threads have in common.
+    #[doc(hidden)]
+    pub struct State {
+        pub(crate) plan: PlanView,
+        pub(crate) n: u32,
+        pub(crate) me: u32,
+        pub(crate) channel: u32,
+        /// This block, and how many share the work.
+        pub(crate) block: u32,
+        pub(crate) blocks: u32,
+        unused: u32,
+        /// How many exchanges of all with all this channel has seen.
+        pub(crate) exchanges: u64,
+        /// Destination and source of the collective that is under way: offsets and lengths, in elements.
+        dst: [u64; 2],
+        src: [u64; 2],
+        pub(crate) a: LinkState,
+        pub(crate) b: LinkState,
+        pub(crate) c: LinkState,
+    }
+}
+
+kernel_arg! {
+    /// A link between this block and a member's, while it is open. Counts are since the plan was made.
+    #[doc(hidden)]
+    pub struct LinkState {
+        pub(crate) rank: u32,
+        pub(crate) pe: u32,
+        /// Slots that this side has sent, and received.
+        pub(crate) sent: u64,
+        pub(crate) received: u64,
+        /// Signals without a slot that this side has sent, and awaited.
+        pub(crate) signalled: u64,
+        pub(crate) awaited: u64,
+    }
+}
+
+impl LinkState {
+    const NONE: Self = Self { rank: 0, pe: 0, sent: 0, received: 0, signalled: 0, awaited: 0 };
+
+    #[inline(always)]
+    pub(crate) fn peer(&self) -> Rank<World> {
+        Rank::new(self.rank, Pe::new(self.pe))
+    }
+}
+
+impl<B: Group> Deref for Coll<'_, B> {
+    type Target = State;
+    #[inline(always)]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl PlanView {
+    /// Begins a session: takes the group's channel of the plan. The group's slot is its block's, unless the plan is for a group
+    /// [alone](PlanView::alone).
+    ///
+    /// # Panics
+    /// Where the plan has no slot for the block, another group holds the slot's channel, or the block has a session already.
+    #[inline(always)]
+    #[track_caller]
+    pub fn enter<'c, B: Group>(&self, group: &B, ctx: &'c Ctx<'c>) -> Coll<'c, B> {
+        let team = ctx.team(self.team);
+        let (channel, blocks) = self.channel_of(ctx.block_index(), ctx.blocks());
+        let ends = self.abort_aware == 1 && ctx.aborted();
+        let exchanges = match group.leader() {
+            true if ends => ENDING,
+            true if B::IS_BLOCK && ctx.set_in_session(true) => NESTED,
+            true => ctx.swap(self.head(channel).elem(EXCHANGES).at(team.me()), BUSY),
+            false => 0,
+        };
+        // A session that was given up has not given its channel back.
+        let exchanges = if exchanges >= BUSY && ctx.aborted() { ENDING } else { exchanges };
+        let exchanges = group.broadcast(exchanges);
+        match exchanges {
+            ENDING => ctx.end(),
+            NESTED => refuse!("the block has a session already; drop it before the block enters a plan again"),
+            _ => {}
+        }
+        if exchanges >= BUSY {
+            refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
+        }
+        let state = State {
+            plan: *self,
+            n: team.size() as u32,
+            me: team.me().index() as u32,
+            channel: channel as u32,
+            block: blocks.index as u32,
+            blocks: blocks.count as u32,
+            unused: 0,
+            exchanges,
+            dst: [0; 2],
+            src: [0; 2],
+            a: LinkState::NONE,
+            b: LinkState::NONE,
+            c: LinkState::NONE,
+        };
+        Coll { bound: Bound::new(group, ctx), state: Kept::new(group, state) }
+    }
+}
+
+impl<B: Group> Drop for Coll<'_, B> {
+    /// Gives the channel back. A kernel that unwinds keeps it: what it was doing is told by it, and nobody may take it after.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.ctx().unwinds() {
+            return;
+        }
+        // Others of the group may still ask for the state.
+        self.group().sync();
+        if self.group().leader() {
+            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, self.exchanges);
+            if B::IS_BLOCK {
+                self.ctx().set_in_session(false);
+            }
+        }
+    }
+}
+
+impl<'c, B: Group> Coll<'c, B> {
+    #[inline(always)]
+    pub(crate) fn group(&self) -> &B {
+        self.bound.group()
+    }
+
+    #[inline(always)]
+    pub(crate) fn ctx(&self) -> &'c Ctx<'c> {
+        self.bound.ctx()
+    }
+
+    /// How many members.
+    #[inline(always)]
+    pub(crate) fn n(&self) -> usize {
+        self.n as usize
+    }
+
+    /// This member.
+    #[inline(always)]
+    pub(crate) fn me(&self) -> usize {
+        self.me as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn channel(&self) -> usize {
+        self.channel as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn team(&self) -> Team<'c, World> {
+        self.ctx().team(self.plan.team)
+    }
+
+    /// Member `i`.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn rank(&self, i: usize) -> Rank<World> {
+        self.team().rank(i)
+    }
+
+    /// The rank at distance `i` after this one, which is below `n`.
+    #[inline(always)]
+    pub(crate) fn after(&self, i: usize) -> Rank<World> {
+        self.rank(self.wrap(self.me() + i))
+    }
+
+    /// This rank.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> Rank<World> {
+        self.plan.team.own(self.ctx().pe())
+    }
+
+    /// `i` modulo the members, for `i` below three times as many.
+    #[inline(always)]
+    pub(crate) fn wrap(&self, i: usize) -> usize {
+        let n = self.n();
+        let i = if i >= n { i - n } else { i };
+        if i >= n { i - n } else { i }
+    }
+
+    /// Changes what all threads have in common.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, change: impl FnOnce(&mut State)) {
+        let group = *self.bound.group();
+        self.state.set(&group, change);
+    }
+
+    /// Begins a collective, as faults and traces name it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn begin(&mut self, operation: Operation, bytes: usize) -> Span<'c> {
+        if self.group().leader() {
+            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, BUSY + operation as u64);
+        }
+        self.ctx().span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) })
+    }
+
+    /// Keeps destination and source of a collective, so that no register of a GPU holds them through its loops.
+    #[inline(always)]
+    pub(crate) fn keep<T: Pod>(&mut self, dst: Sym<T>, src: Sym<T>) {
+        let words = |sym: Sym<T>| [sym.offset(), sym.len() as u64];
+        self.set(|state| (state.dst, state.src) = (words(dst), words(src)));
+    }
+
+    /// The destination that was kept, of the same type.
+    #[inline(always)]
+    pub(crate) fn dst<T: Pod>(&self) -> Sym<T> {
+        let [offset, len] = self.dst;
+        Sym::from_raw(offset, len)
+    }
+
+    /// The source that was kept, of the same type.
+    #[inline(always)]
+    pub(crate) fn src<T: Pod>(&self) -> Sym<T> {
+        let [offset, len] = self.src;
+        Sym::from_raw(offset, len)
+    }
+
+    /// A part of a collective, for traces: step `part` of how many, with a peer, and how many bytes.
+    #[inline(always)]
+    pub(crate) fn step(&self, name: &'static str, part: (usize, usize), peer: Rank<World>, bytes: usize) -> Span<'c> {
+        let part = (part.0 as u32, part.1 as u32);
+        self.ctx().span(Mark { name, part, peer: Some(peer.pe()), bytes: bytes as u64 })
+    }
+
+    /// This block's share of a buffer, or of a chunk of it.
+    #[inline(always)]
+    pub(crate) fn mine<T: Pod>(&self, whole: Sym<T>) -> Sym<T> {
+        Share::new(self.block as usize, self.blocks as usize).of(whole)
+    }
+
+    /// Part `i` of a buffer that has one part for each member.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn part<T: Pod>(&self, parts: Sym<T>, i: usize) -> Sym<T> {
+        let each = parts.len() / self.n();
+        parts.slice(i * each..(i + 1) * each)
+    }
+
+    /// This block's share of chunk `i` of a buffer that is divided among the members.
+    #[inline(always)]
+    pub(crate) fn chunk<T: Pod>(&self, whole: Sym<T>, i: usize) -> Sym<T> {
+        self.mine(Share::new(i, self.n()).of(whole))
+    }
+
+    /// This member's elements, as an operand.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn operand<T: Pod>(&self, own: Sym<T>) -> Operand {
+        self.ctx().operand(own.at(self.own()))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn fold<T: Pod>(&self, dst: impl Operands, src: impl Operands, op: impl Reducer<T>, members: usize) {
+        self.ctx().fold(self.group(), dst, src, op, members);
+    }
+
+    /// Moves what the source has to every destination.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn transfer(&self, dst: impl Operands, src: Operand) {
+        self.fold(dst, [src], Keep, 0);
+    }
+
+    /// Copies this member's elements.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn copy<T: Pod>(&self, dst: Sym<T>, src: Sym<T>) {
+        self.ctx().copy(self.group(), dst, src);
+    }
+
+    /// A reduction in a team of one.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn alone<T: Pod>(&self, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+        self.fold([self.operand(self.mine(dst))], [self.operand(self.mine(src))], op, 1);
+    }
+
+    /// Signal `which` that a member sets for this member's channel.
+    #[inline(always)]
+    pub(crate) fn signal_of(&self, member: usize, which: usize) -> Sym<Signal> {
+        self.plan.signal(self.channel(), member, which)
+    }
+
+    /// The signal that this member sets for others' channels.
+    #[inline(always)]
+    pub(crate) fn signal(&self, which: usize) -> Sym<Signal> {
+        self.signal_of(self.me(), which)
+    }
+
+    /// Waits for all members' blocks of this channel: what each did before is done for all after (MM-5). Up to eight members
+    /// signal each other; more disseminate (Hensgen, Finkel and Manber, 1988), with release and acquire at every hop.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn barrier(&self) {
+        let head = self.plan.head(self.channel());
+        let count = self.ctx().load(head, BARRIERS).wrapping_add(1);
+        let between = |to: Rank<World>, from: Rank<World>| {
+            let theirs = self.signal_of(from.index(), crate::link::BARRIER);
+            (self.signal(crate::link::BARRIER).at(to).set(count), theirs.from_rank(from), count)
+        };
+        if self.n() <= ONE_ROUND {
+            self.ctx().exchange(self.group(), self.n() - 1, |i| between(self.after(i + 1), self.after(i + 1)));
+        } else {
+            let mut distance = 1;
+            while distance < self.n() {
+                self.ctx()
+                    .exchange(self.group(), 1, |_| between(self.after(distance), self.after(self.n() - distance)));
+                distance *= 2;
+            }
+        }
+        if self.group().leader() {
+            self.ctx().store(head, BARRIERS, count);
+        }
+        self.group().sync();
+    }
+}

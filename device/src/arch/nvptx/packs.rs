@@ -1,0 +1,270 @@
+//! Packs: as many elements as a few words of registers hold, and the sums of them (NCCL's BytePack).
+
+use core::marker::PhantomData;
+use core::mem::transmute_copy;
+
+use congruent_heap::Pod;
+
+use crate::arch::opaque;
+use crate::reduce::any::{AnyExtreme, AnyOfFloats, AnyOfIntegers};
+use crate::reduce::for_datatype;
+use crate::{Op, ReduceOp, Reduction};
+
+/// What folds packs of `K` words.
+pub(super) trait PackOp: Copy {
+    /// Whether it folds vectors of 16 bytes, and not words of 8 only.
+    const VECTORS: bool = true;
+    /// Whether a pack may have 32 bytes: of elements of one byte that would be too many sums for the registers.
+    const PAIRS: bool;
+    /// What the sums of a pack are held in.
+    type Sums: Copy;
+    /// What addresses and lengths are multiples of, where their types have not seen to it.
+    fn multiple(self) -> usize {
+        1
+    }
+    /// The sums of no source.
+    fn none(self) -> Self::Sums;
+    /// The sums with one more source, which is the first one or not, and a partial result or not. One function for the first one and the
+    /// others, because it has the arithmetic of every type.
+    fn next<const K: usize>(self, sums: Self::Sums, values: [u32; K], first: bool, partial: bool) -> Self::Sums;
+    /// The result, finished where it has the contributions of all `members`, which is not 0 then.
+    fn last<const K: usize>(self, sums: Self::Sums, members: u32) -> [u32; K];
+}
+
+/// The most elements of a pack.
+const LANES: usize = 16;
+
+/// A sum for each lane; of lanes that a pack does not have, anything.
+type Sums<A> = [A; LANES];
+
+/// Does something for each lane of `K` words. The lane is a constant, so that nothing leaves the registers.
+macro_rules! each_lane {
+    ($t:ty, $k:expr, |$lane:ident| $body:expr) => {
+        each_lane!(@ $t, $k, $lane, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $t:ty, $k:expr, $lane:ident, $body:expr, $($i:literal)*) => {$({
+        const $lane: usize = $i;
+        if $lane < $k * 4 / size_of::<$t>() {
+            $body;
+        }
+    })*};
+}
+
+/// An operator on elements whose type is known.
+pub(super) struct Typed<T, O> {
+    op: O,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod, O: ReduceOp<T>> Typed<T, O> {
+    #[inline(always)]
+    pub(super) fn new(op: O) -> Self {
+        Self { op, element: PhantomData }
+    }
+
+    #[inline(always)]
+    fn value(self, value: T, partial: bool) -> O::Acc {
+        if partial { self.op.resume(value) } else { self.op.lift(value) }
+    }
+}
+
+impl<T, O: Copy> Clone for Typed<T, O> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T, O: Copy> Copy for Typed<T, O> {}
+
+impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
+    const PAIRS: bool = size_of::<T>() > 1;
+    type Sums = Sums<O::Acc>;
+
+    #[inline(always)]
+    fn none(self) -> Self::Sums {
+        // SAFETY: any bytes are a valid Pod.
+        let zero: T = unsafe { core::mem::zeroed() };
+        [self.op.resume(zero); LANES]
+    }
+
+    #[inline(always)]
+    fn next<const K: usize>(self, mut sums: Self::Sums, values: [u32; K], first: bool, partial: bool) -> Self::Sums {
+        each_lane!(T, K, |I| {
+            let value = self.value(get::<T, K>(&values, I), partial);
+            sums[I] = if first { value } else { self.op.combine(sums[I], value) };
+        });
+        sums
+    }
+
+    #[inline(always)]
+    fn last<const K: usize>(self, sums: Self::Sums, members: u32) -> [u32; K] {
+        let mut words = [0; K];
+        if members > 0 {
+            each_lane!(T, K, |I| set::<T, K>(&mut words, I, self.op.finish(sums[I], members as usize)));
+        } else {
+            each_lane!(T, K, |I| set::<T, K>(&mut words, I, self.op.lower(sums[I])));
+        }
+        words
+    }
+}
+
+/// Bytes of one source, as they are.
+#[derive(Clone, Copy)]
+pub(super) struct Move;
+
+impl PackOp for Move {
+    const PAIRS: bool = true;
+    type Sums = Sums<u32>;
+
+    #[inline(always)]
+    fn none(self) -> Sums<u32> {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    fn next<const K: usize>(self, mut sums: Sums<u32>, values: [u32; K], first: bool, _partial: bool) -> Sums<u32> {
+        if first {
+            each_lane!(u32, K, |I| sums[I] = values[I]);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn last<const K: usize>(self, sums: Sums<u32>, _members: u32) -> [u32; K] {
+        let mut words = [0; K];
+        each_lane!(u32, K, |I| words[I] = sums[I]);
+        words
+    }
+}
+
+/// What a [`Reduction`]'s operator does, as the operator of its type that looks at run time what it is. The type is found again at each
+/// pack: if the compiler knew that it is the same for all, it would make a loop for every type after all.
+macro_rules! typed {
+    ($reduction:expr, |$typed:ident| $do:expr) => {{
+        let [names, scalar] = $reduction.to_words();
+        let reduction = Reduction::from_words([opaque(names), scalar]);
+        let op = reduction.op();
+        for_datatype!(reduction.datatype(),
+            I => {
+                let $typed = Typed::<I, _>::new(AnyOfIntegers { op, scalar: reduction.scalar::<I>() });
+                $do
+            },
+            F => if let Op::Min | Op::Max = op {
+                let $typed = Typed::<F, _>::new(AnyExtreme { op });
+                $do
+            } else {
+                let $typed = Typed::<F, _>::new(AnyOfFloats { op, scalar: reduction.scalar::<F>() });
+                $do
+            }
+        )
+    }};
+}
+
+/// Sums as words, whatever they are held in: of 8 bytes, which have up to 8 lanes.
+type Words = [u32; 8];
+
+impl PackOp for Reduction {
+    const VECTORS: bool = false;
+    const PAIRS: bool = false;
+    type Sums = Words;
+
+    #[inline(always)]
+    fn multiple(self) -> usize {
+        // If the compiler knew the number, it would put those of all types into a table in memory.
+        for_datatype!(self.datatype(), I => opaque(size_of::<I>() as u64) as usize, F => opaque(size_of::<F>() as u64) as usize)
+    }
+
+    #[inline(always)]
+    fn none(self) -> Words {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    fn next<const K: usize>(self, sums: Words, values: [u32; K], first: bool, partial: bool) -> Words {
+        typed!(self, |typed| typed.pack(typed.next::<K>(typed.unpack(sums), values, first, partial)))
+    }
+
+    #[inline(always)]
+    fn last<const K: usize>(self, sums: Words, members: u32) -> [u32; K] {
+        typed!(self, |typed| typed.last::<K>(typed.unpack(sums), members))
+    }
+}
+
+impl<T: Pod, O: ReduceOp<T>> Typed<T, O> {
+    /// Sums of the lanes of 8 bytes as words.
+    #[inline(always)]
+    fn pack(self, sums: Sums<O::Acc>) -> Words {
+        let mut words = [0; 8];
+        each_lane!(T, 2, |I| {
+            // SAFETY: of each transmute_copy: the branch's `size_of` makes both types equally large, and what accumulates numbers
+            // has no padding.
+            unsafe {
+                match size_of::<O::Acc>() {
+                    8 => {
+                        let bits: u64 = transmute_copy(&sums[I]);
+                        words[2 * I % 8] = bits as u32;
+                        words[(2 * I + 1) % 8] = (bits >> 32) as u32;
+                    }
+                    4 => words[I % 8] = transmute_copy(&sums[I]),
+                    2 => words[I % 8] = transmute_copy::<O::Acc, u16>(&sums[I]).into(),
+                    _ => words[I % 8] = transmute_copy::<O::Acc, u8>(&sums[I]).into(),
+                }
+            }
+        });
+        words
+    }
+
+    /// What [`pack`](Self::pack) was given, of the lanes that there are.
+    #[inline(always)]
+    fn unpack(self, words: Words) -> Sums<O::Acc> {
+        let sum = |i: usize| {
+            // SAFETY: of each transmute_copy: as in `pack`, whose bytes these are.
+            unsafe {
+                match size_of::<O::Acc>() {
+                    8 => transmute_copy(&(u64::from(words[2 * i % 8]) | u64::from(words[(2 * i + 1) % 8]) << 32)),
+                    4 => transmute_copy(&words[i % 8]),
+                    2 => transmute_copy(&(words[i % 8] as u16)),
+                    _ => transmute_copy(&(words[i % 8] as u8)),
+                }
+            }
+        };
+        let mut sums = [sum(0); LANES];
+        each_lane!(T, 2, |I| sums[I] = sum(I));
+        sums
+    }
+}
+
+/// Element `i` of registers. `i` is a constant wherever it is called, so that nothing leaves the registers.
+#[inline(always)]
+fn get<T: Pod, const K: usize>(words: &[u32; K], i: usize) -> T {
+    // SAFETY: of each transmute_copy: the branch's `size_of` makes both types equally large, and any bytes are valid.
+    unsafe {
+        match size_of::<T>() {
+            8 => transmute_copy(&(u64::from(words[2 * i]) | u64::from(words[2 * i + 1]) << 32)),
+            4 => transmute_copy(&words[i]),
+            2 => transmute_copy(&((words[i / 2] >> (16 * (i % 2))) as u16)),
+            _ => transmute_copy(&((words[i / 4] >> (8 * (i % 4))) as u8)),
+        }
+    }
+}
+
+#[inline(always)]
+fn set<T: Pod, const K: usize>(words: &mut [u32; K], i: usize, value: T) {
+    // SAFETY: of each transmute_copy: as above.
+    unsafe {
+        match size_of::<T>() {
+            8 => {
+                let bits: u64 = transmute_copy(&value);
+                words[2 * i] = bits as u32;
+                words[2 * i + 1] = (bits >> 32) as u32;
+            }
+            4 => words[i] = transmute_copy(&value),
+            2 => words[i / 2] |= u32::from(transmute_copy::<T, u16>(&value)) << (16 * (i % 2)),
+            _ => words[i / 4] |= u32::from(transmute_copy::<T, u8>(&value)) << (8 * (i % 4)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "packs_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,118 @@
+//! Packs against a fold of one element after the other.
+
+use std::vec::Vec;
+
+use super::*;
+use crate::{Avg, BitXor, Datatype, HasDatatype, In, Max, Sum, bf16, f16};
+
+/// A fold of packs, and what it should give.
+pub(in super::super) trait Case {
+    type By: PackOp;
+    const NAME: &'static str;
+    /// Bytes of an element.
+    const ELEMENT: usize;
+    fn by() -> Self::By;
+    fn expected(sources: &[Vec<u8>], members: u32) -> Vec<u8>;
+}
+
+/// Folds element by element.
+fn plainly<T: Pod, O: ReduceOp<T>>(op: O, sources: &[Vec<u8>], members: u32) -> Vec<u8> {
+    let element = |source: &Vec<u8>, at| bytemuck::pod_read_unaligned::<T>(&source[at..at + size_of::<T>()]);
+    let mut result = Vec::new();
+    for at in (0..sources[0].len()).step_by(size_of::<T>()) {
+        let first = op.lift(element(&sources[0], at));
+        let sum = sources[1..].iter().fold(first, |sum, source| op.combine(sum, op.lift(element(source, at))));
+        let value = if members > 0 { op.finish(sum, members as usize) } else { op.lower(sum) };
+        result.extend_from_slice(bytemuck::bytes_of(&value));
+    }
+    result
+}
+
+macro_rules! cases {
+    ($($name:ident: $type:ty, $by:ty = $make:expr, $op:expr;)*) => {$(
+        pub(in super::super) struct $name;
+        impl Case for $name {
+            type By = $by;
+            const NAME: &'static str = stringify!($name);
+            const ELEMENT: usize = size_of::<$type>();
+            fn by() -> $by {
+                $make
+            }
+            fn expected(sources: &[Vec<u8>], members: u32) -> Vec<u8> {
+                plainly::<$type, _>($op, sources, members)
+            }
+        }
+    )*};
+}
+
+/// Any type and operator that a host chooses.
+fn chosen<T: HasDatatype>(op: Op) -> Reduction {
+    Reduction::new::<T>(op, None).expect("there is such an operator")
+}
+
+cases! {
+    MaxOfBytes: u8, Typed<u8, Max> = Typed::new(Max), Max;
+    SumOfHalves: f16, Typed<f16, Sum> = Typed::new(Sum), Sum;
+    MeanOfFloats: f32, Typed<f32, Avg> = Typed::new(Avg), Avg;
+    SumInDoubles: f32, Typed<f32, In<f64, Sum>> = Typed::new(Sum.accumulate_in::<f64>()), Sum.accumulate_in::<f64>();
+    XorOfLong: u64, Typed<u64, BitXor> = Typed::new(BitXor), BitXor;
+    Moves: u8, Move = Move, |first: u8, _| first;
+    AnyMaxOfBytes: u8, Reduction = chosen::<u8>(Op::Max), Max;
+    AnyMeanOfBfloats: bf16, Reduction = chosen::<bf16>(Op::Avg), Avg;
+    AnySumOfLong: i64, Reduction = chosen::<i64>(Op::Sum), Sum;
+}
+
+fn words<const K: usize>(source: &[u8]) -> [u32; K] {
+    core::array::from_fn(|i| u32::from_le_bytes(source[4 * i..4 * i + 4].try_into().expect("four bytes")))
+}
+
+fn fold<const K: usize>(by: impl PackOp, sources: &[Vec<u8>], members: u32) -> Vec<u8> {
+    let mut sums = by.none();
+    for (i, source) in sources.iter().enumerate() {
+        sums = by.next(sums, words::<K>(source), i == 0, false);
+    }
+    by.last::<K>(sums, members).iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Small floats and small integers alike.
+fn sources(bytes: usize) -> Vec<Vec<u8>> {
+    let float = |i: usize, j: usize| (1.5 * (1 + i) as f32 - 0.25 * j as f32).to_le_bytes();
+    (0..3).map(|i| (0..bytes).map(|b| float(i, b / 4)[b % 4]).collect()).collect()
+}
+
+fn check<C: Case>() {
+    for members in [0, 3] {
+        let expected = |bytes| C::expected(&sources(bytes), members);
+        assert_eq!(fold::<2>(C::by(), &sources(8), members), expected(8), "{} of {members}", C::NAME);
+        if C::By::VECTORS {
+            assert_eq!(fold::<4>(C::by(), &sources(16), members), expected(16), "{} of {members}", C::NAME);
+        }
+        if C::By::PAIRS {
+            assert_eq!(fold::<8>(C::by(), &sources(32), members), expected(32), "{} of {members}", C::NAME);
+        }
+    }
+}
+
+#[test]
+fn packs_of_every_size_are_folded_as_elements_are() {
+    check::<MaxOfBytes>();
+    check::<SumOfHalves>();
+    check::<MeanOfFloats>();
+    check::<SumInDoubles>();
+    check::<XorOfLong>();
+    check::<Moves>();
+    check::<AnyMaxOfBytes>();
+    check::<AnyMeanOfBfloats>();
+    check::<AnySumOfLong>();
+}
+
+#[test]
+fn a_reduction_is_what_it_was_in_words() {
+    for &datatype in Datatype::ALL {
+        for &op in Op::ALL {
+            let words = [datatype as u64 | (op as u64) << 8, 0x1234_5678_9abc_def0];
+            let reduction = Reduction::from_words(words);
+            assert_eq!((reduction.datatype(), reduction.op(), reduction.to_words()), (datatype, op, words));
+        }
+    }
+}

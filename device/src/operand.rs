@@ -1,0 +1,229 @@
+//! Operands of a fold: where sources and destinations are, and in what form.
+//!
+//! In *packets* (NCCL's LL protocol) every 8-byte word is 4 bytes of data and a 4-byte flag, so that data and the news of its
+//! arrival are one access: no signal, no fence, twice the bytes (MM-8). In *lines* (LL128) the last 8 bytes of each line are the
+//! flag: 15/16 of the bytes are data, but the line must arrive as a whole, which only some hardware grants.
+
+use congruent_heap::abi::NO_PE;
+use congruent_heap::{Pe, Place, Pod, refuse};
+
+use crate::Ctx;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::poll::Polled;
+
+/// One source or destination of a fold: memory that loads and stores reach. [`Ctx::operand`] makes one.
+///
+/// Packed sources are awaited: whoever reads packets or lines gives the flag that they were written with, and waits until the
+/// words carry it. So a flag must not be found in the words before they are written, and words that are written again get
+/// another one.
+// No enum of forms: a field that only some variants had would be undefined in the others, and a GPU's compiler keeps a register
+// for such a field through every loop around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    pub(crate) address: u64,
+    /// Bytes of data.
+    pub(crate) bytes: usize,
+    /// Where it is on its heap, and on which PE's.
+    pub(crate) offset: u64,
+    pub(crate) pe: u32,
+    /// The PE that is to send it, or [`NO_PE`]: what a fault says.
+    pub(crate) sender: u32,
+    /// [`PLAIN`], [`PACKETS`], or the bytes of a line; with [`PARTIAL`] where it is a partial result.
+    pub(crate) form: u32,
+    pub(crate) flag: u32,
+}
+
+/// The bytes as they are.
+pub(crate) const PLAIN: u32 = 0;
+/// 4 bytes in the upper half of each 8-byte word, with the flag in the lower half.
+pub(crate) const PACKETS: u32 = 1;
+/// Added to a form: not as a member contributed it.
+pub(crate) const PARTIAL: u32 = 1 << 8;
+
+impl Operand {
+    /// The same, as a partial result, which an operator resumes from.
+    #[must_use]
+    #[inline(always)]
+    pub const fn partial(self, is_partial: bool) -> Self {
+        Self { form: self.form & !PARTIAL | if is_partial { PARTIAL } else { 0 }, ..self }
+    }
+
+    /// The same, from a PE that is to send it: what a fault says where it does not.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_pe(self, sender: Pe) -> Self {
+        Self { sender: sender.raw(), ..self }
+    }
+
+    /// Whether the bytes are as they are.
+    #[inline(always)]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.form() == PLAIN
+    }
+
+    /// Its form, without whether it is partial.
+    #[inline(always)]
+    pub(crate) const fn form(&self) -> u32 {
+        self.form & !PARTIAL
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_partial(&self) -> bool {
+        self.form & PARTIAL != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn start(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+
+    /// Bytes of memory that it takes, flags included.
+    #[inline(always)]
+    pub const fn extent(&self) -> usize {
+        match self.form() {
+            PLAIN => self.bytes,
+            form => packed_words(self.bytes, form) * 8,
+        }
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl Operand {
+    /// The word with the last flag, for those who sleep until it changes; of no packets the first word.
+    #[inline(always)]
+    pub(crate) fn last_word(&self) -> Polled {
+        // SAFETY: whole words of mapped memory, aligned (`packed`).
+        unsafe { Polled::new(self.start().wrapping_add(self.extent().saturating_sub(8)).cast()) }
+    }
+}
+
+/// How many 8-byte words `bytes` bytes take in packets (`form` 1), or in lines of `form` bytes.
+#[inline(always)]
+pub const fn packed_words(bytes: usize, form: u32) -> usize {
+    // By constants, because a GPU divides 64-bit numbers in a function.
+    let lines = match form {
+        PACKETS => return bytes.div_ceil(4),
+        16 => bytes.div_ceil(8),
+        32 => bytes.div_ceil(24),
+        64 => bytes.div_ceil(56),
+        128 => bytes.div_ceil(120),
+        _ => refuse!(const "lines have 16, 32, 64 or 128 bytes"),
+    };
+    lines * (form as usize / 8)
+}
+
+impl Ctx<'_> {
+    /// A place's elements as they are.
+    ///
+    /// # Panics
+    /// Where the place is reached only through a proxy.
+    #[inline(always)]
+    #[track_caller]
+    pub fn operand<T: Pod, G>(&self, place: Place<T, G>) -> Operand {
+        let (offset, bytes) = (place.sym().offset(), place.sym().bytes());
+        self.located(offset, bytes, PLAIN, place.pe(), 0, bytes)
+    }
+
+    /// `bytes` bytes in packets at the start of `memory`.
+    ///
+    /// # Panics
+    /// Where `memory` is too short or does not start on a multiple of 16 bytes, and as [`operand`](Ctx::operand).
+    #[inline(always)]
+    #[track_caller]
+    pub fn packets<G>(&self, memory: Place<u8, G>, bytes: usize, flag: u32) -> Operand {
+        self.packed(memory, bytes, PACKETS, flag)
+    }
+
+    /// `bytes` bytes in lines of `line` bytes at the start of `memory`.
+    ///
+    /// # Panics
+    /// Where `memory` is too short or does not start on a multiple of `line`, or `line` is not 16, 32, 64 or 128, and as
+    /// [`operand`](Ctx::operand).
+    #[inline(always)]
+    #[track_caller]
+    pub fn lines<G>(&self, memory: Place<u8, G>, bytes: usize, flag: u32, line: u32) -> Operand {
+        self.packed(memory, bytes, line, flag)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn packed<G>(&self, memory: Place<u8, G>, bytes: usize, form: u32, flag: u32) -> Operand {
+        self.located(memory.sym().offset(), memory.len(), form, memory.pe(), flag, bytes)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn located(&self, offset: u64, room: usize, form: u32, pe: Pe, flag: u32, bytes: usize) -> Operand {
+        let address = self.address_of_operand(offset, room, form, pe, bytes);
+        Operand { address, bytes, offset, pe: pe.raw(), sender: NO_PE, form, flag }
+    }
+
+    outlined! {
+        /// Where the memory of an operand is, `room` bytes of it.
+        pub(crate) fn address_of_operand(&self, offset: u64, room: usize, form: u32, pe: Pe, bytes: usize) -> u64 {
+            if self.is_proxied(pe) {
+                refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
+            }
+            if form != PLAIN {
+                if packed_words(bytes, form) * 8 > room {
+                    refuse!("too few words for these bytes in packets or lines");
+                }
+                let align = if form == PACKETS { 16 } else { u64::from(form) };
+                if offset & (align - 1) != 0 {
+                    refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
+                }
+            }
+            self.address(offset, room as u64, (1, 1), pe)
+        }
+    }
+}
+
+/// The sources or the destinations of a fold: an array of operands, or what [`operands`] makes.
+pub trait Operands {
+    /// How many.
+    fn count(&self) -> usize;
+    /// Number `i`.
+    fn get(&self, i: usize) -> Operand;
+}
+
+/// `count` operands, computed one by one.
+#[inline(always)]
+pub fn operands(count: usize, get: impl Fn(usize) -> Operand) -> impl Operands {
+    Computed { count, get }
+}
+
+struct Computed<F> {
+    count: usize,
+    get: F,
+}
+
+impl<F: Fn(usize) -> Operand> Operands for Computed<F> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.count
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Operand {
+        (self.get)(i)
+    }
+}
+
+/// Element `i`, the last one past the end, by comparisons: an array that is indexed is in memory, which on a GPU is slow.
+impl<const N: usize> Operands for [Operand; N] {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        N
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Operand {
+        let mut chosen = self[N - 1];
+        let mut k = N - 1;
+        while k > 0 {
+            k -= 1;
+            if i == k {
+                chosen = self[k];
+            }
+        }
+        chosen
+    }
+}

@@ -1,0 +1,67 @@
+//! Reductions: what combines elements. The loops that do are the machine's ([`arch`](crate::arch)).
+
+#[cfg(any(test, target_arch = "nvptx64"))]
+pub(crate) mod any;
+mod located;
+mod names;
+mod number;
+mod op;
+mod operators;
+mod reduction;
+
+pub use located::{MaxLoc, MinLoc};
+pub use names::{Datatype, Op};
+pub use number::{AccumulateIn, Integer, Number};
+pub use op::{Arithmetic, In, ReduceOp};
+pub use operators::{Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Prod, Sum};
+pub(crate) use reduction::for_datatype;
+pub use reduction::{HasDatatype, Reduction};
+
+use crate::bulk::Fold;
+use crate::{Group, LinkReduction, Operands, Pod, arch};
+
+/// What reduces: every [`ReduceOp`], and what a host chose at run time ([`Reduction`]).
+pub trait Reducer<T: Pod>: Copy {
+    /// The same as links do it, with the result of `members` contributions; `None` where they cannot.
+    fn linked(self, members: usize) -> Option<LinkReduction>;
+
+    /// Runs a fold. False when a wait for packets ended without them; the reason is recorded.
+    ///
+    /// # Safety
+    /// The operands are mapped symmetric memory, aligned for their form, and for `T` where they are plain.
+    #[doc(hidden)]
+    unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool;
+}
+
+impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
+    #[inline(always)]
+    fn linked(self, members: usize) -> Option<LinkReduction> {
+        ReduceOp::linked(self, members)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { arch::fold::<T, O, B, D, S>(fold, self) }
+    }
+}
+
+/// Reduces nothing: the one source, as it is.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Keep;
+
+impl Reducer<u8> for Keep {
+    #[inline(always)]
+    fn linked(self, _members: usize) -> Option<LinkReduction> {
+        None
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool {
+        // SAFETY: the caller's contract. Any bytes are bytes.
+        unsafe { arch::transfer(fold) }
+    }
+}
