@@ -4,12 +4,13 @@
 //! Each result is compared with the model bit for bit. The model knows nothing of blocks, widths, protocols and PEs, so two
 //! runs that differ in these have the same bits too.
 
-use congruent::collectives::{Algorithm, Collective, Datatype, Layout, Op, Protocol, Typed, View};
+use congruent::collectives::{Algorithm, Collective, Datatype, HasDatatype, Layout, Op, PlanView, Protocol};
 use congruent::device::{Fp8E4M3, Fp8E5M2, Sym};
 use congruent::{Error, Grid, Plan, Stream, SymVec, World};
 use congruent_heap::{bf16, f16};
 
 use super::expected::Call;
+use super::limit::is_limited;
 use super::machines::all_shapes;
 use super::model::{Sample, samples};
 use super::pattern::{assert_same, values};
@@ -47,8 +48,10 @@ pub(super) fn these(world: &mut World, ways: Vec<Way>) -> Result<(), Error> {
                 bench.any_type(world, way, len, blocks)?;
             }
         }
-        if everything && way.reduces() {
-            bench.every_type(world, way)?;
+        match way.reduces() {
+            true if everything => bench.every_type(world, way)?,
+            true if !is_limited() => bench.every_operator(world, way)?,
+            _ => {}
         }
     }
     Ok(())
@@ -80,7 +83,7 @@ fn lengths(layout: &Layout, way: &Way) -> [Length; 7] {
 
 /// Bytes of data that go in one step: of LL half of a piece, and of each line of LL128 all but the last word.
 fn step_bytes(layout: &Layout, way: &Way) -> usize {
-    let (piece, line) = (layout.piece(), layout.line_bytes() as usize);
+    let (piece, line) = (layout.slot(), layout.line_bytes() as usize);
     match way.protocol {
         protocol if way.algorithm == Algorithm::OneShot => layout.shot(protocol),
         Protocol::Simple => piece,
@@ -122,7 +125,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(world: &mut World, layout: Layout) -> Result<Self, Error> {
-        let bytes = LAPS * layout.piece().max(layout.inbox()) * world.npes() * BLOCKS as usize + 1024;
+        let bytes = LAPS * layout.slot().max(layout.inbox()) * world.npes() * BLOCKS as usize + 1024;
         let mut buffers = Vec::new();
         for _ in 0..CALLS {
             buffers.push((world.alloc(bytes)?, world.alloc(bytes)?));
@@ -145,6 +148,16 @@ impl Bench {
         (0..TYPES.len() * Op::ALL.len()).try_for_each(|_| self.any_type(world, way, Length::Elements(37), 2))
     }
 
+    /// Cases of every operator, on one type: what is a contribution and what a partial result differs for some of them only.
+    fn every_operator(&mut self, world: &World, way: Way) -> Result<(), Error> {
+        for _ in Op::ALL {
+            // So many cases later comes the same type, with the next operator.
+            self.cases += TYPES.len() as u32 - 1;
+            self.any_type(world, way, Length::Elements(37), 2)?;
+        }
+        Ok(())
+    }
+
     /// One call by one block, of the next type.
     pub(super) fn once(&mut self, world: &World, way: Way, len: Length) -> Result<(), Error> {
         self.cases += 1;
@@ -159,7 +172,7 @@ impl Bench {
     }
 
     /// Calls in a row, and what must come of them.
-    fn case<T: Sample + Typed>(
+    fn case<T: Sample + HasDatatype>(
         &self,
         world: &World,
         way: Way,
@@ -215,7 +228,7 @@ struct Made<'m, T> {
     before: [Vec<T>; 2],
 }
 
-impl<'m, T: Sample + Typed> Made<'m, T> {
+impl<'m, T: Sample + HasDatatype> Made<'m, T> {
     fn write(
         world: &World,
         call: Call<T>,
@@ -242,14 +255,13 @@ impl<'m, T: Sample + Typed> Made<'m, T> {
         [inside(to, from), inside(from, to)]
     }
 
-    fn args(&self, world: &World, plan: View) -> Args {
+    fn args(&self, world: &World, plan: PlanView) -> Args {
         let (to, from) = self.call.way.lengths(self.call.len, self.call.members);
         let [dst_at, src_at] = self.starts(world.pe().index());
         let part = |of: &SymVec<u8>, at: usize, len: usize| -> Sym<u8> {
             of.view().slice(at * size_of::<T>()..(at + len) * size_of::<T>())
         };
         Args {
-            team: world.team(),
             dst: part(self.dst, dst_at, to),
             src: part(if self.in_place { self.dst } else { self.src }, src_at, from),
             reduction: self.call.reduction(),
