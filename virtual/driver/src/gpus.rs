@@ -9,6 +9,7 @@ use crate::engine::{self, Kernel, Request};
 use crate::errors::Outcome;
 use crate::executor::Executor;
 use crate::launch::Launch;
+use crate::say::say;
 
 /// Executes PTX.
 pub(crate) struct Gpus;
@@ -37,7 +38,7 @@ impl Executor for Gpus {
         };
         engine::ask(Request::Launch(kernel), &[]).map_err(|refusal| {
             if !refusal.log.is_empty() {
-                eprintln!("congruent virtual GPU: {}", refusal.log);
+                say(&refusal.log);
             }
             refusal.code
         })

@@ -43,6 +43,7 @@ mod operation;
 mod pages;
 mod recording;
 mod registers;
+mod say;
 mod stream;
 mod vmm;
 

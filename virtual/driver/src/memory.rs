@@ -14,6 +14,7 @@ use crate::engine::{self, Object, Request};
 use crate::errors::Outcome;
 use crate::monitor::lock;
 use crate::pages::{self, Access, Pages};
+use crate::say::say;
 use crate::vmm::{self, Mapping};
 
 /// Allocations are of whole parts of this many bytes, and aligned to them, as the driver's are.
@@ -193,7 +194,7 @@ pub(crate) fn register(context: Arc<Context>, at: u64, bytes: usize) -> Outcome 
     let end =
         at.checked_add(bytes as u64).filter(|&end| at > 0 && end > at).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     if driver::get()?.config.engine == Engine::Ptx {
-        eprintln!("congruent virtual GPU: memory that the driver did not allocate cannot be registered");
+        say("memory that the driver did not allocate cannot be registered");
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let mut ranges = lock(&RANGES);

@@ -11,6 +11,7 @@ use std::thread;
 use super::{Answer, Done, Request, gone, wire};
 use crate::driver;
 use crate::monitor::lock;
+use crate::say::say;
 
 /// A connection to an engine.
 pub(super) struct Client {
@@ -69,7 +70,7 @@ impl Client {
                 done(answer);
             }
         }
-        eprintln!("congruent virtual GPU: the engine of this job is gone");
+        say("the engine of this job is gone");
         if let Ok(driver) = driver::get() {
             driver.devices().iter().for_each(|device| device.context.fail(gone().code));
         }

@@ -21,6 +21,7 @@ use crate::driver;
 use crate::errors::Outcome;
 use crate::image::Refusal;
 use crate::pages::Access;
+use crate::say::say;
 use client::Client;
 pub use server::Server;
 use session::{Job, Session};
@@ -94,7 +95,7 @@ enum Link {
 
 static LINK: LazyLock<Result<Link, Refusal>> = LazyLock::new(|| {
     let unavailable = |why: String| {
-        eprintln!("congruent virtual GPU: {why}");
+        say(why);
         gone()
     };
     match config::variable(ENGINE).map_err(unavailable)? {
