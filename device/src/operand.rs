@@ -25,6 +25,7 @@ pub struct Operand {
     pub(crate) bytes: usize,
     /// Where it is on its heap, and on which PE's.
     pub(crate) offset: u64,
+    #[cfg_attr(target_arch = "nvptx64", expect(dead_code, reason = "who sleeps or counts bytes does so on CPUs"))]
     pub(crate) pe: u32,
     /// The PE that is to send it, or [`NO_PE`]: what a fault says.
     pub(crate) sender: u32,

@@ -67,7 +67,15 @@ struct Ptx {
 impl Ptx {
     fn all() -> Vec<Self> {
         let read = |&(arch, text): &(&'static str, &str)| Self { arch, bodies: functions(text) };
-        congruent::kernels::PTX.images.iter().map(read).collect()
+        let modules = [&congruent::kernels::PTX, &congruent::kernels::MULTIMEM];
+        modules.iter().flat_map(|module| module.images).map(read).collect()
+    }
+
+    /// Those that have a kernel, of which there are some.
+    fn with<'p>(all: &'p [Self], kernel: &str) -> Vec<&'p Self> {
+        let with: Vec<_> = all.iter().filter(|ptx| ptx.bodies.contains_key(kernel)).collect();
+        assert!(!with.is_empty(), "there is no {kernel}");
+        with
     }
 
     /// The instructions of a function.
@@ -121,8 +129,9 @@ fn has(found: &BTreeSet<&str>, start: &str) -> bool {
 #[test]
 fn hot_kernels_have_the_instructions_that_they_should() {
     let mut wrong = Vec::new();
-    for ptx in Ptx::all() {
-        for Pattern { kernel, reaches, has: needs, lacks } in &PATTERNS {
+    let all = Ptx::all();
+    for Pattern { kernel, reaches, has: needs, lacks } in &PATTERNS {
+        for ptx in Ptx::with(&all, kernel) {
             let (own, reached) = (ptx.own(kernel), ptx.reached(kernel));
             let missing = reaches.iter().filter(|start| !has(&reached, start));
             let missing = missing.chain(needs.iter().filter(|start| !has(&own, start)));
@@ -184,8 +193,6 @@ struct Row<'p> {
     rule: &'p str,
     instructions: Vec<&'p str>,
     kernel: &'p str,
-    /// The oldest architecture that has it.
-    since: u32,
 }
 
 fn rows(page: &str) -> Vec<Row<'_>> {
@@ -198,13 +205,7 @@ fn rows(page: &str) -> Vec<Row<'_>> {
 fn row(text: &str) -> Row<'_> {
     let cells: Vec<&str> = text.split('|').map(str::trim).collect();
     let [rule, instructions, kernel, ..] = cells[..] else { panic!("a row with too few cells: {text}") };
-    let since = kernel.split("sm_").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-    Row {
-        rule: rule.split(' ').next().unwrap(),
-        instructions: ticked(instructions),
-        kernel: ticked(kernel)[0],
-        since: since.unwrap_or(0),
-    }
+    Row { rule: rule.split(' ').next().unwrap(), instructions: ticked(instructions), kernel: ticked(kernel)[0] }
 }
 
 /// What stands in backticks.
@@ -220,9 +221,9 @@ fn each_rule_is_in_the_shipped_ptx_as_the_page_says() {
         page.lines().filter_map(|line| line.strip_prefix("### MM-")?.split(':').next()).collect();
     assert_eq!(rows.iter().map(|row| row.rule).collect::<BTreeSet<_>>(), headings, "each rule has its row");
     let mut wrong = Vec::new();
-    for ptx in Ptx::all() {
-        let generation: u32 = ptx.arch.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic).parse().unwrap();
-        for Row { rule, instructions, kernel, .. } in rows.iter().filter(|row| row.since <= generation) {
+    let all = Ptx::all();
+    for Row { rule, instructions, kernel } in &rows {
+        for ptx in Ptx::with(&all, kernel) {
             let found = ptx.reached(kernel);
             let missing = instructions.iter().filter(|instruction| !has(&found, instruction));
             wrong.extend(missing.map(|missing| format!("MM-{rule}: {kernel} for {} has no {missing}", ptx.arch)));

@@ -1,28 +1,9 @@
-//! Reductions. Buffers are bytes; type and operator are an argument.
+//! Reductions.
 
-use congruent_collectives::{PlanView, Reduction, direct, multimem, one_shot, recursive, ring, tree};
+use congruent_collectives::{PlanView, Reduction, direct, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, kernels};
 
-macro_rules! reductions {
-    (($block:ident, $ctx:ident, $dst:ident, $src:ident, $op:ident, $root:ident, $plan:ident)
-        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
-    ) => {
-        kernels! { in crate::PTX; $(
-            $(#[$doc])*
-            pub fn $name(
-                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: PlanView, rounds: u64,
-            ) {
-                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
-                for _ in 0..rounds {
-                    $algorithm::$operation(&mut coll, $($arg),*);
-                }
-                let _not_all_have_one = $root;
-            }
-        )* }
-    };
-}
-
-reductions! { (block, ctx, dst, src, op, root, plan)
+reductions! { in crate::PTX; (block, ctx, dst, src, op, root, plan)
     /// All-reduce along the ring.
     all_reduce_ring: ring::all_reduce(dst, src, op);
     /// All-reduce in one exchange.
@@ -33,8 +14,6 @@ reductions! { (block, ctx, dst, src, op, root, plan)
     all_reduce_tree: tree::all_reduce(dst, src, op);
     /// All-reduce by recursive doubling, or halving and doubling.
     all_reduce_recursive: recursive::all_reduce(dst, src, op);
-    /// All-reduce through multicast addresses.
-    all_reduce_multimem: multimem::all_reduce(dst, src, op);
     /// Reduce-scatter along the ring.
     reduce_scatter_ring: ring::reduce_scatter(dst, src, op);
     /// Reduce-scatter in one exchange.
@@ -43,8 +22,6 @@ reductions! { (block, ctx, dst, src, op, root, plan)
     reduce_scatter_direct: direct::reduce_scatter(dst, src, op);
     /// Reduce-scatter by recursive halving.
     reduce_scatter_recursive: recursive::reduce_scatter(dst, src, op);
-    /// Reduce-scatter through multicast addresses.
-    reduce_scatter_multimem: multimem::reduce_scatter(dst, src, op);
     /// Reduce along the ring.
     reduce_ring: ring::reduce(dst, src, op, root);
     /// Reduce, each member combining a part for the root.

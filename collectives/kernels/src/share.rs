@@ -1,6 +1,6 @@
-//! Collectives that move data and compute nothing. Buffers are bytes.
+//! Collectives that move data and compute nothing.
 
-use congruent_collectives::{PlanView, bruck, direct, multimem, one_shot, recursive, ring, tree};
+use congruent_collectives::{PlanView, bruck, direct, one_shot, recursive, ring, tree};
 use congruent_device::{Sym, TeamView, kernels};
 
 kernels! { in crate::PTX;
@@ -13,26 +13,7 @@ kernels! { in crate::PTX;
     }
 }
 
-macro_rules! moves {
-    (($block:ident, $ctx:ident, $dst:ident, $src:ident, $root:ident, $plan:ident)
-        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
-    ) => {
-        kernels! { in crate::PTX; $(
-            $(#[$doc])*
-            pub fn $name(
-                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: PlanView, rounds: u64,
-            ) {
-                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
-                for _ in 0..rounds {
-                    $algorithm::$operation(&mut coll, $($arg),*);
-                }
-                let _not_all_have_one = $root;
-            }
-        )* }
-    };
-}
-
-moves! { (block, ctx, dst, src, root, plan)
+moves! { in crate::PTX; (block, ctx, dst, src, root, plan)
     /// All-gather along the ring.
     all_gather_ring: ring::all_gather(dst, src);
     /// All-gather in one exchange.
@@ -41,8 +22,6 @@ moves! { (block, ctx, dst, src, root, plan)
     all_gather_direct: direct::all_gather(dst, src);
     /// All-gather by dissemination.
     all_gather_recursive: recursive::all_gather(dst, src);
-    /// All-gather through multicast addresses.
-    all_gather_multimem: multimem::all_gather(dst, src);
     /// All-to-all in one exchange.
     all_to_all_one_shot: one_shot::all_to_all(dst, src);
     /// All-to-all by puts to all.
@@ -55,8 +34,6 @@ moves! { (block, ctx, dst, src, root, plan)
     broadcast_direct: direct::broadcast(dst, src, root);
     /// Broadcast down a binary tree.
     broadcast_tree: tree::broadcast(dst, src, root);
-    /// Broadcast through multicast addresses.
-    broadcast_multimem: multimem::broadcast(dst, src, root);
     /// Scatter that each member fetches.
     scatter_direct: direct::scatter(dst, src, root);
     /// Gather that each member puts.

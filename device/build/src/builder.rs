@@ -32,7 +32,7 @@ pub struct Builder {
 pub struct PtxFile {
     /// The target it is for.
     pub target: Target,
-    /// Where it is: `OUT/NAME.sm_90.ptx`, after the library's name.
+    /// Where it is: `OUT/NAME.sm_90.ptx`, after the library's name, and `.zst` behind it where the manifest wants it packed.
     pub path: PathBuf,
 }
 
@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Writes the files here instead of into `ptx/` beside the manifest.
+    /// Writes the files here instead of into `ptx/` beside the manifest, and as text, whether or not the manifest wants them packed.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.out_dir = Some(folder.into());
         self
@@ -104,14 +104,14 @@ impl Builder {
         let out_dir = self.output_folder()?;
         fs::create_dir_all(&out_dir).map_err(BuildError::io(&out_dir))?;
         let mut files = Vec::new();
-        for Compiled { target, file_name, text, lines } in self.compile()? {
-            let path = out_dir.join(file_name);
+        for Compiled { target, file, text, lines } in self.compile()? {
             if let Some(lines) = lines {
                 write_lines(&text, &lines)?;
             }
             // An unchanged file keeps its time stamp, so that nothing which includes it is rebuilt.
-            if fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
-                fs::write(&path, &text).map_err(BuildError::io(&path))?;
+            let path = file.path(&out_dir);
+            if file.read(&out_dir).ok().as_deref() != Some(text.as_str()) {
+                file.write(&out_dir, &text).map_err(BuildError::io(&path))?;
             }
             files.push(PtxFile { target, path });
         }
@@ -127,7 +127,7 @@ impl Builder {
             Some(folder) => absolute(folder)?,
             None => cache_folder()?.join("kernels"),
         };
-        let targets = if self.targets.is_empty() { &plan.targets } else { &self.targets };
+        let targets = if self.targets.is_empty() { &plan.settings.targets } else { &self.targets };
         let recipe = Recipe { rustc: &rustc, manifest: &manifest, plan: &plan, features: &self.features };
         let compile = |target: &Target| {
             let workshop = Workshop::take(&base, &rustc, target)?;
@@ -136,8 +136,9 @@ impl Builder {
             let debug = self.lines.then(|| recipe.run(target, &workshop, "line-tables-only")).transpose()?;
             let lines = debug.map(|debug| lines::lines(&text, &debug)).transpose();
             let lines = lines.map_err(|source| BuildError::Lines { target: target.clone(), source })?;
-            let file_name = format!("{}.{}.ptx", plan.library, target.arch());
-            Ok(Compiled { target: target.clone(), file_name, text, lines })
+            let name = format!("{}.{}.ptx", plan.library, target.arch());
+            let file = Output { name, packed: plan.settings.packed && self.out_dir.is_none() };
+            Ok(Compiled { target: target.clone(), file, text, lines })
         };
         targets.iter().map(compile).collect()
     }
@@ -159,10 +160,36 @@ impl Builder {
 /// One compiled text.
 pub(crate) struct Compiled {
     pub(crate) target: Target,
-    pub(crate) file_name: String,
+    pub(crate) file: Output,
     pub(crate) text: String,
     /// The lines of its source, if they are wanted.
     lines: Option<Lines>,
+}
+
+/// A file with a text.
+pub(crate) struct Output {
+    name: String,
+    packed: bool,
+}
+
+impl Output {
+    /// zstd's level: a slow one, since packing is rare.
+    const LEVEL: i32 = 19;
+
+    pub(crate) fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}{}", self.name, if self.packed { ".zst" } else { "" }))
+    }
+
+    pub(crate) fn read(&self, folder: &Path) -> io::Result<String> {
+        let bytes = fs::read(self.path(folder))?;
+        let bytes = if self.packed { zstd::decode_all(&*bytes)? } else { bytes };
+        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn write(&self, folder: &Path, text: &str) -> io::Result<()> {
+        let packed = self.packed.then(|| zstd::encode_all(text.as_bytes(), Self::LEVEL)).transpose()?;
+        fs::write(self.path(folder), packed.as_deref().unwrap_or(text.as_bytes()))
+    }
 }
 
 /// Leaves the table of a text in the cache.
@@ -267,4 +294,27 @@ fn joined(prefix: &str, path: &Path) -> OsString {
 
 fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
     path::absolute(path).map_err(BuildError::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_file_is_read_as_it_was_written() {
+        let folder = std::env::temp_dir().join(format!("congruent-packed-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let text = ".version 8.0\n".repeat(1000);
+        for packed in [false, true] {
+            let file = Output { name: "k.sm_80.ptx".to_owned(), packed };
+            assert!(file.read(&folder).is_err());
+            file.write(&folder, &text).unwrap();
+            assert_eq!(file.read(&folder).unwrap(), text);
+            assert_eq!(fs::metadata(file.path(&folder)).unwrap().len() < 200, packed);
+        }
+        fs::write(folder.join("k.sm_80.ptx.zst"), "no frame").unwrap();
+        let damaged = Output { name: "k.sm_80.ptx".to_owned(), packed: true };
+        assert!(damaged.read(&folder).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -1,7 +1,6 @@
 //! Whether checked-in PTX is what its source compiles to.
 
 use core::fmt;
-use std::fs;
 use std::path::PathBuf;
 
 use crate::builder::Builder;
@@ -68,8 +67,8 @@ impl Builder {
         let here = header::identity(&self.compiler()?);
         let mut checks = Vec::new();
         for compiled in self.compile()? {
-            let path = out_dir.join(&compiled.file_name);
-            let verdict = match fs::read_to_string(&path) {
+            let path = compiled.file.path(&out_dir);
+            let verdict = match compiled.file.read(&out_dir) {
                 Ok(text) => compare(&text, &compiled.text, &here),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Verdict::Missing,
                 Err(error) => return Err(BuildError::io(&path)(error)),

@@ -17,8 +17,8 @@ pub(crate) struct Plan {
     pub(crate) version: String,
     /// The name of its library, as it is in symbols and file names.
     pub(crate) library: String,
-    /// What it is compiled for, unless asked otherwise.
-    pub(crate) targets: Vec<Target>,
+    /// How its manifest wants it to be compiled.
+    pub(crate) settings: Settings,
     /// The folder of the workspace.
     pub(crate) workspace: PathBuf,
     /// The packages that lie in that folder.
@@ -66,10 +66,21 @@ struct Package {
 }
 
 /// `[package.metadata.congruent]` of a manifest.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
-    targets: Vec<Target>,
+pub(crate) struct Settings {
+    /// What it is compiled for, unless asked otherwise.
+    #[serde(default = "Settings::usual")]
+    pub(crate) targets: Vec<Target>,
+    /// Whether its files are compressed.
+    #[serde(default)]
+    pub(crate) packed: bool,
+}
+
+impl Settings {
+    fn usual() -> Vec<Target> {
+        vec![Target::default()]
+    }
 }
 
 #[derive(Deserialize)]
@@ -104,7 +115,7 @@ impl Metadata {
             package: package.name.clone(),
             version: package.version.clone(),
             library: library.name.replace('-', "_"),
-            targets: package.targets()?,
+            settings: package.settings()?,
             members: inside.map(member).collect(),
             workspace: self.workspace_root.clone(),
         })
@@ -112,13 +123,14 @@ impl Metadata {
 }
 
 impl Package {
-    /// What its manifest wants it to be compiled for.
-    fn targets(&self) -> Result<Vec<Target>, BuildError> {
-        let Some(settings) = self.metadata.get("congruent") else { return Ok(vec![Target::default()]) };
+    fn settings(&self) -> Result<Settings, BuildError> {
+        let Some(settings) = self.metadata.get("congruent") else {
+            return Ok(Settings { targets: Settings::usual(), packed: false });
+        };
         let refused = |problem| BuildError::BadSettings { manifest: self.manifest_path.clone(), problem };
         match Settings::deserialize(settings) {
-            Ok(Settings { targets }) if targets.is_empty() => Err(refused("`targets` names none".to_owned())),
-            Ok(Settings { targets }) => Ok(targets),
+            Ok(settings) if settings.targets.is_empty() => Err(refused("`targets` names none".to_owned())),
+            Ok(settings) => Ok(settings),
             Err(error) => Err(refused(error.to_string())),
         }
     }
@@ -134,7 +146,7 @@ mod tests {
         let package = json!({
             "id": "path+file:///k#0.1.0", "name": "k", "version": "0.1.0", "manifest_path": "/k/Cargo.toml", "targets": [], "metadata": metadata
         });
-        serde_json::from_value::<Package>(package).expect("a package").targets()
+        serde_json::from_value::<Package>(package).expect("a package").settings().map(|settings| settings.targets)
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{env, fs};
 use crate::cache::cache_folder;
 use crate::error::BuildError;
 use crate::toolchain::ask;
+use crate::usage::generation;
 
 /// The assembler.
 #[derive(Clone, Debug)]
@@ -62,11 +63,22 @@ impl Ptxas {
         Ok(Self { path: path.to_path_buf(), version: release.trim().to_owned() })
     }
 
-    /// Assembles `file` for the generation it names and throws the machine code away.
+    /// Those of `archs` that a file can be assembled for; where none are given, the generation that it names.
+    pub fn fitting(file: &Path, archs: &[String]) -> Result<Vec<String>, BuildError> {
+        let (_, own) = read(file)?;
+        let fits = |arch: &&String| generation(arch) >= generation(&own);
+        Ok(if archs.is_empty() { vec![own] } else { archs.iter().filter(fits).cloned().collect() })
+    }
+
+    /// Assembles `file` for the generation that it names and throws the machine code away.
     pub fn assemble(&self, file: &Path) -> Result<Assembly, BuildError> {
-        let text = fs::read_to_string(file).map_err(BuildError::io(file))?;
-        let rejected = |message: &str| BuildError::Rejected { path: file.to_path_buf(), message: message.to_owned() };
-        let arch = target_directive(&text).ok_or_else(|| rejected("it has no `.target`"))?;
+        let (_, own) = read(file)?;
+        self.assemble_for(file, &own)
+    }
+
+    /// The same for another generation, `sm_100`.
+    pub fn assemble_for(&self, file: &Path, arch: &str) -> Result<Assembly, BuildError> {
+        let (text, _) = read(file)?;
         // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like. Functions then keep to their calling
         // convention, which costs registers and stack that a program assembled as a whole does not take.
         let parts: &[&str] = if text.contains(".extern .func") { &["-c"] } else { &[] };
@@ -82,9 +94,18 @@ impl Ptxas {
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         if !output.status.success() {
-            return Err(rejected(said.trim()));
+            return Err(BuildError::Rejected { path: file.to_path_buf(), message: said.trim().to_owned() });
         }
         Ok(Assembly { arch: arch.to_owned(), functions: parse_verbose(&said, &never_return(&text)) })
+    }
+}
+
+/// A file's text, and the generation that it names.
+fn read(file: &Path) -> Result<(String, String), BuildError> {
+    let text = fs::read_to_string(file).map_err(BuildError::io(file))?;
+    match target_directive(&text).map(str::to_owned) {
+        Some(own) => Ok((text, own)),
+        None => Err(BuildError::Rejected { path: file.to_path_buf(), message: "it has no `.target`".to_owned() }),
     }
 }
 

@@ -90,7 +90,7 @@ fn row((arch, usage): &(String, FunctionUsage)) -> String {
 }
 
 /// The number in `sm_100`, so that it comes after `sm_90`.
-fn generation(arch: &str) -> u32 {
+pub(crate) fn generation(arch: &str) -> u32 {
     let digits = arch.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic);
     digits.parse().unwrap_or(u32::MAX)
 }

@@ -99,6 +99,9 @@ fn a_plain_library_compiles_checks_and_assembles() {
     let select = assembly.functions.iter().find(|function| function.name == "select").expect("the kernel");
     assert_eq!((assembly.arch.as_str(), select.stack), ("sm_90", 0));
     assert!(select.registers.is_some_and(|registers| registers > 0));
+    let archs = ["sm_80", "sm_90", "sm_100"].map(str::to_owned);
+    assert_eq!(Ptxas::fitting(&file.path, &archs).expect("a file"), archs[1..]);
+    assert_eq!(ptxas.assemble_for(&file.path, "sm_100").expect("newer GPUs run it").arch, "sm_100");
     fs::write(&file.path, text.replace("bar.sync", "bar.wait")).expect("writable");
     assert!(matches!(ptxas.assemble(&file.path), Err(BuildError::Rejected { .. })));
 }

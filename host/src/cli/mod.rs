@@ -6,6 +6,7 @@ mod info;
 mod litmus;
 mod output;
 mod perf;
+mod ptx;
 pub mod run;
 mod topo;
 mod verify;
@@ -52,6 +53,7 @@ enum Command {
     Info(info::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
+    Ptx(ptx::Args),
     Verify(verify::Args),
     Litmus(litmus::Args),
 }
@@ -64,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Ptx(args) => ptx::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Litmus(args) => litmus::run(&args),
     };

@@ -1,14 +1,23 @@
 //! Where the functions of PTX are: a text of megabytes is gone through once in a process, however many kernels of it are used.
 
 use std::collections::HashMap;
+#[cfg(feature = "cli")]
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The text of each function that has a body, by name: from its directive to that of the next function.
-pub(super) struct Functions<'t>(HashMap<&'t str, &'t str>);
+pub(crate) struct Functions<'t> {
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program shows it"))]
+    text: &'t str,
+    /// Where the first one is declared.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "as above"))]
+    first: usize,
+    by_name: HashMap<&'t str, &'t str>,
+}
 
 impl Functions<'static> {
     /// Of an image, which is known by its address.
-    pub(super) fn of(image: &'static str) -> Arc<Self> {
+    pub(crate) fn of(image: &'static str) -> Arc<Self> {
         static ALL: Mutex<Vec<(&str, Arc<Functions<'static>>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = all.iter().find(|(known, _)| std::ptr::eq(*known, image)) {
@@ -28,16 +37,50 @@ impl<'t> Functions<'t> {
         let functions = heads.iter().zip(ends).map(|(&(start, name), end)| (name, &text[start..end]));
         // A declaration ends before there is a body.
         let has_body = |text: &str| text.find(['{', ';']).is_some_and(|end| text[end..].starts_with('{'));
-        Self(functions.filter(|(_, function)| has_body(function)).collect())
+        let by_name = functions.filter(|(_, function)| has_body(function)).collect();
+        Self { text, first: heads.first().map_or(text.len(), |(start, _)| *start), by_name }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'t str> {
-        self.0.get(name).copied()
+        self.by_name.get(name).copied()
     }
 
     /// A function that is a kernel.
     pub(super) fn entry(&self, name: &str) -> Option<&'t str> {
         self.get(name).filter(|function| function.split('{').next().is_some_and(|head| head.contains(".entry")))
+    }
+
+    /// The names of the kernels, in no order.
+    #[cfg(feature = "cli")]
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &'t str> {
+        self.by_name.keys().copied().filter(|name| self.entry(name).is_some())
+    }
+
+    /// For each call in a function, those that it may be of: none where it is by a pointer, or of what is defined elsewhere.
+    pub(super) fn calls(&self, function: &'t str) -> impl Iterator<Item = Vec<&'t str>> {
+        let calls = function.lines().filter(|line| words(line).any(|word| word == "call"));
+        calls.map(|line| words(line).filter(|word| self.by_name.contains_key(word)).collect())
+    }
+
+    /// A text with nothing but a kernel and what it calls, each function behind those that it calls.
+    #[cfg(feature = "cli")]
+    pub(crate) fn program(&self, kernel: &str) -> Option<String> {
+        let entry = self.entry(kernel)?;
+        // Constants stand anywhere between functions, each in a line.
+        let is_constant = |line: &&str| line.starts_with(".global");
+        let (head, rest) = self.text.split_at(self.first);
+        let mut text: String = [head].into_iter().chain(rest.split_inclusive('\n').filter(is_constant)).collect();
+        let (mut open, mut seen) = (vec![(kernel, entry, false)], HashSet::new());
+        while let Some((name, function, has_all)) = open.pop() {
+            if has_all {
+                text.extend(function.split_inclusive('\n').filter(|line| !is_constant(line)));
+            } else if seen.insert(name) {
+                open.push((name, function, true));
+                let called = self.calls(function).flatten().filter(|name| !seen.contains(name));
+                open.extend(called.filter_map(|name| Some((name, self.get(name)?, false))));
+            }
+        }
+        Some(text)
     }
 }
 
@@ -72,6 +115,21 @@ mod tests {
         assert!(functions.entry("one").is_some_and(|one| one.ends_with("// .entry none() {}\n")));
         assert!(functions.get("later").is_some_and(|later| later.ends_with("ret;\n}\n")));
         assert!(["later", "none", "gone", "on", ""].iter().all(|name| functions.entry(name).is_none()));
+    }
+
+    #[test]
+    fn a_kernel_comes_behind_what_it_calls() {
+        let text = ".version 8.0\n.func low() { ret; }\n.func other() { ret; }\n.global .u8 words[2];\n.func high() {\ncall low;\nret; }\n\
+            .entry one() {\ncall high, ();\ncall low, ();\n}\n.entry two() {}\n";
+        let functions = Functions::find(text);
+        let one = functions.program("one").unwrap();
+        let places = ["low() {", "high() {", ".entry one()"].map(|part| one.find(part).unwrap());
+        assert!(one.starts_with(".version 8.0\n") && places.is_sorted(), "{one}");
+        assert_eq!(one.matches(".global .u8 words[2];").count(), 1, "{one}");
+        assert!(!one.contains("other") && !one.contains("two") && functions.program("low").is_none());
+        let mut entries: Vec<_> = functions.entries().collect();
+        entries.sort_unstable();
+        assert_eq!(entries, ["one", "two"]);
     }
 
     #[test]

@@ -42,6 +42,8 @@ use congruent_device::abi;
 pub(crate) use device::{Device, Properties};
 pub(crate) use driver::Driver;
 pub use error::{CudaError, CudaVersion};
+#[cfg(feature = "cli")]
+pub(crate) use functions::Functions;
 pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
 pub(crate) use lane::Lane;

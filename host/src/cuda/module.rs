@@ -65,30 +65,22 @@ unsafe impl Sync for Loaded {}
 /// Bytes of the compiler's messages.
 const LOG: usize = 8192;
 
-/// From this architecture on, kernels have multicast (`device/src/arch/nvptx/multimem.rs`).
-const MULTIMEM: u32 = 90;
-
-/// Why kernels of a module have no multicast on this device, or nothing if they have: it depends on the image that the driver takes.
-/// That is asked with the head of each image, so that nothing is compiled for the answer.
-pub(super) fn lacks_multimem(device: &Device, module: &'static Module) -> Result<Option<String>, CudaError> {
+/// Why this device cannot run the fixed kernels that use multicast, or nothing if it can. That is asked with the head of their image,
+/// so that nothing is compiled for the answer.
+pub(super) fn lacks_multimem(device: &Device) -> Result<Option<String>, CudaError> {
+    let module = &congruent_kernels::MULTIMEM;
     for (arch, text) in images(module, device.properties.compute)? {
-        let raw = match compile(device, module.name, arch, &head(text)) {
+        match compile(device, module.name, arch, &head(text)) {
             Err(CudaError::PtxTooNew { .. }) => continue,
-            compiled => compiled?,
-        };
-        // SAFETY: it was just loaded, and nobody has a function of it.
-        unsafe { device.driver().module_unload(raw) }?;
-        let version = device.driver().version();
-        let old = number(arch).is_none_or(|arch| arch < MULTIMEM);
-        return Ok(old.then(|| {
-            let name = module.name;
-            format!(
-                "the driver, for CUDA {version}, takes no newer PTX of {name} than that for {arch}, which has no multicast: \
-                 install a newer driver"
-            )
-        }));
+            compiled => {
+                // SAFETY: it was just loaded, and nobody has a function of it.
+                unsafe { device.driver().module_unload(compiled?) }?;
+                return Ok(None);
+            }
+        }
     }
-    Err(no_image(module, device.properties.compute))
+    let version = device.driver().version();
+    Ok(Some(format!("the driver, for CUDA {version}, is too old for kernels with multicast: install a newer driver")))
 }
 
 /// PTX of the same version and for the same architecture, with nothing in it.

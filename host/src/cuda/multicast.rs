@@ -84,7 +84,7 @@ fn granularity(device: &Device, npes: u32, heap_max: u64) -> Result<u64, String>
         return Err(format!("{name} and the other PEs' devices have no way in common to hand multicast objects over"));
     }
     // Windows promise multicast to the fixed kernels, so there are none where those come without.
-    if let Some(lacks) = lacks_multimem(device, &congruent_kernels::PTX).map_err(|error| error.to_string())? {
+    if let Some(lacks) = lacks_multimem(device).map_err(|error| error.to_string())? {
         return Err(lacks);
     }
     let driver = device.keeper().enter().map_err(|error| error.to_string())?;

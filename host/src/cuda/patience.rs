@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::functions::{Functions, words};
+use super::functions::Functions;
 
 /// How PTX looks at the clock, and how it sleeps.
 const SIGNS: [&str; 2] = ["%globaltimer", "nanosleep"];
@@ -18,13 +18,11 @@ pub(super) fn waits(functions: &Functions<'_>, entry: &str) -> bool {
         if SIGNS.iter().any(|sign| function.contains(sign)) {
             return true;
         }
-        for line in function.lines().filter(|line| words(line).any(|word| word == "call")) {
-            let mut callees = words(line).filter(|word| functions.get(word).is_some()).peekable();
-            // By a pointer, or of what is defined elsewhere.
-            if callees.peek().is_none() {
+        for callees in functions.calls(function) {
+            if callees.is_empty() {
                 return true;
             }
-            next.extend(callees.filter(|callee| seen.insert(callee)));
+            next.extend(callees.into_iter().filter(|&callee| seen.insert(callee)));
         }
     }
     false

@@ -21,13 +21,12 @@ use std::thread;
 use std::time::Instant;
 
 use calls::Which;
+use congruent::kernels;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
 use recording::{How, Recording, Wrong};
 use survivors::Survivors;
 
-/// The image that is taken: the one with most to take away.
-const IMAGE: &str = "sm_90";
 /// Calls are recorded for jobs of so many PEs.
 const PES: [usize; 1] = [3];
 /// Calls that come to a place are run, at most so many.
@@ -41,29 +40,30 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         ["--seeds", seeds] => return explore(seeds.parse()?),
         _ => {}
     }
-    let text = image()?;
-    let module = ptx::parse(text).map_err(|error| error.message)?;
-    let program = Program::of(&module, text)?;
-    let all = program.mutants();
+    let programs = programs()?;
+    let each = (0..).zip(&programs);
+    let all: Vec<_> =
+        each.flat_map(|(of, program)| program.mutants().into_iter().map(move |less| (of, less))).collect();
     let chosen = choose(&all, &arguments)?;
-    println!("{} of the {} programs with one thing less that {IMAGE} gives", chosen.len(), all.len());
-    let judge = Judge::new(program, record()?)?;
-    let reaches = |mutant: &&Mutant| judge.reaching(mutant).next().is_some();
+    println!("{} of the {} programs with one thing less", chosen.len(), all.len());
+    let judge = Judge::new(programs, record()?)?;
+    let reaches = |(of, mutant): &&(usize, Mutant)| judge.reaching(*of, mutant).next().is_some();
     let reached = all.iter().filter(reaches).count();
     println!("{} calls come to {reached} of all", judge.recordings.len());
     let table = Survivors::read(include_str!("../survivors.txt"))?;
     let (mut caught, mut left_out, mut unknown) = (0, 0, 0);
-    for mutant in &chosen {
+    for one in &chosen {
+        let (of, mutant) = one;
         let Mutant { loss, line, instruction, .. } = mutant;
         let place = format!("{loss} in line {line} of {}: {instruction}", mutant.function);
-        if let Some(how) = judge.notice(mutant) {
+        if let Some(how) = judge.notice(*of, mutant) {
             caught += 1;
             println!("caught   {place}: {how}");
-        } else if let Some(how) = mutant.without_access().and_then(|mutant| judge.notice(&mutant)) {
+        } else if let Some(how) = mutant.without_access().and_then(|mutant| judge.notice(*of, &mutant)) {
             left_out += 1;
             println!("left out {place}: {how}");
         } else {
-            let reached = reaches(&mutant);
+            let reached = reaches(&one);
             match table.reason(mutant, reached) {
                 Some(reason) => println!("survived {place}: {reason}"),
                 None => {
@@ -133,13 +133,18 @@ fn explore_job(calls: &[Recording], seeds: impl Iterator<Item = u64> + Clone) ->
     wrong
 }
 
-fn image() -> Result<&'static str, Box<dyn Error>> {
-    let found = congruent::kernels::PTX.images.iter().find(|(name, _)| *name == IMAGE);
-    Ok(found.ok_or_else(|| format!("there is no image {IMAGE}"))?.1)
+/// The images that are shipped.
+fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
+    let texts = [&kernels::PTX, &kernels::MULTIMEM].into_iter().flat_map(|module| module.images);
+    let programs = texts.map(|(_, text)| {
+        let module = ptx::parse(text).map_err(|error| error.message)?;
+        Ok(Program::of(&module, text)?)
+    });
+    programs.collect()
 }
 
-/// Those that the arguments ask for, in the order of the text.
-fn choose(all: &[Mutant], arguments: &[&str]) -> Result<Vec<Mutant>, Box<dyn Error>> {
+/// Those that the arguments ask for, in the order of the texts.
+fn choose<T: Clone>(all: &[T], arguments: &[&str]) -> Result<Vec<T>, Box<dyn Error>> {
     let mut chosen: Vec<usize> = (0..all.len()).collect();
     match *arguments {
         [] => {}
@@ -173,19 +178,20 @@ fn record() -> Result<Vec<Recording>, congruent::Error> {
 
 /// Runs programs.
 struct Judge {
-    program: Arc<Program>,
+    programs: Vec<Arc<Program>>,
     recordings: Vec<Recording>,
     /// Of each recording, the cheapest first, programs that know where they came.
-    traces: Vec<(usize, [Arc<Program>; 2])>,
+    traces: Vec<(usize, [Vec<Arc<Program>>; 2])>,
     /// In which runs the program as it is is right.
     right: RefCell<BTreeMap<(usize, u64), bool>>,
 }
 
 impl Judge {
-    fn new(program: Arc<Program>, recordings: Vec<Recording>) -> Result<Self, String> {
+    fn new(programs: Vec<Arc<Program>>, recordings: Vec<Recording>) -> Result<Self, String> {
+        let all_traced = || programs.iter().map(|program| program.traced()).collect::<Vec<_>>();
         let mut traces = Vec::new();
         for (index, recording) in recordings.iter().enumerate() {
-            let (start, traced) = (Instant::now(), [program.traced(), program.traced()]);
+            let (start, traced) = (Instant::now(), [all_traced(), all_traced()]);
             for (schedule, traced) in [Schedule::Lockstep, Schedule::Behind(1)].into_iter().zip(&traced) {
                 let how = How { schedule, seed: 0, is_strict: false };
                 recording.run(traced, &how).map_err(|wrong| format!("{}, {how}: {wrong}", recording.name))?;
@@ -194,19 +200,20 @@ impl Judge {
         }
         traces.sort_by_key(|(time, _)| *time);
         let traces = traces.into_iter().map(|(_, trace)| trace).collect();
-        Ok(Self { program, recordings, traces, right: RefCell::default() })
+        Ok(Self { programs, recordings, traces, right: RefCell::default() })
     }
 
-    /// The calls that come to a place, the cheapest first.
-    fn reaching(&self, mutant: &Mutant) -> impl Iterator<Item = usize> {
-        let reaches = |traced: &[Arc<Program>; 2]| traced.iter().any(|traced| traced.has_reached(mutant));
+    /// The calls that come to a place of a program, the cheapest first.
+    fn reaching(&self, of: usize, mutant: &Mutant) -> impl Iterator<Item = usize> {
+        let reaches = move |traced: &[Vec<Arc<Program>>; 2]| traced.iter().any(|traced| traced[of].has_reached(mutant));
         self.traces.iter().filter(move |(_, traced)| reaches(traced)).map(|&(index, _)| index)
     }
 
     /// What notices that a program has less, and nothing of the program that has not, in calls that come there.
-    fn notice(&self, mutant: &Mutant) -> Option<String> {
-        let mutated = self.program.mutated(mutant);
-        for index in self.reaching(mutant).take(CALLS) {
+    fn notice(&self, of: usize, mutant: &Mutant) -> Option<String> {
+        let mut mutated = self.programs.clone();
+        mutated[of] = mutated[of].mutated(mutant);
+        for index in self.reaching(of, mutant).take(CALLS) {
             let recording = &self.recordings[index];
             for how in ways(recording.pes) {
                 if let Err(wrong) = recording.run(&mutated, &how)

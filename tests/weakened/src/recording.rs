@@ -173,14 +173,15 @@ impl Recording {
         self.run_streams(self.streams.clone(), how)
     }
 
-    /// Runs it again, the kernels of this program by it.
+    /// Runs it again, the kernels of these programs by them.
     ///
     /// # Errors
     /// What is wrong then
-    pub(crate) fn run(&self, program: &Arc<Program>, how: &How) -> Result<(), Wrong> {
-        let with_program = |launch: &Launch| match program.entries().any(|name| name == launch.kernel) {
-            true => Launch { program: program.clone(), ..launch.clone() },
-            false => launch.clone(),
+    pub(crate) fn run(&self, programs: &[Arc<Program>], how: &How) -> Result<(), Wrong> {
+        let with_program = |launch: &Launch| {
+            let has = |program: &&Arc<Program>| program.entries().any(|name| name == launch.kernel);
+            let program = programs.iter().find(has).unwrap_or(&launch.program).clone();
+            Launch { program, ..launch.clone() }
         };
         self.run_streams(self.streams.iter().map(|stream| stream.iter().map(with_program).collect()).collect(), how)
     }

@@ -1,13 +1,18 @@
 //! Large texts to lint.
 #![allow(clippy::expect_used, reason = "part of tests and benches: what fails here fails them")]
 
-use std::fs;
+use std::fs::File;
+use std::io;
 use std::path::Path;
+
+use ruzstd::decoding::StreamingDecoder;
 
 /// One kernel of at least `lines` lines: the bodies of the shipped kernels, one after another, as if all were inlined into one.
 pub(crate) fn joined_kernels(lines: usize) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../collectives/kernels/ptx");
-    let text = fs::read_to_string(folder.join("congruent_kernels.sm_90.ptx")).expect("the shipped PTX");
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../collectives/kernels/ptx/congruent_kernels.sm_80.ptx.zst");
+    let packed = StreamingDecoder::new(File::open(shipped).expect("the shipped PTX")).expect("a frame");
+    let text = io::read_to_string(packed).expect("PTX");
     let entries = text.split(".visible .entry ").skip(1).map(|entry| {
         let parameters = between(entry, "(", "\n)");
         let body = between(entry, "\n{", "\n}");

@@ -38,6 +38,9 @@ enum Task {
         /// Compare with the table instead of writing it; exit with 1 if it differs.
         #[arg(long, requires = "table")]
         check: bool,
+        /// What to assemble for, instead of what each file names; repeat for several. A file goes without those older than its own.
+        #[arg(long = "for", value_name = "ARCH")]
+        archs: Vec<String>,
         /// PTX files.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -88,7 +91,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Task::Build { lines, selection } => build(&selection.builder().lines(lines)),
         Task::Check(selection) => check(&selection.builder()),
-        Task::Assemble { table, check, files } => assemble(&files, table.as_deref(), check),
+        Task::Assemble { table, check, archs, files } => assemble(&files, &archs, table.as_deref(), check),
         Task::Doctor => Ok(doctor()),
     };
     match done {
@@ -116,17 +119,24 @@ fn check(builder: &Builder) -> Result<bool, BuildError> {
     Ok(checks.iter().all(|check| check.verdict.is_ok()))
 }
 
-fn assemble(files: &[PathBuf], table: Option<&Path>, check: bool) -> Result<bool, BuildError> {
+fn assemble(files: &[PathBuf], archs: &[String], table: Option<&Path>, check: bool) -> Result<bool, BuildError> {
     let ptxas = Ptxas::find()?;
     let mut assemblies = Vec::new();
+    let mut jobs = Vec::new();
+    for file in files {
+        let archs = Ptxas::fitting(file, archs)?;
+        jobs.extend(archs.into_iter().map(|arch| (file, arch)));
+    }
     // An assembler uses one core.
     let at_once = thread::available_parallelism().map_or(1, usize::from);
-    for files in files.chunks(at_once) {
+    for jobs in jobs.chunks(at_once) {
         let done: Vec<_> = thread::scope(|scope| {
-            let started: Vec<_> = files.iter().map(|file| scope.spawn(|| ptxas.assemble(file))).collect();
+            let ptxas = &ptxas;
+            let started = jobs.iter().map(|(file, arch)| scope.spawn(move || ptxas.assemble_for(file, arch)));
+            let started: Vec<_> = started.collect();
             started.into_iter().map(|one| one.join().unwrap_or_else(|thrown| resume_unwind(thrown))).collect()
         });
-        for (file, assembly) in files.iter().zip(done) {
+        for ((file, _), assembly) in jobs.iter().zip(done) {
             let assembly = assembly?;
             println!("{}: ptxas {} accepts it for {}", file.display(), ptxas.version, assembly.arch);
             if table.is_none() {

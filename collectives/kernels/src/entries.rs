@@ -1,0 +1,41 @@
+//! What the entries of a kind have in common. Buffers are bytes.
+
+/// Reductions. Type and operator are an argument.
+macro_rules! reductions {
+    (in $module:expr; ($block:ident, $ctx:ident, $dst:ident, $src:ident, $op:ident, $root:ident, $plan:ident)
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+    ) => {
+        kernels! { in $module; $(
+            $(#[$doc])*
+            pub fn $name(
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: PlanView, rounds: u64,
+            ) {
+                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
+                for _ in 0..rounds {
+                    $algorithm::$operation(&mut coll, $($arg),*);
+                }
+                let _not_all_have_one = $root;
+            }
+        )* }
+    };
+}
+
+/// Collectives that move data and compute nothing.
+macro_rules! moves {
+    (in $module:expr; ($block:ident, $ctx:ident, $dst:ident, $src:ident, $root:ident, $plan:ident)
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+    ) => {
+        kernels! { in $module; $(
+            $(#[$doc])*
+            pub fn $name(
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: PlanView, rounds: u64,
+            ) {
+                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
+                for _ in 0..rounds {
+                    $algorithm::$operation(&mut coll, $($arg),*);
+                }
+                let _not_all_have_one = $root;
+            }
+        )* }
+    };
+}
