@@ -1,14 +1,7 @@
-//! Operators that look at run time what they are. A GPU folds what is not hot with them, one loop for all types: it is as fast where
+//! Operators on floats that look at run time what they are. A GPU folds what is not hot with them, one loop for all types: it is as fast where
 //! memory decides, and a loop for each type and operator would be ten times as much text as all kernels. A CPU gets one for each.
 
-use super::{AccumulateIn, Integer, Number, Op, ReduceOp};
-
-/// Any operator on integers, which are their own accumulators.
-#[derive(Clone, Copy)]
-pub(crate) struct AnyOfIntegers<T> {
-    pub(crate) op: Op,
-    pub(crate) scalar: T,
-}
+use super::{AccumulateIn, Number, Op, ReduceOp};
 
 /// Sums and products of floats, and what is made of them.
 #[derive(Clone, Copy)]
@@ -51,21 +44,6 @@ macro_rules! any_of {
             }
         }
     };
-}
-
-any_of! {
-    AnyOfIntegers<T>, Integer, T,
-    |self, value| if self.op == Op::PreMulSum { value.times(self.scalar) } else { value },
-    |a, b| match self.op {
-        Op::Prod => a.times(b),
-        Op::Min => a.smaller(b),
-        Op::Max => a.larger(b),
-        Op::And => a.and(b),
-        Op::Or => a.or(b),
-        Op::Xor => a.xor(b),
-        Op::Sum | Op::Avg | Op::PreMulSum => a.plus(b),
-    },
-    |sum, members| if self.op == Op::Avg { sum.over(members) } else { sum }
 }
 
 any_of! {

@@ -6,9 +6,9 @@ use core::mem::transmute_copy;
 use congruent_heap::Pod;
 
 use crate::arch::opaque;
-use crate::reduce::any::{AnyExtreme, AnyOfFloats, AnyOfIntegers};
-use crate::reduce::for_datatype;
-use crate::{Op, ReduceOp, Reduction};
+use crate::reduce::any::{AnyExtreme, AnyOfFloats};
+use crate::reduce::{Integer, Number, for_datatype};
+use crate::{Datatype, Fp8E4M3, Fp8E5M2, Op, ReduceOp, Reduction, bf16, f16};
 
 /// What folds packs of `K` words.
 pub(super) trait PackOp: Copy {
@@ -16,6 +16,8 @@ pub(super) trait PackOp: Copy {
     const VECTORS: bool = true;
     /// Whether a pack may have 32 bytes: of elements of one byte that would be too many sums for the registers.
     const PAIRS: bool;
+    /// How many sources are asked for words before the first of them is waited for: 2 or 4.
+    const AHEAD: usize = 4;
     /// What the sums of a pack are held in.
     type Sums: Copy;
     /// What addresses and lengths are multiples of, where their types have not seen to it.
@@ -137,35 +139,135 @@ impl PackOp for Move {
     }
 }
 
-/// What a [`Reduction`]'s operator does, as the operator of its type that looks at run time what it is. The type is found again at each
-/// pack: if the compiler knew that it is the same for all, it would make a loop for every type after all.
-macro_rules! typed {
+/// Integers, all those of a word of 8 bytes: one loop for all types. An integer of fewer bits is one of 64 whose upper bits are those of
+/// its sign, so that operators need not know how many it has.
+#[derive(Clone, Copy)]
+struct Integers {
+    op: Op,
+    bits: u32,
+    is_signed: bool,
+    scalar: u64,
+}
+
+// What `Integers::of` computes with.
+const _: () = {
+    let mut i = 0;
+    while i < Datatype::ALL.len() {
+        let one = Datatype::ALL[i];
+        assert!(one as usize == i && one.is_integer() == (i < 8));
+        assert!(i >= 8 || one.size() == 1 << (i / 2));
+        assert!(i >= 8 || matches!(one, Datatype::I8 | Datatype::I16 | Datatype::I32 | Datatype::I64) == (i % 2 == 0));
+        i += 1;
+    }
+};
+
+impl Integers {
+    /// Those of a reduction, if it is of integers.
+    #[inline(always)]
+    fn of(reduction: Reduction) -> Option<Self> {
+        let [names, scalar] = reduction.to_words();
+        // A number that the compiler knew would choose among loops for each type.
+        let datatype = opaque(names) as u32 & 0xff;
+        let (bits, is_signed) = (8 << (datatype / 2 % 4), datatype.is_multiple_of(2));
+        let integers = Self { op: reduction.op(), bits, is_signed, scalar };
+        (datatype < 8).then_some(Self { scalar: integers.get(scalar, 0), ..integers })
+    }
+
+    #[inline(always)]
+    fn get(self, word: u64, at: u32) -> u64 {
+        let (top, down) = (word << (64 - self.bits - at), 64 - self.bits);
+        if self.is_signed { (top as i64 >> down) as u64 } else { top >> down }
+    }
+
+    /// A word of such integers, each from where it is.
+    #[inline(always)]
+    fn each(self, integer: impl Fn(u32) -> u64) -> u64 {
+        let (mut word, mut at) = (0, 0);
+        while at < 64 {
+            word |= (integer(at) & u64::MAX >> (64 - self.bits)) << at;
+            at += self.bits;
+        }
+        word
+    }
+
+    #[inline(always)]
+    fn next(self, sums: u64, values: u64, first: bool, partial: bool) -> u64 {
+        self.each(|at| {
+            let value = self.get(values, at);
+            let value = if self.op == Op::PreMulSum && !partial { value.times(self.scalar) } else { value };
+            let sum = self.get(sums, at);
+            match self.op {
+                _ if first => value,
+                Op::Min if self.is_signed => (sum as i64).smaller(value as i64) as u64,
+                Op::Max if self.is_signed => (sum as i64).larger(value as i64) as u64,
+                Op::Min => sum.smaller(value),
+                Op::Max => sum.larger(value),
+                Op::Prod => sum.times(value),
+                Op::And => sum.and(value),
+                Op::Or => sum.or(value),
+                Op::Xor => sum.xor(value),
+                Op::Sum | Op::Avg | Op::PreMulSum => sum.plus(value),
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn last(self, sums: u64, members: u32) -> u64 {
+        if members == 0 || self.op != Op::Avg {
+            return sums;
+        }
+        let members = members as usize;
+        self.each(|at| match self.get(sums, at) {
+            sum if self.is_signed => (sum as i64).over(members) as u64,
+            sum => sum.over(members),
+        })
+    }
+}
+
+/// What the operator of a [`Reduction`] of floats does, as the operator of its type that looks at run time what it is. The type is found
+/// again at each pack: if the compiler knew that it is the same for all, it would make a loop for every type after all.
+macro_rules! of_floats {
     ($reduction:expr, |$typed:ident| $do:expr) => {{
         let [names, scalar] = $reduction.to_words();
         let reduction = Reduction::from_words([opaque(names), scalar]);
         let op = reduction.op();
-        for_datatype!(reduction.datatype(),
-            I => {
-                let $typed = Typed::<I, _>::new(AnyOfIntegers { op, scalar: reduction.scalar::<I>() });
-                $do
-            },
-            F => if let Op::Min | Op::Max = op {
-                let $typed = Typed::<F, _>::new(AnyExtreme { op });
-                $do
-            } else {
-                let $typed = Typed::<F, _>::new(AnyOfFloats { op, scalar: reduction.scalar::<F>() });
-                $do
-            }
-        )
+        macro_rules! of {
+            ($F:ty) => {
+                if let Op::Min | Op::Max = op {
+                    let $typed = Typed::<$F, _>::new(AnyExtreme { op });
+                    $do
+                } else {
+                    let $typed = Typed::<$F, _>::new(AnyOfFloats { op, scalar: reduction.scalar::<$F>() });
+                    $do
+                }
+            };
+        }
+        match reduction.datatype() {
+            Datatype::F16 => of!(f16),
+            Datatype::Bf16 => of!(bf16),
+            Datatype::F64 => of!(f64),
+            Datatype::F8E4M3 => of!(Fp8E4M3),
+            Datatype::F8E5M2 => of!(Fp8E5M2),
+            // What is no integer and none of those.
+            _ => of!(f32),
+        }
     }};
 }
 
 /// Sums as words, whatever they are held in: of 8 bytes, which have up to 8 lanes.
 type Words = [u32; 8];
 
+/// The first 8 bytes of words.
+#[inline(always)]
+fn first_8(words: &[u32]) -> u64 {
+    u64::from(words[0]) | u64::from(words[1]) << 32
+}
+
 impl PackOp for Reduction {
     const VECTORS: bool = false;
     const PAIRS: bool = false;
+    // Registers are taken by what does not know its type.
+    const AHEAD: usize = 2;
     type Sums = Words;
 
     #[inline(always)]
@@ -181,12 +283,22 @@ impl PackOp for Reduction {
 
     #[inline(always)]
     fn next<const K: usize>(self, sums: Words, values: [u32; K], first: bool, partial: bool) -> Words {
-        typed!(self, |typed| typed.pack(typed.next::<K>(typed.unpack(sums), values, first, partial)))
+        if let Some(integers) = Integers::of(self) {
+            let sums = integers.next(first_8(&sums), first_8(&values), first, partial);
+            return [sums as u32, (sums >> 32) as u32, 0, 0, 0, 0, 0, 0];
+        }
+        of_floats!(self, |typed| typed.pack(typed.next::<K>(typed.unpack(sums), values, first, partial)))
     }
 
     #[inline(always)]
     fn last<const K: usize>(self, sums: Words, members: u32) -> [u32; K] {
-        typed!(self, |typed| typed.last::<K>(typed.unpack(sums), members))
+        if let Some(integers) = Integers::of(self) {
+            let result = integers.last(first_8(&sums), members);
+            let mut words = [0; K];
+            (words[0], words[1]) = (result as u32, (result >> 32) as u32);
+            return words;
+        }
+        of_floats!(self, |typed| typed.last::<K>(typed.unpack(sums), members))
     }
 }
 

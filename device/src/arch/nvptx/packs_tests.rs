@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use super::*;
-use crate::{Avg, BitXor, Datatype, HasDatatype, In, Max, Sum, bf16, f16};
+use crate::{Avg, BitOr, BitXor, Datatype, HasDatatype, In, Max, Min, PreMulSum, Prod, Sum, bf16, f16};
 
 /// A fold of packs, and what it should give.
 pub(in super::super) trait Case {
@@ -60,6 +60,15 @@ cases! {
     AnyMaxOfBytes: u8, Reduction = chosen::<u8>(Op::Max), Max;
     AnyMeanOfBfloats: bf16, Reduction = chosen::<bf16>(Op::Avg), Avg;
     AnySumOfLong: i64, Reduction = chosen::<i64>(Op::Sum), Sum;
+    AnyMeanOfSignedBytes: i8, Reduction = chosen::<i8>(Op::Avg), Avg;
+    AnyMeanOfBytes: u8, Reduction = chosen::<u8>(Op::Avg), Avg;
+    AnyMinOfShorts: i16, Reduction = chosen::<i16>(Op::Min), Min;
+    AnyMaxOfUnsignedShorts: u16, Reduction = chosen::<u16>(Op::Max), Max;
+    AnyProductOfInts: i32, Reduction = chosen::<i32>(Op::Prod), Prod;
+    AnyMinOfUnsignedInts: u32, Reduction = chosen::<u32>(Op::Min), Min;
+    AnyMultipleOfShorts: i16, Reduction = Reduction::new::<i16>(Op::PreMulSum, Some(-3)).expect("it is one"), PreMulSum(-3_i16);
+    AnyMeanOfLong: i64, Reduction = chosen::<i64>(Op::Avg), Avg;
+    AnyOrOfUnsignedLong: u64, Reduction = chosen::<u64>(Op::Or), BitOr;
 }
 
 fn words<const K: usize>(source: &[u8]) -> [u32; K] {
@@ -104,6 +113,15 @@ fn packs_of_every_size_are_folded_as_elements_are() {
     check::<AnyMaxOfBytes>();
     check::<AnyMeanOfBfloats>();
     check::<AnySumOfLong>();
+    check::<AnyMeanOfSignedBytes>();
+    check::<AnyMeanOfBytes>();
+    check::<AnyMinOfShorts>();
+    check::<AnyMaxOfUnsignedShorts>();
+    check::<AnyProductOfInts>();
+    check::<AnyMinOfUnsignedInts>();
+    check::<AnyMultipleOfShorts>();
+    check::<AnyMeanOfLong>();
+    check::<AnyOrOfUnsignedLong>();
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::arch::Share;
 use crate::operand::{PACKETS, PLAIN};
 use crate::{Ctx, Operand, Operands};
 
-/// Folds vectors while there are whole ones, all operands are plain, and all are aligned; words where not.
+/// Folds vectors while there are whole ones, all operands are plain, and all are aligned; words where not. False when a wait for packets
+/// or lines ended without them; the reason is recorded.
 ///
 /// # Safety
 /// Every operand covers `bytes` bytes of mapped symmetric memory.
@@ -40,24 +41,17 @@ pub(super) unsafe fn fold<P: PackOp>(
     }
     // SAFETY: the caller's contract; each way covers every element once.
     unsafe {
-        if line > 0 {
-            if packets {
-                refuse!("packets and lines are not folded together");
-            }
-            return words::lines(share, dst, src, words::few(bytes), members, line, by, ctx);
-        }
-        if packets || !P::VECTORS {
-            return words::packets(share, dst, src, bytes, members, by, ctx);
+        if packets && line > 0 {
+            refuse!("packets and lines are not folded together");
         }
         let mut at = 0;
-        if apart.is_multiple_of(16) {
+        if P::VECTORS && !packets && line == 0 && apart.is_multiple_of(16) {
             at = bytes / 16 * 16;
             let lone = if P::PAIRS { pairs(share, dst, src, at, members, by) } else { share.rank * 16 };
             vectors(share, lone, dst, src, at, members, by);
         }
-        words::plain(share, dst, src, at, bytes, members, by);
+        words::fold(share, dst, src, at, bytes, members, line, by, ctx)
     }
-    true
 }
 
 /// Two vectors of 16 bytes a thread at a time, of the first `bytes`; all operands plain and aligned. Gives where the thread's
@@ -127,7 +121,7 @@ unsafe fn vectors(
 /// # Safety
 /// As [`fold`], and `load` may read at `at` of every source.
 #[inline(always)]
-pub(super) unsafe fn pack<const K: usize>(
+unsafe fn pack<const K: usize>(
     src: &impl Operands,
     at: usize,
     members: u32,
