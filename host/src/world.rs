@@ -10,7 +10,6 @@ use congruent_heap::{Allocator, HeapStats};
 use serde::{Deserialize, Serialize};
 
 use crate::builder::{self, Builder};
-use crate::machine::Machine;
 use crate::proxy::Proxy;
 use crate::shared::Shared;
 use crate::watch::{Traffic, Watch};
@@ -105,7 +104,9 @@ impl World {
     }
 
     /// Whether teams have multicast, in a few words, and why not.
+    #[cfg(feature = "cli")]
     pub(crate) fn multicast(&self) -> String {
+        use crate::machine::Machine;
         match (self.shared.context().windows, self.shared.machine()) {
             (0, Machine::Cuda(pe)) => format!("none: {}", pe.lacks_multicast().unwrap_or("unknown")),
             (0, Machine::Cpu(_)) => "none: the CPU machine has none".to_owned(),

@@ -184,6 +184,7 @@ impl CudaPe {
     }
 
     /// Why there is no multicast.
+    #[cfg(feature = "cli")]
     pub(crate) fn lacks_multicast(&self) -> Option<&str> {
         self.windows.as_ref().err().map(String::as_str)
     }
