@@ -11,7 +11,7 @@ use std::time::Instant;
 use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Comm, CommOptions, Grid, Plan, Stream, SymVec, World, cli, kernels};
+use congruent::{Comm, CommOptions, Grid, Plan, Stream, SymVec, World, kernels};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
@@ -48,8 +48,14 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let [_, npes, _, _] = words else { return Err(USAGE.into()) };
     let mut command = vec![std::env::current_exe()?.into_os_string()];
     command.extend(words.iter().map(Into::into));
-    let args = cli::run::Args { npes: Some(npes.parse()?), on: None, look: Default::default(), label: false, command };
-    Ok(cli::run::run(&args)?)
+    let args = congruent_program::run::Args {
+        npes: Some(npes.parse()?),
+        on: None,
+        look: Default::default(),
+        label: false,
+        command,
+    };
+    Ok(congruent_program::run::run(&args)?)
 }
 
 const USAGE: &str = "usage: compare ours|candidates|checked PES REPEATS MAX_BYTES";

@@ -53,9 +53,6 @@
 
 pub mod bootstrap;
 mod builder;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 mod comm;
 mod cpu;
 mod cuda;
@@ -69,6 +66,8 @@ mod local;
 mod machine;
 mod objects;
 mod plan;
+#[doc(hidden)]
+pub mod program;
 mod proxy;
 mod rma;
 mod runner;
@@ -77,8 +76,6 @@ mod shared;
 mod shared_memory;
 mod sym_vec;
 mod team;
-#[cfg(feature = "cli")]
-mod topology;
 pub mod trace;
 pub mod tunables;
 mod watch;

@@ -33,8 +33,8 @@ impl MachineKind {
         Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind)
     }
 
-    /// As [`parse`](Self::parse) reads it.
-    pub(crate) const fn name(self) -> &'static str {
+    /// As `CONGRUENT_MACHINE` says it.
+    pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize].0
     }
 }

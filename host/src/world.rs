@@ -94,8 +94,18 @@ impl World {
 
     /// What runs the kernels, in a line.
     pub fn machine(&self) -> String {
-        let route = if self.shared.context().routes == 0 { "" } else { ", every peer through the proxy" };
+        let route = if self.is_proxied() { ", every peer through the proxy" } else { "" };
         format!("{}{route}", self.shared.machine().describe())
+    }
+
+    /// Whether kernels reach other PEs through the proxy, and not by loads and stores.
+    pub fn is_proxied(&self) -> bool {
+        self.shared.context().routes != 0
+    }
+
+    /// Whether the PEs are threads of this process.
+    pub fn in_process(&self) -> bool {
+        self.shared.control().in_process()
     }
 
     /// The bytes that kernels of this PE have moved, where they are counted: `CONGRUENT_WATCH=1`, or a trace is written.
@@ -104,8 +114,7 @@ impl World {
     }
 
     /// Whether teams have multicast, in a few words, and why not.
-    #[cfg(feature = "cli")]
-    pub(crate) fn multicast(&self) -> String {
+    pub fn multicast(&self) -> String {
         use crate::machine::Machine;
         match (self.shared.context().windows, self.shared.machine()) {
             (0, Machine::Cuda(pe)) => format!("none: {}", pe.lacks_multicast().unwrap_or("unknown")),
@@ -232,8 +241,24 @@ impl World {
         &self.shared
     }
 
-    /// Gives every PE's `value` to every PE, in PE order, after they have compared what call this is.
-    pub(crate) fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, CollectiveError> {
+    /// Gives every PE's `value` to every PE, in the order of PEs.
+    ///
+    /// # Collective
+    /// Over all PEs, which compare `what`, a name of the call, before they give anything.
+    ///
+    /// # Errors
+    /// Where a PE makes another call, or the world has failed.
+    ///
+    /// ```
+    /// # use congruent::{Error, local};
+    /// let names = local(2, |world| {
+    ///     let mine = format!("PE {}", world.pe().index());
+    ///     Ok::<_, Error>(world.exchange("names", &mine)?)
+    /// })?;
+    /// assert_eq!(names[0], ["PE 0", "PE 1"]);
+    /// # Ok::<_, Error>(())
+    /// ```
+    pub fn exchange(&mut self, what: &str, value: &str) -> Result<Vec<String>, CollectiveError> {
         self.agree(what.to_owned())?;
         let all = self.shared.all_gather(value.as_bytes())?;
         Ok(all.into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())

@@ -25,6 +25,16 @@ const ARROWS: &[(&str, &[&str])] = &[
             "congruent-heap",
             "congruent-kernels",
             "congruent-transports",
+            "congruent-virtual-driver",
+        ],
+    ),
+    (
+        "congruent-program",
+        &[
+            "congruent",
+            "congruent-collectives",
+            "congruent-device",
+            "congruent-kernels",
             "congruent-verify",
             "congruent-virtual-driver",
         ],
@@ -50,7 +60,14 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("ibverbs", &["congruent-transports"]),
     (
         "rustix",
-        &["congruent", "congruent-transports", "congruent-benches", "congruent-virtual-driver", "congruent-verify"],
+        &[
+            "congruent",
+            "congruent-program",
+            "congruent-transports",
+            "congruent-benches",
+            "congruent-virtual-driver",
+            "congruent-verify",
+        ],
     ),
     ("memmap2", &["congruent", "congruent-transports"]),
     ("libc", &["congruent", "congruent-transports"]),

@@ -188,7 +188,16 @@ fn launcher() -> Option<std::path::PathBuf> {
     let (profile, target) = (myself.ancestors().nth(2)?, myself.ancestors().nth(3)?);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--offline", "--package", "congruent", "--bin", "congruent", "--target-dir"]);
+    build.args([
+        "build",
+        "--quiet",
+        "--offline",
+        "--package",
+        "congruent-program",
+        "--bin",
+        "congruent",
+        "--target-dir",
+    ]);
     let built = build.arg(target).current_dir(congruent_tests::repository()).status().ok()?.success();
     built.then(|| profile.join("congruent"))
 }

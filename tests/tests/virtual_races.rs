@@ -69,7 +69,7 @@ fn a_race_is_found_with_its_lines_and_again_with_its_seed() {
     let folder = Folder::new("program", "tests/racy", &FILES, &["my-kernels"]);
     let (kernels, own) = (folder.join("my-kernels"), target());
     let in_target = [OsStr::new("--target-dir"), own.as_os_str()];
-    let tools = ["build", "--quiet", "-p", "congruent-build", "-p", "congruent", "--bins"].map(OsStr::new);
+    let tools = ["build", "--quiet", "-p", "congruent-build", "-p", "congruent-program", "--bins"].map(OsStr::new);
     cargo(repository(), &[&tools[..], &in_target].concat());
     cargo(&kernels, &[&["build", "--quiet", "--example", "shift"].map(OsStr::new)[..], &in_target].concat());
     let mut build = program("congruent-build");

@@ -233,7 +233,7 @@ impl World {
 
     /// The selector, once it is known that those of all PEs decide alike.
     fn agreed_selector(&mut self) -> Result<Selector, CommError> {
-        let proxied = self.shared().context().routes != 0;
+        let proxied = self.is_proxied();
         let machine = self.shared().machine().parameters(proxied);
         let selector = Selector::from_tunables(self.tunables(), machine);
         let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -16,7 +16,7 @@ use super::device::Uuid;
 use super::{CudaError, Device, Lane};
 
 /// The variable that says how many queues there are.
-pub(crate) const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+pub const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 /// The most that it may say, and what holds without it, alone on a device and under MPS.
 const MOST: usize = 32;
 const DEFAULT: usize = 8;
@@ -60,12 +60,12 @@ fn connections(variable: Option<&str>, mps: bool) -> usize {
 }
 
 /// What it is to say where so many PEs may share a device.
-pub(crate) fn advised(pes: u32, mps: bool) -> usize {
+pub fn advised(pes: u32, mps: bool) -> usize {
     if mps { (STOCK / pes.max(1) as usize).clamp(DEFAULT_SHARED, MOST) } else { MOST }
 }
 
 /// Whether an MPS waits for processes, as they look for it: in the folder of its pipes.
-pub(crate) fn mps_listens() -> bool {
+pub fn mps_listens() -> bool {
     listens_in(env::var_os("CUDA_MPS_PIPE_DIRECTORY"))
 }
 

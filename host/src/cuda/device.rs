@@ -14,40 +14,42 @@ use super::travel::Travel;
 use crate::bootstrap::Control;
 
 /// What tells one device from all others, also between processes that number them differently.
-pub(crate) type Uuid = [u8; 16];
+pub(super) type Uuid = [u8; 16];
 
 /// What a device is and can do.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Properties {
+pub struct Properties {
     /// Its index among those that this process sees.
-    pub(crate) ordinal: u32,
-    pub(crate) name: String,
-    pub(crate) uuid: Uuid,
+    pub ordinal: u32,
+    /// As the driver says it.
+    pub name: String,
+    /// What tells it from all other devices, also between processes that number them differently.
+    pub uuid: [u8; 16],
     /// Compute capability.
-    pub(crate) compute: (u32, u32),
+    pub compute: (u32, u32),
     /// Streaming multiprocessors.
-    pub(crate) sms: u32,
+    pub sms: u32,
     /// In bytes.
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Whether addresses and memory can be managed apart, which the heap rests on.
-    pub(crate) virtual_memory: bool,
+    pub virtual_memory: bool,
     /// Whether memory can be handed to other processes as a file descriptor.
-    pub(crate) posix_handles: bool,
+    pub posix_handles: bool,
     /// Whether memory can be handed to other hosts of an NVLink fabric.
-    pub(crate) fabric_handles: bool,
+    pub fabric_handles: bool,
     /// Whether one store can reach many devices.
-    pub(crate) multicast: bool,
+    pub multicast: bool,
     /// Whether network cards can reach the heap.
-    pub(crate) rdma: bool,
+    pub rdma: bool,
     /// Whether all blocks of a launch can be promised to run at once.
-    pub(crate) cooperative: bool,
+    pub cooperative: bool,
     /// Whether an MPS lets processes run on it at once.
-    pub(crate) mps: bool,
+    pub mps: bool,
 }
 
 impl Properties {
     /// Of all devices that this process sees. Nothing is started on them.
-    pub(crate) fn all(driver: &Driver) -> Result<Vec<Self>, CudaError> {
+    pub fn all(driver: &Driver) -> Result<Vec<Self>, CudaError> {
         let mut count: c_int = 0;
         // SAFETY: the place for the number is there.
         unsafe { driver.device_get_count(&raw mut count) }?;
@@ -99,7 +101,7 @@ impl Properties {
     }
 
     /// What the machine needs and this device lacks.
-    pub(crate) fn lacks(&self) -> Option<&'static str> {
+    pub fn lacks(&self) -> Option<&'static str> {
         if !self.virtual_memory {
             return Some("virtual memory management (cuMemCreate and cuMemMap)");
         }

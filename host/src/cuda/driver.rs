@@ -50,7 +50,7 @@ impl Symbols {
 }
 
 /// The driver, ready to be called from any thread.
-pub(crate) struct Driver {
+pub struct Driver {
     symbols: Symbols,
     version: CudaVersion,
     pub(super) calls: Calls,
@@ -58,7 +58,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// The process's driver. What went wrong the first time is told every time: a library does not come back.
-    pub(crate) fn get() -> Result<&'static Self, CudaError> {
+    pub fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         DRIVER.get_or_init(|| Self::load(LIBRARY)).as_ref().map_err(Clone::clone)
     }
@@ -81,12 +81,12 @@ impl Driver {
     }
 
     /// The version of CUDA that the driver is for.
-    pub(crate) fn version(&self) -> CudaVersion {
+    pub fn version(&self) -> CudaVersion {
         self.version
     }
 
     /// Calls that this driver lacks, and the versions that brought them: what needs one of them is refused.
-    pub(crate) fn missing(&self) -> Vec<(&'static str, CudaVersion)> {
+    pub fn missing(&self) -> Vec<(&'static str, CudaVersion)> {
         self.calls.missing()
     }
 

@@ -1,23 +1,19 @@
 //! Where the functions of PTX are: a text of megabytes is gone through once in a process, however many kernels of it are used.
 
-use std::collections::HashMap;
-#[cfg(feature = "cli")]
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The text of each function that has a body, by name: from its directive to that of the next function.
-pub(crate) struct Functions<'t> {
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program shows it"))]
+pub struct Functions<'t> {
     text: &'t str,
     /// Where the first one is declared.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "as above"))]
     first: usize,
     by_name: HashMap<&'t str, &'t str>,
 }
 
 impl Functions<'static> {
     /// Of an image, which is known by its address.
-    pub(crate) fn of(image: &'static str) -> Arc<Self> {
+    pub fn of(image: &'static str) -> Arc<Self> {
         static ALL: Mutex<Vec<(&str, Arc<Functions<'static>>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = all.iter().find(|(known, _)| std::ptr::eq(*known, image)) {
@@ -51,8 +47,7 @@ impl<'t> Functions<'t> {
     }
 
     /// The names of the kernels, in no order.
-    #[cfg(feature = "cli")]
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &'t str> {
+    pub fn entries(&self) -> impl Iterator<Item = &'t str> {
         self.by_name.keys().copied().filter(|name| self.entry(name).is_some())
     }
 
@@ -63,8 +58,7 @@ impl<'t> Functions<'t> {
     }
 
     /// A text with nothing but a kernel and what it calls, each function behind those that it calls.
-    #[cfg(feature = "cli")]
-    pub(crate) fn program(&self, kernel: &str) -> Option<String> {
+    pub fn program(&self, kernel: &str) -> Option<String> {
         let entry = self.entry(kernel)?;
         // Constants stand anywhere between functions, each in a line.
         let is_constant = |line: &&str| line.starts_with(".global");

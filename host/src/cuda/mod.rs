@@ -39,11 +39,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use adopt::AdoptError;
 use congruent_device::abi;
-pub(crate) use device::{Device, Properties};
-pub(crate) use driver::Driver;
+pub(crate) use device::Device;
+pub use device::Properties;
+pub use driver::Driver;
 pub use error::{CudaError, CudaVersion};
-#[cfg(feature = "cli")]
-pub(crate) use functions::Functions;
+pub use functions::Functions;
 pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
 pub(crate) use lane::Lane;
@@ -184,7 +184,6 @@ impl CudaPe {
     }
 
     /// Why there is no multicast.
-    #[cfg(feature = "cli")]
     pub(crate) fn lacks_multicast(&self) -> Option<&str> {
         self.windows.as_ref().err().map(String::as_str)
     }

@@ -1,0 +1,75 @@
+//! The commands of the `congruent` program.
+
+mod doctor;
+mod failure;
+mod info;
+mod litmus;
+mod output;
+mod perf;
+mod ptx;
+pub mod run;
+mod topo;
+mod topology;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+
+/// GPU-initiated communication in Rust: measure it, look at machines, start jobs, check kernels.
+#[derive(Parser)]
+#[command(name = "congruent", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  congruent perf all-reduce              bandwidth of an all-reduce over 4 PEs, 8 B to 64 MiB
+  congruent run -n 4 -- ./my-program     start 4 PEs of a program on this machine
+  congruent doctor                       what this machine can do, and what it lacks
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  congruent run -n 4 -- ./my-program --its-own-flag
+  congruent run -n 2 --label -- congruent info
+  congruent run --virtual 2x4 -- ./my-program   on two virtual GPUs, four PEs on each
+  congruent run --virtual 2x4 --seeds 1000 --races -- ./my-program   1,000 times, looking for races
+  congruent run --virtual 2x4 --seed 17 --replay congruent.record -- ./my-program   one of them again
+
+Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).
+With --seeds: 0 if no seed shows a mistake, 1 if one does.";
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(subcommand)]
+    Perf(perf::Operation),
+    /// Start the PEs of a job as processes on this machine, and end them together
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(run::Args),
+    Info(info::Args),
+    Doctor(doctor::Args),
+    Topo(topo::Args),
+    Ptx(ptx::Args),
+    Verify(verify::Args),
+    Litmus(litmus::Args),
+}
+
+/// Runs the program on the process's arguments.
+pub fn main() -> ExitCode {
+    let done = match Program::parse().command {
+        Command::Perf(operation) => perf::run(&operation),
+        Command::Run(args) => run::run(&args).map_err(Failure::from),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Topo(args) => topo::run(&args),
+        Command::Ptx(args) => ptx::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Litmus(args) => litmus::run(&args),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}

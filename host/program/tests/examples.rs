@@ -1,0 +1,134 @@
+//! The examples do what they say: on threads, on processes, and with lanes. And what a program says on standard error.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A built example of the library, beside the tests: `cargo test --workspace` builds it, this package alone does not.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is not there: build it with `cargo build -p congruent --examples`", path.display());
+    path
+}
+
+/// What an example prints on PEs that are threads, with so many lanes in a warp.
+fn on_threads(name: &str, width: u32, arguments: &str) -> String {
+    printed(Command::new(example(name)).args(arguments.split_whitespace()), width)
+}
+
+/// What an example prints on PEs that are processes.
+fn on_processes(npes: u32, name: &str, arguments: &str) -> String {
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_congruent"));
+    launcher.args(["run", "-n", &npes.to_string(), "--"]).arg(example(name)).args(arguments.split_whitespace());
+    printed(&mut launcher, 1)
+}
+
+fn printed(command: &mut Command, width: u32) -> String {
+    let output = command.env("CONGRUENT_CPU_WIDTH", width.to_string()).output().unwrap();
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{text}\n{errors}", output.status);
+    text
+}
+
+#[test]
+fn the_ball_counts_every_bounce() {
+    for text in [on_threads("ping_pong", 1, ""), on_processes(2, "ping_pong", "")] {
+        assert!(text.contains("launch 2: the ball says 400000,"), "{text}");
+    }
+}
+
+#[test]
+fn what_was_scaled_is_summed() {
+    for text in [on_threads("scale_and_sum", 1, ""), on_processes(3, "scale_and_sum", "")] {
+        let sum = if text.contains("is 20\n") { "is 160\n" } else { "is 72\n" };
+        assert!(text.contains(&format!("launch 2: every number on every PE {sum}")), "{text}");
+    }
+}
+
+#[test]
+fn the_plate_comes_to_rest_as_it_does_sequentially() {
+    let same = "every cell on every PE equals the sequential solve, bit for bit";
+    for width in [1, 4, 32] {
+        for plate in ["--pes 1 --rows 9 --columns 70", "--pes 3 --rows 17 --columns 5", "--pes 8 --rows 8 --columns 1"]
+        {
+            let text = on_threads("jacobi", width, &format!("{plate} --every 3"));
+            assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+        }
+    }
+    let text = on_processes(3, "jacobi", "--rows 31 --columns 33");
+    assert!(text.contains(same) && text.contains("on 3 PEs"), "{text}");
+}
+
+#[test]
+fn digits_are_read_rightly_and_the_loss_is_that_of_one_pe() {
+    let text = on_threads("digits", 1, "--compare");
+    let accuracies: Vec<f64> = text
+        .lines()
+        .filter_map(|line| line.split_once(" read rightly, ")?.1.split_once(" %")?.0.parse().ok())
+        .collect();
+    assert!(accuracies.len() == 3 && accuracies.iter().all(|&percent| percent >= 95.0), "{text}");
+    assert!(text.contains("losses of 1, 2 and 4 PEs"), "{text}");
+}
+
+#[test]
+fn digits_are_learnt_alike_by_lanes_and_by_processes() {
+    let losses = |text: String| text.lines().filter(|line| line.starts_with("epoch")).map(str::to_owned).collect();
+    let expected: Vec<String> = losses(on_threads("digits", 1, "--pes 4 --epochs 3"));
+    assert_eq!(expected.len(), 3);
+    for found in [on_threads("digits", 4, "--pes 4 --epochs 3"), on_processes(4, "digits", "--epochs 3")] {
+        assert_eq!(losses(found), expected);
+    }
+}
+
+/// What `scale_and_sum` writes to standard error with these variables.
+fn told(variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new(example("scale_and_sum")).envs(variables.iter().copied()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_error_that_main_returns_is_printed_as_a_sentence() {
+    let sentence = "Error: CONGRUENT_HEAP=much: expected a whole number, with K, M or G after it if you like\n";
+    assert_eq!(told(&[("CONGRUENT_HEAP", "much")]), (Some(1), sentence.to_owned()));
+}
+
+/// A PE that cannot start tells the others why, and not only that it is gone.
+#[test]
+fn the_last_line_of_each_survivor_of_a_failed_start_is_its_reason() {
+    let script = "[ $CONGRUENT_PE = 1 ] && export CONGRUENT_TRACE=/nowhere/trace; exec \"$0\"";
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_congruent"));
+    launcher.args(["run", "-n", "3", "--label", "--", "sh", "-c", script]).arg(example("scale_and_sum"));
+    let output = launcher.env("CONGRUENT_MACHINE", "cpu").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for pe in 0..3 {
+        let last = said.lines().rfind(|line| line.starts_with(&format!("[{pe}] "))).unwrap_or_default();
+        assert!(
+            last.contains("Error: ") && last.contains("cannot write the trace to '/nowhere/trace"),
+            "PE {pe}: {said}"
+        );
+        assert!(pe == 1 || last.contains("PE 1 gave up: ") || last.contains("PE 1 aborted: "), "PE {pe}: {said}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_told_on_standard_error() {
+    let lines = |detail, parts| {
+        let (code, text) = told(&[("CONGRUENT_DEBUG", detail), ("CONGRUENT_DEBUG_SUBSYS", parts)]);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    assert_eq!(told(&[]), (Some(0), String::new()));
+    let version = concat!("congruent: INFO init: version ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(lines("version", "all"), version);
+    assert_eq!(lines("warn", "all"), version, "nothing goes wrong");
+    let info = lines("info", "all");
+    assert!(info.contains("congruent: INFO env: CONGRUENT_DEBUG=info, by the environment\n"), "{info}");
+    assert!(info.contains("congruent: INFO init: PE 3 of 4 is ready: ") && !info.contains("TRACE"), "{info}");
+    let trace = lines("trace", "launch");
+    assert!(
+        trace.contains("TRACE launch: scale_and_sum in 1 blocks of 256 pe=2") && !trace.contains("env:"),
+        "{trace}"
+    );
+}

@@ -1,0 +1,88 @@
+//! The trace of `congruent perf`, as Perfetto would read it: the steps of a ring, and a kernel's own work beside it.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod support;
+
+use congruent::collectives::{Algorithm, Op, Protocol};
+use congruent::device::{Group, Mark, Sym, kernels};
+use congruent::trace::{TraceEvent, by_pe_and_name, lost, read};
+use congruent::{Error, Grid, World};
+use support::{congruent, ended};
+
+kernels! {
+    /// Computes for a while, as one part of the work.
+    fn compute(block, ctx, numbers: Sym<f32>, rounds: u64) {
+        let _span = ctx.span(Mark::new("compute"));
+        for _ in 0..rounds {
+            for i in block.strided(numbers.len()) {
+                ctx.store(numbers, i, ctx.load(numbers, i) * 0.5 + 1.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_of_four_shows_its_steps() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let perf =
+        ["perf", "all-reduce", "-p", "4", "-n", "4", "-b", "64K", "-e", "64K", "--algo", "ring", "--proto", "simple"];
+    let ended = ended(congruent(&perf).env("CONGRUENT_TRACE", file.path()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("busbw"), "{}", ended.err);
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let events = read(&text).unwrap();
+    assert_eq!(lost(&text).unwrap(), 0);
+    let calls = |pe| events.iter().filter(move |event| event.pe == pe && event.name == "all-reduce ring");
+    for pe in 0..4 {
+        assert!(calls(pe).count() >= 8, "four rounds out of place and four in place");
+        for call in calls(pe) {
+            let steps: Vec<&TraceEvent> = events
+                .iter()
+                .filter(|event| event.pe == pe && !std::ptr::eq(*event, call) && call.holds(event))
+                .collect();
+            let names: Vec<&str> = steps.iter().map(|event| event.name.as_str()).collect();
+            let expected = ["scatter-reduce 1/3", "scatter-reduce 2/3", "scatter-reduce 3/3"];
+            assert_eq!(names[..3], expected, "PE {pe}");
+            assert_eq!(names[3..], ["all-gather 1/3", "all-gather 2/3", "all-gather 3/3"], "PE {pe}");
+            for step in steps {
+                assert_eq!(step.number("peer"), Some((u64::from(pe) + 1) % 4));
+                assert_eq!(step.number("bytes"), Some(16 << 10));
+            }
+        }
+    }
+}
+
+/// What the test below reads is made in a process of its own, because the trace is chosen by the environment.
+#[test]
+fn computing_beside_a_collective_overlaps_in_the_trace() {
+    const WORLD: &str = "computing_beside_a_collective_overlaps_in_the_trace";
+    if std::env::var_os("CONGRUENT_TRACE").is_some() {
+        return World::builder().local(2, overlap).map(drop).unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = child.args(["--exact", WORLD]).env("CONGRUENT_TRACE", file.path()).output().unwrap().status;
+    assert!(status.success());
+    let events = read(&std::fs::read_to_string(file.path()).unwrap()).unwrap();
+    let names = by_pe_and_name(&events);
+    for pe in 0..2 {
+        let overlap: u64 = names[&(pe, "compute")]
+            .iter()
+            .flat_map(|own| names[&(pe, "all-reduce ring")].iter().map(|call| own.overlap_ns(call)))
+            .sum();
+        assert!(overlap > 0, "PE {pe}");
+    }
+}
+
+fn overlap(world: &mut World) -> Result<(), Error> {
+    let (numbers, sums) = (world.alloc::<f32>(10_000)?, world.alloc::<f32>(1 << 20)?);
+    let (computing, reducing) = (world.stream()?, world.stream()?);
+    let mut comm = world.comm(world.team())?;
+    comm.force(Algorithm::Ring, Protocol::Simple);
+    world.launch(&computing, compute, Grid::one(32), (numbers.view(), 2_000))?;
+    for _ in 0..20 {
+        comm.all_reduce(&reducing, sums.view(), sums.view(), Op::Max)?;
+    }
+    world.synchronize(&computing)?;
+    Ok(world.synchronize(&reducing)?)
+}

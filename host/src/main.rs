@@ -1,7 +1,0 @@
-//! The `congruent` program.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    congruent::cli::main()
-}
