@@ -10,7 +10,7 @@ use std::{env, process};
 use congruent::collectives::{Algorithm, Protocol};
 use congruent::{Error, World};
 use congruent_build::Builder;
-use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, is_child};
+use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, few_shapes, is_child};
 use congruent_tests::repository;
 use congruent_virtual_driver::{ENGINE, Server};
 
@@ -142,7 +142,7 @@ fn refused(world: &mut World) -> Result<(), Error> {
 /// On GPUs of each of these settings, where lines may be used if they pass their test.
 fn each(test: &str, family: fn(&mut World) -> Result<(), Error>, settings: &[&str]) {
     // A child has its settings, and runs once.
-    for settings in &settings[..if is_child() { 1 } else { settings.len() }] {
+    for settings in &settings[..if is_child() || few_shapes() { 1 } else { settings.len() }] {
         let with_lines = || [gpus(settings), vec![("CONGRUENT_LL128_ENABLE", "1".into())]].concat();
         cuda_threads(test, family, &[2], with_lines);
     }

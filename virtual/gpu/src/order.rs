@@ -16,7 +16,7 @@
 //!
 //! What is not shown so is load buffering, which would need stores of the future (8.10.4).
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 use std::sync::Arc;
 
 use crate::fault::{Cause, Party};

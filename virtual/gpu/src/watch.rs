@@ -1,6 +1,6 @@
 //! Who waits for which word to change.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 use std::sync::Arc;
 
 use crate::memory::Segment;
@@ -31,7 +31,7 @@ pub(crate) struct Watches {
 
 impl Default for Watches {
     fn default() -> Self {
-        Self { filter: Box::new([0; 1024]), watched: HashMap::new(), woken: Vec::new(), writes: 0 }
+        Self { filter: Box::new([0; 1024]), watched: HashMap::default(), woken: Vec::new(), writes: 0 }
     }
 }
 
