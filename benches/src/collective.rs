@@ -2,19 +2,14 @@
 
 use std::error::Error;
 
-use congruent::SymVec;
-use congruent::collectives::{Algorithm, Collective, Datatype, Op, PlanView, Protocol, Reduction};
-use congruent::device::Sym;
-use congruent::kernels;
+use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol, Reduction};
 use congruent::select::Circumstances;
+use congruent::{FixedArgs, FixedKernel, Grid, SymVec};
 
 use crate::ours::Ours;
 
 /// Algorithm and protocol.
 pub(crate) type Way = (Algorithm, Protocol);
-
-type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
-type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
 
 /// Bytes of an element: all are f32.
 const ELEMENT: usize = 4;
@@ -48,33 +43,12 @@ impl Ours {
         let lengths = self.lengths(collective, bytes);
         let (dst, src) = (self.output(collective).slice(..lengths.dst)?, self.src.slice(..lengths.src)?);
         let plan = self.plan.view().over(protocol);
-        let sum = Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32")?;
-        let moves: Moves = (dst, src, 0, plan, n);
-        let reduces: Reduces = (dst, src, sum, 0, plan, n);
-        match (collective, algorithm) {
-            (Collective::AllReduce, Algorithm::Ring) => self.time(n, kernels::all_reduce_ring, reduces),
-            (Collective::AllReduce, Algorithm::OneShot) => self.time(n, kernels::all_reduce_one_shot, reduces),
-            (Collective::AllReduce, Algorithm::Direct) => self.time(n, kernels::all_reduce_direct, reduces),
-            (Collective::AllReduce, Algorithm::Tree) => self.time(n, kernels::all_reduce_tree, reduces),
-            (Collective::AllReduce, Algorithm::Recursive) => self.time(n, kernels::all_reduce_recursive, reduces),
-            (Collective::ReduceScatter, Algorithm::Ring) => self.time(n, kernels::reduce_scatter_ring, reduces),
-            (Collective::ReduceScatter, Algorithm::OneShot) => self.time(n, kernels::reduce_scatter_one_shot, reduces),
-            (Collective::ReduceScatter, Algorithm::Direct) => self.time(n, kernels::reduce_scatter_direct, reduces),
-            (Collective::ReduceScatter, Algorithm::Recursive) => {
-                self.time(n, kernels::reduce_scatter_recursive, reduces)
-            }
-            (Collective::Broadcast, Algorithm::Ring) => self.time(n, kernels::broadcast_ring, moves),
-            (Collective::Broadcast, Algorithm::Direct) => self.time(n, kernels::broadcast_direct, moves),
-            (Collective::Broadcast, Algorithm::Tree) => self.time(n, kernels::broadcast_tree, moves),
-            (Collective::AllGather, Algorithm::Ring) => self.time(n, kernels::all_gather_ring, moves),
-            (Collective::AllGather, Algorithm::OneShot) => self.time(n, kernels::all_gather_one_shot, moves),
-            (Collective::AllGather, Algorithm::Direct) => self.time(n, kernels::all_gather_direct, moves),
-            (Collective::AllGather, Algorithm::Recursive) => self.time(n, kernels::all_gather_recursive, moves),
-            (Collective::AllToAll, Algorithm::OneShot) => self.time(n, kernels::all_to_all_one_shot, moves),
-            (Collective::AllToAll, Algorithm::Direct) => self.time(n, kernels::all_to_all_direct, moves),
-            (Collective::AllToAll, Algorithm::Bruck) => self.time(n, kernels::all_to_all_bruck, moves),
-            _ => Err(format!("the comparison has no kernel for {collective} by {algorithm}").into()),
-        }
+        let sum = || Reduction::new::<f32>(Op::Sum, None).ok_or("there is no sum of f32");
+        let reduction = if collective.reduces() { Some(sum()?) } else { None };
+        let kernel = FixedKernel::of(collective, algorithm);
+        let kernel = kernel.ok_or_else(|| format!("there is no kernel for {collective} by {algorithm}"))?;
+        let args = FixedArgs { dst, src, reduction, root: 0, plan, rounds: n };
+        self.clocked(n, || Ok(kernel.launch(&self.world, &self.stream, Grid::one(256), args)?))
     }
 
     /// One call on known numbers must give what it should, at the ends of the buffer and in its middle.
@@ -123,7 +97,7 @@ impl Ours {
 }
 
 fn reduction(collective: Collective) -> Option<(Op, Datatype)> {
-    matches!(collective, Collective::AllReduce | Collective::ReduceScatter).then_some((Op::Sum, Datatype::F32))
+    collective.reduces().then_some((Op::Sum, Datatype::F32))
 }
 
 /// Element `i` of a PE's source.

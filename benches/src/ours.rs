@@ -108,7 +108,7 @@ pub(crate) struct Ours {
     pub(crate) plan: Plan,
     pub(crate) comm: Comm,
     unchecked: Comm,
-    stream: Stream,
+    pub(crate) stream: Stream,
     pub(crate) world: World,
 }
 
@@ -217,7 +217,11 @@ impl Ours {
     }
 
     /// The time of one of `n` things that `enqueue` puts on the stream of all PEs, on the slowest PE.
-    fn clocked(&self, n: u64, enqueue: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    pub(crate) fn clocked(
+        &self,
+        n: u64,
+        enqueue: impl FnOnce() -> Result<(), Box<dyn Error>>,
+    ) -> Result<f64, Box<dyn Error>> {
         let world = &self.world;
         self.comm.barrier(&self.stream)?;
         world.synchronize(&self.stream)?;

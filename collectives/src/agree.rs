@@ -2,8 +2,10 @@
 
 use congruent_device::{Disagreement, Group, Rank, Sym, World, kernel_arg};
 
+use crate::descriptor::{Descriptor, Members, Work};
 use crate::names::Operation;
-use crate::session::Coll;
+use crate::session::{Coll, ONE_ROUND};
+use crate::{Algorithm, Collective, Protocol};
 
 /// Words that a member tells another at once.
 pub(crate) const WORDS: usize = 4;
@@ -19,6 +21,25 @@ kernel_arg! {
         pub words: [u64; WORDS],
     }
 }
+
+/// [`barrier`] of a team that meets in one round, all with all.
+pub(crate) static BARRIER_IN_ONE_ROUND: Descriptor = Descriptor {
+    members: Members::UpTo(ONE_ROUND),
+    ..Descriptor::new(Collective::Barrier, Algorithm::DIRECT, &[Protocol::Simple], |call| Work {
+        hops: 1.0,
+        posts: call.n - 2.0,
+        ..Work::NONE
+    })
+};
+
+/// [`barrier`] of a larger team, by dissemination.
+pub(crate) static BARRIER: Descriptor = Descriptor {
+    members: Members::MoreThan(ONE_ROUND),
+    ..Descriptor::new(Collective::Barrier, Algorithm::RECURSIVE, &[Protocol::Simple], |call| Work {
+        hops: call.log_n,
+        ..Work::NONE
+    })
+};
 
 /// Waits until every member has called it.
 ///

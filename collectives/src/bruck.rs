@@ -10,10 +10,14 @@
 
 use congruent_device::{Group, Pod, Sym};
 
+use crate::descriptor::{Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::session::Coll;
-use crate::{check, scratch};
+use crate::{Algorithm, Collective, Protocol, check, scratch};
+
+/// The name of its steps.
+const TRAVEL: &str = "travel";
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
 ///
@@ -70,7 +74,7 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         let blocks = || (bit..n).filter(|distance| distance & bit != 0);
         let message = message.slice(..blocks().count() * held.bytes() / n).cast::<T>();
         let packed = |i| message.slice(i * held.len() / n..(i + 1) * held.len() / n);
-        let _step = coll.step("travel", (step, steps), coll.after(bit), message.bytes());
+        let _step = coll.step(TRAVEL, (step, steps), coll.after(bit), message.bytes());
         for (i, distance) in blocks().enumerate() {
             coll.copy(packed(i), coll.part(held, distance));
         }
@@ -93,3 +97,20 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         }
     }
 }
+
+/// [`all_to_all`].
+pub static ALL_TO_ALL: Descriptor = Descriptor { queued: true, ..DESCRIBED }.telling(|teller| {
+    let (n, me, steps) = (teller.n(), teller.me(), teller.n().next_power_of_two().trailing_zeros() as usize);
+    // Blocks are held in the first two thirds of the scratch, and packed in the last.
+    teller.in_scratch(scratch::SLOTS / 3 * 2, |teller, len| {
+        for (step, bit) in (0..steps).map(|step| (step, 1 << step)) {
+            let blocks = (bit..n).filter(|distance| distance & bit != 0).count();
+            teller.queued(TRAVEL, (step, steps), teller.wrap(me + bit), blocks * len);
+        }
+    });
+});
+
+const DESCRIBED: Descriptor = Descriptor::new(Collective::AllToAll, Algorithm::BRUCK, Protocol::ALL, |call| {
+    // Blocks are turned before and after.
+    Work { hops: call.log_n, moved: call.log_n * call.bytes / 2.0 + 2.0 * call.bytes, ..Work::NONE }
+});

@@ -9,10 +9,20 @@
 
 use congruent_device::{Group, Operands, Pod, Rank, Reducer, Sym, World, operands};
 
-use crate::check;
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::session::Coll;
+use crate::{Algorithm, Collective, Protocol, check};
+
+mod step {
+    pub(super) const REDUCE_AND_GIVE: &str = "reduce and give";
+    pub(super) const REDUCE: &str = "reduce";
+    pub(super) const GIVE: &str = "give";
+    pub(super) const TAKE_AND_GIVE: &str = "take and give";
+    pub(super) const TAKE: &str = "take";
+    pub(super) const SWAP: &str = "swap";
+}
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
 ///
@@ -38,7 +48,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         coll.barrier();
         {
-            let _step = coll.step("reduce and give", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step(step::REDUCE_AND_GIVE, (0, 1), coll.own(), from.bytes());
             let everywhere = operands(coll.n(), |i| coll.ctx().operand(to.at(coll.after(i))));
             coll.fold(everywhere, of_all(coll, from), op, coll.n());
         }
@@ -69,7 +79,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
         let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
         coll.barrier();
         {
-            let _step = coll.step("reduce", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step(step::REDUCE, (0, 1), coll.own(), from.bytes());
             coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
         }
         coll.barrier();
@@ -100,7 +110,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         coll.barrier();
         {
-            let _step = coll.step("reduce", (0, 1), coll.rank(root), from.bytes());
+            let _step = coll.step(step::REDUCE, (0, 1), coll.rank(root), from.bytes());
             coll.fold([coll.ctx().operand(to.at(coll.rank(root)))], of_all(coll, from), op, coll.n());
         }
         coll.barrier();
@@ -128,7 +138,7 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         {
             // From this member on, or from the next where its data already is where it belongs.
             let first = usize::from(inside);
-            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step(step::GIVE, (0, 1), coll.own(), from.bytes());
             spread(coll, to, coll.n() - first, |coll, i| coll.after(first + i), from, coll.own());
         }
         coll.barrier();
@@ -163,7 +173,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         coll.barrier();
         {
             let from_root = coll.rank(root);
-            let _step = coll.step("take and give", (0, 1), from_root, from.bytes());
+            let _step = coll.step(step::TAKE_AND_GIVE, (0, 1), from_root, from.bytes());
             spread(coll, to, count, |coll, i| coll.rank(coll.wrap(root + 1 + nth(i))), from, from_root);
         }
         coll.barrier();
@@ -200,7 +210,7 @@ pub fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T
             coll.hear_member(coll.wrap(root + i));
         }
     } else {
-        let _step = coll.step("take", (0, 1), coll.rank(root), to.bytes());
+        let _step = coll.step(step::TAKE, (0, 1), coll.rank(root), to.bytes());
         coll.open(Link::A, root);
         coll.hear(Link::A);
         coll.ctx().get(coll.group(), to, from.at(coll.rank(root)));
@@ -239,7 +249,7 @@ pub fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
             coll.hear_member(coll.wrap(root + i));
         }
     } else {
-        let _step = coll.step("give", (0, 1), coll.rank(root), from.bytes());
+        let _step = coll.step(step::GIVE, (0, 1), coll.rank(root), from.bytes());
         coll.open(Link::A, root);
         coll.hear(Link::A);
         coll.put(Link::A, to, from);
@@ -275,7 +285,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         for i in 1..coll.n() {
             let to = coll.after(i);
             let part = coll.mine(coll.part(src, to.index()));
-            let _step = coll.step("give", (i - 1, coll.n() - 1), to, part.bytes());
+            let _step = coll.step(step::GIVE, (i - 1, coll.n() - 1), to, part.bytes());
             coll.ctx().put(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
         }
         coll.ctx().quiet(coll.group());
@@ -293,7 +303,7 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
             continue;
         }
         let part = coll.part(buf, peer);
-        let _step = coll.step("swap", (round, coll.n()), coll.rank(peer), coll.mine(part).bytes());
+        let _step = coll.step(step::SWAP, (round, coll.n()), coll.rank(peer), coll.mine(part).bytes());
         coll.open(Link::A, peer);
         for round in 0..coll.rounds_of(part) {
             let piece = coll.cut(coll.mine(part), round);
@@ -344,4 +354,72 @@ fn spread<T: Pod, B: Group>(
         }
     }
     ctx.quiet(group);
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
+    // A link brings what its PE reads and what the others write to it; cores are busy with either once.
+    Work::between_barriers(call, if call.over_links { 2.0 * call.others } else { call.bytes })
+})
+.direct_only()
+.telling(|teller| {
+    teller.read_others(step::REDUCE_AND_GIVE, teller.chunk(teller.me()));
+    teller.write_others(step::REDUCE_AND_GIVE, teller.chunk(teller.me()));
+});
+
+/// [`reduce_scatter`].
+pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, parts)
+    .direct_only()
+    .telling(|teller| teller.read_others(step::REDUCE, teller.part(teller.me())));
+
+/// [`reduce`].
+pub static REDUCE: Descriptor = described(Collective::Reduce, parts).direct_only().telling(|teller| {
+    teller.read_others(step::REDUCE, teller.chunk(teller.me()));
+    teller.plain(step::REDUCE, (0, 1), teller.me(), teller.job().root, teller.chunk(teller.me()));
+});
+
+/// [`all_gather`].
+pub static ALL_GATHER: Descriptor =
+    described(Collective::AllGather, parts).telling(|teller| teller.write_others(step::GIVE, teller.part(teller.me())));
+
+/// [`broadcast`].
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, parts).telling(|teller| {
+    let (me, chunk, job) = (teller.me(), teller.chunk(teller.me()), *teller.job());
+    teller.plain(step::TAKE_AND_GIVE, (0, 1), job.root, me, chunk);
+    let others = (0..teller.n()).filter(|&to| to != job.root || !job.in_place);
+    others.for_each(|to| teller.plain(step::TAKE_AND_GIVE, (0, 1), me, to, chunk));
+});
+
+/// [`scatter`].
+pub static SCATTER: Descriptor = described(Collective::Scatter, at_the_root)
+    .telling(|teller| teller.plain(step::TAKE, (0, 1), teller.job().root, teller.me(), teller.part(0)));
+
+/// [`gather`].
+pub static GATHER: Descriptor = described(Collective::Gather, at_the_root)
+    .telling(|teller| teller.plain(step::GIVE, (0, 1), teller.me(), teller.job().root, teller.part(0)));
+
+/// [`all_to_all`].
+pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts).telling(|teller| {
+    let (n, me, in_place) = (teller.n(), teller.me(), teller.job().in_place);
+    for i in 1..n {
+        let to = teller.wrap(me + i);
+        // In place, in the round of the two ranks' sum.
+        let (name, step) =
+            if in_place { (step::SWAP, (teller.wrap(me + to), n)) } else { (step::GIVE, (i - 1, n - 1)) };
+        teller.plain(name, step, me, to, teller.part(to));
+    }
+});
+
+const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+    Descriptor::new(collective, Algorithm::DIRECT, &[Protocol::Simple], work)
+}
+
+/// Each member reads or writes its part of all buffers, and combines while it reads.
+fn parts(call: &Call) -> Work {
+    Work::between_barriers(call, call.others)
+}
+
+/// All parts but its own pass the root's link.
+fn at_the_root(call: &Call) -> Work {
+    Work { hops: 2.0, posts: call.n - 2.0, moved: call.others, reduced: 0.0 }
 }

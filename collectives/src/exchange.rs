@@ -9,9 +9,10 @@
 use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, kernel_arg, refuse};
 
 use crate::agree::Heard;
-use crate::check;
+use crate::descriptor::{Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
+use crate::{Algorithm, Collective, Protocol, check};
 
 kernel_arg! {
     /// One part of a buffer for each member, of any length, as MPI has them: how long each is, and where it begins.
@@ -151,4 +152,17 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
     }
     ctx.quiet(group);
     coll.barrier();
+}
+
+/// [`all_to_all_v`].
+pub static ALL_TO_ALL_V: Descriptor = described(Collective::AllToAllV);
+
+/// [`all_gather_v`].
+pub static ALL_GATHER_V: Descriptor = described(Collective::AllGatherV);
+
+/// As if all parts had one length.
+const fn described(collective: Collective) -> Descriptor {
+    Descriptor::new(collective, Algorithm::DIRECT, &[Protocol::Simple], |call| {
+        Work::between_barriers(call, call.others)
+    })
 }

@@ -50,6 +50,7 @@ extern crate std;
 mod agree;
 pub mod bruck;
 mod check;
+mod descriptor;
 pub mod direct;
 pub mod exchange;
 mod link;
@@ -75,10 +76,11 @@ pub use congruent_device::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,
 };
+pub use descriptor::{Call, Descriptor, Members, Work};
 pub use exchange::Parts;
 pub use names::{Algorithm, Collective, Operation, Protocol};
 pub use plan::{Layout, Needs, PlanView, Shape};
-pub use schedule::{Job, Move};
+pub use schedule::{Job, Move, Teller};
 pub use send_recv::send_recv;
 pub use session::Coll;
 pub use share::Share;

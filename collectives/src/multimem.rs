@@ -12,9 +12,10 @@
 
 use congruent_device::{Group, LinkReduction, Multicast, Pod, Reducer, Sym, operands, refuse};
 
-use crate::check;
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
+use crate::{Algorithm, Collective, Protocol, check};
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`: member `c` reduces
 /// chunk `c` and stores it to all.
@@ -230,6 +231,30 @@ impl Words {
             (from, to) = (self.start + self.count, dst.len());
         }
     }
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| Work::between_barriers(call, call.bytes));
+
+/// [`reduce_scatter`].
+pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, parts);
+
+/// [`all_gather`].
+pub static ALL_GATHER: Descriptor = described(Collective::AllGather, parts);
+
+/// [`broadcast`].
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, |call| {
+    // In each barrier the others wait for the root only.
+    Work { posts: call.n - 2.0, ..Work::between_barriers(call, call.bytes) }
+});
+
+const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+    let usual = Descriptor::new(collective, Algorithm::MULTIMEM, &[Protocol::Simple], work);
+    Descriptor { multicast: true, ..usual.direct_only() }
+}
+
+fn parts(call: &Call) -> Work {
+    Work::between_barriers(call, call.others)
 }
 
 #[cfg(test)]

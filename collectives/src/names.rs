@@ -1,6 +1,6 @@
 //! The names of operations, algorithms and protocols, as they are printed, parsed and passed to kernels.
 
-use congruent_device::names;
+use congruent_device::{is_named, names};
 
 names! {
     /// What a collective does.
@@ -32,24 +32,58 @@ names! {
     }
 }
 
-names! {
-    /// Along which paths a collective moves its data.
-    Algorithm {
-        /// From neighbour to neighbour.
-        Ring = "ring",
-        /// Along binary trees; two of them, each for half of the data, where all members reduce.
-        Tree = "tree",
-        /// Between partners at distances 1, 2, 4, ...: doubling, halving, dissemination.
-        Recursive = "recursive",
-        /// Everybody sends all to everybody, in one step.
-        OneShot = "one-shot",
-        /// Straight between the members that give and the members that get: for all-reduce, a direct reduce-scatter and a
-        /// direct all-gather ("two-shot").
-        Direct = "direct",
-        /// Blocks that travel `log n` hops together (Bruck and others, 1997).
-        Bruck = "bruck",
-        /// Through multicast addresses that the links themselves reduce and replicate.
-        Multimem = "multimem",
+/// Along which paths a collective moves its data: a name. These are the library's own; a program adds its own by
+/// [`new`](Algorithm::new).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Algorithm(&'static str);
+
+impl Algorithm {
+    /// From neighbour to neighbour.
+    pub const RING: Self = Self("ring");
+    /// Along binary trees; two of them, each for half of the data, where all members reduce.
+    pub const TREE: Self = Self("tree");
+    /// Between partners at distances 1, 2, 4, ...: doubling, halving, dissemination.
+    pub const RECURSIVE: Self = Self("recursive");
+    /// Everybody sends all to everybody, in one step.
+    pub const ONE_SHOT: Self = Self("one-shot");
+    /// Straight between the members that give and the members that get: for all-reduce, a direct reduce-scatter and a
+    /// direct all-gather ("two-shot").
+    pub const DIRECT: Self = Self("direct");
+    /// Blocks that travel `log n` hops together (Bruck and others, 1997).
+    pub const BRUCK: Self = Self("bruck");
+    /// Through multicast addresses that the links themselves reduce and replicate.
+    pub const MULTIMEM: Self = Self("multimem");
+
+    /// The library's own.
+    pub const ALL: &'static [Self] =
+        &[Self::RING, Self::TREE, Self::RECURSIVE, Self::ONE_SHOT, Self::DIRECT, Self::BRUCK, Self::MULTIMEM];
+
+    /// One of a program's own: a name of small letters, digits and hyphens.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// The name, as it is printed and parsed.
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// The one of the library's own with this name, as [`Protocol::named`] reads names.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| is_named(one.0, name))
+    }
+}
+
+impl core::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+impl Collective {
+    /// Whether it combines values.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 }
 

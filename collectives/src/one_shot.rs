@@ -10,9 +10,13 @@
 
 use congruent_device::{Group, Operand, Operands, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
 
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
-use crate::{Protocol, check};
+use crate::{Algorithm, Collective, Protocol, check};
+
+/// The name of its steps.
+const EXCHANGE: &str = "exchange";
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
 ///
@@ -175,7 +179,7 @@ fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
 /// An exchange, as traces show it.
 #[inline(always)]
 fn step<'c, B: Group>(coll: &Coll<'c, B>, part: (usize, usize), bytes: usize) -> Span<'c> {
-    coll.step("exchange", part, coll.own(), bytes)
+    coll.step(EXCHANGE, part, coll.own(), bytes)
 }
 
 /// The exchange is over: what follows is the next one.
@@ -236,4 +240,32 @@ fn send<T: Pod, B: Group>(coll: &Coll<'_, B>, to: Rank<World>, piece: Sym<T>) {
 fn receive<T: Pod, B: Group>(coll: &Coll<'_, B>, from: Rank<World>, piece: Sym<T>) {
     let packets = packets(coll, from.index(), coll.own(), piece.bytes()).from_pe(from.pe());
     coll.transfer([coll.operand(piece)], packets);
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
+    let all = (call.n - 1.0) * call.bytes;
+    Work { hops: 1.0, posts: 0.0, moved: all, reduced: all }
+})
+.telling(|teller| teller.packets(EXCHANGE, teller.share()));
+
+/// [`reduce_scatter`].
+pub static REDUCE_SCATTER: Descriptor =
+    described(Collective::ReduceScatter, |call| Work { reduced: call.others, ..parts(call) });
+
+/// [`all_gather`].
+pub static ALL_GATHER: Descriptor = described(Collective::AllGather, parts);
+
+/// [`all_to_all`].
+pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts);
+
+/// Packets only, and a part to each other member unless said otherwise.
+const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+    Descriptor::new(collective, Algorithm::ONE_SHOT, &[Protocol::Ll, Protocol::Ll128], work)
+        .direct_only()
+        .telling(|teller| teller.packets(EXCHANGE, teller.part(0)))
+}
+
+fn parts(call: &Call) -> Work {
+    Work { hops: 1.0, moved: call.others, ..Work::NONE }
 }

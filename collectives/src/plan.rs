@@ -74,6 +74,15 @@ pub(crate) struct ChannelLayout {
 }
 
 impl ChannelLayout {
+    /// For so many bytes.
+    const fn of(buffer: u64, members: usize) -> Self {
+        Self {
+            members,
+            slot: buffer as usize / 2 / members / Layout::DEPTH as usize / GRAIN * GRAIN,
+            inbox: buffer as usize / 4 / members / GRAIN * GRAIN,
+        }
+    }
+
     /// The counters that the channel's owner keeps of its link with a member.
     #[inline(always)]
     pub(crate) const fn counters(self, member: usize) -> usize {
@@ -176,6 +185,12 @@ impl Layout {
         payload(self.channel().inbox, protocol, self.line)
     }
 
+    /// The most bytes of data in a slot of a queue: what one step of an algorithm moves at once in a protocol, where `buffer` bytes
+    /// of scratch serve so many members.
+    pub const fn chunk(buffer: u64, members: usize, protocol: Protocol) -> usize {
+        payload(ChannelLayout::of(buffer, members).slot, protocol, Self::LINE_BYTES)
+    }
+
     /// Scratch of each block and protocol, bytes.
     pub const fn buffer_bytes(&self) -> u64 {
         let fewest = self.members() as u64 * Self::FEWEST_BYTES;
@@ -188,12 +203,7 @@ impl Layout {
     }
 
     const fn channel(&self) -> ChannelLayout {
-        let (members, bytes) = (self.members(), self.buffer_bytes() as usize);
-        ChannelLayout {
-            members,
-            slot: bytes / 2 / members / Self::DEPTH as usize / GRAIN * GRAIN,
-            inbox: bytes / 4 / members / GRAIN * GRAIN,
-        }
+        ChannelLayout::of(self.buffer_bytes(), self.members())
     }
 }
 

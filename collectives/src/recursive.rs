@@ -17,17 +17,26 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::pairs::{self, Pairs, Role, kept};
+use crate::schedule::Teller;
 use crate::session::Coll;
-use crate::{check, scratch};
+use crate::{Algorithm, Collective, Protocol, check, scratch};
 
 const PARTNER: Link = Link::A;
 const SEND: Step = Step::NEW.reduce().send(PARTNER);
 const RECV: Step = Step::NEW.recv(PARTNER).copy();
 /// What a core does with what comes from the member that it takes part for.
 const FOLD_IN: Step = Step::NEW.recv(PARTNER).reduce_into().copy().partial(false, false);
+
+mod step {
+    pub(super) const FOLD_IN: &str = "fold in";
+    pub(super) const REDUCE: &str = "reduce";
+    pub(super) const GATHER: &str = "all-gather";
+    pub(super) const FOLD_OUT: &str = "fold out";
+}
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
 ///
@@ -63,15 +72,16 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (from, to) = (coll.src::<T>(), coll.dst::<T>());
         let none = to.slice(..0);
         let (exchange, give, own, to) = match (step, role) {
-            (pairs::Step::FoldIn, Role::Extra) => (Exchange::new("fold in", coll.me() - 1, RECV), from, none, none),
+            (pairs::Step::FoldIn, Role::Extra) => (Exchange::new(step::FOLD_IN, coll.me() - 1, RECV), from, none, none),
             (pairs::Step::FoldIn, Role::Core(_, Some(extra))) => {
-                (Exchange::new("fold in", extra, FOLD_IN), none, from, to)
+                (Exchange::new(step::FOLD_IN, extra, FOLD_IN), none, from, to)
             }
             (pairs::Step::Reduce(step), Role::Core(core, extra)) => {
                 let partner = core ^ (1 << step);
                 let own = if step == 0 && extra.is_none() { from } else { to };
                 let recv = recv_reduce(pairs, core, partner, step == 0, step + 1 == steps);
-                let exchange = Exchange { step: (step, steps), ..Exchange::new("reduce", pairs.rank(partner), recv) };
+                let exchange =
+                    Exchange { step: (step, steps), ..Exchange::new(step::REDUCE, pairs.rank(partner), recv) };
                 let (give, keep) = (kept(own, partner, step + 1), kept(own, core, step + 1));
                 (exchange, give, keep, kept(to, core, step + 1))
             }
@@ -80,13 +90,13 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 let partner = core ^ (1 << undone);
                 let (have, lack) = (kept(to, core, undone + 1), kept(to, partner, undone + 1));
                 let exchange =
-                    Exchange { step: (step, steps), ..Exchange::new("all-gather", pairs.rank(partner), RECV) };
+                    Exchange { step: (step, steps), ..Exchange::new(step::GATHER, pairs.rank(partner), RECV) };
                 (exchange, have, lack, lack)
             }
             (pairs::Step::FoldOut, Role::Core(_, Some(extra))) => {
-                (Exchange::new("fold out", extra, RECV), to, none, none)
+                (Exchange::new(step::FOLD_OUT, extra, RECV), to, none, none)
             }
-            (pairs::Step::FoldOut, Role::Extra) => (Exchange::new("fold out", coll.me() - 1, RECV), none, to, to),
+            (pairs::Step::FoldOut, Role::Extra) => (Exchange::new(step::FOLD_OUT, coll.me() - 1, RECV), none, to, to),
             _ => continue,
         };
         exchange.run(coll, give, own, to, op);
@@ -140,22 +150,25 @@ fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>,
         let none = parts.slice(..0);
         let of = |first, count| parts.slice(pairs.rank(first) * dst.len()..pairs.rank(first + count) * dst.len());
         let (exchange, give, own, to) = match (step, role) {
-            (pairs::Step::FoldIn, Role::Extra) => (Exchange::new("fold in", coll.me() - 1, RECV), parts, none, none),
+            (pairs::Step::FoldIn, Role::Extra) => {
+                (Exchange::new(step::FOLD_IN, coll.me() - 1, RECV), parts, none, none)
+            }
             (pairs::Step::FoldIn, Role::Core(_, Some(extra))) => {
-                (Exchange::new("fold in", extra, FOLD_IN), none, parts, parts)
+                (Exchange::new(step::FOLD_IN, extra, FOLD_IN), none, parts, parts)
             }
             (pairs::Step::Reduce(step), Role::Core(core, _)) => {
                 // The parts of `count` cores from `keep` on are still to be reduced here after this step.
                 let count = pairs.cores >> (step + 1);
                 let (partner, keep) = (core ^ count, core & !(count - 1));
                 let recv = recv_reduce(pairs, core, partner, step == 0, count == 1);
-                let exchange = Exchange { step: (step, steps), ..Exchange::new("reduce", pairs.rank(partner), recv) };
+                let exchange =
+                    Exchange { step: (step, steps), ..Exchange::new(step::REDUCE, pairs.rank(partner), recv) };
                 (exchange, of(keep ^ count, count), of(keep, count), of(keep, count))
             }
             (pairs::Step::FoldOut, Role::Core(_, Some(extra))) => {
-                (Exchange::new("fold out", extra, RECV), coll.part(parts, extra), none, none)
+                (Exchange::new(step::FOLD_OUT, extra, RECV), coll.part(parts, extra), none, none)
             }
-            (pairs::Step::FoldOut, Role::Extra) => (Exchange::new("fold out", coll.me() - 1, RECV), none, dst, dst),
+            (pairs::Step::FoldOut, Role::Extra) => (Exchange::new(step::FOLD_OUT, coll.me() - 1, RECV), none, dst, dst),
             _ => continue,
         };
         exchange.run(coll, give, own, to, op);
@@ -189,12 +202,12 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     if coll.n() > 1 && !src.is_empty() {
         // All are there: from now on every `dst` may be written.
         coll.barrier();
-        let steps = coll.n().next_power_of_two().trailing_zeros() as usize;
+        let steps = log2(coll.n());
         for step in 0..steps {
             let have = 1 << step;
             let gives = have.min(coll.n() - have);
             let to = coll.after(have);
-            let _step = coll.step("all-gather", (step, steps), to, gives * part(coll, 0).bytes());
+            let _step = coll.step(step::GATHER, (step, steps), to, gives * part(coll, 0).bytes());
             // The last put signals for all of them.
             for back in 1..gives {
                 let piece = part(coll, coll.before(back));
@@ -251,4 +264,88 @@ impl Exchange {
         }
         coll.close(PARTNER, true, true);
     }
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, Protocol::ALL, |call| {
+    // The members above a power of two hand theirs to one below, and get the result in the end.
+    let extra = if call.members.is_power_of_two() { 0.0 } else { 1.0 };
+    let steps = call.log_n + extra;
+    Work { hops: steps, posts: 0.0, moved: steps * call.bytes, reduced: call.log_n * call.bytes }
+})
+.telling(tell_doubling);
+
+/// [`reduce_scatter`].
+pub static REDUCE_SCATTER: Descriptor =
+    described(Collective::ReduceScatter, Protocol::ALL, |call| Work { reduced: call.others, ..halves(call) })
+        .telling(tell_halving);
+
+/// [`all_gather`].
+pub static ALL_GATHER: Descriptor = described(Collective::AllGather, &[Protocol::Simple], halves).telling(|teller| {
+    let (n, steps) = (teller.n(), log2(teller.n()));
+    for step in 0..steps {
+        let have = 1 << step;
+        let bytes = have.min(n - have) * teller.part(0);
+        teller.plain(step::GATHER, (step, steps), teller.me(), teller.wrap(teller.me() + have), bytes);
+    }
+});
+
+const fn described(collective: Collective, protocols: &'static [Protocol], work: fn(&Call) -> Work) -> Descriptor {
+    Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::RECURSIVE, protocols, work) }
+}
+
+/// In each step half of what is left, or twice of what there is.
+fn halves(call: &Call) -> Work {
+    Work { hops: call.log_n, moved: call.others, ..Work::NONE }
+}
+
+/// Steps until one member has reached all.
+#[inline(always)]
+fn log2(n: usize) -> usize {
+    n.next_power_of_two().trailing_zeros() as usize
+}
+
+/// Recursive doubling, or halving and doubling.
+fn tell_doubling(teller: &mut Teller<'_>) {
+    let (pairs, mine) = (Pairs::new(teller.n()), teller.mine(teller.whole()));
+    let (core, extra) = match pairs.role(teller.me()) {
+        Role::Extra => return teller.queued(step::FOLD_IN, (0, 1), teller.me() - 1, mine.len()),
+        Role::Core(core, extra) => (core, extra),
+    };
+    let (steps, whole) = (pairs.steps(), mine.len() <= teller.slot());
+    let kept = |core, steps| if whole { mine.len() } else { kept(mine, core, steps).len() };
+    for step in 0..steps {
+        let partner = core ^ (1 << step);
+        teller.queued(step::REDUCE, (step, steps), pairs.rank(partner), kept(partner, step + 1));
+    }
+    for step in (0..if whole { 0 } else { steps }).rev() {
+        let partner = core ^ (1 << step);
+        teller.queued(step::GATHER, (steps - 1 - step, steps), pairs.rank(partner), kept(core, step + 1));
+    }
+    if let Some(extra) = extra {
+        teller.queued(step::FOLD_OUT, (0, 1), extra, mine.len());
+    }
+}
+
+/// Recursive halving, as much at a time as the scratch has room for.
+fn tell_halving(teller: &mut Teller<'_>) {
+    let pairs = Pairs::new(teller.n());
+    teller.in_scratch(scratch::SLOTS, |teller, len| {
+        let (core, extra) = match pairs.role(teller.me()) {
+            Role::Extra => return teller.queued(step::FOLD_IN, (0, 1), teller.me() - 1, teller.n() * len),
+            Role::Core(core, extra) => (core, extra),
+        };
+        let (mut first, mut count, steps) = (0, pairs.cores, pairs.steps());
+        for step in 0..steps {
+            count /= 2;
+            let partner = core ^ count;
+            let (keep, give) = if core < partner { (first, first + count) } else { (first + count, first) };
+            let parts = pairs.rank(give + count) - pairs.rank(give);
+            teller.queued(step::REDUCE, (step, steps), pairs.rank(partner), parts * len);
+            first = keep;
+        }
+        if let Some(extra) = extra {
+            teller.queued(step::FOLD_OUT, (0, 1), extra, len);
+        }
+    });
 }

@@ -10,10 +10,12 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
-use crate::check;
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
+use crate::schedule::Teller;
 use crate::session::Coll;
+use crate::{Algorithm, Collective, Protocol, check};
 
 /// The neighbours' links.
 const LEFT: Link = Link::A;
@@ -26,6 +28,13 @@ const RECV_REDUCE_COPY_SEND: Step = RECV_REDUCE_COPY.direct_send(RIGHT);
 const COPY_SEND: Step = Step::NEW.direct_send(RIGHT);
 const RECV_COPY_SEND: Step = Step::NEW.direct_recv(LEFT).copy().direct_send(RIGHT);
 const RECV_COPY: Step = Step::NEW.direct_recv(LEFT).copy();
+
+mod step {
+    pub(super) const SCATTER: &str = "scatter-reduce";
+    pub(super) const GATHER: &str = "all-gather";
+    pub(super) const BROADCAST: &str = "broadcast";
+    pub(super) const REDUCE: &str = "reduce";
+}
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
 ///
@@ -142,7 +151,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         let rounds = coll.rounds_of(dst);
         for round in 0..rounds {
             let piece = coll.cut(coll.mine(coll.dst::<T>()), round);
-            let _step = coll.step("broadcast", (round, rounds), coll.after(1), piece.bytes());
+            let _step = coll.step(step::BROADCAST, (round, rounds), coll.after(1), piece.bytes());
             let step = if is_root {
                 COPY_SEND
             } else if is_last {
@@ -181,7 +190,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
     let rounds = coll.rounds_of(src);
     for round in 0..rounds {
         let (from, to) = (coll.cut(coll.mine(coll.src::<T>()), round), coll.cut(coll.mine(coll.dst::<T>()), round));
-        let _step = coll.step("reduce", (round, rounds), coll.after(1), from.bytes());
+        let _step = coll.step(step::REDUCE, (round, rounds), coll.after(1), from.bytes());
         let step = if is_root {
             RECV_REDUCE_COPY
         } else if is_first {
@@ -208,7 +217,7 @@ fn scatter<T: Pod, B: Group>(
     let n = coll.n();
     for back in 1..=n {
         let src = from(coll, back);
-        let _step = (back < n).then(|| coll.step("scatter-reduce", (back - 1, n - 1), coll.after(1), src.bytes()));
+        let _step = (back < n).then(|| coll.step(step::SCATTER, (back - 1, n - 1), coll.after(1), src.bytes()));
         match back {
             1 => coll.step_of(SEND, src, src, op),
             _ if back < n => coll.step_of(RECV_REDUCE_SEND, src, src, op),
@@ -224,7 +233,7 @@ fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, piece: impl Fn(&Coll<'_, B>,
     let n = coll.n();
     for back in 1..n {
         let dst = piece(coll, back);
-        let _step = coll.step("all-gather", (back - 1, n - 1), coll.after(1), dst.bytes());
+        let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.after(1), dst.bytes());
         coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst, dst);
     }
 }
@@ -243,4 +252,61 @@ fn open<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
 fn close<B: Group>(coll: &mut Coll<'_, B>) {
     coll.close(LEFT, false, true);
     coll.close(RIGHT, true, false);
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor =
+    described(Collective::AllReduce, |call| round(call) + adding_round(call)).telling(|teller| {
+        tell_round(teller, step::SCATTER, 1, Teller::chunk);
+        tell_round(teller, step::GATHER, 0, Teller::chunk);
+    });
+
+/// [`reduce_scatter`].
+pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, adding_round)
+    .telling(|teller| tell_round(teller, step::SCATTER, 1, Teller::part));
+
+/// [`all_gather`].
+pub static ALL_GATHER: Descriptor =
+    described(Collective::AllGather, round).telling(|teller| tell_round(teller, step::GATHER, 0, Teller::part));
+
+/// [`broadcast`].
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, chain)
+    .telling(|teller| tell_chain(teller, step::BROADCAST, teller.wrap(teller.me() + 1) != teller.job().root));
+
+/// [`reduce`].
+pub static REDUCE: Descriptor = described(Collective::Reduce, |call| Work { reduced: call.bytes, ..chain(call) })
+    .telling(|teller| tell_chain(teller, step::REDUCE, teller.me() != teller.job().root));
+
+const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+    Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::RING, Protocol::ALL, work) }
+}
+
+/// Every chunk but one's own goes on.
+fn round(call: &Call) -> Work {
+    Work { hops: call.n - 1.0, moved: call.others, ..Work::NONE }
+}
+
+fn adding_round(call: &Call) -> Work {
+    Work { reduced: call.others, ..round(call) }
+}
+
+/// A pipeline: the last member has the last chunk when it has gone all the way.
+fn chain(call: &Call) -> Work {
+    Work { hops: call.n - 1.0, posts: call.chunks, moved: call.bytes + (call.n - 2.0) * call.chunk, reduced: 0.0 }
+}
+
+/// Chunk by chunk to the right, from the one so many before this member's own.
+fn tell_round<'t>(teller: &mut Teller<'t>, name: &'static str, back: usize, chunk: fn(&Teller<'t>, usize) -> usize) {
+    let (n, me) = (teller.n(), teller.me());
+    for step in 0..n - 1 {
+        let bytes = chunk(teller, teller.wrap(me + 2 * n - back - step));
+        teller.queued(name, (step, n - 1), teller.wrap(me + 1), bytes);
+    }
+}
+
+/// Everything to the right, from all members but the last.
+fn tell_chain(teller: &mut Teller<'_>, name: &'static str, sends: bool) {
+    if sends {
+        teller.queued(name, (0, 1), teller.wrap(teller.me() + 1), teller.share());
+    }
 }

@@ -1,24 +1,18 @@
 //! What a collective will do, told before it runs: which bytes go from whom to whom, in which step, in how many bytes on the
 //! wire. Selectors price it and simulators read it; a test compares it with what kernels really move.
 //!
-//! It is computed with the same divisions that the algorithms use ([`Share`], the pairs, the trees, the slots of a
-//! [`Layout`]), for one block after the other.
+//! Each [`Descriptor`] tells it of its algorithm with the same divisions that the algorithm uses ([`Share`], the pairs, the trees,
+//! the slots of a [`Layout`]), for one block after the other.
 
 use congruent_device::{Sym, packed_words};
 
-use crate::node::Node;
-use crate::pairs::{Pairs, Role, kept};
 use crate::plan::{Layout, payload};
 use crate::share::Share;
-use crate::{Algorithm, Collective, Protocol, scratch};
+use crate::{Descriptor, Protocol, scratch};
 
 /// One call of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What it does.
-    pub collective: Collective,
-    /// Along which paths.
-    pub algorithm: Algorithm,
     /// How data and signals travel.
     pub protocol: Protocol,
     /// The root, where it has one.
@@ -50,17 +44,14 @@ pub struct Move {
 }
 
 impl Layout {
-    /// Gives `visit` every movement of data by member `me`, in their order. False for collectives whose parts have lengths
-    /// of their own, and for algorithms that they do not have: those move what their lists say, or nothing. False for
-    /// multimem, too: what links combine and replicate goes to a switch and not from one member to another.
-    pub fn moves(&self, job: &Job, me: usize, mut visit: impl FnMut(Move)) -> bool {
-        if self.members() == 1 {
-            return true;
-        }
-        (0..job.blocks).all(|block| {
+    /// Gives `visit` every movement of data by member `me`, in their order. False where the algorithm does not tell.
+    pub fn moves(&self, of: &Descriptor, job: &Job, me: usize, mut visit: impl FnMut(Move)) -> bool {
+        let Some(tell) = of.moves else { return false };
+        for block in (0..job.blocks).filter(|_| self.members() > 1) {
             let blocks = Share::new(block, job.blocks);
-            Teller { layout: self, job, n: self.members(), me, blocks, visit: &mut visit }.tell()
-        })
+            tell(&mut Teller { layout: self, job: *job, n: self.members(), me, blocks, visit: &mut visit });
+        }
+        true
     }
 
     /// Bytes that `bytes` bytes take on the wire where they travel in pieces of at most `most`.
@@ -74,261 +65,118 @@ impl Layout {
     }
 }
 
-/// One member's block, telling what it does.
-struct Teller<'t> {
+/// One member's block, telling what it does: what a descriptor's `moves` is given.
+pub struct Teller<'t> {
     layout: &'t Layout,
-    job: &'t Job,
+    job: Job,
     n: usize,
     me: usize,
     blocks: Share,
     visit: &'t mut dyn FnMut(Move),
 }
 
-type Range = Sym<u8>;
-
 impl Teller<'_> {
-    fn tell(mut self) -> bool {
-        use Algorithm::{Bruck, Direct, OneShot, Recursive, Ring, Tree};
-        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
-        match (self.job.collective, self.job.algorithm) {
-            (AllReduce, Ring) => self.ring(true, true),
-            (ReduceScatter, Ring) => self.ring(true, false),
-            (AllGather, Ring) => self.ring(false, true),
-            (Broadcast, Ring) => self.chain(self.job.root),
-            // The chain ends at the root, and begins after it.
-            (Reduce, Ring) => self.chain(self.wrap(self.job.root + 1)),
-            (AllReduce, Tree) => {
-                for tree in 0..2 {
-                    let node = Node::of_two(tree, self.me, self.n);
-                    let half = self.mine(Share::new(tree, 2).of(self.whole())).len();
-                    self.up(&node, half);
-                    self.down(&node, half);
-                }
-            }
-            (Reduce, Tree) => self.up(&self.rooted(), self.mine(self.whole()).len()),
-            (Broadcast, Tree) => self.down(&self.rooted(), self.mine(self.whole()).len()),
-            (AllReduce, Recursive) => self.doubling(),
-            (ReduceScatter, Recursive) => self.halving(),
-            (AllGather, Recursive) => self.dissemination(),
-            (AllReduce | ReduceScatter | AllGather | AllToAll, OneShot) => self.one_shot(),
-            (AllReduce, Direct) => {
-                let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
-                self.read_others("reduce and give", chunk);
-                self.write_others("reduce and give", chunk);
-            }
-            (ReduceScatter, Direct) => self.read_others("reduce", self.mine(self.part(self.me)).len()),
-            (Reduce, Direct) => {
-                let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
-                self.read_others("reduce", chunk);
-                self.plain("reduce", (0, 1), self.me, self.job.root, chunk);
-            }
-            (AllGather | AllToAll, Direct) => self.write_others("give", self.mine(self.part(self.me)).len()),
-            (Broadcast, Direct) => {
-                let chunk = self.mine(Share::new(self.me, self.n).of(self.whole())).len();
-                self.plain("take and give", (0, 1), self.job.root, self.me, chunk);
-                for to in 0..self.n {
-                    if to != self.job.root || !self.job.in_place {
-                        self.plain("take and give", (0, 1), self.me, to, chunk);
-                    }
-                }
-            }
-            (Scatter, Direct) => self.plain("take", (0, 1), self.job.root, self.me, self.mine(self.part(0)).len()),
-            (Gather, Direct) => self.plain("give", (0, 1), self.me, self.job.root, self.mine(self.part(0)).len()),
-            (AllToAll, Bruck) => self.bruck(),
-            _ => return false,
-        }
-        true
+    /// The call.
+    pub const fn job(&self) -> &Job {
+        &self.job
     }
 
-    fn whole(&self) -> Range {
-        Sym::from_raw(0, self.job.bytes as u64)
+    /// How many members, two or more.
+    pub const fn n(&self) -> usize {
+        self.n
     }
 
-    fn part(&self, i: usize) -> Range {
-        let each = self.job.bytes / self.n;
-        self.whole().slice(i * each..(i + 1) * each)
+    /// This member.
+    pub const fn me(&self) -> usize {
+        self.me
     }
 
-    fn mine(&self, range: Range) -> Range {
-        self.blocks.of(range)
-    }
-
-    fn wrap(&self, i: usize) -> usize {
+    /// Member `i`, counted round and round.
+    pub const fn wrap(&self, i: usize) -> usize {
         i % self.n
     }
 
-    fn rooted(&self) -> Node {
-        Node::rooted(self.me, self.n, self.job.root)
+    /// The longer buffer.
+    pub(crate) fn whole(&self) -> Sym<u8> {
+        Sym::from_raw(0, self.job.bytes as u64)
+    }
+
+    /// This block's share of a range.
+    pub(crate) fn mine(&self, range: Sym<u8>) -> Sym<u8> {
+        self.blocks.of(range)
+    }
+
+    /// Bytes of this block's share of the longer buffer.
+    pub fn share(&self) -> usize {
+        self.mine(self.whole()).len()
+    }
+
+    /// Bytes of this block's share of part `i` of a buffer that has one part for each member.
+    pub fn part(&self, i: usize) -> usize {
+        let each = self.job.bytes / self.n;
+        self.mine(self.whole().slice(i * each..(i + 1) * each)).len()
+    }
+
+    /// Bytes of this block's share of chunk `i` of a buffer that is divided among the members.
+    pub fn chunk(&self, i: usize) -> usize {
+        self.mine(Share::new(i, self.n).of(self.whole())).len()
     }
 
     /// Bytes of data in a slot.
-    fn most(&self) -> usize {
+    pub(crate) fn slot(&self) -> usize {
         payload(self.layout.slot(), self.job.protocol, self.layout.line_bytes())
     }
 
-    /// A movement of plain bytes, if it is one between two.
-    fn plain(&mut self, name: &'static str, step: (usize, usize), from: usize, to: usize, bytes: usize) {
+    /// All that another algorithm moves in a call, as a step of this one.
+    pub fn all_of(&mut self, of: &Descriptor, job: Job) {
+        let whole = core::mem::replace(&mut self.job, job);
+        if let Some(tell) = of.moves {
+            tell(self);
+        }
+        self.job = whole;
+    }
+
+    /// A movement of plain bytes, if it is one between two: its name in traces, which step of how many, from whom to whom.
+    pub fn plain(&mut self, name: &'static str, step: (usize, usize), from: usize, to: usize, bytes: usize) {
         self.give(name, step, (from, to), bytes, bytes);
     }
 
+    /// In one step, movements of plain bytes from every other member.
+    pub fn read_others(&mut self, name: &'static str, bytes: usize) {
+        (1..self.n).for_each(|i| self.plain(name, (0, 1), self.wrap(self.me + i), self.me, bytes));
+    }
+
+    /// In one step, movements of plain bytes to every other member.
+    pub fn write_others(&mut self, name: &'static str, bytes: usize) {
+        (1..self.n).for_each(|i| self.plain(name, (0, 1), self.me, self.wrap(self.me + i), bytes));
+    }
+
     /// A movement to `to` through its queue.
-    fn queued(&mut self, name: &'static str, step: (usize, usize), to: usize, bytes: usize) {
-        let wire = self.layout.wire(bytes, self.most(), self.job.protocol);
+    pub fn queued(&mut self, name: &'static str, step: (usize, usize), to: usize, bytes: usize) {
+        let wire = self.layout.wire(bytes, self.slot(), self.job.protocol);
         self.give(name, step, (self.me, to), bytes, wire);
     }
 
-    fn give(
-        &mut self,
-        name: &'static str,
-        step: (usize, usize),
-        (from, to): (usize, usize),
-        bytes: usize,
-        wire: usize,
-    ) {
+    /// A movement of packets to the inbox of every other member.
+    pub(crate) fn packets(&mut self, name: &'static str, bytes: usize) {
+        let wire = self.layout.wire(bytes, self.layout.shot(self.job.protocol), self.job.protocol);
+        (1..self.n).for_each(|i| self.give(name, (0, 1), (self.me, self.wrap(self.me + i)), bytes, wire));
+    }
+
+    fn give(&mut self, name: &'static str, step: (usize, usize), ends: (usize, usize), bytes: usize, wire: usize) {
+        let ((from, to), step) = (ends, (step.0 as u32, step.1 as u32));
         if bytes > 0 && from != to {
-            (self.visit)(Move { name, step: (step.0 as u32, step.1 as u32), from, to, bytes, wire });
+            (self.visit)(Move { name, step, from, to, bytes, wire });
         }
-    }
-
-    fn read_others(&mut self, name: &'static str, bytes: usize) {
-        for i in 1..self.n {
-            self.plain(name, (i - 1, self.n - 1), self.wrap(self.me + i), self.me, bytes);
-        }
-    }
-
-    fn write_others(&mut self, name: &'static str, bytes: usize) {
-        for i in 1..self.n {
-            self.plain(name, (i - 1, self.n - 1), self.me, self.wrap(self.me + i), bytes);
-        }
-    }
-
-    /// Chunk by chunk to the right: partial sums, finished chunks, or first the ones and then the others.
-    fn ring(&mut self, reduces: bool, gathers: bool) {
-        let (n, me, right) = (self.n, self.me, self.wrap(self.me + 1));
-        let chunk = |teller: &Self, c| match teller.job.collective {
-            Collective::AllReduce => teller.mine(Share::new(c, n).of(teller.whole())).len(),
-            _ => teller.mine(teller.part(c)).len(),
-        };
-        if reduces {
-            for step in 0..n - 1 {
-                let bytes = chunk(self, self.wrap(me + 2 * n - 1 - step));
-                self.queued("scatter-reduce", (step, n - 1), right, bytes);
-            }
-        }
-        if gathers {
-            for step in 0..n - 1 {
-                let bytes = chunk(self, self.wrap(me + n - step));
-                self.queued("all-gather", (step, n - 1), right, bytes);
-            }
-        }
-    }
-
-    /// Everything to the right, from member `first` to the last one before it.
-    fn chain(&mut self, first: usize) {
-        let right = self.wrap(self.me + 1);
-        if right != first {
-            let name = if self.job.collective == Collective::Broadcast { "broadcast" } else { "reduce" };
-            self.queued(name, (0, 1), right, self.mine(self.whole()).len());
-        }
-    }
-
-    fn up(&mut self, node: &Node, bytes: usize) {
-        if let Some(parent) = node.parent() {
-            self.queued("reduce up", (0, 1), parent, bytes);
-        }
-    }
-
-    fn down(&mut self, node: &Node, bytes: usize) {
-        for child in (0..node.degree()).filter_map(|i| node.child(i)) {
-            self.queued("broadcast down", (0, 1), child, bytes);
-        }
-    }
-
-    /// Recursive doubling, or halving and doubling.
-    fn doubling(&mut self) {
-        let (pairs, mine) = (Pairs::new(self.n), self.mine(self.whole()));
-        let (core, extra) = match pairs.role(self.me) {
-            Role::Extra => return self.queued("fold in", (0, 1), self.me - 1, mine.len()),
-            Role::Core(core, extra) => (core, extra),
-        };
-        let (steps, whole) = (pairs.steps(), mine.len() <= self.most());
-        let kept = |core, steps| if whole { mine.len() } else { kept(mine, core, steps).len() };
-        for step in 0..steps {
-            let partner = core ^ (1 << step);
-            self.queued("reduce", (step, steps), pairs.rank(partner), kept(partner, step + 1));
-        }
-        for step in (0..if whole { 0 } else { steps }).rev() {
-            let partner = core ^ (1 << step);
-            self.queued("all-gather", (steps - 1 - step, steps), pairs.rank(partner), kept(core, step + 1));
-        }
-        if let Some(extra) = extra {
-            self.queued("fold out", (0, 1), extra, mine.len());
-        }
-    }
-
-    /// Recursive halving, as much at a time as the scratch has room for.
-    fn halving(&mut self) {
-        let pairs = Pairs::new(self.n);
-        self.in_scratch(scratch::SLOTS, |teller, len| {
-            let (core, extra) = match pairs.role(teller.me) {
-                Role::Extra => return teller.queued("fold in", (0, 1), teller.me - 1, teller.n * len),
-                Role::Core(core, extra) => (core, extra),
-            };
-            let (mut first, mut count, steps) = (0, pairs.cores, pairs.steps());
-            for step in 0..steps {
-                count /= 2;
-                let partner = core ^ count;
-                let (keep, give) = if core < partner { (first, first + count) } else { (first + count, first) };
-                let parts = pairs.rank(give + count) - pairs.rank(give);
-                teller.queued("reduce", (step, steps), pairs.rank(partner), parts * len);
-                first = keep;
-            }
-            if let Some(extra) = extra {
-                teller.queued("fold out", (0, 1), extra, len);
-            }
-        });
-    }
-
-    fn dissemination(&mut self) {
-        let (part, steps) = (self.mine(self.part(0)).len(), self.n.next_power_of_two().trailing_zeros() as usize);
-        for step in 0..steps {
-            let have = 1 << step;
-            let gives = have.min(self.n - have);
-            self.plain("all-gather", (step, steps), self.me, self.wrap(self.me + have), gives * part);
-        }
-    }
-
-    fn bruck(&mut self) {
-        let steps = self.n.next_power_of_two().trailing_zeros() as usize;
-        // Blocks are held in the first two thirds of the scratch, and packed in the last.
-        self.in_scratch(scratch::SLOTS / 3 * 2, |teller, len| {
-            for step in 0..steps {
-                let bit = 1 << step;
-                let blocks = (bit..teller.n).filter(|distance| distance & bit != 0).count();
-                teller.queued("travel", (step, steps), teller.wrap(teller.me + bit), blocks * len);
-            }
-        });
     }
 
     /// Parts of this block, as many bytes of each at a time as there is room for in `slots` slots of the queue.
-    fn in_scratch(&mut self, slots: usize, mut run: impl FnMut(&mut Self, usize)) {
-        let mut rest = self.mine(self.part(0)).len();
+    pub(crate) fn in_scratch(&mut self, slots: usize, mut run: impl FnMut(&mut Self, usize)) {
+        let mut rest = self.part(0);
         let most = scratch::each::<u8>(slots * self.layout.slot(), self.n);
         while rest > 0 {
             run(self, most.min(rest));
             rest -= most.min(rest);
-        }
-    }
-
-    fn one_shot(&mut self) {
-        let bytes = match self.job.collective {
-            Collective::AllReduce => self.mine(self.whole()).len(),
-            _ => self.mine(self.part(0)).len(),
-        };
-        let wire = self.layout.wire(bytes, self.layout.shot(self.job.protocol), self.job.protocol);
-        for i in 1..self.n {
-            let to = self.wrap(self.me + i);
-            self.give("exchange", (i - 1, self.n - 1), (self.me, to), bytes, wire);
         }
     }
 }

@@ -10,10 +10,11 @@
 
 use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym, Thread, World, refuse};
 
-use crate::check;
+use crate::descriptor::{Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
 use crate::transfers::{Listed, Transfer};
+use crate::{Algorithm, Collective, Protocol, check};
 
 /// Signals of a link beside those of `link.rs`.
 const READY: usize = 4;
@@ -34,6 +35,14 @@ const NEXT_RECEIVE: usize = 15;
 
 /// Stands for no entry.
 const NONE: u64 = u64::MAX;
+
+/// [`send_recv`].
+pub(crate) static SEND_RECV: Descriptor =
+    Descriptor::new(Collective::SendRecv, Algorithm::DIRECT, &[Protocol::Simple], |call| Work {
+        hops: 2.0,
+        moved: call.bytes,
+        ..Work::NONE
+    });
 
 /// Sends parts of `src` and receives to parts of `dst`, all at once. Returns when all that this member sends has left `src`
 /// and all that it receives is in `dst`.

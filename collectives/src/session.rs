@@ -23,7 +23,7 @@ pub(crate) const EXCHANGES: usize = 0;
 const BARRIERS: usize = 1;
 
 /// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
-const ONE_ROUND: usize = 8;
+pub(crate) const ONE_ROUND: usize = 8;
 
 /// A group's session on a plan, from [`PlanView::enter`] until it is dropped: group, context, team and channel, bound once.
 /// Collectives are called on it, one after the other. A block has one session at a time.

@@ -22,12 +22,14 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
-use crate::check;
+use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::node::{Node, height};
+use crate::schedule::Teller;
 use crate::session::Coll;
 use crate::share::Share;
+use crate::{Algorithm, Collective, Protocol, check};
 
 /// The neighbours' links.
 const PARENT: Link = Link::A;
@@ -38,6 +40,11 @@ const HIGHER: Link = Link::C;
 #[inline(always)]
 const fn child(i: usize) -> Link {
     if i == 0 { LOWER } else { HIGHER }
+}
+
+mod step {
+    pub(super) const UP: &str = "reduce up";
+    pub(super) const DOWN: &str = "broadcast down";
 }
 
 /// Combines the members' `src` element by element with `op`, and gives every member the result in `dst`.
@@ -161,7 +168,7 @@ fn up<T: Pod, B: Group>(
         return;
     }
     let towards = node.parent().or(node.child(0)).unwrap_or(coll.me());
-    let _step = coll.step("reduce up", round, coll.rank(towards), src.bytes());
+    let _step = coll.step(step::UP, round, coll.rank(towards), src.bytes());
     let mut step = Step::NEW.reduce_into();
     for i in 0..node.degree() {
         step = step.recv(child(i));
@@ -188,7 +195,7 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
         return;
     }
     let towards = node.child(0).or(node.parent()).unwrap_or(coll.me());
-    let _step = coll.step("broadcast down", round, coll.rank(towards), piece.bytes());
+    let _step = coll.step(step::DOWN, round, coll.rank(towards), piece.bytes());
     let mut step = Step::NEW;
     if let Some(parent) = node.parent() {
         coll.open(PARENT, parent);
@@ -212,4 +219,50 @@ fn close<B: Group>(coll: &mut Coll<'_, B>, node: Node) {
     for i in 0..node.degree() {
         coll.close(child(i), true, true);
     }
+}
+
+/// [`all_reduce`].
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
+    let moved = 2.0 * call.bytes + 2.0 * (call.log_n - 1.0) * call.chunk;
+    Work { hops: 2.0 * call.log_n, posts: call.chunks, moved, reduced: call.bytes }
+})
+.telling(|teller| {
+    for tree in 0..2 {
+        let node = Node::of_two(tree, teller.me(), teller.n());
+        let half = teller.mine(Share::new(tree, 2).of(teller.whole())).len();
+        tell_up(teller, node, half);
+        tell_down(teller, node, half);
+    }
+});
+
+/// [`reduce`].
+pub static REDUCE: Descriptor =
+    described(Collective::Reduce, |call| Work { reduced: 2.0 * call.bytes, ..down_once(call) })
+        .telling(|teller| tell_up(teller, rooted(teller), teller.share()));
+
+/// [`broadcast`].
+pub static BROADCAST: Descriptor =
+    described(Collective::Broadcast, down_once).telling(|teller| tell_down(teller, rooted(teller), teller.share()));
+
+const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+    Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::TREE, Protocol::ALL, work) }
+}
+
+/// A pipeline of which most members have two children.
+fn down_once(call: &Call) -> Work {
+    let moved = 2.0 * call.bytes + (call.log_n - 1.0) * call.chunk;
+    Work { hops: call.log_n, posts: call.chunks, moved, reduced: 0.0 }
+}
+
+fn rooted(teller: &Teller<'_>) -> Node {
+    Node::rooted(teller.me(), teller.n(), teller.job().root)
+}
+
+fn tell_up(teller: &mut Teller<'_>, node: Node, bytes: usize) {
+    node.parent().into_iter().for_each(|parent| teller.queued(step::UP, (0, 1), parent, bytes));
+}
+
+fn tell_down(teller: &mut Teller<'_>, node: Node, bytes: usize) {
+    let children = (0..node.degree()).filter_map(|i| node.child(i));
+    children.for_each(|child| teller.queued(step::DOWN, (0, 1), child, bytes));
 }

@@ -101,12 +101,12 @@ pub use multicast::Multicast;
 pub use nonblocking::Nonblocking;
 #[doc(hidden)]
 pub use operand::{Operand, Operands, operands, packed_words};
-#[doc(hidden)]
-pub use reduce::Keep;
 pub use reduce::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,
 };
+#[doc(hidden)]
+pub use reduce::{Keep, is_named};
 pub use team::Team;
 pub use wait::TimedOut;
 #[cfg(not(target_arch = "nvptx64"))]

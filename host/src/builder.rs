@@ -18,7 +18,7 @@ use crate::shared_memory;
 use crate::trace::Session;
 use crate::tunables::{Key, Source, TextKey, TunableError, Tunables, printer};
 use crate::watch::{Hold, Watch};
-use crate::{BuildError, World};
+use crate::{BuildError, FixedKernel, World, select};
 
 /// Describes a world. Made by [`World::builder`].
 #[derive(Default)]
@@ -26,6 +26,7 @@ pub struct Builder {
     bootstrap: Option<Bootstrap>,
     settings: Vec<(Key, u64)>,
     texts: Vec<(TextKey, String)>,
+    pub(crate) algorithms: &'static [FixedKernel],
     pub(crate) emulation: Emulation,
 }
 
@@ -132,6 +133,14 @@ impl Builder {
         self.set(Key::Watch, watch.into())
     }
 
+    /// Brings algorithms of the program's own, by their kernels: communicators choose among these and the library's, by the same model
+    /// and by `CONGRUENT_ALGO`. Their names are none of the library's. The same on every PE. `docs/adding-an-algorithm.md` shows one.
+    #[must_use]
+    pub fn algorithms(mut self, own: &'static [FixedKernel]) -> Self {
+        self.algorithms = own;
+        self
+    }
+
     /// Joins the other PEs and maps the heap.
     ///
     /// # Collective
@@ -145,7 +154,7 @@ impl Builder {
             Some(bootstrap) => bootstrap,
             None => Bootstrap::from_env()?,
         };
-        build(bootstrap.connect()?, tunables, self.emulation)
+        Ok(build(bootstrap.connect()?, tunables, self.emulation)?.with_algorithms(self.algorithms))
     }
 
     /// The settings: the environment's, overridden by the program's.
@@ -157,6 +166,7 @@ impl Builder {
         for (key, value) in &self.texts {
             tunables.set_text(*key, value.clone())?;
         }
+        tunables.check_algorithms(&select::known(self.algorithms))?;
         printer::start(&tunables);
         Ok(tunables)
     }

@@ -87,7 +87,7 @@ pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
 
 pub use builder::Builder;
-pub use comm::{CallMismatch, Comm, CommOptions, Group, OpWith, Queue, STREAMS};
+pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, Queue, STREAMS};
 pub use cuda::{AdoptError, CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
 pub use fault::{Fault, WorldFailure};

@@ -58,7 +58,8 @@ impl Builder {
         npes: usize,
         program: impl Fn(&mut World) -> Result<R, E> + Sync,
     ) -> Result<Vec<R>, E> {
-        let (tunables, emulation) = (self.tunables().map_err(BuildError::from)?, self.emulation);
+        let tunables = self.tunables().map_err(BuildError::from)?;
+        let (emulation, algorithms) = (self.emulation, self.algorithms);
         let controls = bootstrap::local(npes).map_err(BuildError::from)?;
         let first_error = Mutex::new(None);
         let fail = |error: E| {
@@ -72,7 +73,8 @@ impl Builder {
                 let started = thread::Builder::new().name(format!("pe{pe}")).spawn_scoped(scope, move || {
                     let mut world = builder::build(control, tunables.clone(), emulation)
                         .map_err(|error| fail(error.into()))
-                        .ok()?;
+                        .ok()?
+                        .with_algorithms(algorithms);
                     let result = program(&mut world).map_err(|error| {
                         // Kept before the other PEs hear of it, so that what they say about it does not come first.
                         let reason = error.to_string();

@@ -13,7 +13,7 @@ use crate::builder::{self, Builder};
 use crate::proxy::Proxy;
 use crate::shared::Shared;
 use crate::watch::{Traffic, Watch};
-use crate::{AllocError, CollectiveError, SymVec, Tunables, WorldFailure};
+use crate::{AllocError, CollectiveError, FixedKernel, SymVec, Tunables, WorldFailure};
 
 /// One PE's hold on its job: allocates symmetric objects, launches kernels, makes teams.
 ///
@@ -34,6 +34,8 @@ pub struct World {
     /// Serves requests until the world goes, when no launch is in flight.
     proxy: Option<Proxy>,
     tunables: Tunables,
+    /// Those that the program brings.
+    algorithms: &'static [FixedKernel],
     allocator: Allocator,
     /// Objects that all PEs have retired and zeroed by the next collective call, when their memory can be given out.
     freeing: Vec<u64>,
@@ -71,10 +73,19 @@ impl World {
     }
 
     pub(crate) fn new(shared: Arc<Shared>, proxy: Option<Proxy>, tunables: Tunables, allocator: Allocator) -> Self {
-        let world = Self { shared, proxy, tunables, allocator, freeing: Vec::new(), sequence: 0 };
+        let world = Self { shared, proxy, tunables, algorithms: &[], allocator, freeing: Vec::new(), sequence: 0 };
         let (pe, npes) = (world.pe().raw(), world.npes());
         tracing::info!("PE {pe} of {npes} is ready: {}", world.machine());
         world
+    }
+
+    pub(crate) fn with_algorithms(mut self, algorithms: &'static [FixedKernel]) -> Self {
+        self.algorithms = algorithms;
+        self
+    }
+
+    pub(crate) fn algorithms(&self) -> &'static [FixedKernel] {
+        self.algorithms
     }
 
     /// This PE.

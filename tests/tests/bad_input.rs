@@ -327,7 +327,7 @@ fn arguments_of_collectives() {
         for op in [Op::And, Op::Or, Op::Xor] {
             assert_refused!(comm.all_reduce(stream, a, a, op), LaunchError::Operator { .. }, op, "float", "integers");
         }
-        comm.force(Algorithm::Ring, Protocol::Simple);
+        comm.force(Algorithm::RING, Protocol::Simple);
         let gathered = comm.gather(stream, a, a.slice(..4), 0);
         assert_refused!(gathered, LaunchError::NoSuchKernel { .. }, "gather has no ring algorithm");
         Ok(())

@@ -354,13 +354,13 @@ fn the_selector_chooses_and_says_what() {
         let mut comm = world.comm(world.team())?;
         let reduction = Some((Op::Sum, congruent::collectives::Datatype::F32));
         let small = comm.chosen(Collective::AllReduce, 64, reduction)?;
-        assert_eq!((small.algorithm, small.protocol), (Algorithm::OneShot, Protocol::Ll));
+        assert_eq!((small.algorithm, small.protocol), (Algorithm::ONE_SHOT, Protocol::Ll));
         let large = comm.chosen(Collective::AllReduce, 64 << 20, reduction)?;
         assert_eq!((large.protocol, large.source), (Protocol::Simple, Source::Model));
         assert!(large.predicted_ns > 100.0 * small.predicted_ns);
-        comm.force(Algorithm::Ring, Protocol::Ll);
+        comm.force(Algorithm::RING, Protocol::Ll);
         let forced = comm.chosen(Collective::AllReduce, 64, reduction)?;
-        assert_eq!((forced.algorithm, forced.protocol, forced.source), (Algorithm::Ring, Protocol::Ll, Source::Forced));
+        assert_eq!((forced.algorithm, forced.protocol, forced.source), (Algorithm::RING, Protocol::Ll, Source::Forced));
         Ok(())
     });
 }
@@ -375,7 +375,7 @@ fn the_environments_choice_is_obeyed_or_refused() {
         let (comm, stream) = (world.comm(world.team())?, world.stream()?);
         let buffer = world.alloc::<f32>(16)?;
         let chosen = comm.chosen(Collective::AllReduce, 64, None)?;
-        assert_eq!(chosen.algorithm, Algorithm::Ring);
+        assert_eq!(chosen.algorithm, Algorithm::RING);
         comm.all_reduce(&stream, buffer.view(), buffer.view(), Op::Sum)?;
         let refused = comm.broadcast(&stream, buffer.view(), buffer.view(), 0).unwrap_err().to_string();
         assert!(refused.contains("CONGRUENT_ALGO=ring;broadcast:multimem"), "{refused}");

@@ -101,22 +101,22 @@ const CASES: [(Calls, Calls, &[&str]); 8] = [
     ),
     (
         |comm, stream, on| {
-            comm.force(Algorithm::Direct, Protocol::Simple);
+            comm.force(Algorithm::DIRECT, Protocol::Simple);
             comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
         },
         |comm, stream, on| {
-            comm.force(Algorithm::Ring, Protocol::Simple);
+            comm.force(Algorithm::RING, Protocol::Simple);
             comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
         },
         &["called all-reduce with algorithm", "ring", "direct"],
     ),
     (
         |comm, stream, on| {
-            comm.force(Algorithm::Ring, Protocol::Simple);
+            comm.force(Algorithm::RING, Protocol::Simple);
             comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
         },
         |comm, stream, on| {
-            comm.force(Algorithm::Ring, Protocol::Ll);
+            comm.force(Algorithm::RING, Protocol::Ll);
             comm.all_reduce(stream, on.floats, on.floats, Op::Sum)
         },
         &["called all-reduce with protocol", "simple", "ll"],
@@ -299,9 +299,9 @@ fn what_is_refused_is_refused_before_anything_is_sent() {
         world.synchronize(&stream)?;
         assert_eq!(long.to_vec()?, [1; 100]);
 
-        comm.force(Algorithm::Multimem, Protocol::Simple);
+        comm.force(Algorithm::MULTIMEM, Protocol::Simple);
         refused(comm.all_reduce(&stream, buf, buf, Op::Sum), &["forced to multimem", "no multicast addresses"]);
-        comm.force(Algorithm::Ring, Protocol::Ll128);
+        comm.force(Algorithm::RING, Protocol::Ll128);
         refused(comm.all_reduce(&stream, buf, buf, Op::Sum), &["forced to ring with ll128", "CONGRUENT_LL128_ENABLE"]);
         comm.unforce();
         let too_many = CommOptions { blocks: NonZeroU32::new(1000), ..CommOptions::default() };

@@ -35,7 +35,7 @@ fn asked(multicast: bool) -> Result<Vec<Vec<(Algorithm, Protocol)>>, Error> {
 
 #[test]
 fn it_is_offered_where_the_machine_has_it() -> Result<(), Error> {
-    let way = (Algorithm::Multimem, Protocol::Simple);
+    let way = (Algorithm::MULTIMEM, Protocol::Simple);
     assert!(asked(true)?.iter().all(|ways| ways.contains(&way)));
     assert!(asked(false)?.iter().all(|ways| !ways.is_empty() && !ways.contains(&way)));
     Ok(())

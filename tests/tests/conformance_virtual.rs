@@ -124,7 +124,7 @@ fn lined(world: &mut World) -> Result<(), Error> {
     let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
     let (all, mine) = (world.alloc::<u32>(LEN * world.npes())?, world.alloc::<u32>(LEN)?);
     mine.fill(world.pe().raw() + 1)?;
-    comm.force(Algorithm::OneShot, Protocol::Ll128);
+    comm.force(Algorithm::ONE_SHOT, Protocol::Ll128);
     comm.all_gather(&stream, all.view(), mine.view())?;
     world.synchronize(&stream)?;
     let expected: Vec<u32> = (1..=world.npes() as u32).flat_map(|pe| [pe; LEN]).collect();

@@ -82,7 +82,7 @@ fn stalled(width: u32, (algorithm, protocol): (Algorithm, Protocol), enqueue: En
                 assert_ne!(pe, STALLED, "{case}: {fault}");
                 assert!(fault.peer.is_some_and(|peer| peer != pe), "{case}: {fault}");
                 // What the other one sent has come.
-                assert!(algorithm != Algorithm::OneShot || fault.peer == Some(STALLED), "{case}: {fault}");
+                assert!(algorithm != Algorithm::ONE_SHOT || fault.peer == Some(STALLED), "{case}: {fault}");
                 faults += 1;
             }
             WorldFailure::Aborted { by, reason } => {
@@ -107,15 +107,15 @@ macro_rules! stalls {
 }
 
 stalls! {
-    stalled_in_a_ring: Ring, Ll, all_reduce;
-    stalled_in_one_shot: OneShot, Ll, all_reduce;
-    stalled_in_direct: Direct, Simple, all_reduce;
-    stalled_in_trees: Tree, Simple, all_reduce;
-    stalled_in_trees_over_ll: Tree, Ll, all_reduce;
-    stalled_in_recursive: Recursive, Simple, all_reduce;
-    stalled_in_a_broadcast: Tree, Simple, broadcast_from_the_last;
-    stalled_in_an_all_to_all: Direct, Simple, all_to_all;
-    stalled_in_bruck: Bruck, Simple, all_to_all;
+    stalled_in_a_ring: RING, Ll, all_reduce;
+    stalled_in_one_shot: ONE_SHOT, Ll, all_reduce;
+    stalled_in_direct: DIRECT, Simple, all_reduce;
+    stalled_in_trees: TREE, Simple, all_reduce;
+    stalled_in_trees_over_ll: TREE, Ll, all_reduce;
+    stalled_in_recursive: RECURSIVE, Simple, all_reduce;
+    stalled_in_a_broadcast: TREE, Simple, broadcast_from_the_last;
+    stalled_in_an_all_to_all: DIRECT, Simple, all_to_all;
+    stalled_in_bruck: BRUCK, Simple, all_to_all;
 }
 
 kernels! {

@@ -2,10 +2,11 @@
 //! of a ring shows its steps.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
-use congruent::collectives::{Algorithm, Collective, Job, Layout, Op, Protocol};
-use congruent::select::SUPPORT;
+use congruent::collectives::{Algorithm, Collective, Descriptor, Job, Layout, Op, Protocol};
+use congruent::trace::read;
 use congruent::{Comm, CommOptions, Error, Stream, SymVec, World};
 
 /// Calls of each collective: the first of a plan write whole places of their queues, which the plan does not count.
@@ -50,9 +51,9 @@ fn compare(world: &mut World) -> Result<(), Error> {
     let buffers = (world.alloc::<f32>(most * n)?, world.alloc::<f32>(most * n)?);
     let stream = world.stream()?;
     let mut compared = 0;
-    for row in SUPPORT {
-        for &protocol in row.protocols {
-            let (collective, algorithm) = (row.collective, row.algorithm);
+    for of in Descriptor::ALL {
+        for &protocol in of.protocols {
+            let (collective, algorithm) = (of.collective, of.algorithm);
             let mut comm = world.comm_with(world.team(), options)?;
             let layout: Layout = *comm.layout();
             for (bytes, in_place) in
@@ -61,11 +62,11 @@ fn compare(world: &mut World) -> Result<(), Error> {
                 if in_place && collective != Collective::Broadcast {
                     continue;
                 }
-                let job = Job { collective, algorithm, protocol, root: 1 % n, bytes, in_place, blocks: 1 };
+                let job = Job { protocol, root: 1 % n, bytes, in_place, blocks: 1 };
                 let mut declared = Matrix::new();
-                if !layout
-                    .moves(&job, world.pe().index(), |m| *declared.entry((m.from, m.to)).or_default() += m.wire as u64)
-                {
+                if !layout.moves(of, &job, world.pe().index(), |m| {
+                    *declared.entry((m.from, m.to)).or_default() += m.wire as u64
+                }) {
                     continue;
                 }
                 comm.force(algorithm, protocol);
@@ -114,7 +115,7 @@ fn a_ring_sends_twice_n_minus_1_of_n_of_its_bytes() {
         let buffer = world.alloc::<f32>(count)?;
         let unchecked = CommOptions { check: Some(false), ..CommOptions::default() };
         let (stream, mut comm) = (world.stream()?, world.comm_with(world.team(), unchecked)?);
-        comm.force(Algorithm::Ring, Protocol::Simple);
+        comm.force(Algorithm::RING, Protocol::Simple);
         comm.all_reduce(&stream, buffer.view(), buffer.view(), Op::Sum)?;
         world.synchronize(&stream)?;
         let traffic = world.traffic().unwrap();
@@ -125,4 +126,62 @@ fn a_ring_sends_twice_n_minus_1_of_n_of_its_bytes() {
     for n in [2, 4, 5, 7] {
         World::builder().watch(true).local(n, ring).unwrap();
     }
+}
+
+/// Set for the process that writes the trace: it is chosen by the environment.
+const TRACE: &str = "CONGRUENT_TRACE";
+
+/// Runs every algorithm that tells its moves once, over its first protocol, and gives the names that it told of its steps.
+fn run_each(world: &mut World) -> Result<Vec<(String, BTreeSet<&'static str>)>, Error> {
+    let (n, bytes) = (world.npes(), 4 * 40_000 * world.npes());
+    let buffers = (world.alloc::<f32>(bytes / 4)?, world.alloc::<f32>(bytes / 4)?);
+    let options = CommOptions { buffer: Some(64 << 10), check: Some(false), ..CommOptions::default() };
+    let (stream, mut comm) = (world.stream()?, world.comm_with(world.team(), options)?);
+    let mut told = Vec::new();
+    for of in Descriptor::ALL.iter().filter(|of| of.moves.is_some()) {
+        let &&Descriptor { collective, algorithm, protocols, .. } = of;
+        let job = Job { protocol: protocols[0], root: 1, bytes, in_place: false, blocks: 1 };
+        let mut names = BTreeSet::new();
+        (0..n).for_each(|member| {
+            assert!(comm.layout().moves(of, &job, member, |one| {
+                names.insert(one.name);
+            }))
+        });
+        comm.force(algorithm, protocols[0]);
+        call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, false)?;
+        told.push((format!("{collective} {algorithm}"), names));
+    }
+    world.synchronize(&stream)?;
+    Ok(told)
+}
+
+#[test]
+fn traces_and_plans_name_steps_alike() {
+    if std::env::var_os(TRACE).is_some() {
+        let told = World::builder().heap(64 << 20).local(5, run_each).unwrap();
+        return told[0]
+            .iter()
+            .for_each(|(call, names)| println!("told {call}: {}", Vec::from_iter(names.iter().copied()).join(", ")));
+    }
+    let file = std::env::temp_dir().join(format!("congruent-steps-{}.json", std::process::id()));
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", "traces_and_plans_name_steps_alike", "--nocapture"]).env(TRACE, &file);
+    let told = child.output().unwrap();
+    let trace = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let (told, events) = (String::from_utf8(told.stdout).unwrap(), read(&trace).unwrap());
+    let mut compared = 0;
+    for (call, told) in told.lines().filter_map(|line| line.strip_prefix("told ")?.split_once(": ")) {
+        let mut names = BTreeSet::new();
+        for of in events.iter().filter(|event| event.name == call) {
+            for step in events.iter().filter(|event| of.holds(event) && event.name != call) {
+                // Behind the name stands which step it is, where there are several.
+                let (name, number) = step.name.rsplit_once(' ').unwrap_or((&step.name, ""));
+                names.insert(if number.contains('/') { name } else { &step.name });
+            }
+        }
+        assert_eq!(Vec::from_iter(names).join(", "), told, "{call}");
+        compared += 1;
+    }
+    assert!(compared > 20, "only {compared} algorithms were compared");
 }

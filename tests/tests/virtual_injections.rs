@@ -26,7 +26,7 @@ fn sum(world: &mut World) -> Result<String, Error> {
     let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
     let (sums, mine) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?);
     mine.fill(world.pe().raw() + 1)?;
-    comm.force(Algorithm::OneShot, Protocol::Ll);
+    comm.force(Algorithm::ONE_SHOT, Protocol::Ll);
     comm.all_reduce(&stream, sums.view(), mine.view(), Op::Sum)?;
     if let Err(failure) = world.synchronize(&stream) {
         return Ok(format!("{} {failure}", kind(&failure)));

@@ -1,10 +1,15 @@
-//! What the entries of a kind have in common. Buffers are bytes.
+//! What the entries of a kind have in common: the kernels, and what the host knows them by. Buffers are bytes.
 
 /// Reductions. Type and operator are an argument.
 macro_rules! reductions {
     (in $module:expr; ($block:ident, $ctx:ident, $dst:ident, $src:ident, $op:ident, $root:ident, $plan:ident)
-        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*) is $descriptor:ident;)*
     ) => {
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub(crate) fn reductions(visit: &mut impl crate::Visit) {
+            $(visit.reduction(&$algorithm::$descriptor, &$name);)*
+        }
+
         kernels! { in $module; $(
             $(#[$doc])*
             pub fn $name(
@@ -23,8 +28,13 @@ macro_rules! reductions {
 /// Collectives that move data and compute nothing.
 macro_rules! moves {
     (in $module:expr; ($block:ident, $ctx:ident, $dst:ident, $src:ident, $root:ident, $plan:ident)
-        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*);)*
+        $($(#[$doc:meta])* $name:ident: $algorithm:ident::$operation:ident($($arg:ident),*) is $descriptor:ident;)*
     ) => {
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub(crate) fn moves(visit: &mut impl crate::Visit) {
+            $(visit.movement(&$algorithm::$descriptor, &$name);)*
+        }
+
         kernels! { in $module; $(
             $(#[$doc])*
             pub fn $name(

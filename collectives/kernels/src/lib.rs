@@ -5,6 +5,11 @@
 //! ptx` shows it.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+#[cfg(not(target_arch = "nvptx64"))]
+use congruent_collectives::{Descriptor, PlanView, Reduction};
+#[cfg(not(target_arch = "nvptx64"))]
+use congruent_device::{Kernel, Sym};
+
 #[macro_use]
 mod entries;
 
@@ -30,6 +35,33 @@ pub use {
     share::*,
 };
 
+/// Arguments of the kernels that reduce: destination, source, operator and type, root, plan, and how often.
+#[cfg(not(target_arch = "nvptx64"))]
+pub type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
+
+/// Arguments of the kernels that move data and compute nothing.
+#[cfg(not(target_arch = "nvptx64"))]
+pub type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
+
+/// Is shown kernels, with the algorithms that they are of.
+#[cfg(not(target_arch = "nvptx64"))]
+pub trait Visit {
+    /// One that reduces.
+    fn reduction<K: Kernel<Args = Reduces>>(&mut self, of: &'static Descriptor, kernel: &'static K);
+    /// One that moves data.
+    fn movement<K: Kernel<Args = Moves>>(&mut self, of: &'static Descriptor, kernel: &'static K);
+}
+
+/// Shows the kernels of all algorithms whose buffers have parts of one length.
+#[cfg(not(target_arch = "nvptx64"))]
+#[allow(unused_qualifications, reason = "several modules have functions of these names")]
+pub fn visit(visit: &mut impl Visit) {
+    reduce::reductions(visit);
+    share::moves(visit);
+    multimem::reductions(visit);
+    multimem::moves(visit);
+}
+
 /// The PTX of the kernels here that every supported GPU runs.
 #[cfg(not(target_arch = "nvptx64"))]
 pub static PTX: congruent_device::Module = congruent_device::Module {
@@ -43,3 +75,44 @@ pub static MULTIMEM: congruent_device::Module = congruent_device::Module {
     name: "congruent-kernels for multimem",
     images: &[("sm_90", include_str!(concat!(env!("OUT_DIR"), "/congruent_kernels.sm_90.ptx")))],
 };
+
+#[cfg(all(test, not(target_arch = "nvptx64")))]
+mod tests {
+    use congruent_collectives::Collective;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Names(Vec<(Collective, String, &'static str)>);
+
+    impl Names {
+        fn push<K: Kernel>(&mut self, of: &Descriptor, reduces: bool) {
+            assert_eq!(of.collective.reduces(), reduces, "{}", K::NAME);
+            self.0.push((of.collective, format!("{}_{}", of.collective, of.algorithm).replace('-', "_"), K::NAME));
+        }
+    }
+
+    impl Visit for Names {
+        fn reduction<K: Kernel<Args = Reduces>>(&mut self, of: &'static Descriptor, _: &'static K) {
+            self.push::<K>(of, true);
+        }
+        fn movement<K: Kernel<Args = Moves>>(&mut self, of: &'static Descriptor, _: &'static K) {
+            self.push::<K>(of, false);
+        }
+    }
+
+    #[test]
+    fn every_algorithm_has_its_kernel_and_every_kernel_the_name_of_its_algorithm() {
+        use Collective::{AllGatherV, AllToAllV, Barrier, SendRecv};
+        let mut names = Names::default();
+        visit(&mut names);
+        for (_, described, name) in &names.0 {
+            assert_eq!(described, name);
+        }
+        // The others have arguments of their own, and one kernel each.
+        let parts = |one: &&&Descriptor| !matches!(one.collective, AllToAllV | AllGatherV | SendRecv | Barrier);
+        assert_eq!(names.0.len(), Descriptor::ALL.iter().filter(parts).count());
+        names.0.sort_by_key(|(_, name, _)| name.clone());
+        assert!(names.0.windows(2).all(|two| two[0].1 != two[1].1), "one stands twice");
+    }
+}

@@ -10,6 +10,8 @@ mod operators;
 mod reduction;
 
 pub use located::{MaxLoc, MinLoc};
+#[doc(hidden)]
+pub use names::is_named;
 pub use names::{Datatype, Op};
 pub use number::{AccumulateIn, Integer, Number};
 pub use op::{Arithmetic, In, ReduceOp};

@@ -2,6 +2,15 @@
 
 use crate::{LinkNumber, LinkOp, LinkReduction};
 
+/// Whether a text means what has this name: in any case, with or without its hyphens or with underscores in their place.
+#[doc(hidden)]
+pub fn is_named(name: &str, text: &str) -> bool {
+    fn letters(text: &str) -> impl Iterator<Item = u8> {
+        text.bytes().filter(|byte| !matches!(byte, b'-' | b'_')).map(|byte| byte.to_ascii_lowercase())
+    }
+    letters(name).eq(letters(text))
+}
+
 /// Declares an enum of kernel arguments that is printed and parsed by names.
 #[doc(hidden)]
 #[macro_export]
@@ -37,9 +46,7 @@ macro_rules! names {
 
             /// The one with this name, in any case, with or without its hyphens or with underscores in their place.
             pub fn named(name: &str) -> Option<Self> {
-                let letters = |text: &'static str| text.bytes().filter(|&byte| byte != b'-');
-                let given = || name.bytes().filter(|byte| !matches!(byte, b'-' | b'_')).map(|byte| byte.to_ascii_lowercase());
-                Self::ALL.iter().copied().find(|one| letters(one.name()).eq(given()))
+                Self::ALL.iter().copied().find(|one| $crate::is_named(one.name(), name))
             }
         }
 

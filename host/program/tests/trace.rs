@@ -78,7 +78,7 @@ fn overlap(world: &mut World) -> Result<(), Error> {
     let (numbers, sums) = (world.alloc::<f32>(10_000)?, world.alloc::<f32>(1 << 20)?);
     let (computing, reducing) = (world.stream()?, world.stream()?);
     let mut comm = world.comm(world.team())?;
-    comm.force(Algorithm::Ring, Protocol::Simple);
+    comm.force(Algorithm::RING, Protocol::Simple);
     world.launch(&computing, compute, Grid::one(32), (numbers.view(), 2_000))?;
     for _ in 0..20 {
         comm.all_reduce(&reducing, sums.view(), sums.view(), Op::Max)?;

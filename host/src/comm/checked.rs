@@ -17,7 +17,8 @@ pub(super) struct Description {
     /// How many collectives of this communicator this stream has had, this one included.
     pub(super) number: u64,
     pub(super) collective: Collective,
-    pub(super) algorithm: Algorithm,
+    /// Its number.
+    pub(super) algorithm: usize,
     pub(super) protocol: Protocol,
     /// Of a reduction.
     pub(super) reduction: Option<(Op, Datatype)>,
@@ -132,6 +133,7 @@ fn shown(field: Field, word: u64) -> String {
     let value = value(field, word);
     let named = match field {
         COLLECTIVE => name_of(Collective::ALL, value),
+        ALGORITHM if value >= Algorithm::ALL.len() as u64 => "the program's own",
         ALGORITHM => name_of(Algorithm::ALL, value),
         PROTOCOL => name_of(Protocol::ALL, value),
         DATATYPE => name_of(Datatype::ALL, value),
@@ -169,7 +171,7 @@ mod tests {
     const MINE: Description = Description {
         number: 7,
         collective: Collective::AllReduce,
-        algorithm: Algorithm::Ring,
+        algorithm: 0,
         protocol: Protocol::Simple,
         reduction: Some((Op::Sum, Datatype::F32)),
         members: 4,
@@ -195,7 +197,8 @@ mod tests {
                 "all-reduce",
                 "broadcast",
             ),
-            (Description { algorithm: Algorithm::Tree, ..MINE }, "algorithm", "ring", "tree"),
+            (Description { algorithm: 1, ..MINE }, "algorithm", "ring", "tree"),
+            (Description { algorithm: 7, ..MINE }, "algorithm", "ring", "the program's own"),
             (Description { protocol: Protocol::Ll, ..MINE }, "protocol", "simple", "ll"),
             (Description { reduction: Some((Op::Max, Datatype::F32)), ..MINE }, "operator", "sum", "max"),
             (Description { reduction: Some((Op::Sum, Datatype::F64)), element: 8, ..MINE }, "type", "float", "double"),

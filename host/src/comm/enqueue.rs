@@ -6,10 +6,10 @@ use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
 use super::checked::Description;
-use super::{Comm, Group, TRANSFERS, kernels as table};
+use super::{Comm, FixedArgs, FixedKernel, Group, TRANSFERS};
 use crate::launch::Target;
 use crate::launches::Launcher;
-use crate::{Grid, LaunchError, Stream};
+use crate::{Grid, LaunchError, Stream, select};
 
 /// Where a [`Comm`]'s calls go: to a [`Stream`], or into a [`Group`].
 #[expect(private_bounds, reason = "what a queue does with a call is nobody else's business")]
@@ -103,6 +103,7 @@ impl Comm {
             let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
             let reduction = call.reduction.map(|(op, reduction)| (op, reduction.datatype()));
             let members = self.size();
+            let algorithm = self.number(algorithm);
             let description =
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
             let one = self.target(stream, 1, call.by);
@@ -119,11 +120,12 @@ impl Comm {
             (Collective::AllGatherV, Some((parts, _)), _) => {
                 target.launch(kernels::all_gather_v_direct, (dst, src, parts, view, 1))
             }
-            (collective, _, Some((_, reduction))) => {
-                let args = (dst, src, reduction, root, view, 1);
-                table::launch_reduction(&target, collective, call.algorithm, args)
+            (collective, _, reduction) => {
+                let kernel = FixedKernel::find(self.algorithms, collective, algorithm)
+                    .ok_or(LaunchError::NoSuchKernel { collective, algorithm })?;
+                let reduction = reduction.map(|(_, reduction)| reduction);
+                kernel.launch_on(&target, FixedArgs { dst, src, reduction, root, plan: view, rounds: 1 })
             }
-            (collective, ..) => table::launch_move(&target, collective, call.algorithm, (dst, src, root, view, 1)),
         }
     }
 
@@ -152,6 +154,11 @@ impl Comm {
         )?;
         let target = self.target(stream, self.most, by);
         target.launch(kernels::send_recv_direct, (memory, Listed { sends: to, receives: from }, view, 1))
+    }
+
+    /// The number by which members compare algorithms.
+    fn number(&self, algorithm: Algorithm) -> usize {
+        select::known(self.algorithms).iter().position(|one| *one == algorithm).unwrap_or(usize::MAX)
     }
 
     fn target<'t>(&'t self, stream: &'t Stream, blocks: u32, by: Launcher) -> Target<'t> {

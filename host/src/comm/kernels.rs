@@ -1,66 +1,136 @@
-//! Which fixed kernel does what.
+//! The fixed kernels: which of them calls of an algorithm launch.
 
-use congruent_collectives::{Algorithm, Collective, PlanView, Reduction};
-use congruent_device::Sym;
-use congruent_kernels as kernels;
+use std::fmt;
+use std::sync::LazyLock;
 
-use crate::LaunchError;
+use congruent_collectives::{Algorithm, Collective, Descriptor, PlanView, Reduction};
+use congruent_device::{Kernel, Sym};
+use congruent_kernels::{Moves, Reduces, Visit};
+
 use crate::launch::Target;
+use crate::launches::Launcher;
+use crate::{Grid, LaunchError, Stream, World};
 
-/// Arguments of the kernels that move data.
-pub(crate) type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
+/// The kernel that calls of an algorithm launch: one of the library's, or of a program that
+/// [brings an algorithm](crate::Builder::algorithms).
+#[derive(Clone, Copy)]
+pub struct FixedKernel {
+    of: &'static Descriptor,
+    kernel: Typed,
+}
 
-/// Arguments of the kernels that reduce.
-pub(crate) type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
+/// What a fixed kernel is given. Buffers are bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedArgs {
+    /// Where the result goes.
+    pub dst: Sym<u8>,
+    /// What each member gives.
+    pub src: Sym<u8>,
+    /// Operator and type, where the collective reduces.
+    pub reduction: Option<Reduction>,
+    /// The root, where there is one.
+    pub root: u32,
+    /// The plan, over the protocol that is to be used.
+    pub plan: PlanView,
+    /// How often, one after the other.
+    pub rounds: u64,
+}
 
-/// Launches the kernel of a collective that moves data.
-pub(crate) fn launch_move(
-    target: &Target<'_>,
-    collective: Collective,
-    algorithm: Algorithm,
-    args: Moves,
-) -> Result<(), LaunchError> {
-    match (collective, algorithm) {
-        (Collective::Broadcast, Algorithm::Ring) => target.launch(kernels::broadcast_ring, args),
-        (Collective::Broadcast, Algorithm::Direct) => target.launch(kernels::broadcast_direct, args),
-        (Collective::Broadcast, Algorithm::Tree) => target.launch(kernels::broadcast_tree, args),
-        (Collective::Broadcast, Algorithm::Multimem) => target.launch(kernels::broadcast_multimem, args),
-        (Collective::Scatter, Algorithm::Direct) => target.launch(kernels::scatter_direct, args),
-        (Collective::Gather, Algorithm::Direct) => target.launch(kernels::gather_direct, args),
-        (Collective::AllGather, Algorithm::Ring) => target.launch(kernels::all_gather_ring, args),
-        (Collective::AllGather, Algorithm::OneShot) => target.launch(kernels::all_gather_one_shot, args),
-        (Collective::AllGather, Algorithm::Direct) => target.launch(kernels::all_gather_direct, args),
-        (Collective::AllGather, Algorithm::Recursive) => target.launch(kernels::all_gather_recursive, args),
-        (Collective::AllGather, Algorithm::Multimem) => target.launch(kernels::all_gather_multimem, args),
-        (Collective::AllToAll, Algorithm::OneShot) => target.launch(kernels::all_to_all_one_shot, args),
-        (Collective::AllToAll, Algorithm::Direct) => target.launch(kernels::all_to_all_direct, args),
-        (Collective::AllToAll, Algorithm::Bruck) => target.launch(kernels::all_to_all_bruck, args),
-        _ => Err(LaunchError::NoSuchKernel { collective, algorithm }),
+#[derive(Clone, Copy)]
+enum Typed {
+    Reduces(&'static dyn Launch<Reduces>),
+    Moves(&'static dyn Launch<Moves>),
+}
+
+/// A kernel with these arguments.
+trait Launch<A>: Sync {
+    fn launch(&self, target: &Target<'_>, args: A) -> Result<(), LaunchError>;
+}
+
+impl<K: Kernel> Launch<K::Args> for K {
+    fn launch(&self, target: &Target<'_>, args: K::Args) -> Result<(), LaunchError> {
+        target.launch(*self, args)
     }
 }
 
-/// Launches the kernel of a collective that reduces.
-pub(crate) fn launch_reduction(
-    target: &Target<'_>,
-    collective: Collective,
-    algorithm: Algorithm,
-    args: Reduces,
-) -> Result<(), LaunchError> {
-    match (collective, algorithm) {
-        (Collective::AllReduce, Algorithm::Ring) => target.launch(kernels::all_reduce_ring, args),
-        (Collective::AllReduce, Algorithm::OneShot) => target.launch(kernels::all_reduce_one_shot, args),
-        (Collective::AllReduce, Algorithm::Direct) => target.launch(kernels::all_reduce_direct, args),
-        (Collective::AllReduce, Algorithm::Tree) => target.launch(kernels::all_reduce_tree, args),
-        (Collective::AllReduce, Algorithm::Recursive) => target.launch(kernels::all_reduce_recursive, args),
-        (Collective::AllReduce, Algorithm::Multimem) => target.launch(kernels::all_reduce_multimem, args),
-        (Collective::ReduceScatter, Algorithm::Ring) => target.launch(kernels::reduce_scatter_ring, args),
-        (Collective::ReduceScatter, Algorithm::OneShot) => target.launch(kernels::reduce_scatter_one_shot, args),
-        (Collective::ReduceScatter, Algorithm::Direct) => target.launch(kernels::reduce_scatter_direct, args),
-        (Collective::ReduceScatter, Algorithm::Recursive) => target.launch(kernels::reduce_scatter_recursive, args),
-        (Collective::ReduceScatter, Algorithm::Multimem) => target.launch(kernels::reduce_scatter_multimem, args),
-        (Collective::Reduce, Algorithm::Ring) => target.launch(kernels::reduce_ring, args),
-        (Collective::Reduce, Algorithm::Direct) => target.launch(kernels::reduce_direct, args),
-        (Collective::Reduce, Algorithm::Tree) => target.launch(kernels::reduce_tree, args),
-        _ => Err(LaunchError::NoSuchKernel { collective, algorithm }),
+impl FixedKernel {
+    /// The kernel of an algorithm of a collective that reduces.
+    ///
+    /// # Panics
+    /// Where the collective does not reduce; the compiler says so of a `static`.
+    pub const fn reducing<K: Kernel<Args = Reduces>>(of: &'static Descriptor, kernel: &'static K) -> Self {
+        assert!(of.collective.reduces(), "the collective does not reduce: give its kernel by `moving`");
+        Self { of, kernel: Typed::Reduces(kernel) }
+    }
+
+    /// The kernel of an algorithm of a collective that moves data and computes nothing.
+    ///
+    /// # Panics
+    /// Where the collective reduces; the compiler says so of a `static`.
+    pub const fn moving<K: Kernel<Args = Moves>>(of: &'static Descriptor, kernel: &'static K) -> Self {
+        assert!(!of.collective.reduces(), "the collective reduces: give its kernel by `reducing`");
+        Self { of, kernel: Typed::Moves(kernel) }
+    }
+
+    /// The library's, for an algorithm of a collective whose parts have one length, where it exists.
+    pub fn of(collective: Collective, algorithm: Algorithm) -> Option<Self> {
+        Self::find(&[], collective, algorithm)
+    }
+
+    /// The same, among the library's and `own`.
+    pub(crate) fn find(own: &[Self], collective: Collective, algorithm: Algorithm) -> Option<Self> {
+        static ALL: LazyLock<Vec<FixedKernel>> = LazyLock::new(|| {
+            let mut all = All::default();
+            congruent_kernels::visit(&mut all);
+            all.0
+        });
+        let is_meant = |one: &&Self| (one.of.collective, one.of.algorithm) == (collective, algorithm);
+        ALL.iter().chain(own).find(is_meant).copied()
+    }
+
+    /// What the algorithm is described by.
+    pub const fn descriptor(&self) -> &'static Descriptor {
+        self.of
+    }
+
+    /// Puts it at the end of a stream.
+    ///
+    /// # Errors
+    /// [`LaunchError::NoSuchKernel`] where it reduces and is given no reduction, or the other way round; and as
+    /// [`World::launch`].
+    #[track_caller]
+    pub fn launch(&self, world: &World, stream: &Stream, grid: Grid, args: FixedArgs) -> Result<(), LaunchError> {
+        self.launch_on(&Target { shared: world.shared(), stream, grid, by: Launcher::kernel() }, args)
+    }
+
+    pub(crate) fn launch_on(&self, target: &Target<'_>, args: FixedArgs) -> Result<(), LaunchError> {
+        let FixedArgs { dst, src, reduction, root, plan, rounds } = args;
+        match (self.kernel, reduction) {
+            (Typed::Reduces(kernel), Some(op)) => kernel.launch(target, (dst, src, op, root, plan, rounds)),
+            (Typed::Moves(kernel), None) => kernel.launch(target, (dst, src, root, plan, rounds)),
+            _ => {
+                let Descriptor { collective, algorithm, .. } = *self.of;
+                Err(LaunchError::NoSuchKernel { collective, algorithm })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for FixedKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FixedKernel").field(self.of).finish()
+    }
+}
+
+#[derive(Default)]
+struct All(Vec<FixedKernel>);
+
+impl Visit for All {
+    fn reduction<K: Kernel<Args = Reduces>>(&mut self, of: &'static Descriptor, kernel: &'static K) {
+        self.0.push(FixedKernel::reducing(of, kernel));
+    }
+
+    fn movement<K: Kernel<Args = Moves>>(&mut self, of: &'static Descriptor, kernel: &'static K) {
+        self.0.push(FixedKernel::moving(of, kernel));
     }
 }

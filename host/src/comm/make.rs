@@ -219,6 +219,7 @@ impl World {
         Ok(Comm {
             shared,
             team,
+            algorithms: self.algorithms(),
             _own_team: own_team,
             plan,
             lists,
@@ -235,7 +236,7 @@ impl World {
     fn agreed_selector(&mut self) -> Result<Selector, CommError> {
         let proxied = self.is_proxied();
         let machine = self.shared().machine().parameters(proxied);
-        let selector = Selector::from_tunables(self.tunables(), machine);
+        let selector = Selector::from_tunables(self.tunables(), machine, self.algorithms());
         let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();
         let mine: String = selector.as_ref().map_or_else(ToString::to_string, digest);
         let all = self.exchange("how algorithms are chosen", &mine)?;

@@ -47,7 +47,7 @@ mod calls;
 pub(crate) mod checked;
 mod enqueue;
 mod group;
-pub(crate) mod kernels;
+mod kernels;
 mod make;
 mod self_test;
 mod vector;
@@ -57,7 +57,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, PlanView, Protocol};
 use congruent_device::{TeamView, World as WorldTag};
 
-use crate::select::{self, Choice, Circumstances, Refusal, Selector, Source};
+use crate::select::{Choice, Circumstances, Refusal, Selector, Source};
 use crate::shared::Shared;
 use crate::{Grid, LaunchError, Plan, Stream, SymVec, Team};
 
@@ -65,6 +65,7 @@ pub use calls::OpWith;
 pub use checked::CallMismatch;
 pub use enqueue::Queue;
 pub use group::Group;
+pub use kernels::{FixedArgs, FixedKernel};
 pub use make::CommOptions;
 
 use make::Room;
@@ -75,6 +76,8 @@ use make::Room;
 pub struct Comm {
     shared: Arc<Shared>,
     team: TeamView,
+    /// Those that the program brings.
+    algorithms: &'static [FixedKernel],
     /// Keeps the team's words, where it was made for this communicator.
     _own_team: Option<Team<WorldTag>>,
     plan: Plan<Room>,
@@ -165,7 +168,7 @@ impl Comm {
         let Some((algorithm, protocol)) = self.forced else {
             return Ok(self.selector.choose(collective, &call)?);
         };
-        match select::check(collective, algorithm, protocol, &call) {
+        match self.selector.check(collective, algorithm, protocol, &call) {
             Ok(()) => {}
             Err(Refusal::NoAlgorithm { .. }) => return Err(LaunchError::NoSuchKernel { collective, algorithm }),
             Err(refusal) => return Err(LaunchError::Forced { collective, algorithm, protocol, refusal }),

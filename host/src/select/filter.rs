@@ -16,6 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use congruent_collectives::{Algorithm, Collective, Protocol};
+use congruent_device::is_named;
 
 use super::refusal::names;
 
@@ -33,11 +34,11 @@ pub const GENERAL: [Collective; 6] = [
 pub trait Filtered: Copy + PartialEq + fmt::Display + fmt::Debug + 'static {
     /// The environment variable.
     const VARIABLE: &'static str;
-    /// All of them.
+    /// The library's own.
     const ALL: &'static [Self];
 
-    /// The one with this name.
-    fn named(name: &str) -> Option<Self>;
+    /// Its name.
+    fn called(self) -> &'static str;
 
     /// What there is instead of one that only NCCL has.
     fn foreign(name: &str) -> Option<&'static str>;
@@ -47,8 +48,8 @@ impl Filtered for Algorithm {
     const VARIABLE: &'static str = "CONGRUENT_ALGO";
     const ALL: &'static [Self] = Algorithm::ALL;
 
-    fn named(name: &str) -> Option<Self> {
-        Algorithm::named(name)
+    fn called(self) -> &'static str {
+        self.name()
     }
 
     fn foreign(name: &str) -> Option<&'static str> {
@@ -68,8 +69,8 @@ impl Filtered for Protocol {
     const VARIABLE: &'static str = "CONGRUENT_PROTO";
     const ALL: &'static [Self] = Protocol::ALL;
 
-    fn named(name: &str) -> Option<Self> {
-        Protocol::named(name)
+    fn called(self) -> &'static str {
+        self.name()
     }
 
     fn foreign(_name: &str) -> Option<&'static str> {
@@ -87,9 +88,13 @@ pub struct Filter<T> {
     of: PhantomData<T>,
 }
 
-/// The set of one entry: a bit for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry(u32);
+/// What one entry allows, or excludes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    text: String,
+    names: Vec<String>,
+    excludes: bool,
+}
 
 /// Why a filter was refused. Nothing is allowed or forbidden by it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -154,12 +159,12 @@ pub enum FilterError {
 impl<T: Filtered> Default for Filter<T> {
     /// Allows everything.
     fn default() -> Self {
-        Self { text: String::new(), general: None, own: [None; Collective::ALL.len()], of: PhantomData }
+        Self { text: String::new(), general: None, own: [const { None }; Collective::ALL.len()], of: PhantomData }
     }
 }
 
 impl<T: Filtered> Filter<T> {
-    /// Reads a filter.
+    /// Reads a filter, of names that [`over`](Filter::over) compares with those that there are.
     ///
     /// # Errors
     /// See [`FilterError`]; it does not name the variable, whose value the caller shows.
@@ -187,6 +192,23 @@ impl<T: Filtered> Filter<T> {
         Ok(filter)
     }
 
+    /// The filter, where all names in it are among these and each entry leaves one of them.
+    ///
+    /// # Errors
+    /// [`FilterError::Unknown`] and [`FilterError::Nothing`].
+    pub fn over(self, all: &[T]) -> Result<Self, FilterError> {
+        for entry in self.general.iter().chain(self.own.iter().flatten()) {
+            let unknown = entry.names.iter().find(|name| !all.iter().any(|one| is_named(one.called(), name)));
+            if let Some(name) = unknown {
+                return Err(FilterError::Unknown { name: name.clone(), known: names(all) });
+            }
+            if !all.iter().any(|one| entry.has(*one)) {
+                return Err(FilterError::Nothing { entry: entry.text.clone() });
+            }
+        }
+        Ok(self)
+    }
+
     /// Whether the filter leaves it for this collective.
     pub fn allows(&self, collective: Collective, one: T) -> bool {
         self.entry(collective).is_none_or(|entry| entry.has(one))
@@ -207,9 +229,9 @@ impl<T: Filtered> Filter<T> {
         format!("{}={}", T::VARIABLE, self.text)
     }
 
-    fn entry(&self, collective: Collective) -> Option<Entry> {
-        let general = self.general.filter(|_| GENERAL.contains(&collective));
-        self.own[collective as usize].or(general)
+    fn entry(&self, collective: Collective) -> Option<&Entry> {
+        let general = self.general.as_ref().filter(|_| GENERAL.contains(&collective));
+        self.own[collective as usize].as_ref().or(general)
     }
 }
 
@@ -219,7 +241,7 @@ impl Entry {
             Some(list) => (list, true),
             None => (entry, false),
         };
-        let mut named = 0;
+        let mut names = Vec::new();
         for name in list.split(',').map(str::trim) {
             if name.is_empty() {
                 return Err(empty::<T>());
@@ -230,24 +252,14 @@ impl Entry {
             if let Some(instead) = T::foreign(name) {
                 return Err(FilterError::Foreign { name: name.to_owned(), instead });
             }
-            let one =
-                T::named(name).ok_or_else(|| FilterError::Unknown { name: name.to_owned(), known: names(T::ALL) })?;
-            named |= bit(one);
+            names.push(name.to_owned());
         }
-        let all = (1 << T::ALL.len()) - 1;
-        match if excludes { all & !named } else { named } {
-            0 => Err(FilterError::Nothing { entry: entry.to_owned() }),
-            left => Ok(Self(left)),
-        }
+        Ok(Self { text: entry.to_owned(), names, excludes })
     }
 
-    fn has<T: Filtered>(self, one: T) -> bool {
-        self.0 & bit(one) != 0
+    fn has<T: Filtered>(&self, one: T) -> bool {
+        self.names.iter().any(|name| is_named(one.called(), name)) != self.excludes
     }
-}
-
-fn bit<T: Filtered>(one: T) -> u32 {
-    T::ALL.iter().position(|other| *other == one).map_or(0, |place| 1 << place)
 }
 
 fn empty<T: Filtered>() -> FilterError {
@@ -260,7 +272,7 @@ mod tests {
     use Collective::{AllReduce, AllToAllV, Barrier, Broadcast};
 
     fn algorithms(text: &str) -> Result<Filter<Algorithm>, FilterError> {
-        Filter::parse(text)
+        Filter::parse(text)?.over(Algorithm::ALL)
     }
 
     /// What the filter leaves for a collective.
@@ -271,35 +283,35 @@ mod tests {
 
     #[test]
     fn lists_allow_and_carets_exclude() {
-        assert_eq!(left(" Ring , TREE ", AllReduce), [Algorithm::Ring, Algorithm::Tree]);
-        assert_eq!(left("one_shot,OneShot,one-shot", AllReduce), [Algorithm::OneShot]);
+        assert_eq!(left(" Ring , TREE ", AllReduce), [Algorithm::RING, Algorithm::TREE]);
+        assert_eq!(left("one_shot,OneShot,one-shot", AllReduce), [Algorithm::ONE_SHOT]);
         let without = left("^tree,ring", AllReduce);
         assert_eq!(without.len(), Algorithm::ALL.len() - 2);
-        assert!(!without.contains(&Algorithm::Tree) && !without.contains(&Algorithm::Ring));
+        assert!(!without.contains(&Algorithm::TREE) && !without.contains(&Algorithm::RING));
     }
 
     #[test]
     fn entries_of_a_collective_stand_over_the_general_one() {
         let text = "ring,tree;AllReduce:^tree;broadcast:direct";
-        assert!(left(text, AllReduce).contains(&Algorithm::Multimem));
-        assert!(!left(text, AllReduce).contains(&Algorithm::Tree));
-        assert_eq!(left(text, Broadcast), [Algorithm::Direct]);
-        assert_eq!(left(text, Collective::Reduce), [Algorithm::Ring, Algorithm::Tree]);
+        assert!(left(text, AllReduce).contains(&Algorithm::MULTIMEM));
+        assert!(!left(text, AllReduce).contains(&Algorithm::TREE));
+        assert_eq!(left(text, Broadcast), [Algorithm::DIRECT]);
+        assert_eq!(left(text, Collective::Reduce), [Algorithm::RING, Algorithm::TREE]);
         assert_eq!(left("allreduce:tree", Broadcast), Algorithm::ALL);
     }
 
     #[test]
     fn collectives_with_one_way_obey_their_own_entry_only() {
         let filter = algorithms("ring;all-to-all-v:bruck").unwrap();
-        assert!(!filter.concerns(Barrier) && filter.allows(Barrier, Algorithm::Direct));
-        assert!(filter.concerns(AllToAllV) && !filter.allows(AllToAllV, Algorithm::Direct));
+        assert!(!filter.concerns(Barrier) && filter.allows(Barrier, Algorithm::DIRECT));
+        assert!(filter.concerns(AllToAllV) && !filter.allows(AllToAllV, Algorithm::DIRECT));
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
         let refused = algorithms("ring,ringg").unwrap_err().to_string();
         assert_eq!(refused, "ringg is not known; there are ring, tree, recursive, one-shot, direct, bruck, multimem");
-        let refused = Filter::<Protocol>::parse("ll256").unwrap_err().to_string();
+        let refused = Filter::<Protocol>::parse("ll256").unwrap().over(Protocol::ALL).unwrap_err().to_string();
         assert_eq!(refused, "ll256 is not known; there are simple, ll, ll128");
         let refused = algorithms("allredoce:ring").unwrap_err().to_string();
         assert!(refused.starts_with("allredoce is not a collective; there are barrier, broadcast"), "{refused}");
@@ -329,7 +341,10 @@ mod tests {
         assert!(matches!(algorithms("allreduce:tree;ring"), Err(FilterError::NotFirst { .. })));
         let twice = algorithms("allreduce:tree;all-reduce:ring");
         assert_eq!(twice, Err(FilterError::Twice { collective: AllReduce }));
-        assert!(matches!(Filter::<Protocol>::parse("^ll,simple,ll128"), Err(FilterError::Nothing { .. })));
+        assert!(matches!(
+            Filter::parse("^ll,simple,ll128").unwrap().over(Protocol::ALL),
+            Err(FilterError::Nothing { .. })
+        ));
     }
 
     #[test]

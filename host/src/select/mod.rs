@@ -1,6 +1,6 @@
 //! Which algorithm and protocol a collective runs with.
 //!
-//! A [`Selector`] takes what is possible for a call (`support`, `refusal`), leaves out what the user excluded
+//! A [`Selector`] takes what is possible for a call ([`Descriptor`], `refusal`), leaves out what the user excluded
 //! (`CONGRUENT_ALGO` and `CONGRUENT_PROTO`, `filter`), and chooses the fastest: by the tuning table that
 //! `CONGRUENT_TUNING` names (`table`), else by a model of the machine (`cost`, `parameters`).
 //!
@@ -12,14 +12,14 @@ mod cost;
 mod filter;
 mod parameters;
 mod refusal;
-mod support;
 mod table;
 
 use std::fmt;
 
-use congruent_collectives::{Algorithm, Collective, Protocol};
+use congruent_collectives::{Algorithm, Collective, Descriptor, Protocol};
 use sha2::{Digest, Sha256};
 
+use crate::FixedKernel;
 use crate::tunables::{Key, TextKey, Tunables};
 
 pub use circumstances::{Circumstances, Ll128State};
@@ -27,7 +27,6 @@ pub use cost::nanoseconds;
 pub use filter::{Filter, FilterError, Filtered, GENERAL};
 pub use parameters::{Cache, Origin, Parameters, ProtocolCost};
 pub use refusal::{Refusal, check};
-pub use support::{Members, SUPPORT, Supported};
 pub use table::{Measured, TableError, TableProblem, TuningTable};
 
 /// Chooses algorithms.
@@ -38,6 +37,8 @@ pub struct Selector {
     protocols: Filter<Protocol>,
     table: Option<TuningTable>,
     ll128_enabled: bool,
+    /// Those that the program brings.
+    own: &'static [FixedKernel],
 }
 
 /// What was chosen.
@@ -89,6 +90,14 @@ pub enum SelectError {
     /// `CONGRUENT_TUNING`.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Two algorithms of one name.
+    #[error("there are two algorithms {algorithm} of {collective}; give the program's own a name of its own")]
+    Twice {
+        /// The collective.
+        collective: Collective,
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
     /// Nothing that the filters leave is possible. Nothing was sent.
     #[error("{filters} leaves no way for {collective} of {bytes} bytes over {members} members: {}", reasons(refused))]
     Impossible {
@@ -108,24 +117,35 @@ pub enum SelectError {
 impl Selector {
     /// A selector without filters and without a table.
     pub fn new(machine: Parameters) -> Self {
-        Self { machine, algorithms: Filter::default(), protocols: Filter::default(), table: None, ll128_enabled: false }
+        let (algorithms, protocols) = (Filter::default(), Filter::default());
+        Self { machine, algorithms, protocols, table: None, ll128_enabled: false, own: &[] }
     }
 
-    /// A selector with what `CONGRUENT_ALGO`, `CONGRUENT_PROTO`, `CONGRUENT_TUNING` and `CONGRUENT_LL128_ENABLE` say.
+    /// A selector with what `CONGRUENT_ALGO`, `CONGRUENT_PROTO`, `CONGRUENT_TUNING` and `CONGRUENT_LL128_ENABLE` say, which chooses
+    /// among the library's algorithms and `own`.
     ///
     /// # Errors
-    /// A filter that cannot be read, and a tuning table that cannot be read or is not of this machine.
-    pub fn from_tunables(tunables: &Tunables, machine: Parameters) -> Result<Self, SelectError> {
+    /// A filter that cannot be read, a tuning table that cannot be read or is not of this machine, and two algorithms of one name.
+    pub fn from_tunables(
+        tunables: &Tunables,
+        machine: Parameters,
+        own: &'static [FixedKernel],
+    ) -> Result<Self, SelectError> {
         let table = match tunables.text(TextKey::Tuning) {
             Some(path) => Some(TuningTable::read(path.as_ref(), &machine.name)?),
             None => None,
         };
+        let selector = Self { table, ll128_enabled: tunables.get(Key::Ll128Enable) != 0, own, ..Self::new(machine) };
+        for (i, one) in selector.descriptors().enumerate().skip(Descriptor::ALL.len()) {
+            let Descriptor { collective, algorithm, .. } = *one;
+            if selector.descriptors().take(i).any(|other| is_of(other, collective, algorithm)) {
+                return Err(SelectError::Twice { collective, algorithm });
+            }
+        }
         Ok(Self {
-            algorithms: read_filter(tunables.text(TextKey::Algo))?,
-            protocols: read_filter(tunables.text(TextKey::Proto))?,
-            table,
-            ll128_enabled: tunables.get(Key::Ll128Enable) != 0,
-            ..Self::new(machine)
+            algorithms: read_filter(tunables.text(TextKey::Algo), &known(own))?,
+            protocols: read_filter(tunables.text(TextKey::Proto), Protocol::ALL)?,
+            ..selector
         })
     }
 
@@ -155,19 +175,18 @@ impl Selector {
     /// [`SelectError::Impossible`] where the filters leave nothing that is possible: they are obeyed or refused, never
     /// passed over.
     pub fn choose(&self, collective: Collective, call: &Circumstances) -> Result<Choice, SelectError> {
-        let left = self.candidates(collective, call);
+        let left = self.possible(collective, call);
         let filtered = self.algorithms.concerns(collective) || self.protocols.concerns(collective);
         let fastest = |source, times: &mut dyn Iterator<Item = (Algorithm, Protocol, f64)>| {
-            // Of equals, `min_by` gives the first: the order of the support table and of the file.
+            // Of equals, `min_by` gives the first: the order of the descriptors and of the file.
             let (algorithm, protocol, predicted_ns) = times.min_by(|a, b| a.2.total_cmp(&b.2))?;
             let source = if filtered && left.len() == 1 { Source::Forced } else { source };
             Some(Choice { algorithm, protocol, source, predicted_ns })
         };
-        let mut measured =
-            self.measured(collective, call).filter(|(algorithm, protocol, _)| left.contains(&(*algorithm, *protocol)));
-        let mut modelled = left.iter().map(|&(algorithm, protocol)| {
-            (algorithm, protocol, nanoseconds(&self.machine, collective, algorithm, protocol, call))
-        });
+        let is_left = |algorithm, protocol| left.iter().any(|way| (way.0.algorithm, way.1) == (algorithm, protocol));
+        let mut measured = self.measured(collective, call).filter(|way| is_left(way.0, way.1));
+        let mut modelled =
+            left.iter().map(|&(of, protocol)| (of.algorithm, protocol, nanoseconds(&self.machine, of, protocol, call)));
         fastest(Source::Table, &mut measured)
             .or_else(|| fastest(Source::Model, &mut modelled))
             .ok_or_else(|| self.impossible(collective, call))
@@ -175,14 +194,45 @@ impl Selector {
 
     /// Every way that is possible for a call and that the filters leave.
     pub fn candidates(&self, collective: Collective, call: &Circumstances) -> Vec<(Algorithm, Protocol)> {
-        support::of(collective)
-            .map(|(row, protocol)| (row.algorithm, protocol))
-            .filter(|&(algorithm, protocol)| {
-                self.algorithms.allows(collective, algorithm)
+        self.possible(collective, call).into_iter().map(|(of, protocol)| (of.algorithm, protocol)).collect()
+    }
+
+    fn possible(&self, collective: Collective, call: &Circumstances) -> Vec<(&'static Descriptor, Protocol)> {
+        let of = self.descriptors().filter(|of| of.collective == collective);
+        of.flat_map(|of| of.protocols.iter().map(move |&protocol| (of, protocol)))
+            .filter(|&(of, protocol)| {
+                self.algorithms.allows(collective, of.algorithm)
                     && self.protocols.allows(collective, protocol)
-                    && check(collective, algorithm, protocol, call).is_ok()
+                    && check(of, protocol, call).is_ok()
             })
             .collect()
+    }
+
+    /// Whether an algorithm with a protocol is possible for a call.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn check(
+        &self,
+        collective: Collective,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        call: &Circumstances,
+    ) -> Result<(), Refusal> {
+        let has = || self.descriptors().filter(|of| of.collective == collective).map(|of| of.algorithm).collect();
+        let of =
+            self.descriptor(collective, algorithm).ok_or_else(|| Refusal::NoAlgorithm { collective, has: has() })?;
+        check(of, protocol, call)
+    }
+
+    /// The algorithm of a collective, where it exists.
+    pub fn descriptor(&self, collective: Collective, algorithm: Algorithm) -> Option<&'static Descriptor> {
+        self.descriptors().find(|one| is_of(one, collective, algorithm))
+    }
+
+    /// All, those that are preferred first.
+    fn descriptors(&self) -> impl Iterator<Item = &'static Descriptor> {
+        Descriptor::ALL.iter().copied().chain(self.own.iter().map(FixedKernel::descriptor))
     }
 
     /// How long a way should take, in nanoseconds: as the table has it, else by the model.
@@ -196,15 +246,23 @@ impl Selector {
         let mut measured = self.measured(collective, call);
         match measured.find(|row| (row.0, row.1) == (algorithm, protocol)) {
             Some((.., ns)) => ns,
-            None => nanoseconds(&self.machine, collective, algorithm, protocol, call),
+            None => self.modelled(collective, algorithm, protocol, call),
         }
+    }
+
+    /// By the model; for ever where there is no such algorithm.
+    fn modelled(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol, call: &Circumstances) -> f64 {
+        let of = self.descriptor(collective, algorithm);
+        of.map_or(f64::INFINITY, |of| nanoseconds(&self.machine, of, protocol, call))
     }
 
     /// A digest of everything that decides, for PEs to make sure that they decide alike.
     pub fn digest(&self) -> [u8; 32] {
-        let Self { machine, algorithms, protocols, table, ll128_enabled } = self;
+        let Self { machine, algorithms, protocols, table, ll128_enabled, own } = self;
         let table = table.as_ref().map(TuningTable::to_text);
-        let inputs = (env!("CARGO_PKG_VERSION"), machine, algorithms.text(), protocols.text(), table, ll128_enabled);
+        let own: Vec<_> = own.iter().map(|one| (one.descriptor().collective, one.descriptor().algorithm)).collect();
+        let inputs =
+            (env!("CARGO_PKG_VERSION"), machine, algorithms.text(), protocols.text(), table, ll128_enabled, own);
         Sha256::digest(format!("{inputs:?}")).into()
     }
 
@@ -218,7 +276,7 @@ impl Selector {
         rows.map(move |row| {
             let model = |bytes| {
                 let call = Circumstances { bytes, ..*call };
-                nanoseconds(&self.machine, collective, row.algorithm, row.protocol, &call)
+                self.modelled(collective, row.algorithm, row.protocol, &call)
             };
             (row.algorithm, row.protocol, row.ns * model(call.bytes) / model(row.up_to_bytes))
         })
@@ -226,9 +284,9 @@ impl Selector {
 
     fn impossible(&self, collective: Collective, call: &Circumstances) -> SelectError {
         let mut refused = Vec::new();
-        for &algorithm in Algorithm::ALL.iter().filter(|one| self.algorithms.allows(collective, **one)) {
+        for algorithm in known(self.own).into_iter().filter(|one| self.algorithms.allows(collective, *one)) {
             for &protocol in Protocol::ALL.iter().filter(|one| self.protocols.allows(collective, **one)) {
-                if let Err(refusal) = check(collective, algorithm, protocol, call) {
+                if let Err(refusal) = self.check(collective, algorithm, protocol, call) {
                     refused.push((algorithm, protocol, refusal));
                 }
             }
@@ -243,15 +301,33 @@ impl Selector {
     }
 }
 
-fn read_filter<T: Filtered>(text: Option<&str>) -> Result<Filter<T>, SelectError> {
+/// The names of the library's algorithms and of these.
+pub(crate) fn known(own: &[FixedKernel]) -> Vec<Algorithm> {
+    let mut known = Algorithm::ALL.to_vec();
+    for one in own {
+        let algorithm = one.descriptor().algorithm;
+        if !known.contains(&algorithm) {
+            known.push(algorithm);
+        }
+    }
+    known
+}
+
+fn is_of(one: &Descriptor, collective: Collective, algorithm: Algorithm) -> bool {
+    (one.collective, one.algorithm) == (collective, algorithm)
+}
+
+fn read_filter<T: Filtered>(text: Option<&str>, all: &[T]) -> Result<Filter<T>, SelectError> {
     let Some(text) = text else { return Ok(Filter::default()) };
-    Filter::parse(text).map_err(|error| SelectError::Filter { assignment: format!("{}={text}", T::VARIABLE), error })
+    Filter::parse(text)
+        .and_then(|filter| filter.over(all))
+        .map_err(|error| SelectError::Filter { assignment: format!("{}={text}", T::VARIABLE), error })
 }
 
 /// For people: one reason for each algorithm, where its protocols share it.
 fn reasons(refused: &[(Algorithm, Protocol, Refusal)]) -> String {
-    let mut told: Vec<(Algorithm, Refusal, String)> = Vec::new();
-    for &(algorithm, protocol, refusal) in refused {
+    let mut told: Vec<(&Algorithm, &Refusal, String)> = Vec::new();
+    for (algorithm, protocol, refusal) in refused {
         match told.iter_mut().find(|one| (one.0, one.1) == (algorithm, refusal)) {
             Some((.., protocols)) => *protocols += &format!("/{protocol}"),
             None => told.push((algorithm, refusal, protocol.to_string())),

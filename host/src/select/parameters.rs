@@ -1,6 +1,6 @@
 //! What a machine's signals and copies cost.
 
-use congruent_collectives::{Algorithm, Protocol};
+use congruent_collectives::Protocol;
 
 /// What signals and copies cost on a machine, over one kind of route between its PEs. Times are in nanoseconds, rates in
 /// bytes per nanosecond, which is GB/s.
@@ -12,8 +12,8 @@ pub struct Parameters {
     pub origin: Origin,
     /// By protocol, in the order of [`Protocol::ALL`].
     pub protocols: [ProtocolCost; 3],
-    /// Simple, for algorithms that hand pieces on through the plan's queues (ring, trees, recursive, Bruck) where others read
-    /// and write members' buffers themselves.
+    /// Simple, for algorithms that hand chunks on through the plan's queues where others read and write members' buffers
+    /// themselves.
     pub queued: ProtocolCost,
     /// From a signal's sending to a waiter's going on, without any data: a step of a barrier.
     pub signal_ns: f64,
@@ -140,14 +140,9 @@ impl Parameters {
         }
     }
 
-    /// What a protocol costs an algorithm.
-    pub fn protocol(&self, algorithm: Algorithm, protocol: Protocol) -> ProtocolCost {
-        match (algorithm, protocol) {
-            (Algorithm::Ring | Algorithm::Tree | Algorithm::Recursive | Algorithm::Bruck, Protocol::Simple) => {
-                self.queued
-            }
-            _ => self.protocols[protocol as usize],
-        }
+    /// What a protocol costs an algorithm, which is `queued` or not.
+    pub fn protocol(&self, queued: bool, protocol: Protocol) -> ProtocolCost {
+        if queued && protocol == Protocol::Simple { self.queued } else { self.protocols[protocol as usize] }
     }
 
     /// How many blocks share a core.
@@ -171,10 +166,10 @@ mod tests {
     #[test]
     fn costs_stand_at_their_protocols() {
         let machine = Parameters::cpu(1, 2, false);
-        assert_eq!(machine.protocol(Algorithm::Direct, Protocol::Simple).efficiency, 1.0);
-        assert_eq!(machine.protocol(Algorithm::Ring, Protocol::Simple), machine.queued);
-        assert_eq!(machine.protocol(Algorithm::Ring, Protocol::Ll).efficiency, 0.05);
-        assert_eq!(Parameters::cuda_nvlink().protocol(Algorithm::Tree, Protocol::Ll128).hop_ns, 1_900.0);
+        assert_eq!(machine.protocol(false, Protocol::Simple).efficiency, 1.0);
+        assert_eq!(machine.protocol(true, Protocol::Simple), machine.queued);
+        assert_eq!(machine.protocol(true, Protocol::Ll).efficiency, 0.05);
+        assert_eq!(Parameters::cuda_nvlink().protocol(true, Protocol::Ll128).hop_ns, 1_900.0);
         for (place, protocol) in Protocol::ALL.iter().enumerate() {
             assert_eq!(*protocol as usize, place);
         }

@@ -2,28 +2,31 @@
 
 use std::fmt::Display;
 
-use congruent_collectives::{Algorithm, Collective, Datatype, Op, Protocol};
+use congruent_collectives::{Algorithm, Collective, Datatype, Descriptor, Members, Op, Protocol};
 
 use super::circumstances::{Circumstances, Ll128State};
-use super::support::{self, Members};
 
 /// Why an algorithm with a protocol is impossible for a call, in words that follow its name.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The collective has no such algorithm.
-    #[error("{collective} has no such algorithm; it has {}", names(support::SUPPORT.iter().filter(|row| row.collective == *collective).map(|row| row.algorithm)))]
+    #[error("{collective} has no such algorithm; it has {}", names(has))]
     NoAlgorithm {
         /// The collective.
         collective: Collective,
+        /// Those that it has.
+        has: Vec<Algorithm>,
     },
     /// The algorithm does not come with that protocol.
-    #[error("{algorithm} {collective} has no such protocol; it has {}", names(support::find(*collective, *algorithm).into_iter().flat_map(|row| row.protocols)))]
+    #[error("{algorithm} {collective} has no such protocol; it has {}", names(*has))]
     NoProtocol {
         /// The collective.
         collective: Collective,
         /// The algorithm.
         algorithm: Algorithm,
+        /// Those that it has.
+        has: &'static [Protocol],
     },
     /// Loads and stores do not reach every member.
     #[error("it loads and stores in every member's memory, and some members are reached through the proxy only")]
@@ -81,27 +84,22 @@ pub enum Refusal {
 ///
 /// # Errors
 /// Why it is not.
-pub fn check(
-    collective: Collective,
-    algorithm: Algorithm,
-    protocol: Protocol,
-    call: &Circumstances,
-) -> Result<(), Refusal> {
-    let row = support::find(collective, algorithm).ok_or(Refusal::NoAlgorithm { collective })?;
-    if !row.protocols.contains(&protocol) {
-        return Err(Refusal::NoProtocol { collective, algorithm });
+pub fn check(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
+    let &Descriptor { collective, algorithm, protocols: has, .. } = of;
+    if !has.contains(&protocol) {
+        return Err(Refusal::NoProtocol { collective, algorithm, has });
     }
     let members = call.members;
-    match row.members {
+    match of.members {
         Members::UpTo(most) if members > most => return Err(Refusal::TooManyMembers { members, most }),
         Members::MoreThan(few) if members <= few => return Err(Refusal::TooFewMembers { members, few }),
         _ => {}
     }
-    if algorithm == Algorithm::Multimem {
+    if of.multicast {
         multimem(collective, call)?;
     }
     // Packets are stores of the lanes themselves: the proxy would have to copy them whole, flag and all.
-    if (row.direct_only || protocol != Protocol::Simple) && !call.all_direct {
+    if (of.direct_only || protocol != Protocol::Simple) && !call.all_direct {
         return Err(Refusal::NotDirect);
     }
     if protocol != Protocol::Simple {
@@ -114,7 +112,7 @@ fn multimem(collective: Collective, call: &Circumstances) -> Result<(), Refusal>
     if !call.multicast {
         return Err(Refusal::NoMulticast);
     }
-    if !reduces(collective) {
+    if !collective.reduces() {
         return Ok(());
     }
     match call.reduction {
@@ -138,11 +136,6 @@ fn packets(protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
     }
 }
 
-/// Whether it combines values.
-fn reduces(collective: Collective) -> bool {
-    matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
-}
-
 /// A list for people: `a, b, c`.
 pub(super) fn names<T: Display>(things: impl IntoIterator<Item = T>) -> String {
     things.into_iter().map(|thing| thing.to_string()).collect::<Vec<_>>().join(", ")
@@ -151,40 +144,35 @@ pub(super) fn names<T: Display>(things: impl IntoIterator<Item = T>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Algorithm::{Direct, Multimem, OneShot, Recursive, Ring, Tree};
     use Protocol::{Ll, Ll128, Simple};
-
-    fn all_reduce(algorithm: Algorithm, protocol: Protocol, call: &Circumstances) -> Result<(), Refusal> {
-        check(Collective::AllReduce, algorithm, protocol, call)
-    }
+    use congruent_collectives::{direct, multimem, one_shot, ring, tree};
 
     #[test]
     fn what_does_not_exist_is_told_with_what_does() {
         let call = Circumstances::plain(4, 1024);
-        let refused = check(Collective::AllToAll, Tree, Simple, &call).unwrap_err();
-        assert_eq!(refused.to_string(), "all-to-all has no such algorithm; it has one-shot, direct, bruck");
-        let refused = all_reduce(OneShot, Simple, &call).unwrap_err();
+        let refused = check(&one_shot::ALL_REDUCE, Simple, &call).unwrap_err();
         assert_eq!(refused.to_string(), "one-shot all-reduce has no such protocol; it has ll, ll128");
     }
 
     #[test]
     fn the_proxy_stands_in_for_puts_only() {
         let call = Circumstances { all_direct: false, ..Circumstances::plain(4, 1024) };
-        assert_eq!(all_reduce(Direct, Simple, &call), Err(Refusal::NotDirect));
-        assert_eq!(all_reduce(OneShot, Ll, &call), Err(Refusal::NotDirect));
-        assert_eq!(all_reduce(Ring, Ll, &call), Err(Refusal::NotDirect));
-        assert_eq!(all_reduce(Ring, Simple, &call), Ok(()));
-        assert_eq!(check(Collective::AllGather, Direct, Simple, &call), Ok(()));
+        assert_eq!(check(&direct::ALL_REDUCE, Simple, &call), Err(Refusal::NotDirect));
+        assert_eq!(check(&one_shot::ALL_REDUCE, Ll, &call), Err(Refusal::NotDirect));
+        assert_eq!(check(&ring::ALL_REDUCE, Ll, &call), Err(Refusal::NotDirect));
+        assert_eq!(check(&ring::ALL_REDUCE, Simple, &call), Ok(()));
+        assert_eq!(check(&direct::ALL_GATHER, Simple, &call), Ok(()));
     }
 
     #[test]
     fn teams_have_sizes() {
         let of = |members| Circumstances::plain(members, 1024);
-        assert_eq!(check(Collective::Barrier, Direct, Simple, &of(8)), Ok(()));
-        let refused = check(Collective::Barrier, Direct, Simple, &of(9));
+        let barrier = |algorithm| Descriptor::of(Collective::Barrier, algorithm).unwrap();
+        assert_eq!(check(barrier(Algorithm::DIRECT), Simple, &of(8)), Ok(()));
+        let refused = check(barrier(Algorithm::DIRECT), Simple, &of(9));
         assert_eq!(refused, Err(Refusal::TooManyMembers { members: 9, most: 8 }));
-        assert_eq!(check(Collective::Barrier, Recursive, Simple, &of(9)), Ok(()));
-        let refused = check(Collective::Barrier, Recursive, Simple, &of(8));
+        assert_eq!(check(barrier(Algorithm::RECURSIVE), Simple, &of(9)), Ok(()));
+        let refused = check(barrier(Algorithm::RECURSIVE), Simple, &of(8));
         assert_eq!(refused, Err(Refusal::TooFewMembers { members: 8, few: 8 }));
     }
 
@@ -192,8 +180,8 @@ mod tests {
     fn packets_take_elements_that_divide_a_word() {
         for (element, possible) in [(1, true), (2, true), (4, true), (8, true), (0, false), (3, false), (16, false)] {
             let call = Circumstances { element, ..Circumstances::plain(4, 1024) };
-            assert_eq!(all_reduce(Ring, Ll, &call).is_ok(), possible, "{element}");
-            assert_eq!(all_reduce(Ring, Simple, &call), Ok(()));
+            assert_eq!(check(&ring::ALL_REDUCE, Ll, &call).is_ok(), possible, "{element}");
+            assert_eq!(check(&ring::ALL_REDUCE, Simple, &call), Ok(()));
         }
     }
 
@@ -205,15 +193,15 @@ mod tests {
             (Ll128State::Works, Ok(())),
         ] {
             let call = Circumstances { ll128, ..Circumstances::plain(4, 1024) };
-            assert_eq!(all_reduce(Tree, Ll128, &call), expected);
-            assert_eq!(all_reduce(Tree, Ll, &call), Ok(()));
+            assert_eq!(check(&tree::ALL_REDUCE, Ll128, &call), expected);
+            assert_eq!(check(&tree::ALL_REDUCE, Ll, &call), Ok(()));
         }
     }
 
     #[test]
     fn multimem_is_for_what_links_can_do() {
         let call = |reduction| Circumstances { multicast: true, reduction, ..Circumstances::plain(4, 1024) };
-        let with = |op, datatype| all_reduce(Multimem, Simple, &call(Some((op, datatype))));
+        let with = |op, datatype| check(&multimem::ALL_REDUCE, Simple, &call(Some((op, datatype))));
         assert_eq!(with(Op::Sum, Datatype::F32), Ok(()));
         let possible = [
             (Op::Sum, Datatype::Bf16),
@@ -238,8 +226,8 @@ mod tests {
         for (operator, datatype) in impossible {
             assert_eq!(with(operator, datatype), Err(Refusal::MultimemType { operator, datatype }));
         }
-        assert_eq!(all_reduce(Multimem, Simple, &call(None)), Err(Refusal::MultimemOperator));
-        assert_eq!(check(Collective::Broadcast, Multimem, Simple, &call(None)), Ok(()));
-        assert_eq!(all_reduce(Multimem, Simple, &Circumstances::plain(4, 1024)), Err(Refusal::NoMulticast));
+        assert_eq!(check(&multimem::ALL_REDUCE, Simple, &call(None)), Err(Refusal::MultimemOperator));
+        assert_eq!(check(&multimem::BROADCAST, Simple, &call(None)), Ok(()));
+        assert_eq!(check(&multimem::ALL_REDUCE, Simple, &Circumstances::plain(4, 1024)), Err(Refusal::NoMulticast));
     }
 }

@@ -3,16 +3,22 @@
 use congruent_collectives::{Datatype, Op};
 
 use super::*;
-use Algorithm::{Direct, Multimem, OneShot, Recursive, Ring, Tree};
 use Collective::{AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter};
 use Protocol::{Ll, Ll128, Simple};
+
+const RING: Algorithm = Algorithm::RING;
+const TREE: Algorithm = Algorithm::TREE;
+const RECURSIVE: Algorithm = Algorithm::RECURSIVE;
+const ONE_SHOT: Algorithm = Algorithm::ONE_SHOT;
+const DIRECT: Algorithm = Algorithm::DIRECT;
+const MULTIMEM: Algorithm = Algorithm::MULTIMEM;
 
 fn tunables(vars: &[(&str, &str)]) -> Tunables {
     Tunables::from_vars(vars.iter().map(|(name, value)| (name.to_string(), value.to_string()))).unwrap()
 }
 
 fn with(vars: &[(&str, &str)]) -> Selector {
-    Selector::from_tunables(&tunables(vars), Parameters::cpu(1, 2, false)).unwrap()
+    Selector::from_tunables(&tunables(vars), Parameters::cpu(1, 2, false), &[]).unwrap()
 }
 
 fn chosen(selector: &Selector, collective: Collective, members: usize, bytes: u64) -> (Algorithm, Protocol, Source) {
@@ -32,10 +38,10 @@ fn measured(up_to_bytes: u64, algorithm: Algorithm, protocol: Protocol, ns: f64)
 #[test]
 fn the_model_takes_packets_for_short_messages_and_copies_for_long_ones() {
     let selector = with(&[]);
-    assert_eq!(chosen(&selector, AllReduce, 2, 4), (OneShot, Ll, Source::Model));
-    assert_eq!(chosen(&selector, AllReduce, 2, 1 << 20), (Direct, Simple, Source::Model));
-    assert_eq!(chosen(&selector, Barrier, 2, 0), (Direct, Simple, Source::Model));
-    assert_eq!(chosen(&selector, Barrier, 16, 0), (Recursive, Simple, Source::Model));
+    assert_eq!(chosen(&selector, AllReduce, 2, 4), (ONE_SHOT, Ll, Source::Model));
+    assert_eq!(chosen(&selector, AllReduce, 2, 1 << 20), (DIRECT, Simple, Source::Model));
+    assert_eq!(chosen(&selector, Barrier, 2, 0), (DIRECT, Simple, Source::Model));
+    assert_eq!(chosen(&selector, Barrier, 16, 0), (RECURSIVE, Simple, Source::Model));
 }
 
 #[test]
@@ -61,11 +67,11 @@ fn the_prediction_is_that_of_the_fastest_candidate() {
 fn candidates_are_what_is_possible() {
     let call = Circumstances { all_direct: false, ..Circumstances::plain(4, 1024) };
     let selector = Selector::new(Parameters::cpu(1, 2, true));
-    assert_eq!(selector.candidates(AllReduce, &call), [(Ring, Simple), (Tree, Simple), (Recursive, Simple)]);
+    assert_eq!(selector.candidates(AllReduce, &call), [(RING, Simple), (TREE, Simple), (RECURSIVE, Simple)]);
     let everything = Circumstances { multicast: true, ll128: Ll128State::Works, ..Circumstances::plain(4, 1024) };
     assert_eq!(selector.candidates(AllReduce, &everything).len(), 13);
     let filtered = with(&[("CONGRUENT_ALGO", "tree,multimem"), ("CONGRUENT_PROTO", "^ll")]);
-    assert_eq!(filtered.candidates(AllReduce, &everything), [(Tree, Simple), (Tree, Ll128), (Multimem, Simple)]);
+    assert_eq!(filtered.candidates(AllReduce, &everything), [(TREE, Simple), (TREE, Ll128), (MULTIMEM, Simple)]);
 }
 
 #[test]
@@ -74,15 +80,15 @@ fn links_that_reduce_are_used_for_what_would_fill_them() {
     let call =
         |members, bytes, multicast| Circumstances { multicast, blocks: 16, ..Circumstances::plain(members, bytes) };
     let best = |call| selector.choose(AllReduce, &call).unwrap().algorithm;
-    assert_eq!(best(call(8, 64 << 20, true)), Multimem);
-    assert_ne!(best(call(8, 64 << 20, false)), Multimem);
-    assert_ne!(best(call(8, 64, true)), Multimem, "packets are faster");
+    assert_eq!(best(call(8, 64 << 20, true)), MULTIMEM);
+    assert_ne!(best(call(8, 64 << 20, false)), MULTIMEM);
+    assert_ne!(best(call(8, 64, true)), MULTIMEM, "packets are faster");
     let product = Circumstances { reduction: Some((Op::Prod, Datatype::F32)), ..call(8, 64 << 20, true) };
-    assert_ne!(best(product), Multimem);
+    assert_ne!(best(product), MULTIMEM);
     // Emulated for tests, multicast is never the fastest.
     let cpu = with(&[]);
     for bytes in [4, 4 << 10, 64 << 20] {
-        assert_ne!(cpu.choose(AllReduce, &call(8, bytes, true)).unwrap().algorithm, Multimem);
+        assert_ne!(cpu.choose(AllReduce, &call(8, bytes, true)).unwrap().algorithm, MULTIMEM);
     }
 }
 
@@ -90,12 +96,12 @@ fn links_that_reduce_are_used_for_what_would_fill_them() {
 fn a_forced_choice_is_obeyed_at_every_size() {
     let selector = with(&[("CONGRUENT_ALGO", "ring"), ("CONGRUENT_PROTO", "simple")]);
     for bytes in [0, 4, 1 << 10, 1 << 30] {
-        assert_eq!(chosen(&selector, AllReduce, 4, bytes), (Ring, Simple, Source::Forced));
+        assert_eq!(chosen(&selector, AllReduce, 4, bytes), (RING, Simple, Source::Forced));
     }
     // One entry that leaves a choice forces nothing.
     let selector = with(&[("CONGRUENT_ALGO", "allreduce:ring,tree")]);
     let (algorithm, _, source) = chosen(&selector, AllReduce, 4, 4);
-    assert!(matches!(algorithm, Ring | Tree));
+    assert!(matches!(algorithm, RING | TREE));
     assert_eq!(source, Source::Model);
     assert_eq!(chosen(&selector, ReduceScatter, 2, 4), chosen(&with(&[]), ReduceScatter, 2, 4));
 }
@@ -126,31 +132,31 @@ fn an_impossible_forced_choice_names_the_filter_and_every_reason() {
 #[test]
 fn the_table_stands_over_the_model_and_filters_over_the_table() {
     let table = TuningTable::new(vec![
-        measured(1024, Ring, Simple, 90.0),
-        measured(1024, Tree, Simple, 95.0),
-        measured(1 << 20, Recursive, Simple, 9_000.0),
-        measured(1 << 22, Multimem, Simple, 9_000.0),
+        measured(1024, RING, Simple, 90.0),
+        measured(1024, TREE, Simple, 95.0),
+        measured(1 << 20, RECURSIVE, Simple, 9_000.0),
+        measured(1 << 22, MULTIMEM, Simple, 9_000.0),
     ]);
     let selector = with(&[]).with_table(table.clone());
-    assert_eq!(chosen(&selector, AllReduce, 2, 1024), (Ring, Simple, Source::Table));
-    assert_eq!(chosen(&selector, AllReduce, 2, 1025), (Recursive, Simple, Source::Table));
+    assert_eq!(chosen(&selector, AllReduce, 2, 1024), (RING, Simple, Source::Table));
+    assert_eq!(chosen(&selector, AllReduce, 2, 1025), (RECURSIVE, Simple, Source::Table));
     assert_eq!(chosen(&selector, AllReduce, 4, 4).2, Source::Model, "the table has teams of 2");
     assert_eq!(chosen(&selector, AllReduce, 2, 1 << 22).2, Source::Model, "multimem is impossible here");
     let call = Circumstances::plain(2, 1024);
     assert_eq!(selector.choose(AllReduce, &call).unwrap().predicted_ns, 90.0);
-    assert_eq!(selector.predict(AllReduce, Tree, Simple, &call), 95.0);
-    assert!(selector.predict(AllReduce, Ring, Simple, &Circumstances::plain(2, 8)) < 90.0);
+    assert_eq!(selector.predict(AllReduce, TREE, Simple, &call), 95.0);
+    assert!(selector.predict(AllReduce, RING, Simple, &Circumstances::plain(2, 8)) < 90.0);
     let without = with(&[("CONGRUENT_ALGO", "^ring")]).with_table(table.clone());
-    assert_eq!(chosen(&without, AllReduce, 2, 4), (Tree, Simple, Source::Table));
+    assert_eq!(chosen(&without, AllReduce, 2, 4), (TREE, Simple, Source::Table));
     let forced = with(&[("CONGRUENT_ALGO", "direct")]).with_table(table);
-    assert_eq!(chosen(&forced, AllReduce, 2, 4), (Direct, Simple, Source::Forced));
+    assert_eq!(chosen(&forced, AllReduce, 2, 4), (DIRECT, Simple, Source::Forced));
 }
 
 #[test]
 fn the_digest_tells_selectors_apart() {
     let machine = Parameters::cpu(1, 2, false);
-    let table = TuningTable::new(vec![measured(8, Ring, Simple, 1.0)]);
-    let other = TuningTable::new(vec![measured(8, Ring, Simple, 2.0)]);
+    let table = TuningTable::new(vec![measured(8, RING, Simple, 1.0)]);
+    let other = TuningTable::new(vec![measured(8, RING, Simple, 2.0)]);
     let digests = [
         with(&[]).digest(),
         with(&[("CONGRUENT_ALGO", "ring")]).digest(),
@@ -168,12 +174,12 @@ fn the_digest_tells_selectors_apart() {
 #[test]
 fn a_selector_reads_its_table_and_refuses_that_of_another_machine() {
     let path = std::env::temp_dir().join(format!("congruent-select-{}.csv", std::process::id()));
-    std::fs::write(&path, TuningTable::new(vec![measured(64, Tree, Ll, 50.0)]).to_text()).unwrap();
+    std::fs::write(&path, TuningTable::new(vec![measured(64, TREE, Ll, 50.0)]).to_text()).unwrap();
     let tunables = tunables(&[("CONGRUENT_TUNING", &path.display().to_string())]);
-    let here = Selector::from_tunables(&tunables, Parameters::cpu(1, 2, false));
-    let elsewhere = Selector::from_tunables(&tunables, Parameters::cuda_pcie());
+    let here = Selector::from_tunables(&tunables, Parameters::cpu(1, 2, false), &[]);
+    let elsewhere = Selector::from_tunables(&tunables, Parameters::cuda_pcie(), &[]);
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(chosen(&here.unwrap(), AllReduce, 2, 64), (Tree, Ll, Source::Table));
+    assert_eq!(chosen(&here.unwrap(), AllReduce, 2, 64), (TREE, Ll, Source::Table));
     assert!(matches!(elsewhere, Err(SelectError::Table(TableError::OtherMachine { .. }))), "{elsewhere:?}");
 }
 

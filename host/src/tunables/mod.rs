@@ -7,6 +7,10 @@ mod verbosity;
 use std::ffi::OsString;
 use std::fmt;
 
+use congruent_collectives::Algorithm;
+
+use crate::select::Filter;
+
 pub use rows::{Key, REFUSED, Refused, TABLE, TEXTS, TextKey, TextTunable, Tunable};
 pub use verbosity::{Detail, Subsystem, Verbosity};
 
@@ -227,6 +231,18 @@ impl Tunables {
         self.put_text(key, value.into(), Source::Program)
     }
 
+    /// Refuses names in `CONGRUENT_ALGO` that are none of these: what a program brings is known when it builds its world.
+    pub(crate) fn check_algorithms(&self, known: &[Algorithm]) -> Result<(), TunableError> {
+        let Some(value) = self.text(TextKey::Algo) else { return Ok(()) };
+        let read = Filter::parse(value).and_then(|filter| filter.over(known));
+        let name = TEXTS[TextKey::Algo as usize].name;
+        read.map(drop).map_err(|error| TunableError::Malformed {
+            name,
+            value: value.to_owned(),
+            problem: error.to_string(),
+        })
+    }
+
     /// Tells what this process is, and what of it is not as it is built in.
     fn tell(&self) {
         tracing::info!(target: "congruent::version", "version {}", env!("CARGO_PKG_VERSION"));
@@ -342,7 +358,8 @@ mod tests {
             ("CONGRUENT_DEBUG", "loud", "CONGRUENT_DEBUG=loud: expected version, warn, info or trace"),
             ("CONGRUENT_DEBUG_SUBSYS", "net", "CONGRUENT_DEBUG_SUBSYS=net: expected a list of init"),
         ] {
-            let refused = from(&[(name, value)]).unwrap_err();
+            let read = from(&[(name, value)]);
+            let refused = read.and_then(|read| read.check_algorithms(Algorithm::ALL)).unwrap_err();
             assert!(matches!(refused, TunableError::Malformed { .. }), "{refused:?}");
             assert!(refused.to_string().contains(words), "{refused}");
         }
@@ -352,7 +369,8 @@ mod tests {
     fn a_value_of_any_length_is_shown_in_part() {
         let long = "ä".repeat(100_000);
         for name in ["CONGRUENT_HEAP", "CONGRUENT_ALGO", "CONGRUENT_MACHINE", &format!("CONGRUENT_{long}")] {
-            let message = from(&[(name, &long)]).unwrap_err().to_string();
+            let read = from(&[(name, &long)]).and_then(|read| read.check_algorithms(Algorithm::ALL));
+            let message = read.unwrap_err().to_string();
             assert!(message.len() < 3_000 && message.contains("ä... (2000"), "{name}: {}", message.len());
         }
         let message = from(&[("CONGRUENT_HEAP", &long)]).unwrap_err().to_string();

@@ -205,7 +205,12 @@ pub const TEXTS: [TextTunable; 9] = [
         name: "CONGRUENT_PROTO",
         meaning: "protocols to choose from, as in NCCL_PROTO; where none is possible the call is an error",
         form: "simple,ll;broadcast:^ll",
-        check: |text| Filter::<Protocol>::parse(text).map(drop).map_err(|error| error.to_string()),
+        check: |text| {
+            Filter::parse(text)
+                .and_then(|filter| filter.over(Protocol::ALL))
+                .map(drop)
+                .map_err(|error| error.to_string())
+        },
     },
     TextTunable {
         key: TextKey::Tuning,

@@ -68,7 +68,7 @@ impl Crew {
         let on_type = || Op::ALL.iter().copied().filter(|op| op.supports(T::DATATYPE));
         // Links have no operator on some types; other members do.
         let has_one = on_type().any(|op| way.takes(op, T::DATATYPE));
-        let way = if has_one { way } else { Way { algorithm: Algorithm::Direct, ..way } };
+        let way = if has_one { way } else { Way { algorithm: Algorithm::DIRECT, ..way } };
         let ops: Vec<Op> = on_type().filter(|&op| way.takes(op, T::DATATYPE)).collect();
         // Mostly short ones; nothing fits a piece exactly.
         let longest = if dice.below(4) == 0 { LONGEST } else { 40 };

@@ -29,7 +29,7 @@ fn communicators(world: &mut World) -> Result<(), Error> {
     assert_eq!((comm.size(), members[comm.rank()]), (members.len(), me));
     let stream = world.stream()?;
     let (whole, parts, other) = (world.alloc::<i64>(len)?, world.alloc::<i64>(len * n)?, world.alloc::<i64>(len)?);
-    comm.force(Algorithm::Multimem, Protocol::Simple);
+    comm.force(Algorithm::MULTIMEM, Protocol::Simple);
     whole.write(0, &samples(7, me, len))?;
     let parts_view = parts.view().slice(..len * members.len());
     comm.all_gather(&stream, parts_view, whole.view())?;

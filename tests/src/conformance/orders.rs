@@ -138,18 +138,18 @@ pub(super) fn order_of(
     let part_of = |parts| i / part(len, parts, element);
     match (collective, algorithm) {
         // Links have an order of their own; machines that emulate them take the ranks'.
-        (_, Algorithm::Direct | Algorithm::OneShot | Algorithm::Multimem) => Order::Ranks,
-        (Collective::AllReduce, Algorithm::Ring) => Order::Ring { c: part_of(members) },
-        (_, Algorithm::Ring) => Order::Ring { c: member },
-        (Collective::AllReduce, Algorithm::Tree) => match part_of(2) {
+        (_, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::MULTIMEM) => Order::Ranks,
+        (Collective::AllReduce, Algorithm::RING) => Order::Ring { c: part_of(members) },
+        (_, Algorithm::RING) => Order::Ring { c: member },
+        (Collective::AllReduce, Algorithm::TREE) => match part_of(2) {
             0 => Order::Tree { root: 0 },
             _ if members.is_multiple_of(2) => Order::Mirror,
             _ => Order::Tree { root: 1 },
         },
-        (_, Algorithm::Tree) => Order::Tree { root: member },
-        (Collective::AllReduce, Algorithm::Recursive) => Order::Neighbours,
-        (_, Algorithm::Recursive) => Order::Halves,
-        (_, Algorithm::Bruck) => panic!("{algorithm} {collective} has no order here"),
+        (_, Algorithm::TREE) => Order::Tree { root: member },
+        (Collective::AllReduce, Algorithm::RECURSIVE) => Order::Neighbours,
+        (_, Algorithm::RECURSIVE) => Order::Halves,
+        _ => panic!("{algorithm} {collective} has no order here"),
     }
 }
 

@@ -85,7 +85,7 @@ fn lengths(layout: &Layout, way: &Way) -> [Length; 7] {
 fn step_bytes(layout: &Layout, way: &Way) -> usize {
     let (piece, line) = (layout.slot(), layout.line_bytes() as usize);
     match way.protocol {
-        protocol if way.algorithm == Algorithm::OneShot => layout.shot(protocol),
+        protocol if way.algorithm == Algorithm::ONE_SHOT => layout.shot(protocol),
         Protocol::Simple => piece,
         Protocol::Ll => piece / 2,
         Protocol::Ll128 => piece / line * (line - 8) / 128 * 128,
@@ -183,8 +183,8 @@ impl Bench {
         let n = world.npes();
         // Where a step moves a part of the buffer only, there are as many at once as parts.
         let parts = match (way.collective, way.algorithm) {
-            (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Multimem) => n,
-            (Collective::AllReduce, Algorithm::Tree) => 2,
+            (Collective::AllReduce, Algorithm::RING | Algorithm::DIRECT | Algorithm::MULTIMEM) => n,
+            (Collective::AllReduce, Algorithm::TREE) => 2,
             _ => 1,
         };
         let step = |bytes: usize| bytes / size_of::<T>() * blocks as usize * parts;

@@ -140,12 +140,12 @@ impl<'c> Calls<'c> {
         let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
         self.ping_pong()?;
         self.put_and_barrier()?;
-        self.way(0, way(Collective::AllReduce, Algorithm::Direct, Simple), 9)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::OneShot, Ll), 9)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::OneShot, Ll128), 9)?;
-        let queue = way(Collective::Broadcast, Algorithm::Ring, Simple);
+        self.way(0, way(Collective::AllReduce, Algorithm::DIRECT, Simple), 9)?;
+        self.way(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 9)?;
+        self.way(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll128), 9)?;
+        let queue = way(Collective::Broadcast, Algorithm::RING, Simple);
         self.way(0, queue, self.long(queue) / BLOCKS as usize)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::Multimem, Simple), 16)
+        self.way(0, way(Collective::AllReduce, Algorithm::MULTIMEM, Simple), 16)
     }
 
     /// Records what is called.
@@ -203,7 +203,7 @@ impl<'c> Calls<'c> {
         self.record(&name, promises, |calls| {
             let (to, from) = way.lengths(len * size_of::<u32>(), calls.world.npes());
             // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
-            let in_place = to == from && way.algorithm != Algorithm::Multimem;
+            let in_place = to == from && way.algorithm != Algorithm::MULTIMEM;
             for call in 0..if in_place { 4 } else { 3 } {
                 let buffer = |of: usize, bytes: usize| calls.buffers[(call + of) % 2].view().slice(..bytes);
                 let args = Args {

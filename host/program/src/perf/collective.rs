@@ -3,7 +3,9 @@
 use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Collective, Datatype, HasDatatype, Job, Layout, Listed, Op, Reduction, Transfer};
+use congruent_collectives::{
+    Collective, Datatype, Descriptor, HasDatatype, Job, Layout, Listed, Op, Reduction, Transfer,
+};
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
 
@@ -15,8 +17,7 @@ use super::values::{SCALAR, Values};
 use super::ways::{Way, WayArgs, Ways};
 use super::wire;
 use crate::failure::Failure;
-use congruent::program::{launch_move, launch_reduction};
-use congruent::{Comm, CommOptions, Grid, Stream, SymVec, World};
+use congruent::{Comm, CommOptions, FixedArgs, FixedKernel, Grid, LaunchError, Stream, SymVec, World};
 
 /// What to run.
 #[derive(Clone, Copy)]
@@ -211,8 +212,9 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
         let Way { algorithm, protocol, chosen } = row.way;
         let Seat { collective, root, .. } = self.seat;
         let (bytes, in_place, blocks) = (self.count(row) * self.unit(), row.in_place, self.grid.blocks as usize);
-        let job = Job { collective, algorithm, protocol, root, bytes, in_place, blocks };
-        let wire_bytes = wire::wire_bytes(self.plan.shape(), &job, size_of::<T>());
+        let job = Job { protocol, root, bytes, in_place, blocks };
+        let of = Descriptor::of(collective, algorithm);
+        let wire_bytes = of.map_or(0, |of| wire::wire_bytes(self.plan.shape(), of, &job, size_of::<T>()));
         Path { algorithm: algorithm.name(), protocol: protocol.name(), chosen, wire_bytes }
     }
 
@@ -253,15 +255,9 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
                 let transfers = self.transfers(dst, src)?;
                 world.launch(stream, kernels::send_recv_direct, self.grid, (memory, transfers, view, rounds))?
             }
-            (collective, Some(reduction)) => launch_reduction(
-                (world, stream, self.grid),
-                collective,
-                algorithm,
-                (dst, src, reduction, root, view, rounds),
-            )?,
-            (collective, None) => {
-                launch_move((world, stream, self.grid), collective, algorithm, (dst, src, root, view, rounds))?
-            }
+            (collective, reduction) => FixedKernel::of(collective, algorithm)
+                .ok_or(LaunchError::NoSuchKernel { collective, algorithm })?
+                .launch(world, stream, self.grid, FixedArgs { dst, src, reduction, root, plan: view, rounds })?,
         }
         Ok(())
     }

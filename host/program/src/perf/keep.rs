@@ -131,7 +131,7 @@ mod tests {
             collective: Collective::AllReduce,
             members,
             up_to_bytes,
-            algorithm: Algorithm::Ring,
+            algorithm: Algorithm::RING,
             protocol: Protocol::Simple,
             blocks: 1,
             ns,

@@ -18,7 +18,7 @@ pub(super) struct Way {
 
 impl Way {
     /// Of what is done one way only.
-    pub(super) const ONLY: Self = Self { algorithm: Algorithm::Direct, protocol: Protocol::Simple, chosen: true };
+    pub(super) const ONLY: Self = Self { algorithm: Algorithm::DIRECT, protocol: Protocol::Simple, chosen: true };
 }
 
 /// Which of them to take.
@@ -35,16 +35,16 @@ pub(crate) struct WayArgs {
 const ALL: &str = "all";
 
 fn algorithms(text: &str) -> Result<String, String> {
-    list::<Algorithm>(text)
+    list(text, Algorithm::ALL)
 }
 
 fn protocols(text: &str) -> Result<String, String> {
-    list::<Protocol>(text)
+    list(text, Protocol::ALL)
 }
 
-fn list<T: Filtered>(text: &str) -> Result<String, String> {
+fn list<T: Filtered>(text: &str, all: &[T]) -> Result<String, String> {
     if text != ALL {
-        Filter::<T>::parse(text).map_err(|error| error.to_string())?;
+        Filter::parse(text).and_then(|filter| filter.over(all)).map_err(|error| error.to_string())?;
     }
     Ok(text.to_owned())
 }
@@ -83,7 +83,7 @@ impl Ways {
                 tunables.set_text(key, text.clone())?;
             }
         }
-        let narrowed = Selector::from_tunables(&tunables, usual.machine().clone());
+        let narrowed = Selector::from_tunables(&tunables, usual.machine().clone(), &[]);
         let narrowed = narrowed.map_err(|error| Failure::Failed(error.to_string()))?;
         Ok(Self { usual, narrowed, each, collective })
     }

@@ -12,7 +12,7 @@
 //!
 //! A row holds for its number of members and of blocks, and for sizes up to its own, from that of the row before; the
 //! largest holds for all beyond. Several rows of one size are alternatives: the fastest that is possible is taken. Where
-//! none is, the model decides.
+//! none is, the model decides. Tables are of the library's own algorithms.
 
 mod error;
 
@@ -21,13 +21,12 @@ use std::fmt::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-use congruent_collectives::{Algorithm, Collective, Protocol};
+use congruent_collectives::{Algorithm, Collective, Descriptor, Protocol};
 
 pub use error::{TableError, TableProblem};
 
 use super::circumstances::Circumstances;
 use super::refusal::names;
-use super::support;
 
 /// The version of the file's layout.
 const FORMAT: u32 = 1;
@@ -173,7 +172,7 @@ impl Measured {
             ns: field("ns", ns, "nanoseconds above 0", time)?,
         };
         let Self { collective, algorithm, protocol, .. } = row;
-        match support::find(collective, algorithm) {
+        match Descriptor::of(collective, algorithm) {
             Some(known) if known.protocols.contains(&protocol) => Ok(row),
             _ => Err(TableProblem::NoSuchWay { collective, algorithm, protocol }),
         }
@@ -227,9 +226,9 @@ mod tests {
 
     fn example() -> TuningTable {
         TuningTable::new(vec![
-            measured(1024, Algorithm::OneShot, Protocol::Ll, 121.5),
-            measured(1024, Algorithm::Ring, Protocol::Simple, 289.0),
-            measured(1 << 20, Algorithm::Direct, Protocol::Simple, 30_000.25),
+            measured(1024, Algorithm::ONE_SHOT, Protocol::Ll, 121.5),
+            measured(1024, Algorithm::RING, Protocol::Simple, 289.0),
+            measured(1 << 20, Algorithm::DIRECT, Protocol::Simple, 30_000.25),
         ])
     }
 
