@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use congruent::collectives::{Layout, Op, Reduction};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Error, Grid, World, kernels};
+use congruent::{Arguments, Error, Grid, World, kernels};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 /// Times `args_for(rounds)` of a kernel on two PEs; criterion chooses the rounds.
@@ -14,7 +14,9 @@ fn measure<K: Kernel>(
     bytes: u64,
     kernel: K,
     prepare: impl Fn(&mut World) -> Result<Box<dyn Fn(u64) -> K::Args>, Error> + Sync,
-) {
+) where
+    K::Args: Arguments<K::Args>,
+{
     let mut group = criterion.benchmark_group("kernels");
     if bytes > 0 {
         group.throughput(Throughput::Bytes(bytes));

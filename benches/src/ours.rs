@@ -11,7 +11,7 @@ use std::time::Instant;
 use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Comm, CommOptions, Grid, Plan, Stream, SymVec, World, kernels};
+use congruent::{Arguments, Comm, CommOptions, Grid, Plan, Stream, SymVec, World, kernels};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
@@ -212,7 +212,7 @@ impl Ours {
     }
 
     /// Runs a kernel that repeats something `n` times on all PEs; the time of one, on the slowest PE.
-    pub(crate) fn time<K: Kernel>(&self, n: u64, kernel: K, args: K::Args) -> Result<f64, Box<dyn Error>> {
+    pub(crate) fn time<K: Kernel>(&self, n: u64, kernel: K, args: impl Arguments<K::Args>) -> Result<f64, Box<dyn Error>> {
         self.clocked(n, || Ok(self.world.launch(&self.stream, kernel, Grid::one(256), args)?))
     }
 

@@ -162,6 +162,21 @@ impl<'m> Ctx<'m> {
         unsafe { core::slice::from_raw_parts(start, sym.len()) }
     }
 
+    /// Where a place is in this PE's address space, for accesses of your own; null where only a proxy reaches it.
+    ///
+    /// It is valid for `len` elements until the kernel ends, and to follow it is `unsafe`: any PE may access the place at any time,
+    /// so that only relaxed accesses of whole words may meet those of others (MM-1), and plain ones only where nobody else's can come
+    /// between a wait or a barrier and the next one.
+    ///
+    /// # Panics
+    /// Where the place is not of this world.
+    #[inline(always)]
+    #[track_caller]
+    pub fn address<T: Element, G>(&self, place: Place<T, G>) -> *mut T {
+        let first = self.reach(place);
+        if self.is_proxied(place.pe()) { core::ptr::null_mut() } else { first }
+    }
+
     #[inline(always)]
     #[track_caller]
     fn element<T: Pod>(&self, sym: Sym<T>, i: usize) -> *mut T {
@@ -184,13 +199,13 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn locate<T: Element>(&self, sym: Sym<T>, pe: Pe) -> *mut T {
-        let address = self.address(sym.offset(), sym.len() as u64, (size_of::<T>(), align_of::<T>()), pe);
+        let address = self.address_of(sym.offset(), sym.len() as u64, (size_of::<T>(), align_of::<T>()), pe);
         with_exposed_provenance_mut(address as usize)
     }
 
     outlined! {
         /// The address of `len` elements of this size and alignment at `offset` of `pe`'s heap, which are there.
-        pub(crate) fn address(&self, offset: u64, len: u64, element: (usize, usize), pe: Pe) -> u64 {
+        pub(crate) fn address_of(&self, offset: u64, len: u64, element: (usize, usize), pe: Pe) -> u64 {
             if !is_inside(offset, len, element, self.abi().heap_bytes) {
                 refuse!("a symmetric object reaches past the heap: is it of another world?");
             }

@@ -7,7 +7,8 @@ use congruent_heap::{Place, Pod, Rank};
 
 use crate::{Ctx, access};
 
-/// A place that loads and stores reach. All accesses are relaxed (MM-1), as those of [`Ctx::load`] are.
+/// Memory that any thread loads from and stores to: a place of another PE ([`Ctx::direct`]), or what a launch was lent
+/// ([`Relaxed`](crate::Relaxed)). All accesses are relaxed (MM-1), as those of [`Ctx::load`] are.
 #[derive(Clone, Copy)]
 pub struct Peer<'c, T> {
     first: *mut T,
@@ -40,6 +41,14 @@ impl Ctx<'_> {
 }
 
 impl<T: Pod> Peer<'_, T> {
+    /// # Safety
+    /// So many elements are mapped there and aligned while this lives, and whoever accesses them meanwhile does so by relaxed
+    /// accesses.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(first: *mut T, len: usize) -> Self {
+        Self { first, len, ctx: PhantomData }
+    }
+
     /// How many elements.
     #[inline(always)]
     pub fn len(&self) -> usize {

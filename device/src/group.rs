@@ -43,16 +43,24 @@ pub trait Group: Sealed + Copy {
     /// This thread's part of `0..len`: every `size`-th index from `rank` on.
     #[inline(always)]
     fn strided(&self, len: usize) -> Strided {
-        Strided { next: self.rank(), step: self.size(), len }
+        Strided::new(self.rank(), self.size(), len)
     }
 }
 
-/// The indices that [`Group::strided`] gives.
+/// Indices: what [`Group::strided`] gives.
 #[derive(Clone, Debug)]
 pub struct Strided {
     next: usize,
     step: usize,
     len: usize,
+}
+
+impl Strided {
+    /// Every `step`-th index below `len` from `next` on.
+    #[inline(always)]
+    pub(crate) const fn new(next: usize, step: usize, len: usize) -> Self {
+        Self { next, step, len }
+    }
 }
 
 impl Iterator for Strided {
@@ -88,9 +96,12 @@ pub struct Thread;
 
 impl<'m> Block<'m> {
     /// The block that this lane is in. For machines; a kernel is given its block.
+    ///
+    /// # Safety
+    /// This thread is that lane.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn new(lane: Lane<'m>) -> Self {
+    pub unsafe fn new(lane: Lane<'m>) -> Self {
         Self { lane }
     }
 

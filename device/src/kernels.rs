@@ -16,8 +16,11 @@ pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     const MODULE: Option<&'static Module>;
 
     /// The body, for machines that run it natively.
+    ///
+    /// # Safety
+    /// Each thread of a launch that was given these arguments runs it once, in its own block.
     #[cfg(not(target_arch = "nvptx64"))]
-    fn run(block: &crate::Block<'_>, ctx: &crate::Ctx<'_>, args: Self::Args);
+    unsafe fn run(block: &crate::Block<'_>, ctx: &crate::Ctx<'_>, args: Self::Args);
 }
 
 /// PTX of one kernels crate, one text for each architecture.
@@ -165,10 +168,15 @@ macro_rules! __kernels {
         #[unsafe(no_mangle)]
         $vis unsafe extern "ptx-kernel" fn $name(context: $crate::abi::Context $(, $arg: $type)*) {
             #[inline(always)]
-            fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
+            #[allow(unused_mut, reason = "what is written through is taken by `&mut`")]
+            fn body<'k>(
+                $block: &'k $crate::Block<'k>, $ctx: &'k $crate::Ctx<'k>
+                $(, mut $arg: <$type as $crate::KernelArg>::In<'k>)*
+            ) $body
             // SAFETY: the host gives the context, by this entry's own contract.
             let (block, ctx) = unsafe { $crate::enter(context) };
-            body(&block, &ctx $(, $arg)*)
+            // SAFETY: the host gives the arguments, by the same contract, and this is where each thread begins.
+            body(&block, &ctx $(, unsafe { $crate::KernelArg::open($arg) })*)
         }
 
         #[cfg(not(target_arch = "nvptx64"))]
@@ -181,10 +189,14 @@ macro_rules! __kernels {
         const _: () = {
             #[allow(
                 unused_variables,
+                unused_mut,
                 clippy::too_many_arguments,
-                reason = "a kernel may need neither block nor context, and takes as much as it needs"
+                reason = "a kernel may need neither block nor context, takes as much as it needs, and writes through some of it"
             )]
-            fn body($block: &$crate::Block<'_>, $ctx: &$crate::Ctx<'_> $(, $arg: $type)*) $body
+            fn body<'k>(
+                $block: &'k $crate::Block<'k>, $ctx: &'k $crate::Ctx<'k>
+                $(, mut $arg: <$type as $crate::KernelArg>::In<'k>)*
+            ) $body
 
             // SAFETY: the entry of this name is this function, compiled for the device.
             unsafe impl $crate::Kernel for $name {
@@ -192,8 +204,9 @@ macro_rules! __kernels {
                 const NAME: &'static str = stringify!($name);
                 const MODULE: Option<&'static $crate::Module> = $module;
 
-                fn run(block: &$crate::Block<'_>, ctx: &$crate::Ctx<'_>, ($($arg,)*): Self::Args) {
-                    body(block, ctx $(, $arg)*)
+                unsafe fn run(block: &$crate::Block<'_>, ctx: &$crate::Ctx<'_>, ($($arg,)*): Self::Args) {
+                    // SAFETY: the caller's promise; the arguments outlive the launch, and so the body.
+                    body(block, ctx $(, unsafe { $crate::KernelArg::open($arg) })*)
                 }
             }
         };
@@ -214,7 +227,6 @@ macro_rules! __kernels {
 pub unsafe fn enter(context: congruent_heap::abi::Context) -> (crate::Block<'static>, crate::Ctx<'static>) {
     let lane = crate::arch::Lane::new();
     crate::arch::keep(&lane, context);
-    // SAFETY: the caller's contract.
-    let ctx = unsafe { crate::Ctx::of_kernel() };
-    (crate::Block::new(lane), ctx)
+    // SAFETY: the caller's contract; the lane is what the hardware says of this thread.
+    unsafe { (crate::Block::new(lane), crate::Ctx::of_kernel()) }
 }

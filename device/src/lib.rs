@@ -48,6 +48,7 @@ mod access;
 mod any;
 mod arch;
 mod atomics;
+mod buffer;
 mod bulk;
 mod ctx;
 mod direct;
@@ -81,6 +82,7 @@ pub use congruent_heap::{
 #[doc(hidden)]
 pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
+pub use buffer::{Chunks, ChunksMut, Elements, Relaxed, Row, Rows, RowsMut, Slice, SliceMut};
 #[doc(hidden)]
 pub use bulk::Fold;
 #[doc(hidden)]

@@ -174,7 +174,7 @@ impl Ctx<'_> {
                     refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
                 }
             }
-            self.address(offset, room as u64, (1, 1), pe)
+            self.address_of(offset, room as u64, (1, 1), pe)
         }
     }
 }

@@ -75,6 +75,17 @@ impl Builder {
         self.machine(MachineKind::Cpu).set(Key::CpuWidth, lanes.into())
     }
 
+    /// Runs on these GPUs, of those that this process sees, which PEs take in turn: PE 0 has the first, PE 1 the second, and from the
+    /// first again where there are more PEs. A process that has one PE may name its GPU alone.
+    ///
+    /// On the CPU machine it does nothing.
+    #[must_use]
+    pub fn devices(mut self, ordinals: impl IntoIterator<Item = u32>) -> Self {
+        let listed: Vec<_> = ordinals.into_iter().map(|ordinal| ordinal.to_string()).collect();
+        self.texts.push((TextKey::Device, listed.join(",")));
+        self
+    }
+
     /// Longest that one wait may take. `Duration::MAX` for no bound.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {

@@ -53,6 +53,9 @@ pub enum Error {
     /// The PEs could not talk to each other.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A call of cudarc's, beside those of this crate.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 /// `fn main() -> Result<(), Error>` prints an error by `Debug`; who reads it wants the sentence.
@@ -204,6 +207,15 @@ pub enum AllocError {
     /// The heap has no room.
     #[error(transparent)]
     Heap(#[from] HeapError),
+    /// The process has no room for a buffer.
+    #[error("a buffer of {bytes} bytes was asked for, and the process has no room for it; give fewer, or look at ulimit -v")]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The GPU has no room for a buffer, or its driver refuses.
+    #[error(transparent)]
+    Cuda(CudaError),
     /// The heap has no room and could not grow, which it may by `CONGRUENT_HEAP_MAX`.
     #[error("growing the heaps to {bytes} bytes: {error}")]
     Grow {

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cpu::{Body, CpuStream, Launch, Site};
+use crate::buffer::Lent;
+use crate::cpu::{Body, CpuStream, Launch, Site, Task};
 use crate::cuda::CudaGraph;
 use crate::runner::Runner;
 use crate::shared::Shared;
@@ -11,10 +12,11 @@ use crate::{LaunchError, Stream, World};
 /// Launches and collectives of one stream, to be launched as one thing any number of times: what CUDA calls an executable graph.
 /// Made by [`World::capture`].
 ///
-/// It keeps the world's memory mapped, but not the objects that its launches use: keep those, and the communicators, for as long as
-/// it is launched.
+/// It keeps the world's memory mapped, and the buffers that its launches were lent, but not the objects that they use: keep those, and
+/// the communicators, for as long as it is launched.
 pub struct Graph {
     shared: Arc<Shared>,
+    lent: Lent,
     /// The stream that it was captured on.
     stream: u64,
     recorded: Recorded,
@@ -77,11 +79,20 @@ impl World {
             return Err(LaunchError::ForeignStream);
         }
         stream.not_captured("a capture", "end the one under way first")?;
-        let recorded = match stream.runner() {
-            Runner::Cpu(queue, _) => Recorded::Cpu(queue.capture(|| record(stream))?),
-            Runner::Cuda(runner, _) => Recorded::Cuda(runner.capture(|| record(stream))?),
+        let (mut begins, mut ends, mut lent) = (stream.captured(), None, Lent::default());
+        let record = || {
+            *begins = Lent::default();
+            drop(begins);
+            let result = record(stream);
+            lent = std::mem::take(&mut **ends.insert(stream.captured()));
+            result
         };
-        Ok(Graph { shared: Arc::clone(shared), stream: stream.id(), recorded })
+        let recorded = match stream.runner() {
+            Runner::Cpu(queue, _) => Recorded::Cpu(queue.capture(record)?),
+            Runner::Cuda(runner, _) => Recorded::Cuda(runner.capture(record)?),
+        };
+        drop(ends);
+        Ok(Graph { shared: Arc::clone(shared), lent, stream: stream.id(), recorded })
     }
 }
 
@@ -97,18 +108,19 @@ impl Graph {
             return Err(LaunchError::GraphStream);
         }
         stream.not_captured("a graph", "launch it after the capture, or capture what is in it")?;
+        self.lent.begin(stream)?;
         match (&self.recorded, stream.runner()) {
             (Recorded::Cpu(works), Runner::Cpu(queue, _)) => {
                 for work in works {
                     work.submit(&self.shared, &queue.stream);
                 }
-                Ok(())
             }
-            (Recorded::Cuda(graph), Runner::Cuda(runner, _)) => runner.launch_graph(graph),
+            (Recorded::Cuda(graph), Runner::Cuda(runner, _)) => runner.launch_graph(graph)?,
             (Recorded::Cpu(_), Runner::Cuda(..)) | (Recorded::Cuda(_), Runner::Cpu(..)) => {
-                Err(LaunchError::ForeignStream)
+                return Err(LaunchError::ForeignStream);
             }
         }
+        self.lent.end(stream)
     }
 }
 
@@ -155,6 +167,6 @@ impl Work {
         // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
         let (running, name) = (shared.running(), self.name);
         let ended = Arc::new(move |block, end| running.shared().block_ended(name, block, end));
-        stream.submit(Launch { site: self.site, body: Arc::clone(&self.body), ended });
+        stream.submit(Task::Launch(Launch { site: self.site, body: Arc::clone(&self.body), ended }));
     }
 }

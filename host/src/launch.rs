@@ -1,12 +1,13 @@
 //! Launching kernels on streams.
 #![allow(clippy::disallowed_types, reason = "numbers streams")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use congruent_device::{Kernel, KernelArgs, abi};
 
-use crate::cpu::{Body, Site};
+use crate::buffer::{Arguments, Lent, Loan};
+use crate::cpu::{self, Site};
 use crate::cuda::Entry;
 use crate::graph::Work;
 use crate::launches::{Launched, Launcher};
@@ -40,6 +41,12 @@ impl Grid {
 /// lanes, but such a program would run nowhere else.
 const MAX_THREADS: u32 = 1024;
 
+/// Why buffers cannot be in a capture of the stream's owner.
+const OTHERS: &str = "the graph of the stream's owner keeps no buffer; capture with World::capture";
+
+/// Why slices of cudarc's cannot be in a capture.
+const OUTSIDE: &str = "a graph keeps no slice of cudarc's; give it buffers of World::buffer";
+
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches,
 /// and for five seconds only where the world has failed: what then still runs goes on, on memory that is kept for it.
 ///
@@ -50,6 +57,8 @@ pub struct Stream {
     runner: Runner,
     world: u64,
     id: u64,
+    /// What launches were lent that are captured now.
+    captured: Mutex<Lent>,
 }
 
 /// Where a kernel is to run.
@@ -90,6 +99,16 @@ impl Stream {
         &self.runner
     }
 
+    /// Keeps what a launch was lent until all that it was given so far is complete.
+    pub(crate) fn hold(&self, lent: &Lent) {
+        self.runner.hold(lent);
+    }
+
+    /// What launches were lent that are captured now. Captures begin and end, and launches are lent something, while this is locked.
+    pub(crate) fn captured(&self) -> MutexGuard<'_, Lent> {
+        self.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Refuses in a capture what cannot be in one.
     pub(crate) fn not_captured(&self, call: &'static str, why: &'static str) -> Result<(), LaunchError> {
         if self.runner.is_recording()? { Err(LaunchError::InCapture { call, why }) } else { Ok(()) }
@@ -99,6 +118,11 @@ impl Stream {
 impl Target<'_> {
     /// Puts a kernel at the end of the stream.
     pub(crate) fn launch<K: Kernel>(&self, kernel: K, args: K::Args) -> Result<(), LaunchError> {
+        self.launch_lent(kernel, args, &Lent::default())
+    }
+
+    /// The same, of a kernel that is lent buffers with its arguments.
+    fn launch_lent<K: Kernel>(&self, kernel: K, args: K::Args, lent: &Lent) -> Result<(), LaunchError> {
         let _only_its_type_matters = kernel;
         let Self { shared, stream, grid, by } = *self;
         shared.check()?;
@@ -135,7 +159,7 @@ impl Target<'_> {
                 if grid.blocks > slots {
                     return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
                 }
-                let body: Arc<Body> = Arc::new(move |block, ctx| K::run(block, ctx, args));
+                let body = cpu::body::<K>(args, lent.clone());
                 let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
                 queue.put(shared, Work { name: K::NAME, site, body });
             }
@@ -167,16 +191,48 @@ impl World {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let runner = make(&format!("pe{} stream {id}", self.shared().pe()))?;
-        Ok(Stream { runner, world: self.shared().id(), id })
+        Ok(Stream { runner, world: self.shared().id(), id, captured: Mutex::default() })
     }
 
     /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.
     ///
+    /// It is given what it takes, and lent buffers: `&buffer` to read, `&mut buffer` to write ([`Lend`](crate::Lend)).
+    ///
+    /// # Ordering
+    /// After everything that the stream was given before, and after launches on other streams that use the same buffers, unless all
+    /// only read them.
+    ///
     /// # Errors
     /// Where nothing can run: see [`LaunchError`]. What fails while it runs, `synchronize` tells.
     #[track_caller]
-    pub fn launch<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
-        Target { shared: self.shared(), stream, grid, by: Launcher::kernel() }.launch(kernel, args)
+    pub fn launch<K: Kernel>(
+        &self,
+        stream: &Stream,
+        kernel: K,
+        grid: Grid,
+        mut args: impl Arguments<K::Args>,
+    ) -> Result<(), LaunchError> {
+        let target = Target { shared: self.shared(), stream, grid, by: Launcher::kernel() };
+        let mut loan = Loan::new(K::NAME, stream);
+        let given = args.lend(&mut loan)?;
+        let (lent, has_outside) = loan.close();
+        if lent.is_empty() && !has_outside {
+            return target.launch_lent(kernel, given, &lent);
+        }
+        let mut captured = stream.captured();
+        if stream.runner.is_recording()? {
+            if has_outside || stream.runner.is_recording_for_others()? {
+                let why = if has_outside { OUTSIDE } else { OTHERS };
+                return Err(LaunchError::InCapture { call: "a launch with buffers", why });
+            }
+            target.launch_lent(kernel, given, &lent)?;
+            *captured = captured.and(&lent);
+            return Ok(());
+        }
+        lent.begin(stream)?;
+        target.launch_lent(kernel, given, &lent)?;
+        lent.end(stream)?;
+        args.lent(stream)
     }
 
     /// Waits until everything launched on the stream is complete. In a capture, that is what was launched before it.
@@ -193,7 +249,13 @@ impl World {
     /// # Errors
     /// As [`launch`](World::launch) and [`synchronize`](World::synchronize).
     #[track_caller]
-    pub fn run<K: Kernel>(&self, stream: &Stream, kernel: K, grid: Grid, args: K::Args) -> Result<(), LaunchError> {
+    pub fn run<K: Kernel>(
+        &self,
+        stream: &Stream,
+        kernel: K,
+        grid: Grid,
+        args: impl Arguments<K::Args>,
+    ) -> Result<(), LaunchError> {
         stream.not_captured("run", "what it launches runs later, so nothing can wait for it; launch it")?;
         self.launch(stream, kernel, grid, args)?;
         Ok(self.synchronize(stream)?)

@@ -196,6 +196,24 @@ pub enum LaunchError {
     /// A stream that is not of this world.
     #[error("the stream belongs to another world; make one with World::stream")]
     ForeignStream,
+    /// An event that is not of this world.
+    #[error("the event belongs to another world; wait for it on the host with Event::synchronize")]
+    ForeignEvent,
+    /// A buffer that is not of this world.
+    #[error("a buffer given to kernel {kernel} belongs to another world; make one with World::buffer, or copy it")]
+    ForeignBuffer {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// Parts without elements.
+    #[error("kernel {kernel} was given memory in parts of 0 elements; give 1 or more")]
+    EmptyParts {
+        /// The kernel.
+        kernel: &'static str,
+    },
+    /// A slice of CUDA's for a world that runs on the CPU.
+    #[error("this world runs on the CPU, whose kernels reach no memory of GPUs: make a buffer with World::buffer")]
+    NoSliceToLend,
     /// No thread for a stream.
     #[error("no thread for a stream: {0}")]
     Thread(#[from] std::io::Error),

@@ -38,7 +38,8 @@
 //! | use collectives without a kernel | [`Comm`] |
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
-//! | use another library's streams and memory | [`World::borrow_stream`], [`World::adopt`] |
+//! | use memory of this PE alone | [`World::buffer`], [`Buffer`], [`Lend`] |
+//! | use another library's streams and memory | [`World::borrow_stream`], [`Lend`], [`World::adopt`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
 //!
@@ -52,11 +53,13 @@
 #![cfg_attr(doctest, doc = include_str!("../../README.md"))]
 
 pub mod bootstrap;
+mod buffer;
 mod builder;
 mod comm;
 mod cpu;
 mod cuda;
 mod error;
+mod event;
 mod fault;
 mod graph;
 mod launch;
@@ -85,11 +88,14 @@ pub use congruent_collectives as collectives;
 pub use congruent_device as device;
 pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
+pub use cudarc;
 
+pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend};
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, Queue, STREAMS};
 pub use cuda::{AdoptError, CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
+pub use event::Event;
 pub use fault::{Fault, WorldFailure};
 pub use graph::Graph;
 pub use launch::{Grid, Stream};

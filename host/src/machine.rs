@@ -72,6 +72,14 @@ impl Machine {
         }
     }
 
+    /// The GPU of this PE, as the process numbers them. `None` on the CPU machine.
+    pub(crate) fn device(&self) -> Option<u32> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(pe) => Some(pe.ordinal()),
+        }
+    }
+
     /// Who hears what its kernels do, if anybody does.
     pub(crate) fn watch(&self) -> Option<&Watch> {
         match self {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use congruent_device::{Block, Ctx, Group, Pe, Sym};
 
 use crate::LaunchError;
+use crate::buffer::Lent;
 use crate::cpu::{CpuStream, Site};
 use crate::cuda::{CudaError, CudaRunner};
 use crate::graph::{CpuQueue, Work};
@@ -63,6 +64,23 @@ impl Runner {
                 let at = context.address(Pe::new(context.pe), to.offset());
                 runner.store_all(at, &words)
             }
+        }
+    }
+
+    /// Keeps what a launch was lent until all that was submitted so far is complete.
+    pub(crate) fn hold(&self, lent: &Lent) {
+        match self {
+            // Its body has it.
+            Self::Cpu(..) => {}
+            Self::Cuda(runner, _) => runner.lane().hold(Arc::new(lent.clone())),
+        }
+    }
+
+    /// Whether what it is given now is kept for a graph of somebody else's.
+    pub(crate) fn is_recording_for_others(&self) -> Result<bool, CudaError> {
+        match self {
+            Self::Cpu(..) => Ok(false),
+            Self::Cuda(runner, _) => runner.lane().is_recording_for_others(),
         }
     }
 

@@ -14,7 +14,7 @@ use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, ControlError, Notice};
 use crate::cpu::{BlockEnd, CpuStream, Underway};
-use crate::cuda::{CudaError, Lane};
+use crate::cuda::{CudaError, CudaEvent, Lane};
 use crate::fault::{Fault, WorldFailure};
 use crate::launches::{Launched, Launches};
 use crate::machine::Machine;
@@ -43,6 +43,9 @@ pub(crate) struct Shared {
 const GRACE: Duration = Duration::from_secs(5);
 /// How often who waits for the last launches looks whether the world has failed.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long who waits for an event of a GPU's stream pauses.
+const POLL: Duration = Duration::from_micros(20);
 
 /// A launch in flight; the world waits for it before it leaves.
 pub(crate) struct Running(Arc<Shared>);
@@ -237,7 +240,7 @@ impl Shared {
 
     /// Whether to wait on for kernels. Once the world has failed that is for a while only: a kernel that waits for nothing does not
     /// hear of it.
-    fn is_patient(&self) -> bool {
+    pub(crate) fn is_patient(&self) -> bool {
         self.failed_at.get().is_none_or(|failed| failed.elapsed() < GRACE)
     }
 
@@ -300,8 +303,27 @@ impl Shared {
         }
     }
 
+    /// Waits until an event of a GPU's stream is complete, or the world has failed and it does not come.
+    pub(crate) fn wait_for_event(&self, event: &CudaEvent) {
+        loop {
+            match event.is_complete() {
+                Ok(true) => break,
+                Ok(false) => self.look_for_fault(),
+                Err(error) => {
+                    self.machine_failed(&error);
+                    return;
+                }
+            }
+            if !self.is_patient() {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+        self.look_for_fault();
+    }
+
     /// What the machine cannot do ends the world. Gives the first failure, which is the one that is told.
-    fn machine_failed(&self, error: &CudaError) -> WorldFailure {
+    pub(crate) fn machine_failed(&self, error: &CudaError) -> WorldFailure {
         // A kernel that left a fault ends in order; a trap leaves both, and its record says more.
         self.look_for_fault();
         let failure = WorldFailure::Device { pe: self.pe(), message: error.to_string() };

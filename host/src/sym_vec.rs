@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use congruent_device::{Element, Pod, Sym};
+use congruent_device::{Element, Pe, Pod, Sym};
 
 use crate::AccessError;
 use crate::objects::Use;
@@ -49,6 +49,17 @@ impl<T: Element> SymVec<T> {
     /// The object as a kernel argument: `Copy`, the same bits on every PE.
     pub fn view(&self) -> Sym<T> {
         self.sym
+    }
+
+    /// Where this PE's copy is in the device's memory, as a `CUdeviceptr`; on the CPU machine in that of the process. For other
+    /// libraries of this process.
+    ///
+    /// It is valid until the object is dropped. To follow it is `unsafe`: other PEs may access the copy at any time. What another
+    /// library does on a stream is ordered with launches by the stream ([`World::borrow_stream`](crate::World::borrow_stream)) or by
+    /// events, and with other PEs by signals of kernels before and behind it, as a kernel of this world would be.
+    pub fn device_ptr(&self) -> u64 {
+        let context = self.shared.context();
+        context.address(Pe::new(context.pe), self.sym.raw_offset())
     }
 
     /// How many elements.
@@ -122,22 +133,28 @@ impl<T: Pod> SymVec<T> {
     /// # Errors
     /// Where they are not all inside.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sym<T>, AccessError> {
-        let start = match range.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&at) => at.saturating_add(1),
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => self.len(),
-        };
+        let (start, end) = ends(range, self.len());
         self.sym.get(start..end).ok_or(AccessError::OutOfBounds { start, end, len: self.len() })
     }
 
     fn part(&self, at: usize, len: usize) -> Result<Sym<T>, AccessError> {
         self.slice(at..at.saturating_add(len))
     }
+}
+
+/// Where a range of so many elements starts and ends; past all elements where that is no number.
+pub(crate) fn ends(range: impl RangeBounds<usize>, len: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(&at) => at,
+        Bound::Excluded(&at) => at.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&at) => at.saturating_add(1),
+        Bound::Excluded(&at) => at,
+        Bound::Unbounded => len,
+    };
+    (start, end)
 }
 
 impl<T> Drop for SymVec<T> {

@@ -103,6 +103,12 @@ impl World {
         &self.tunables
     }
 
+    /// The GPU that this PE computes on, as this process numbers them: cudarc's `CudaContext::new` has the same context. `None` on the
+    /// CPU machine.
+    pub fn device(&self) -> Option<u32> {
+        self.shared.machine().device()
+    }
+
     /// What runs the kernels, in a line.
     pub fn machine(&self) -> String {
         let route = if self.is_proxied() { ", every peer through the proxy" } else { "" };

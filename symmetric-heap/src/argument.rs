@@ -7,9 +7,18 @@ use crate::{Element, Place, Pod, Rank, Sym, Tag, TeamView};
 ///
 /// # Safety
 /// The host's bytes mean the same to a kernel in another memory, compiled by another compiler: the layout is fixed
-/// (`repr(C)`, or a primitive's), there is no reference or pointer in it, and the value is valid on the device as it is on
-/// the host. [`fits`](KernelArg::fits) asks every symmetric object in it.
+/// (`repr(C)`, or a primitive's), there is no reference to the host's memory in it, and the value is valid on the device as it
+/// is on the host. [`fits`](KernelArg::fits) asks every symmetric object in it.
 pub unsafe trait KernelArg: Copy + Send + Sync + 'static {
+    /// What the kernel's body sees of it, for as long as the kernel runs: most often the value itself.
+    type In<'k>;
+
+    /// What the kernel's body sees of it.
+    ///
+    /// # Safety
+    /// In a kernel that was launched with this argument, whose end outlives `'k`, and once for each of its threads.
+    unsafe fn open<'k>(self) -> Self::In<'k>;
+
     /// Whether every symmetric object in it lies inside a heap of this size: a launch refuses those of another world.
     fn fits(&self, heap_bytes: u64) -> bool;
 
@@ -50,6 +59,13 @@ macro_rules! kernel_arg {
 
         // SAFETY: repr(C), and every field is a kernel argument, which is asked whether it fits.
         unsafe impl $crate::KernelArg for $name {
+            type In<'k> = Self;
+
+            #[inline(always)]
+            unsafe fn open<'k>(self) -> Self::In<'k> {
+                self
+            }
+
             #[inline(always)]
             fn fits(&self, heap_bytes: u64) -> bool {
                 $(<$type as $crate::KernelArg>::fits(&self.$field, heap_bytes))&&+
@@ -74,6 +90,13 @@ macro_rules! kernel_arg {
 
         // SAFETY: repr(u32), and no variant has a field.
         unsafe impl $crate::KernelArg for $name {
+            type In<'k> = Self;
+
+            #[inline(always)]
+            unsafe fn open<'k>(self) -> Self::In<'k> {
+                self
+            }
+
             #[inline(always)]
             fn fits(&self, _heap_bytes: u64) -> bool {
                 true
@@ -84,6 +107,13 @@ macro_rules! kernel_arg {
 
 // SAFETY: bytemuck's contract for Pod (any bytes are valid, no padding, no references) with a layout that is fixed.
 unsafe impl<T: Pod + Send + Sync> KernelArg for T {
+    type In<'k> = Self;
+
+    #[inline(always)]
+    unsafe fn open<'k>(self) -> Self::In<'k> {
+        self
+    }
+
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
@@ -91,6 +121,13 @@ unsafe impl<T: Pod + Send + Sync> KernelArg for T {
 
 // SAFETY: repr(C): an offset and a length, the same on every PE.
 unsafe impl<T: Element> KernelArg for Sym<T> {
+    type In<'k> = Self;
+
+    #[inline(always)]
+    unsafe fn open<'k>(self) -> Self::In<'k> {
+        self
+    }
+
     #[inline(always)]
     fn fits(&self, heap_bytes: u64) -> bool {
         self.is_inside(heap_bytes)
@@ -99,6 +136,13 @@ unsafe impl<T: Element> KernelArg for Sym<T> {
 
 // SAFETY: repr(C): a symmetric object and a number.
 unsafe impl<T: Element, G: Tag + Send + Sync> KernelArg for Place<T, G> {
+    type In<'k> = Self;
+
+    #[inline(always)]
+    unsafe fn open<'k>(self) -> Self::In<'k> {
+        self
+    }
+
     fn fits(&self, heap_bytes: u64) -> bool {
         self.sym().fits(heap_bytes)
     }
@@ -106,6 +150,13 @@ unsafe impl<T: Element, G: Tag + Send + Sync> KernelArg for Place<T, G> {
 
 // SAFETY: repr(C): numbers.
 unsafe impl<G: Tag + Send + Sync> KernelArg for Rank<G> {
+    type In<'k> = Self;
+
+    #[inline(always)]
+    unsafe fn open<'k>(self) -> Self::In<'k> {
+        self
+    }
+
     fn fits(&self, _heap_bytes: u64) -> bool {
         true
     }
@@ -113,6 +164,13 @@ unsafe impl<G: Tag + Send + Sync> KernelArg for Rank<G> {
 
 // SAFETY: repr(C): numbers and symmetric objects, each of which is asked.
 unsafe impl<G: Tag + Send + Sync> KernelArg for TeamView<G> {
+    type In<'k> = Self;
+
+    #[inline(always)]
+    unsafe fn open<'k>(self) -> Self::In<'k> {
+        self
+    }
+
     fn fits(&self, heap_bytes: u64) -> bool {
         self.members().fits(heap_bytes) && self.sync().fits(heap_bytes)
     }

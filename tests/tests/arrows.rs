@@ -81,7 +81,16 @@ const MEMORY: &[&str] = &["host/src/shared_memory", "host/src/cuda/", "transport
 
 /// Words that may appear in the code of some files only, given by how their paths start.
 const PLACES: &[(&str, &[&str])] = &[
-    ("cudarc", &["host/src/cuda/", "virtual/driver/"]),
+    (
+        "cudarc",
+        &[
+            "host/src/cuda/",
+            "host/src/lib.rs",
+            "host/examples/with_cudarc.rs",
+            "tests/tests/virtual_cudarc.rs",
+            "virtual/driver/",
+        ],
+    ),
     ("libloading", &["host/src/cuda/", "virtual/driver/", "tests/tests/virtual_support/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, PlanView, Sum, multimem, ring};
 use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, Thread, World as WorldTag, kernels, operands};
-use congruent::{Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
+use congruent::{Arguments, Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
 /// Longer than any test may take: nothing here ends because a wait expires.
@@ -180,12 +180,18 @@ struct Words {
 }
 
 /// That `kernel` fails with `message` on PE 1, and everybody knows soon.
-fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
+fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str)
+where
+    K::Args: Arguments<K::Args>,
+{
     panics_where(false, kernel, args, message);
 }
 
 /// The same where peers may be `proxied`.
-fn panics_where<K: Kernel>(proxied: bool, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) {
+fn panics_where<K: Kernel>(proxied: bool, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str)
+where
+    K::Args: Arguments<K::Args>,
+{
     for width in WIDTHS {
         let program = |world: &mut World| {
             let started = Instant::now();
@@ -213,7 +219,10 @@ fn builder(proxied: bool) -> Builder {
 }
 
 /// PE 1 runs the kernel and PE 0 waits for the end, which may come before it has begun to wait.
-fn run<K: Kernel>(world: &mut World, kernel: K, args: impl Fn(&Words) -> K::Args) -> Result<(), Error> {
+fn run<K: Kernel>(world: &mut World, kernel: K, args: impl Fn(&Words) -> K::Args) -> Result<(), Error>
+where
+    K::Args: Arguments<K::Args>,
+{
     let words = Words {
         numbers: world.alloc(100)?,
         semaphore: world.alloc(1)?,

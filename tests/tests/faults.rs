@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use congruent::collectives::{Layout, PlanView, Sum, ring};
 use congruent::device::abi::{FaultKind, SyncLayout};
 use congruent::device::{Group, Kernel, Semaphore, Signal, Sym, kernels};
-use congruent::{Error, Fault, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
+use congruent::{Arguments, Error, Fault, Grid, LaunchError, Plan, SymVec, World, WorldFailure};
 
 const DEADLINE: Duration = Duration::from_millis(120);
 /// How much later than its deadline a wait may end.
@@ -125,7 +125,10 @@ fn once<K: Kernel>(
     width: u32,
     kernel: K,
     case: &(impl Fn(&Words) -> (K::Args, u64) + Sync),
-) -> Option<Outcome> {
+) -> Option<Outcome>
+where
+    K::Args: Arguments<K::Args>,
+{
     let program = |world: &mut World| {
         let words = Words::new(world)?;
         let stream = world.stream()?;
@@ -172,7 +175,10 @@ fn same_failure_everywhere(world: &mut World, failure: &WorldFailure) -> Result<
 }
 
 /// Repeats a wait in vain and checks what every repetition must show; gives the last one, for what is special about it.
-fn in_vain<K: Kernel>(npes: usize, width: u32, kernel: K, case: impl Fn(&Words) -> (K::Args, u64) + Sync) -> Outcome {
+fn in_vain<K: Kernel>(npes: usize, width: u32, kernel: K, case: impl Fn(&Words) -> (K::Args, u64) + Sync) -> Outcome
+where
+    K::Args: Arguments<K::Args>,
+{
     let mut outcomes: Vec<Outcome> = (0..ROUNDS).map(|_| once(npes, width, kernel, &case).unwrap()).collect();
     for Outcome { fault, took, .. } in &outcomes {
         assert_eq!((fault.kind, fault.pe, fault.block), (FaultKind::Timeout, WAITER, 0));

@@ -10,6 +10,9 @@ mod processes;
 #[allow(dead_code, reason = "as above")]
 mod scale_and_sum;
 mod virtual_support;
+#[path = "../../host/examples/with_cudarc.rs"]
+#[allow(dead_code, reason = "as above")]
+mod with_cudarc;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,6 +74,16 @@ fn what_was_scaled_is_summed() {
     for (npes, sum) in [(None, 160), (Some(3), 72)] {
         let text = printed(&example, &ptx, npes, "");
         assert!(text.contains(&format!("launch 2: every number on every PE is {sum}\n")), "{text}");
+    }
+}
+
+#[test]
+fn weights_that_cudarc_has_are_trained() {
+    let _alone = alone();
+    let (example, ptx) = (example("with_cudarc"), declare("with_cudarc", &[entry::<with_cudarc::descend>()]));
+    for (npes, weight) in [(None, 995.5), (Some(3), 991.0)] {
+        let text = printed(&example, &ptx, npes, "");
+        assert!(text.contains(&format!("every weight of a slice of cudarc's is {weight} after 3 steps")), "{text}");
     }
 }
 

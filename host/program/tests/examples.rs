@@ -47,6 +47,13 @@ fn what_was_scaled_is_summed() {
 }
 
 #[test]
+fn weights_are_trained_where_cudarc_has_none() {
+    for (text, weight) in [(on_threads("with_cudarc", 4, ""), 995.5), (on_processes(3, "with_cudarc", ""), 991.0)] {
+        assert!(text.contains(&format!("every weight of a buffer is {weight} after 3 steps")), "{text}");
+    }
+}
+
+#[test]
 fn the_plate_comes_to_rest_as_it_does_sequentially() {
     let same = "every cell on every PE equals the sequential solve, bit for bit";
     for width in [1, 4, 32] {

@@ -6,6 +6,7 @@
 
 mod cores;
 mod fibers;
+mod memory;
 pub(crate) mod nap;
 mod pe;
 mod solo;
@@ -16,16 +17,26 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Instant;
 
-use congruent_device::{Block, Ctx, abi, cpu::Lane};
+use congruent_device::{Block, Ctx, Kernel, abi, cpu::Lane};
 
 pub(crate) use cores::Cores;
+pub(crate) use memory::CpuMemory;
 pub(crate) use pe::CpuPe;
-pub(crate) use stream::{CpuStream, Launch, Underway};
+pub(crate) use stream::{CpuStream, Launch, Mark, Task, Underway};
 
 use crate::watch::{BlockWatch, Watch};
 
 /// One block's work: the kernel with its arguments bound.
 pub(crate) type Body = dyn Fn(&Block<'_>, &Ctx<'_>) + Send + Sync;
+
+/// The work of each block of a launch of `K`. It keeps `held` for as long.
+pub(crate) fn body<K: Kernel>(args: K::Args, held: impl Send + Sync + 'static) -> Arc<Body> {
+    Arc::new(move |block, ctx| {
+        let _until_the_end = &held;
+        // SAFETY: the machine runs it once for each lane of the launch, which was given these arguments.
+        unsafe { K::run(block, ctx, args) };
+    })
+}
 
 /// How blocks run on this host.
 #[derive(Clone)]
@@ -129,7 +140,8 @@ fn run_lane(lane: Lane<'_>, context: abi::Context, body: &Body) -> BlockEnd {
     // SAFETY: the stream that runs this launch holds the world's memory, which the context describes, until the launch
     // is over.
     let ctx = unsafe { Ctx::new(context, lane) };
-    let block = Block::new(lane);
+    // SAFETY: this thread runs that lane.
+    let block = unsafe { Block::new(lane) };
     match panic::catch_unwind(AssertUnwindSafe(|| body(&block, &ctx))) {
         Ok(()) => BlockEnd::Done,
         Err(thrown) if thrown.is::<KernelExit>() => BlockEnd::Done,

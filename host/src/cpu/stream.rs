@@ -1,4 +1,4 @@
-//! A stream of the CPU machine: a thread that runs launches in order, with a worker for each further block.
+//! A stream of the CPU machine: a thread that does what it is given in order, with a worker for each further block.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,43 @@ pub(crate) struct Launch {
     pub(crate) ended: Arc<dyn Fn(u32, BlockEnd) + Send + Sync>,
 }
 
+/// What a stream is given.
+pub(crate) enum Task {
+    Launch(Launch),
+    /// To be reached when all that was given before is complete.
+    Mark(Arc<Mark>),
+    /// What is given later begins when this is reached. Where nobody is patient any more before that, nothing later begins.
+    Wait(Arc<Mark>, Arc<dyn Fn() -> bool + Send + Sync>),
+}
+
+/// A point that a stream reaches, once.
+#[derive(Default)]
+pub(crate) struct Mark {
+    reached: Mutex<Option<Instant>>,
+    now: Condvar,
+}
+
+impl Mark {
+    /// When it was reached.
+    pub(crate) fn when(&self) -> Option<Instant> {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reach(&self) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.now.notify_all();
+    }
+
+    /// Waits until it is reached, as long as `patient`, which is asked again and again, says. Whether it is.
+    pub(crate) fn wait(&self, patient: impl Fn() -> bool) -> bool {
+        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        while reached.is_none() && patient() {
+            reached = self.now.wait_timeout(reached, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        reached.is_some()
+    }
+}
+
 /// How often who waits for a stream looks at what runs on it.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -26,10 +63,10 @@ pub(crate) struct Underway {
     pub(crate) since: Instant,
 }
 
-/// Runs launches one after the other, each asynchronously to the caller. Its user waits for what was launched before it drops it;
+/// Does its tasks one after the other, each asynchronously to the caller. Its user waits for what was launched before it drops it;
 /// what nobody has the patience for goes on, on threads of its own.
 pub(crate) struct CpuStream {
-    launches: Option<Sender<Launch>>,
+    tasks: Option<Sender<Task>>,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,32 +87,32 @@ struct Counts {
 impl CpuStream {
     /// A stream on its own thread.
     pub(crate) fn new(machine: CpuMachine, name: &str) -> io::Result<Self> {
-        let (launches, queue) = mpsc::channel();
+        let (tasks, queue) = mpsc::channel();
         let progress = Arc::new(Progress::default());
         let seen = Arc::clone(&progress);
         let thread = Builder::new().name(format!("{name}/0")).spawn({
             let name = name.to_owned();
             move || Runner { machine, name, workers: Vec::new() }.serve(&queue, &seen)
         })?;
-        Ok(Self { launches: Some(launches), progress, thread: Some(thread) })
+        Ok(Self { tasks: Some(tasks), progress, thread: Some(thread) })
     }
 
-    /// Adds a launch to the end of the stream and returns.
-    pub(crate) fn submit(&self, launch: Launch) {
+    /// Adds a task to the end of the stream and returns.
+    pub(crate) fn submit(&self, task: Task) {
         self.progress.with(|counts| counts.submitted += 1);
-        let gone = self.launches.as_ref().is_none_or(|launches| launches.send(launch).is_err());
+        let gone = self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err());
         if gone {
             // The runner ends only when the sender is dropped, so this is unreachable; count it done rather than hang.
             self.progress.with(|counts| counts.completed += 1);
         }
     }
 
-    /// How many launches it was given so far.
+    /// How many tasks it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
         self.progress.lock().submitted
     }
 
-    /// Waits until its first `count` launches are complete, as long as `patient`, which is asked again and again, says of the one
+    /// Waits until its first `count` tasks are complete, as long as `patient`, which is asked again and again, says of the one
     /// that runs. Whether they are complete.
     pub(crate) fn wait_for(&self, count: u64, mut patient: impl FnMut(Option<Underway>) -> bool) -> bool {
         let mut asked = Instant::now();
@@ -105,7 +142,7 @@ impl CpuStream {
 
 impl Drop for CpuStream {
     fn drop(&mut self) {
-        drop(self.launches.take());
+        drop(self.tasks.take());
         // What still runs was given up.
         if let Some(thread) = self.thread.take().filter(|_| self.is_idle()) {
             // The runner catches what kernels throw; a join error would mean it broke, and there is nothing left to undo.
@@ -139,27 +176,39 @@ struct Worker {
 }
 
 impl Runner {
-    fn serve(mut self, queue: &Receiver<Launch>, progress: &Progress) {
-        for launch in queue {
-            let launch = Arc::new(launch);
-            let underway = Underway { launch: launch.site.context.launch, since: Instant::now() };
-            progress.lock().underway = Some(underway);
-            let missing = self.hire(launch.site.blocks);
-            for (worker, block) in self.workers.iter().zip(1..launch.site.blocks) {
-                let _sent = worker.blocks.send((Arc::clone(&launch), block));
+    fn serve(mut self, queue: &Receiver<Task>, progress: &Progress) {
+        let mut given_up = false;
+        for task in queue {
+            match task {
+                _ if given_up => {}
+                Task::Launch(launch) => {
+                    let underway = Underway { launch: launch.site.context.launch, since: Instant::now() };
+                    progress.lock().underway = Some(underway);
+                    self.run(launch);
+                }
+                Task::Mark(mark) => mark.reach(),
+                Task::Wait(mark, patient) => given_up = !mark.wait(&*patient),
             }
-            match missing {
-                None => run_block(&self.machine, &launch, 0),
-                Some(error) => (launch.ended)(0, BlockEnd::Panicked(format!("no thread for every block: {error}"))),
-            }
-            for (worker, _) in self.workers.iter().zip(1..launch.site.blocks) {
-                let _done = worker.done.recv();
-            }
-            drop(launch);
             progress.with(|counts| {
                 counts.completed += 1;
                 counts.underway = None;
             });
+        }
+    }
+
+    /// Runs a launch to its end.
+    fn run(&mut self, launch: Launch) {
+        let launch = Arc::new(launch);
+        let missing = self.hire(launch.site.blocks);
+        for (worker, block) in self.workers.iter().zip(1..launch.site.blocks) {
+            let _sent = worker.blocks.send((Arc::clone(&launch), block));
+        }
+        match missing {
+            None => run_block(&self.machine, &launch, 0),
+            Some(error) => (launch.ended)(0, BlockEnd::Panicked(format!("no thread for every block: {error}"))),
+        }
+        for (worker, _) in self.workers.iter().zip(1..launch.site.blocks) {
+            let _done = worker.done.recv();
         }
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstream;
 
 use super::lane::Lane;
@@ -15,6 +16,20 @@ use crate::{LaunchError, Stream, World};
 const PER_THREAD: usize = 2;
 
 impl World {
+    /// A stream of cudarc's, which it keeps alive. Launches are ordered with what else is put on it.
+    ///
+    /// The world uses the primary context of its PE's device, which is the one of `CudaContext::new`. While the stream is captured by
+    /// its owner it takes no launches: the graph would not keep the world.
+    ///
+    /// # Errors
+    /// On the CPU machine; the stream is of another context or device, or is the default stream of each thread; the process has more
+    /// streams on the device than `CUDA_DEVICE_MAX_CONNECTIONS` has hardware queues.
+    pub fn borrow_stream(&self, stream: &Arc<CudaStream>) -> Result<Stream, LaunchError> {
+        let Machine::Cuda(pe) = self.shared().machine() else { return Err(LaunchError::NoStreamToBorrow) };
+        let runner = pe.share(stream)?;
+        self.stream_on(|_| Ok(Runner::Cuda(runner, Arc::clone(self.shared()))))
+    }
+
     /// A stream of somebody else's, given as its `CUstream` or `cudaStream_t`: PyTorch's `torch.cuda.current_stream().cuda_stream`,
     /// cudarc's `CudaStream::cu_stream`. Null is the legacy default stream. Launches are ordered with what its owner puts on it.
     ///
@@ -32,7 +47,7 @@ impl World {
     /// The handle is null or that of a stream of this process, and the stream is not destroyed before the `Stream` given is
     /// dropped. Graphs of the owner that have launches of this world in them are not launched after the world is dropped, and
     /// their last launch is complete before.
-    pub unsafe fn borrow_stream(&self, stream: *mut c_void) -> Result<Stream, LaunchError> {
+    pub unsafe fn borrow_raw_stream(&self, stream: *mut c_void) -> Result<Stream, LaunchError> {
         let Machine::Cuda(pe) = self.shared().machine() else { return Err(LaunchError::NoStreamToBorrow) };
         // SAFETY: the caller's promise.
         let runner = unsafe { pe.borrow(stream.cast()) }?;
@@ -41,8 +56,17 @@ impl World {
 }
 
 impl CudaPe {
+    fn share(&self, stream: &Arc<CudaStream>) -> Result<CudaRunner, CudaError> {
+        let is_ours = stream.context().cu_ctx() == self.device.context().raw();
+        if !is_ours || stream.cu_stream().addr() == PER_THREAD {
+            return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
+        }
+        let lane = connections::count(&self.device, Lane::shared(&self.device, stream))?;
+        Ok(self.register(lane))
+    }
+
     /// # Safety
-    /// As [`World::borrow_stream`].
+    /// As [`World::borrow_raw_stream`].
     unsafe fn borrow(&self, stream: CUstream) -> Result<CudaRunner, CudaError> {
         self.device.bind()?;
         let mut context = std::ptr::null_mut();
@@ -66,7 +90,7 @@ mod tests {
     fn the_cpu_machine_has_no_stream_to_borrow() {
         let program = |world: &mut World| {
             // SAFETY: null is the default stream of any GPU.
-            let borrowed = unsafe { world.borrow_stream(std::ptr::null_mut()) };
+            let borrowed = unsafe { world.borrow_raw_stream(std::ptr::null_mut()) };
             assert!(matches!(borrowed.err(), Some(LaunchError::NoStreamToBorrow)));
             Ok::<_, Error>(())
         };

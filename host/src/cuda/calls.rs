@@ -87,6 +87,8 @@ calls! {
     event_destroy = cuEventDestroy_v2 since (4, 0) (event: CUevent);
     event_record = cuEventRecord since (2, 0) (event: CUevent, stream: CUstream);
     event_query = cuEventQuery since (2, 0) (event: CUevent);
+    event_elapsed_time = cuEventElapsedTime since (2, 0) (milliseconds: *mut f32, start: CUevent, end: CUevent);
+    stream_wait_event = cuStreamWaitEvent since (3, 2) (stream: CUstream, event: CUevent, flags: c_uint);
 
     graph_instantiate = cuGraphInstantiateWithFlags since (11, 4)
         (executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
@@ -105,6 +107,8 @@ calls! {
     memset = cuMemsetD8Async since (3, 2) (at: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
     stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);
 
+    mem_alloc_async = cuMemAllocAsync since (11, 2) (memory: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    mem_free_async = cuMemFreeAsync since (11, 2) (memory: CUdeviceptr, stream: CUstream);
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
 
     mem_address_reserve = cuMemAddressReserve since (10, 2)

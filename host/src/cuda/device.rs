@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstream, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUresult, CUstream, CUuuid};
 
 use super::agree::gather;
 use super::connections::mps_listens;
@@ -269,6 +269,17 @@ impl Device {
     /// A new stream of the context.
     pub(super) fn new_stream(&self) -> Result<Arc<RawStream>, CudaError> {
         RawStream::new(&self.context.primary).map(Arc::new)
+    }
+
+    /// Why so many bytes could not be had: where the device is full, how full it is.
+    pub(super) fn or_full(&self, error: CudaError, bytes: usize) -> CudaError {
+        if !error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
+            return error;
+        }
+        match self.free_memory() {
+            Ok((free, total)) => CudaError::OutOfMemory { asked: bytes as u64, free, total },
+            Err(_) => error,
+        }
     }
 
     /// How much memory of the device is free, and how much it has, in bytes.

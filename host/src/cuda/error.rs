@@ -236,6 +236,34 @@ pub enum CudaError {
         /// The PE's device.
         device: u32,
     },
+    /// A slice of another device.
+    #[error(
+        "the slice is of device {theirs}, and this PE computes on device {ours}: allocate it there, or choose the PE's device with \
+         Builder::devices or CONGRUENT_DEVICE"
+    )]
+    SliceOfDevice {
+        /// The slice's device.
+        theirs: u32,
+        /// The PE's device.
+        ours: u32,
+    },
+    /// A slice of another context.
+    #[error(
+        "the slice is of a context of device {device} that is not the primary one, which this world uses: allocate it in that of \
+         CudaContext::new({device})"
+    )]
+    SliceOfContext {
+        /// The device of both.
+        device: u32,
+    },
+    /// A slice that begins where its elements cannot.
+    #[error("the slice begins at {address:#x}, which is no multiple of {align}, as its elements need it: give one that does")]
+    Misaligned {
+        /// Where it begins.
+        address: u64,
+        /// What its elements need.
+        align: usize,
+    },
     /// Multicast was asked for and cannot be had.
     #[error("no multicast, which CONGRUENT_NVLS_ENABLE=1 asks for: {reason}; set it to 2 to do without")]
     NoMulticast {

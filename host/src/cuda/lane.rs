@@ -1,11 +1,14 @@
 //! A stream of the driver, and how far it is.
 
+use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 
-use super::objects::RawStream;
+use super::objects::{Event, RawStream};
 use super::residents::Need;
 use super::waits::Waits;
 use super::{CudaError, Device};
@@ -18,11 +21,18 @@ pub(crate) struct Lane {
     queue: Queue,
     pub(super) device: Arc<Device>,
     counts: Mutex<Counts>,
+    /// What launches were lent, each with how many had been submitted with it.
+    held: Mutex<VecDeque<(u64, Held)>>,
     pub(super) waits: Waits,
 }
 
+/// What stays until a launch is complete.
+type Held = Arc<dyn Any + Send + Sync>;
+
 enum Queue {
     Own(Arc<RawStream>),
+    /// Somebody else's, kept alive.
+    Shared(Arc<CudaStream>),
     /// The handle of a stream that somebody else made, and who borrowed it keeps alive.
     Borrowed(usize),
 }
@@ -37,6 +47,9 @@ struct Counts {
     recorded: Option<Need>,
 }
 
+/// After how many launches that were lent something a stream is asked how far it is.
+const LOOK_AT: usize = 32;
+
 /// How long a stream is polled without a pause, and how long the pauses are then.
 const EAGER: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
@@ -47,13 +60,19 @@ impl Lane {
         Ok(Self::on(device, Queue::Own(device.new_stream()?)))
     }
 
+    /// A stream of somebody else's, which the caller knows to be of the device's context.
+    pub(super) fn shared(device: &Arc<Device>, stream: &Arc<CudaStream>) -> Self {
+        Self::on(device, Queue::Shared(Arc::clone(stream)))
+    }
+
     /// A stream of somebody else's, which the caller knows to be of the device's context, and to live as long as this.
     pub(super) fn borrowed(device: &Arc<Device>, stream: CUstream) -> Self {
         Self::on(device, Queue::Borrowed(stream.expose_provenance()))
     }
 
     fn on(device: &Arc<Device>, queue: Queue) -> Self {
-        Self { queue, device: Arc::clone(device), counts: Mutex::default(), waits: Waits::default() }
+        let (counts, held) = (Mutex::default(), Mutex::default());
+        Self { queue, device: Arc::clone(device), counts, held, waits: Waits::default() }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -63,6 +82,7 @@ impl Lane {
     pub(super) fn raw(&self) -> CUstream {
         match &self.queue {
             Queue::Own(stream) => stream.raw(),
+            Queue::Shared(stream) => stream.cu_stream(),
             Queue::Borrowed(stream) => std::ptr::with_exposed_provenance_mut(*stream),
         }
     }
@@ -73,9 +93,59 @@ impl Lane {
         let recorder = self.counts().recorder.clone();
         // What is recorded is not done now, and counts when its graph is launched.
         let recorded = recorder.is_some() || self.captures_for_others()?;
+        if recorded && recorder.is_none() && matches!(self.queue, Queue::Shared(_)) {
+            // Its owner's graph may outlive the world, and nobody has promised otherwise.
+            return Err(CudaError::Captured);
+        }
         put(recorder.as_ref().map_or_else(|| self.raw(), |recorder| recorder.raw()))?;
         self.counts().submitted += u64::from(!recorded);
         Ok(())
+    }
+
+    /// A point behind all that it was given; with the time, where that is asked for.
+    pub(crate) fn record_event(&self, timed: bool) -> Result<Event, CudaError> {
+        let context = self.device.context();
+        let event = if timed { Event::timed(context)? } else { Event::new(context)? };
+        self.put(|stream| event.record(stream))?;
+        Ok(event)
+    }
+
+    /// What it is given later begins when an event of the same context is complete.
+    pub(crate) fn wait_event(&self, event: &Event) -> Result<(), CudaError> {
+        self.put(|stream| event.hold_back(stream))
+    }
+
+    /// Keeps something until all that was submitted so far is complete.
+    pub(crate) fn hold(&self, what: Held) {
+        let submitted = self.submitted();
+        let held = {
+            let mut held = self.held();
+            held.push_back((submitted, what));
+            held.len()
+        };
+        if held.is_multiple_of(LOOK_AT) {
+            // What cannot be asked is kept.
+            let _idle = self.poll();
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, VecDeque<(u64, Held)>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what the first `completed` launches were lent.
+    fn give_back(&self, completed: u64) {
+        let mut held = self.held();
+        let gone = held.iter().take_while(|(until, _)| *until <= completed).count();
+        let gone: Vec<_> = held.drain(..gone).collect();
+        // The lock first: what goes asks the driver for something.
+        drop(held);
+        drop(gone);
+    }
+
+    /// Whether what it is given now is recorded by a capture of the stream's owner.
+    pub(crate) fn is_recording_for_others(&self) -> Result<bool, CudaError> {
+        Ok(self.counts().recorder.is_none() && self.captures_for_others()?)
     }
 
     /// Whether what it is given now is recorded, by a capture of ours or of the stream's owner.
@@ -111,7 +181,9 @@ impl Lane {
     /// Whether its owner captures it. Then it must be left alone: a question about a stream that captures ends the capture (CUDA
     /// Driver API, cuStreamBeginCapture).
     fn captures_for_others(&self) -> Result<bool, CudaError> {
-        let Queue::Borrowed(_) = self.queue else { return Ok(false) };
+        if let Queue::Own(_) = self.queue {
+            return Ok(false);
+        }
         self.device.bind()?;
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream lives, as who borrowed it promised, and its context is this thread's; the place for the status is
@@ -155,8 +227,12 @@ impl Lane {
         // SAFETY: the stream is owned by this lane, or lives as who borrowed it promised, and it does not capture.
         match unsafe { self.device.driver().stream_query(self.raw()) } {
             Ok(()) => {
-                let mut counts = self.counts();
-                counts.completed = counts.completed.max(before);
+                let completed = {
+                    let mut counts = self.counts();
+                    counts.completed = counts.completed.max(before);
+                    counts.completed
+                };
+                self.give_back(completed);
                 Ok(true)
             }
             Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
@@ -181,5 +257,15 @@ impl Lane {
             }
         }
         Ok(true)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let counts = self.counts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if counts.completed < counts.submitted {
+            // Nobody knows of their end, so what they were lent stays.
+            std::mem::forget(std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        }
     }
 }

@@ -90,14 +90,9 @@ impl Allocation {
         let driver = context.enter()?;
         let (mut handle, properties) = (0, properties(device));
         // SAFETY: the place for the handle is there, and the properties are of a device that exists.
-        match unsafe { driver.mem_create(&raw mut handle, bytes, &raw const properties, 0) } {
-            Ok(()) => Ok(Self { context: context.clone(), handle }),
-            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                let (free, total) = device.free_memory()?;
-                Err(CudaError::OutOfMemory { asked: bytes as u64, free, total })
-            }
-            Err(error) => Err(error),
-        }
+        let made = unsafe { driver.mem_create(&raw mut handle, bytes, &raw const properties, 0) };
+        made.map_err(|error| device.or_full(error, bytes))?;
+        Ok(Self { context: context.clone(), handle })
     }
 
     /// A multicast object, which has no memory of its own.

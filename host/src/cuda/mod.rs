@@ -11,6 +11,7 @@ mod calls;
 pub(crate) mod connections;
 mod control;
 mod device;
+mod device_memory;
 mod driver;
 mod error;
 mod files;
@@ -18,6 +19,7 @@ mod functions;
 mod graph;
 mod heap;
 mod lane;
+mod lend;
 mod memory;
 mod module;
 pub(crate) mod monitor;
@@ -41,6 +43,7 @@ pub use adopt::AdoptError;
 use congruent_device::abi;
 pub(crate) use device::Device;
 pub use device::Properties;
+pub(crate) use device_memory::DeviceMemory;
 pub use driver::Driver;
 pub use error::{CudaError, CudaVersion};
 pub use functions::Functions;
@@ -48,6 +51,7 @@ pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
 pub(crate) use lane::Lane;
 pub(crate) use module::Entry;
+pub(crate) use objects::Event as CudaEvent;
 pub(crate) use stream::CudaRunner;
 pub(crate) use waits::Word;
 
@@ -100,7 +104,9 @@ impl CudaPe {
         let read = || tunables.text(TextKey::Ptx).map_or(Ok(()), files::read);
         let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
         let driver = agree(control, Driver::of(kind).and_then(|driver| read().map(|()| driver)))?;
-        let ordinal = tunables.text(TextKey::Device).and_then(|ordinal| ordinal.parse().ok());
+        let listed = tunables.text(TextKey::Device).into_iter().flat_map(|all| all.split(','));
+        let listed: Vec<u32> = listed.filter_map(|ordinal| ordinal.parse().ok()).collect();
+        let ordinal = listed.get(control.pe() as usize % listed.len().max(1)).copied();
         let device = Device::choose(driver, control, ordinal)?;
         let wish = tunables.get(Key::NvlsEnable);
         let step = match wish {
@@ -149,6 +155,11 @@ impl CudaPe {
         let (name, pes) = (&self.device.properties.name, self.device.sharing());
         let how = if self.take_turns { " that take turns, as no MPS runs" } else { "" };
         format!("cuda, {name}{}", if pes > 1 { format!(", shared by {pes} PEs{how}") } else { String::new() })
+    }
+
+    /// The device's index in this process.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.device.properties.ordinal
     }
 
     /// Multiprocessors, those of this PE where several share the GPU.

@@ -34,7 +34,8 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(params: *const *const c_void, bl
     // SAFETY: the others are the kernel's arguments, copied from where `KernelArgs::places` said they are.
     let args = unsafe { K::Args::at_places(next) };
     let site = Site { context, block, blocks, threads };
-    let end = MACHINE.run(site, &move |block, ctx| K::run(block, ctx, args));
+    // SAFETY: the one lane of each block of the launch runs it once, with the launch's arguments.
+    let end = MACHINE.run(site, &move |block, ctx| unsafe { K::run(block, ctx, args) });
     if let BlockEnd::Panicked(message) | BlockEnd::StoodStill(message) = end {
         tracing::error!(kernel = K::NAME, block, "{message}");
         MACHINE.run(site, &move |_, ctx| ctx.panicked(&message));

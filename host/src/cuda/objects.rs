@@ -20,8 +20,8 @@ pub(super) struct RawStream {
     raw: usize,
 }
 
-/// A point in what a stream is given, which measures no time.
-pub(super) struct Event {
+/// A point in what a stream is given.
+pub(crate) struct Event {
     primary: Arc<Primary>,
     raw: usize,
 }
@@ -88,9 +88,18 @@ impl Drop for RawStream {
 }
 
 impl Event {
+    /// One that is asked whether the stream has come to it, and not when.
     pub(super) fn new(primary: &Arc<Primary>) -> Result<Self, CudaError> {
-        let mut raw = std::ptr::null_mut();
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        Self::with(primary, CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that knows when the stream came to it.
+    pub(super) fn timed(primary: &Arc<Primary>) -> Result<Self, CudaError> {
+        Self::with(primary, CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(primary: &Arc<Primary>, flags: CUevent_flags) -> Result<Self, CudaError> {
+        let (mut raw, flags) = (std::ptr::null_mut(), flags as u32);
         // SAFETY: the place for the event is there, and this thread has the context.
         unsafe { primary.enter()?.event_create(&raw mut raw, flags) }?;
         Ok(Self { primary: Arc::clone(primary), raw: raw.expose_provenance() })
@@ -106,10 +115,24 @@ impl Event {
         unsafe { self.primary.driver.event_record(self.raw(), stream) }
     }
 
+    /// Has a stream of its context, which lives, wait for it.
+    pub(super) fn hold_back(&self, stream: CUstream) -> Result<(), CudaError> {
+        // SAFETY: event and stream live, as the caller knows.
+        unsafe { self.primary.driver.stream_wait_event(stream, self.raw(), 0) }
+    }
+
+    /// Milliseconds from one that is complete to another that is.
+    pub(crate) fn milliseconds_to(&self, end: &Self) -> Result<f32, CudaError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both live, and the place for the number is there.
+        unsafe { self.primary.enter()?.event_elapsed_time(&raw mut milliseconds, self.raw(), end.raw()) }?;
+        Ok(milliseconds)
+    }
+
     /// Whether the stream has come to it; an event that is on none is complete.
-    pub(super) fn is_complete(&self) -> Result<bool, CudaError> {
+    pub(crate) fn is_complete(&self) -> Result<bool, CudaError> {
         // SAFETY: the event lives.
-        match unsafe { self.primary.driver.event_query(self.raw()) } {
+        match unsafe { self.primary.enter()?.event_query(self.raw()) } {
             Err(error) if error.is(CUresult::CUDA_ERROR_NOT_READY) => Ok(false),
             done => done.map(|()| true),
         }

@@ -252,9 +252,12 @@ pub const TEXTS: [TextTunable; 9] = [
     TextTunable {
         key: TextKey::Device,
         name: "CONGRUENT_DEVICE",
-        meaning: "the GPU of this PE, of those that CUDA_VISIBLE_DEVICES leaves; unset, PEs take turns",
-        form: "0",
-        check: |text| text.parse::<u32>().map(drop).map_err(|_| "expected the index of a GPU, from 0 on".to_owned()),
+        meaning: "the GPUs that PEs take in turn, of those that CUDA_VISIBLE_DEVICES leaves; unset, all",
+        form: "0 or 0,2",
+        check: |text| {
+            let all = text.split(',').all(|ordinal| ordinal.parse::<u32>().is_ok());
+            all.then_some(()).ok_or_else(|| "expected indices of GPUs, from 0 on, with commas between them".to_owned())
+        },
     },
     TextTunable {
         key: TextKey::Ptx,

@@ -5,6 +5,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod atomics;
+pub mod buffers;
 pub mod bulk;
 mod by;
 pub mod collectives;

@@ -5,6 +5,7 @@
 //! The binaries `conformance_*` in `tests/` name the families and the machines; a new machine is one more of these.
 
 mod atomics;
+mod buffers;
 mod bulk;
 mod collectives;
 mod direct;
@@ -30,6 +31,7 @@ mod vectors;
 mod ways;
 
 pub use atomics::atomics;
+pub use buffers::buffers;
 pub use bulk::bulk;
 pub use collectives::collectives;
 pub use direct::direct;

@@ -174,5 +174,5 @@ pub(crate) fn adopt<T: Element>(world: &mut World, address: usize, len: usize) -
 /// The default stream of a PE's device, as another library of the process would have it.
 pub(crate) fn borrow_default(world: &World) -> Result<Stream, LaunchError> {
     // SAFETY: the default stream lives as long as its context, and nobody captures it.
-    unsafe { world.borrow_stream(std::ptr::null_mut()) }
+    unsafe { world.borrow_raw_stream(std::ptr::null_mut()) }
 }

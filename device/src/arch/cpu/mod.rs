@@ -69,6 +69,14 @@ pub trait Machine {
     fn note(&self, note: Note);
 }
 
+/// Thread `rank` of `size` has some indices in a row, which the compiler makes vectors of: from, step, end.
+#[inline(always)]
+pub(crate) fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+    let each = len.div_ceil(size);
+    let start = (rank * each).min(len);
+    (start, 1, (start + each).min(len))
+}
+
 /// Which lane this is, and its machine.
 #[derive(Clone, Copy)]
 pub struct Lane<'m> {

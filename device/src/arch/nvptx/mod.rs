@@ -80,6 +80,12 @@ pub(crate) fn opaque(mut value: u64) -> u64 {
     value
 }
 
+/// Thread `rank` of `size` has every `size`-th index from `rank` on, so that the threads of a warp access neighbours: from, step, end.
+#[inline(always)]
+pub(crate) const fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+    (rank, size, len)
+}
+
 /// Which thread this is: asked of the hardware.
 #[derive(Clone, Copy)]
 pub struct Lane<'m>(PhantomData<&'m ()>);

@@ -23,7 +23,7 @@ fn world(body: impl Fn(&mut World, &CudaStream) -> Result<(), Error> + Sync) {
 fn borrowed_streams_are_ordered_with_their_owners_work() {
     world(|world, theirs| {
         // SAFETY: the stream is dropped after the world's.
-        let ours = unsafe { world.borrow_stream(theirs.cu_stream().cast()) }?;
+        let ours = unsafe { world.borrow_raw_stream(theirs.cu_stream().cast()) }?;
         let (comm, words) = (world.comm(world.team())?, world.alloc::<u64>(100)?);
         let (sum, me) = (world.alloc::<u64>(100)?, world.rank(0)?);
         words.fill(3)?;
@@ -45,7 +45,7 @@ fn an_owner_may_capture() {
     world(|world, theirs| {
         let stream = theirs.cu_stream();
         // SAFETY: the stream is dropped after the world's.
-        let ours = unsafe { world.borrow_stream(stream.cast()) }?;
+        let ours = unsafe { world.borrow_raw_stream(stream.cast()) }?;
         let (words, copy) = (world.alloc::<u64>(100)?, world.alloc::<u64>(100)?);
         let (flag, me) = (world.alloc::<Signal>(1)?, world.rank(0)?);
         words.fill(7)?;
@@ -97,7 +97,7 @@ fn a_capture_for_all_threads_goes_on_while_a_stream_waits() {
 fn the_default_stream_of_each_thread_is_refused() {
     world(|world, _| {
         // SAFETY: it lives as long as the process.
-        let refused = unsafe { world.borrow_stream(std::ptr::without_provenance_mut(2)) }.err();
+        let refused = unsafe { world.borrow_raw_stream(std::ptr::without_provenance_mut(2)) }.err();
         assert!(matches!(refused, Some(LaunchError::Cuda(CudaError::ForeignContext { .. }))), "{refused:?}");
         Ok(())
     });

@@ -1,0 +1,271 @@
+//! Memory of one PE that is no symmetric object: what a kernel is lent of it, and what its body sees.
+//!
+//! No other PE knows it, so a launch can have it for itself: what is only read is a slice, and what is written is divided among
+//! the launch's threads. How it is divided is in the argument's type, and so the same for every thread: parts of two threads never
+//! overlap.
+//!
+//! | the host lends | the kernel takes | its body sees |
+//! |---|---|---|
+//! | `&buffer` | [`Slice<T>`] | `&[T]` |
+//! | `&mut buffer` | [`SliceMut<T>`] | [`Elements`]: each element is one thread's |
+//! | `buffer.chunks_mut(n)` | [`ChunksMut<T>`] | [`Chunks`]: each chunk of `n` elements is one thread's |
+//! | `buffer.rows_mut(n)` | [`RowsMut<T>`] | [`Rows`]: each row of `n` elements is one block's, and of those each is one thread's |
+//! | `&mut buffer` | [`Relaxed<T>`] | [`Peer`]: all of it is everybody's, by relaxed loads and stores |
+
+use core::marker::PhantomData;
+use core::ptr::with_exposed_provenance_mut;
+use core::slice;
+
+use congruent_heap::{KernelArg, Pod, refuse};
+
+use crate::arch;
+use crate::direct::Peer;
+use crate::group::Strided;
+use crate::{Block, Group};
+
+/// Memory lent to a launch: where it is, and how many elements.
+#[repr(C)]
+struct Lent<T> {
+    address: u64,
+    len: u64,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Lent<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Lent<T> {}
+
+macro_rules! lent {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident $(by $size:ident)? => $in:ty: |$first:ident, $len:ident| $open:expr;
+    )*) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        pub struct $name<T> {
+            lent: Lent<T>,
+            $($size: u64,)?
+        }
+
+        impl<T: Pod> $name<T> {
+            /// Memory at an address of the device's, for a launch.
+            ///
+            /// # Safety
+            /// `address` is that of `len` initialized elements, aligned for `T`, and stays so until every launch is complete that
+            /// it is given to. Until then nobody else writes them, and unless this is a [`Slice`], nobody else reads them.
+            #[inline(always)]
+            pub const unsafe fn from_raw_parts(address: u64, len: usize $(, $size: usize)?) -> Self {
+                $(if $size == 0 {
+                    refuse!(const "a chunk or a row has one element or more");
+                })?
+                Self { lent: Lent { address, len: len as u64, element: PhantomData }, $($size: $size as u64)? }
+            }
+        }
+
+        impl<T> $name<T> {
+            /// The address, and how many elements.
+            #[inline(always)]
+            pub const fn into_raw_parts(self) -> (u64, usize) {
+                (self.lent.address, self.lent.len as usize)
+            }
+        }
+
+        impl<T> Clone for $name<T> {
+            #[inline(always)]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<T> Copy for $name<T> {}
+
+        // SAFETY: repr(C): numbers. The address is the device's, as whoever made it has promised.
+        unsafe impl<T: Pod + Send + Sync> KernelArg for $name<T> {
+            type In<'k> = $in;
+
+            #[inline(always)]
+            unsafe fn open<'k>(self) -> Self::In<'k> {
+                let $first = with_exposed_provenance_mut::<T>(self.lent.address as usize);
+                let $len = self.lent.len as usize;
+                $(let $size = self.$size as usize;)?
+                $open
+            }
+
+            fn fits(&self, _heap_bytes: u64) -> bool {
+                true
+            }
+        }
+    )*};
+}
+
+lent! {
+    /// Elements that a launch reads. A kernel that takes it sees a `&[T]`, of which loads are plain and cached.
+    ///
+    /// ```
+    /// use congruent_device::{Slice, SliceMut, kernels};
+    ///
+    /// kernels! {
+    ///     /// `y` becomes `a * x + y`.
+    ///     pub fn axpy(block, ctx, a: f32, x: Slice<f32>, y: SliceMut<f32>) {
+    ///         let x = &x[..y.len()];
+    ///         for (i, y) in y.iter_mut(block) {
+    ///             *y += a * x[i];
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    Slice => &'k [T]: |first, len|
+        // SAFETY: so many initialized elements that nobody writes, until the launch is complete (`from_raw_parts`).
+        unsafe { slice::from_raw_parts(first, len) };
+
+    /// Elements that a launch has for itself, each of them one thread's. A kernel that takes it sees [`Elements`].
+    SliceMut => Elements<'k, T>: |first, len| Elements { first, len, kernel: PhantomData };
+
+    /// Elements that a launch has for itself, in chunks that are each one thread's. A kernel that takes it sees [`Chunks`].
+    ChunksMut by size => Chunks<'k, T>: |first, len| Chunks { first, len, size, kernel: PhantomData };
+
+    /// Elements that a launch has for itself, in rows that are each one block's. A kernel that takes it sees [`Rows`].
+    RowsMut by width => Rows<'k, T>: |first, len| Rows { first, len, width, kernel: PhantomData };
+
+    /// Elements that a launch has for itself, where any thread loads and stores any of them. A kernel that takes it sees a
+    /// [`Peer`], whose accesses are relaxed.
+    Relaxed => Peer<'k, T>: |first, len|
+        // SAFETY: so many elements, mapped and aligned, until the launch is complete (`from_raw_parts`), and whoever accesses them
+        // has this view.
+        unsafe { Peer::new(first, len) };
+}
+
+/// The elements of a [`SliceMut`], each of them one thread's of the launch.
+pub struct Elements<'k, T> {
+    first: *mut T,
+    len: usize,
+    kernel: PhantomData<&'k mut [T]>,
+}
+
+impl<T: Pod> Elements<'_, T> {
+    /// How many elements all threads have together.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// This thread's elements, each with its index. All threads of the launch have all of them together; which one has which is
+    /// the machine's choice: neighbours of a warp have neighbouring elements on a GPU, and a thread of a CPU has some in a row.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, &mut T)> {
+        let first = self.first;
+        // SAFETY: an index inside, which no other thread is given, as all divide alike; nor this one again while the reference
+        // lives, which borrows `self`.
+        of_launch(block, self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
+    }
+
+    /// Where the elements begin, for accesses of your own.
+    #[inline(always)]
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.first
+    }
+}
+
+/// The chunks of a [`ChunksMut`], each of them one thread's of the launch.
+pub struct Chunks<'k, T> {
+    first: *mut T,
+    len: usize,
+    size: usize,
+    kernel: PhantomData<&'k mut [T]>,
+}
+
+impl<T: Pod> Chunks<'_, T> {
+    /// How many chunks all threads have together; the last one may be shorter than the others.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.len.div_ceil(self.size)
+    }
+
+    /// This thread's chunks, each with its index, divided as [`Elements::iter_mut`] divides elements.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, &mut [T])> {
+        let Self { first, len, size, .. } = *self;
+        of_launch(block, self.count()).map(move |i| {
+            let start = i * size;
+            // SAFETY: inside, and the chunks of other indices are elsewhere; for the rest as `Elements::iter_mut`.
+            (i, unsafe { slice::from_raw_parts_mut(first.add(start), size.min(len - start)) })
+        })
+    }
+}
+
+/// The rows of a [`RowsMut`], each of them one block's of the launch, and of its elements each one thread's.
+pub struct Rows<'k, T> {
+    first: *mut T,
+    len: usize,
+    width: usize,
+    kernel: PhantomData<&'k mut [T]>,
+}
+
+impl<T: Pod> Rows<'_, T> {
+    /// How many rows all blocks have together; the last one may be shorter than the others.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.len.div_ceil(self.width)
+    }
+
+    /// This block's rows, each with its index: every so many-th as there are blocks.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, Row<'_, T>)> {
+        let Self { first, len, width, .. } = *self;
+        let (mut index, blocks) = (block.index(), block.count());
+        Strided::new(index * width, blocks * width, len).map(move |start| {
+            // SAFETY: inside the allocation, as `start` is less than `len`.
+            let row = Row { first: unsafe { first.add(start) }, len: width.min(len - start), rows: PhantomData };
+            let this = index;
+            index += blocks;
+            (this, row)
+        })
+    }
+}
+
+/// One row of [`Rows`].
+pub struct Row<'r, T> {
+    first: *mut T,
+    len: usize,
+    rows: PhantomData<&'r mut [T]>,
+}
+
+impl<T: Pod> Row<'_, T> {
+    /// How many elements all threads of the block have together.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none, which is so of no row.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// This thread's elements, each with its index in the row: as [`Group::strided`] of the block gives them.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, &mut T)> {
+        let first = self.first;
+        // SAFETY: an index inside, which no other thread of the block is given, nor one of another block, which has other rows;
+        // nor this one again while the reference lives, which borrows `self`.
+        block.strided(self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
+    }
+}
+
+/// This thread's part of `0..len`, divided among all threads of the launch.
+#[inline(always)]
+fn of_launch(block: &Block<'_>, len: usize) -> Strided {
+    let rank = block.index() * block.size() + block.rank();
+    let (next, step, end) = arch::divide(len, rank, block.count() * block.size());
+    Strided::new(next, step, end)
+}

@@ -1,0 +1,217 @@
+//! Memory of a PE's own: kernels divide it as their parameters say, launches that use the same come one after the other, and it is
+//! there until the last one is complete.
+
+use congruent::device::Signal;
+use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, World};
+use congruent_test_kernels::buffers::{
+    Four, add_late, axpy, axpy_in_fours, number_rows, read_late, scatter, sums_of_chunks,
+};
+
+use super::limit::{at_most, times};
+
+/// Grids whose threads are fewer than the elements, and more.
+const GRIDS: [Grid; 3] = [Grid::one(1), Grid::new(2, 48), Grid::new(3, 128)];
+
+/// Buffers in kernels, on streams and in graphs.
+pub fn buffers(world: &mut World) -> Result<(), Error> {
+    host_access(world)?;
+    for grid in GRIDS {
+        by_element(world, grid)?;
+        in_parts(world, grid)?;
+        anywhere(world, grid)?;
+    }
+    one_after_the_other(world)?;
+    dropped_meanwhile(world)?;
+    in_a_graph(world)?;
+    events(world)?;
+    addresses(world)
+}
+
+/// A buffer with these elements.
+fn buffer<T: bytemuck::Pod>(world: &World, values: impl IntoIterator<Item = T>) -> Result<Buffer<T>, Error> {
+    let values: Vec<T> = values.into_iter().collect();
+    let mut buffer = world.buffer(values.len())?;
+    buffer.write(0, &values)?;
+    Ok(buffer)
+}
+
+/// Each PE has as many elements as it likes.
+fn host_access(world: &World) -> Result<(), Error> {
+    let len = 10 + world.pe().index();
+    let mut numbers = world.buffer::<u32>(len)?;
+    assert_eq!(numbers.to_vec()?, vec![0; len], "fresh memory is zeroed");
+    numbers.fill(7)?;
+    numbers.write(3, &[1, 2])?;
+    let mut three = [0; 3];
+    numbers.read(2, &mut three)?;
+    assert_eq!(three, [7, 1, 2]);
+    let refused = numbers.write(len - 1, &[1, 2]);
+    assert_eq!(refused, Err(AccessError::OutOfBounds { start: len - 1, end: len + 1, len }));
+    assert!(numbers.slice(1..len + 1).is_err() && numbers.split_at_mut(len + 1).is_err());
+    let none = world.buffer::<u64>(0)?;
+    assert_eq!((none.to_vec()?, none.is_empty()), (vec![], true));
+    Ok(())
+}
+
+fn by_element(world: &World, grid: Grid) -> Result<(), Error> {
+    let stream = world.stream()?;
+    for len in [0, 1, 5, at_most(1003)] {
+        let (x, mut y) = (buffer(world, (0..len + 2).map(|i| i as f32))?, buffer(world, vec![10.0; len])?);
+        world.launch(&stream, axpy, grid, (2.0, &x, &mut y))?;
+        world.launch(&stream, axpy, grid, (1.0, x.slice(1..=len)?, &mut y))?;
+        let expected: Vec<_> = (0..len).map(|i| 10.0 + 2.0 * i as f32 + (i + 1) as f32).collect();
+        assert_eq!(y.to_vec()?, expected, "{len} elements, {grid:?}");
+    }
+    let len = at_most(301);
+    let (x, mut y) = (buffer(world, vec![Four([1.0, 2.0, 3.0, 4.0]); len])?, world.buffer(len)?);
+    world.launch(&stream, axpy_in_fours, grid, (3.0, &x, &mut y))?;
+    assert_eq!(y.to_vec()?, vec![Four([3.0, 6.0, 9.0, 12.0]); len]);
+    let refused = world.launch(&stream, sums_of_chunks, grid, (Chunked::new(&mut world.buffer(8)?, 0),));
+    assert!(matches!(refused, Err(LaunchError::EmptyParts { kernel: "sums_of_chunks" })), "{refused:?}");
+    Ok(())
+}
+
+fn in_parts(world: &World, grid: Grid) -> Result<(), Error> {
+    let (stream, len, size) = (world.stream()?, at_most(1001), 7);
+    let mut chunks = buffer(world, 0..len as u64)?;
+    world.launch(&stream, sums_of_chunks, grid, (chunks.chunks_mut(size),))?;
+    for (c, (found, had)) in chunks.to_vec()?.chunks(size).zip(Vec::from_iter(0..len as u64).chunks(size)).enumerate() {
+        let mut expected = had.to_vec();
+        if let [first, .., last] = &mut expected[..] {
+            (*first, *last) = (c as u64, had.iter().sum());
+        }
+        assert_eq!(found, expected, "chunk {c}, {grid:?}");
+    }
+    let (told, pe) = (&mut world.buffer::<u64>(1)?, world.pe().raw());
+    assert_eq!((told.len(), pe), (1, world.pe().raw()));
+    Ok(())
+}
+
+/// Any thread stores anywhere; the two halves of one buffer are two arguments.
+fn anywhere(world: &mut World, grid: Grid) -> Result<(), Error> {
+    let (stream, len) = (world.stream()?, at_most(500));
+    let to = buffer(world, (0..len as u32).rev())?;
+    let (from, mut into) = (buffer(world, 100..100 + len as u32)?, world.buffer::<u32>(len + 3)?);
+    let [head, _rest] = into.split_at_mut(len)?;
+    world.launch(&stream, scatter, grid, (head, &to, &from))?;
+    let expected: Vec<_> = (0..len as u32).rev().map(|i| 100 + i).chain([0; 3]).collect();
+    assert_eq!(into.to_vec()?, expected, "{grid:?}");
+    let (told, width) = (world.alloc::<u64>(1)?, 9);
+    let mut rows = world.buffer::<u64>(at_most(400))?;
+    world.launch(&stream, number_rows, grid, (rows.chunks_mut(width), told.view()))?;
+    let expected: Vec<_> = (0..rows.len()).map(|i| ((i / width) as u64) << 32 | (i % width) as u64).collect();
+    assert_eq!(rows.to_vec()?, expected, "{grid:?}");
+    assert_eq!(told.to_vec()?, [rows.len().div_ceil(width) as u64]);
+    Ok(())
+}
+
+/// A launch on one stream comes after those on others that write what it reads, or read what it writes; and so does the host.
+fn one_after_the_other(world: &mut World) -> Result<(), Error> {
+    let (writes, reads, tells) = (world.stream()?, world.stream()?, world.stream()?);
+    let (go, me, len) = (world.alloc::<Signal>(1)?, world.rank(world.pe().raw())?, at_most(200));
+    let (mut numbers, copy) = (buffer(world, vec![1_u64; len])?, world.alloc::<u64>(len)?);
+    let (grid, turns) = (Grid::one(32), times(100_000));
+    world.launch(&writes, add_late, grid, (&mut numbers, 10, go.view(), turns))?;
+    world.launch(&reads, read_late, grid, (copy.view(), &numbers, go.view()))?;
+    world.launch(&writes, add_late, grid, (&mut numbers, 100, go.view(), 0))?;
+    world.notify(&tells, go.view().at(me).set(1))?;
+    world.synchronize(&reads)?;
+    assert_eq!(copy.to_vec()?, vec![11; len], "between the writes");
+    world.launch(&writes, add_late, grid, (&mut numbers, 1000, go.view(), turns))?;
+    assert_eq!(numbers.to_vec()?, vec![1111; len], "the host waits");
+    world.launch(&reads, read_late, grid, (copy.view(), &numbers, go.view()))?;
+    numbers.fill(5)?;
+    world.synchronize(&reads)?;
+    assert_eq!(copy.to_vec()?, vec![1111; len], "the host waits for those that read");
+    Ok(())
+}
+
+/// What launches were lent is there until they are complete, whatever becomes of the buffer, the borrow and the stream meanwhile.
+fn dropped_meanwhile(world: &mut World) -> Result<(), Error> {
+    let (stream, tells) = (world.stream()?, world.stream()?);
+    let (go, me, len) = (world.alloc::<Signal>(1)?, world.rank(world.pe().raw())?, at_most(3000));
+    let copies: Vec<_> = (0..4).map(|_| world.alloc::<u64>(len)).collect::<Result<_, _>>()?;
+    let late = world.stream()?;
+    for (copy, seed) in copies.iter().zip(0_u64..) {
+        let numbers = buffer(world, (0..len as u64).map(|i| i ^ seed << 32))?;
+        let (on, view) = (if seed == 3 { &late } else { &stream }, numbers.slice(..)?);
+        world.launch(on, read_late, Grid::one(32), (copy.view(), view, go.view()))?;
+    }
+    // What would be given the room of the others, if it were free.
+    let others: Vec<_> = (0..8).map(|_| buffer(world, vec![u64::MAX; len])).collect::<Result<_, _>>()?;
+    std::mem::forget(late);
+    world.notify(&tells, go.view().at(me).set(1))?;
+    world.synchronize(&stream)?;
+    drop(others);
+    // Nobody can wait for a stream that was forgotten, but for what it does.
+    while copies[3].to_vec()?[len - 1] != (len - 1) as u64 ^ 3 << 32 {
+        std::thread::yield_now();
+    }
+    for (copy, seed) in copies[..3].iter().zip(0_u64..) {
+        let expected: Vec<_> = (0..len as u64).map(|i| i ^ seed << 32).collect();
+        assert_eq!(copy.to_vec()?, expected, "buffer {seed}");
+    }
+    Ok(())
+}
+
+/// A graph has its buffers, also those that the program has no more, and its launches wait as others do.
+fn in_a_graph(world: &World) -> Result<(), Error> {
+    let (stream, other, len) = (world.stream()?, world.stream()?, at_most(64));
+    let (x, mut y) = (buffer(world, vec![1.0; len])?, buffer(world, vec![0.0; len])?);
+    let graph = world.capture(&stream, |stream| {
+        world.launch(stream, axpy, Grid::one(32), (1.0, &x, &mut y))?;
+        world.launch(stream, axpy, Grid::one(32), (2.0, &x, &mut y))
+    })?;
+    drop(x);
+    let _others = (buffer(world, vec![9.0; len])?, buffer(world, vec![9.0; len])?);
+    assert_eq!(y.to_vec()?, vec![0.0; len]);
+    for _ in 0..5 {
+        graph.launch(&stream)?;
+    }
+    let mut copy = buffer(world, vec![0.0; len])?;
+    world.launch(&other, axpy, Grid::one(32), (1.0, &y, &mut copy))?;
+    assert_eq!(copy.to_vec()?, vec![15.0; len]);
+    y.fill(1.0)?;
+    graph.launch(&stream)?;
+    assert_eq!(y.to_vec()?, vec![4.0; len]);
+    let refused = world.capture(&stream, |stream| stream.record_event().map(drop));
+    assert!(matches!(refused.err(), Some(LaunchError::InCapture { call: "record_event", .. })));
+    world.launch(&stream, axpy, Grid::one(32), (1.0, &copy, &mut y))?;
+    assert_eq!(y.to_vec()?, vec![19.0; len]);
+    Ok(())
+}
+
+/// Streams wait for events and for each other.
+fn events(world: &mut World) -> Result<(), Error> {
+    let (first, second, tells) = (world.stream()?, world.stream()?, world.stream()?);
+    let (go, me) = (world.alloc::<Signal>(1)?, world.rank(world.pe().raw())?);
+    let (words, copy) = (world.alloc::<u64>(1)?, world.alloc::<u64>(1)?);
+    let one = buffer(world, [1_u64])?;
+    let begun = first.record_event()?;
+    world.launch(&first, read_late, Grid::one(1), (words.view(), &one, go.view()))?;
+    let ended = first.record_event()?;
+    second.wait(&ended)?;
+    world.get(&second, copy.view(), words.view().at(me))?;
+    begun.synchronize()?;
+    assert!(begun.is_complete() && !ended.is_complete() && !second.is_idle());
+    world.notify(&tells, go.view().at(me).set(1))?;
+    world.synchronize(&second)?;
+    assert_eq!(copy.to_vec()?, [1]);
+    assert!(ended.is_complete() && begun.elapsed(&ended)? > std::time::Duration::ZERO);
+    words.fill(0)?;
+    world.launch(&first, read_late, Grid::one(1), (words.view(), &one, go.view()))?;
+    second.join(&first)?;
+    world.put(&second, copy.view().at(me), words.view())?;
+    world.synchronize(&second)?;
+    assert_eq!(copy.to_vec()?, [1]);
+    Ok(())
+}
+
+/// Addresses are those of elements: different, aligned, and in their order.
+fn addresses(world: &mut World) -> Result<(), Error> {
+    let (a, b) = (world.alloc::<u64>(100)?, world.buffer::<u64>(100)?);
+    assert!(a.device_ptr() != 0 && b.device_ptr() != 0 && a.device_ptr().abs_diff(b.device_ptr()) >= 800);
+    assert_eq!((a.device_ptr() % 8, b.device_ptr() % 16), (0, 0));
+    assert_eq!(b.slice(10..)?.device_ptr(), b.device_ptr() + 80);
+    Ok(())
+}
