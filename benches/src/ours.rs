@@ -212,7 +212,12 @@ impl Ours {
     }
 
     /// Runs a kernel that repeats something `n` times on all PEs; the time of one, on the slowest PE.
-    pub(crate) fn time<K: Kernel>(&self, n: u64, kernel: K, args: impl Arguments<K::Args>) -> Result<f64, Box<dyn Error>> {
+    pub(crate) fn time<K: Kernel>(
+        &self,
+        n: u64,
+        kernel: K,
+        args: impl Arguments<K::Args>,
+    ) -> Result<f64, Box<dyn Error>> {
         self.clocked(n, || Ok(self.world.launch(&self.stream, kernel, Grid::one(256), args)?))
     }
 

@@ -208,7 +208,9 @@ pub enum AllocError {
     #[error(transparent)]
     Heap(#[from] HeapError),
     /// The process has no room for a buffer.
-    #[error("a buffer of {bytes} bytes was asked for, and the process has no room for it; give fewer, or look at ulimit -v")]
+    #[error(
+        "a buffer of {bytes} bytes was asked for, and the process has no room for it; give fewer, or look at ulimit -v"
+    )]
     NoMemory {
         /// Bytes asked for.
         bytes: usize,

@@ -99,11 +99,11 @@ impl Stream {
 }
 
 impl Event {
-    /// Whether the stream has come to it. Of a stream that has failed it is.
+    /// Whether the stream has come to it. Of a stream that has failed it is not.
     pub fn is_complete(&self) -> bool {
         match &self.point {
             Point::Cpu(mark) => mark.when().is_some(),
-            Point::Cuda(event) => event.is_complete().unwrap_or(true),
+            Point::Cuda(event) => event.is_complete().unwrap_or(false),
         }
     }
 

@@ -41,12 +41,6 @@ impl Grid {
 /// lanes, but such a program would run nowhere else.
 const MAX_THREADS: u32 = 1024;
 
-/// Why buffers cannot be in a capture of the stream's owner.
-const OTHERS: &str = "the graph of the stream's owner keeps no buffer; capture with World::capture";
-
-/// Why slices of cudarc's cannot be in a capture.
-const OUTSIDE: &str = "a graph keeps no slice of cudarc's; give it buffers of World::buffer";
-
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches,
 /// and for five seconds only where the world has failed: what then still runs goes on, on memory that is kept for it.
 ///
@@ -213,26 +207,10 @@ impl World {
         mut args: impl Arguments<K::Args>,
     ) -> Result<(), LaunchError> {
         let target = Target { shared: self.shared(), stream, grid, by: Launcher::kernel() };
-        let mut loan = Loan::new(K::NAME, stream);
+        let mut loan = Loan::new(self, K::NAME, stream)?;
         let given = args.lend(&mut loan)?;
-        let (lent, has_outside) = loan.close();
-        if lent.is_empty() && !has_outside {
-            return target.launch_lent(kernel, given, &lent);
-        }
-        let mut captured = stream.captured();
-        if stream.runner.is_recording()? {
-            if has_outside || stream.runner.is_recording_for_others()? {
-                let why = if has_outside { OUTSIDE } else { OTHERS };
-                return Err(LaunchError::InCapture { call: "a launch with buffers", why });
-            }
-            target.launch_lent(kernel, given, &lent)?;
-            *captured = captured.and(&lent);
-            return Ok(());
-        }
-        lent.begin(stream)?;
-        target.launch_lent(kernel, given, &lent)?;
-        lent.end(stream)?;
-        args.lent(stream)
+        let launched = loan.close().put(stream, |lent| target.launch_lent(kernel, given, lent));
+        launched.and_then(|()| args.lent(stream))
     }
 
     /// Waits until everything launched on the stream is complete. In a capture, that is what was launched before it.

@@ -71,7 +71,7 @@ impl World {
         self.admit(stream, "put", &[(place.sym().bytes_at(), Some(place.pe())), (src.bytes_at(), None)])?;
         same_length(place.len(), src.len())?;
         let (to, from) = (self.address(place.pe(), place.sym().offset()), self.address(self.pe(), src.offset()));
-        self.copy(stream, "put", (to, from, src.bytes()), move |block, ctx| {
+        self.transfer(stream, "put", (to, from, src.bytes()), move |block, ctx| {
             ctx.put(block, place, src);
             ctx.quiet(block);
         })
@@ -98,7 +98,7 @@ impl World {
         self.admit(stream, "get", &[(dst.bytes_at(), None), (place.sym().bytes_at(), Some(place.pe()))])?;
         same_length(dst.len(), place.len())?;
         let (to, from) = (self.address(self.pe(), dst.offset()), self.address(place.pe(), place.sym().offset()));
-        self.copy(stream, "get", (to, from, dst.bytes()), move |block, ctx| ctx.get(block, dst, place))
+        self.transfer(stream, "get", (to, from, dst.bytes()), move |block, ctx| ctx.get(block, dst, place))
     }
 
     /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data.
@@ -180,7 +180,7 @@ impl World {
 
     /// A copy between addresses on a GPU, a block that does it on the CPU machine.
     #[track_caller]
-    fn copy(
+    fn transfer(
         &self,
         stream: &Stream,
         name: &'static str,
@@ -219,7 +219,7 @@ impl World {
     }
 
     /// Refuses streams and memory that are not of this world: ranges of bytes, each on a PE, or else on this one.
-    fn admit(
+    pub(crate) fn admit(
         &self,
         stream: &Stream,
         call: &'static str,
@@ -237,12 +237,12 @@ impl World {
         if ranges.iter().all(fits) { Ok(()) } else { Err(LaunchError::ForeignArgument { kernel: call }) }
     }
 
-    fn address(&self, pe: Pe, offset: u64) -> u64 {
+    pub(crate) fn address(&self, pe: Pe, offset: u64) -> u64 {
         self.shared().context().address(pe, offset)
     }
 }
 
-fn same_length(dst: usize, src: usize) -> Result<(), LaunchError> {
+pub(crate) fn same_length(dst: usize, src: usize) -> Result<(), LaunchError> {
     if dst == src { Ok(()) } else { Err(LaunchError::Lengths { dst, src }) }
 }
 

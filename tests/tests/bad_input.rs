@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use congruent::bootstrap::{BootstrapError, MAX_PES};
 use congruent::collectives::{Algorithm, Layout, Op, PlanView, Protocol};
-use congruent::device::{Pod, Semaphore, Sym, kernel_arg, kernels, team_tag};
+use congruent::device::{Pod, Semaphore, Slice, Sym, kernel_arg, kernels, team_tag};
 use congruent::tunables::TunableError;
 use congruent::{
     AccessError, AllocError, BuildError, CollectiveError, Error, Grid, LaunchError, STREAMS, SplitError, Stream, World,
@@ -30,6 +30,9 @@ kernels! {
 
     /// Takes plans, one of them in a struct, and does nothing with them.
     pub fn plans(_block, _ctx, _plan: PlanView, _held: Held) {}
+
+    /// Takes a buffer and does nothing with it.
+    pub fn take(_block, _ctx, _numbers: Slice<u32>) {}
 
     /// Takes a semaphore and does nothing with it.
     pub fn ignore(_block, _ctx, _semaphore: Sym<Semaphore>) {}
@@ -369,6 +372,37 @@ fn a_stream_of_another_world() {
             let launched = world.launch(theirs, ignore, Grid::one(1), (semaphore.view(),));
             assert_refused!(launched, LaunchError::ForeignStream, "another world");
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_buffer_and_an_event_of_another_world() {
+    on_stream(|world, stream| {
+        let words = world.alloc::<u32>(8)?;
+        local(1, |other| {
+            let (theirs, event) = (other.buffer::<u32>(8)?, other.stream()?.record_event()?);
+            let launched = world.launch(stream, take, Grid::one(1), (&theirs,));
+            assert_refused!(launched, LaunchError::ForeignBuffer { kernel: "take" }, "take", "World::buffer");
+            let copied = world.copy(stream, words.view(), &theirs);
+            assert_refused!(copied, LaunchError::ForeignBuffer { kernel: "copy" }, "another world");
+            let copied = other.copy(stream, words.view(), &theirs);
+            assert_refused!(copied, LaunchError::ForeignStream, "another world");
+            assert_refused!(stream.wait(&event), LaunchError::ForeignEvent, "another world", "Event::synchronize");
+            Ok(())
+        })?;
+        let overlaps = world.copy(stream, words.slice(..7)?, words.slice(1..)?);
+        assert_refused!(overlaps, LaunchError::Overlap { call: "copy", .. }, "overlap");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_buffer_that_no_process_has_room_for() {
+    on_stream(|world, _| {
+        let (huge, too_large) = (world.buffer::<u8>(1 << 60).map(drop), world.buffer::<u64>(usize::MAX / 4).map(drop));
+        assert_refused!(huge, AllocError::NoMemory { bytes } if *bytes == 1 << 60, "no room");
+        assert_refused!(too_large, AllocError::TooLarge { .. }, "do not fit");
         Ok(())
     });
 }

@@ -7,7 +7,9 @@
 use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, PlanView, Sum, multimem, ring};
-use congruent::device::{Group, Kernel, Semaphore, Sym, TeamView, Thread, World as WorldTag, kernels, operands};
+use congruent::device::{
+    Group, Kernel, Semaphore, Slice, SliceMut, Sym, TeamView, Thread, World as WorldTag, kernels, operands,
+};
 use congruent::{Arguments, Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
 const WIDTHS: [u32; 3] = [1, 4, 32];
@@ -30,6 +32,13 @@ kernels! {
     /// A slice that is not inside.
     pub fn slice_out_of_bounds(_block, _ctx, numbers: Sym<f32>) {
         numbers.slice(90..101);
+    }
+
+    /// An element that a buffer lacks.
+    pub fn index_out_of_bounds(block, _ctx, numbers: Slice<u32>, into: SliceMut<u32>) {
+        for (i, into) in into.iter_mut(block) {
+            *into = numbers[i + 1];
+        }
     }
 
     /// An element that is not there.
@@ -342,5 +351,23 @@ kernels! {
     /// What is right.
     pub fn sum(block, ctx, numbers: Sym<f32>, plan: PlanView) {
         ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
+    }
+}
+
+#[test]
+fn an_element_that_a_buffer_lacks() {
+    for width in WIDTHS {
+        let program = |world: &mut World| {
+            let (stream, numbers, mut into) = (world.stream()?, world.buffer::<u32>(10)?, world.buffer::<u32>(10)?);
+            let told = world.run(&stream, index_out_of_bounds, Grid::one(32), (&numbers, &mut into)).unwrap_err();
+            let text = told.to_string();
+            assert!(
+                text.contains("index_out_of_bounds") && text.contains("the len is 10 but the index is 10"),
+                "{text}"
+            );
+            assert!(into.to_vec().is_err() && world.buffer::<u32>(1).is_err(), "the world has failed");
+            Ok::<_, Error>(())
+        };
+        builder(false).width(width).local(1, program).unwrap();
     }
 }

@@ -14,7 +14,9 @@ use std::fs;
 use congruent_tests::repository;
 use congruent_virtual_library::{built, install, names, without_symbol};
 use processes::{Port, is_pe};
-use virtual_cases::scenarios::{self, ADOPTION, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario};
+use virtual_cases::scenarios::{
+    self, ADOPTION, BUFFERS, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, STREAMS, Scenario,
+};
 use virtual_cases::{Case, Made, Outcome, PATIENCE, Uses, again, all, job, made_by_process, made_by_threads, outcome};
 use virtual_support::{End, FOLDER, ends};
 
@@ -22,12 +24,13 @@ use virtual_support::{End, FOLDER, ends};
 const CODES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"];
 
 /// Calls that may fail and leave the world as good: they give back what nobody uses any more, or spare others' captures.
-const FORGIVEN: [&str; 12] = [
+const FORGIVEN: [&str; 13] = [
     "cuDevicePrimaryCtxRelease_v2",
     "cuEventDestroy_v2",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuMemAddressFree",
+    "cuMemFreeAsync",
     "cuMemFreeHost",
     "cuMemRelease",
     "cuMemUnmap",
@@ -117,6 +120,11 @@ fn every_call_of_graphs_fails_once() {
 #[test]
 fn every_call_of_streams_fails_once() {
     each_fails_on_threads("every_call_of_streams_fails_once", STREAMS, Some(EVERYTHING));
+}
+
+#[test]
+fn every_call_of_buffers_fails_once() {
+    each_fails_on_threads("every_call_of_buffers_fails_once", BUFFERS, Some(EVERYTHING));
 }
 
 #[test]
@@ -272,6 +280,24 @@ fn functions_that_streams_need_are_missing_once() {
 }
 
 #[test]
+fn functions_that_buffers_need_are_missing_once() {
+    each_is_missing_where_it_is_used(
+        "functions_that_buffers_need_are_missing_once",
+        BUFFERS,
+        &[
+            "cuMemAllocAsync",
+            "cuMemFreeAsync",
+            "cuEventCreate",
+            "cuEventRecord",
+            "cuEventQuery",
+            "cuEventElapsedTime",
+            "cuEventDestroy_v2",
+            "cuStreamWaitEvent",
+        ],
+    );
+}
+
+#[test]
 fn functions_that_adoption_needs_are_missing_once() {
     each_is_missing_where_it_is_used(
         "functions_that_adoption_needs_are_missing_once",
@@ -316,10 +342,11 @@ fn table() -> BTreeSet<String> {
 /// No call is used that does not fail in one of the tests above, or be looked for in vain.
 #[test]
 fn every_call_that_is_used_fails_in_some_scenario() {
-    const THREADS: [(&str, Scenario); 6] = [
+    const THREADS: [(&str, Scenario); 7] = [
         ("every_call_fails_once_on_threads", EVERYTHING),
         ("every_call_of_graphs_fails_once", GRAPHS),
         ("every_call_of_streams_fails_once", STREAMS),
+        ("every_call_of_buffers_fails_once", BUFFERS),
         ("every_call_of_growth_fails_once", GROWTH),
         ("every_call_of_adoption_fails_once", ADOPTION),
         ("every_call_of_multicast_fails_once", MULTICAST),

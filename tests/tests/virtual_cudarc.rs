@@ -99,7 +99,7 @@ fn refused(world: &mut World) -> Result<(), Error> {
     let slice = there.default_stream().alloc_zeros::<f32>(10)?;
     let said = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut own)).unwrap_err().to_string();
     assert!(said.contains("the slice is of device 1") && said.contains("Builder::devices"), "{said}");
-    let said = world.borrow_stream(&there.new_stream()?).unwrap_err().to_string();
+    let said = world.borrow_stream(&there.new_stream()?).err().unwrap().to_string();
     assert!(said.contains("not of the primary context of device 0"), "{said}");
     assert!(world.borrow_stream(&here.per_thread_stream()).is_err());
     let full = world.buffer::<u8>(1 << 50);

@@ -14,7 +14,7 @@ use congruent_benches::peer::{self, Effort, OURS, PeerError, peers};
 use congruent_benches::roofline::{ROOFLINE, roofline};
 use congruent_benches::sample::{Sample, Summaries, summarize};
 use congruent_benches::table::{Row, Verdict, render, rows};
-use congruent_benches::{checked, ours};
+use congruent_benches::{checked, compute, ours};
 
 /// Compares with Open MPI and with memcpy: two processes on a core each, and four that share the cores.
 #[derive(Parser)]
@@ -61,7 +61,8 @@ fn main() -> ExitCode {
     }
     let (chosen_well, broken) = choose(&arguments, broken);
     let broken = cost_of_checks(&arguments, broken);
-    let fail = fail + usize::from(!chosen_well);
+    let (computes_well, broken) = computing(&arguments, broken);
+    let fail = fail + usize::from(!chosen_well) + usize::from(!computes_well);
     if broken > 0 || (fail > 0 && arguments.judged()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -143,6 +144,25 @@ fn cost_of_checks(arguments: &Arguments, broken: usize) -> usize {
     println!("{}", checked::render(&checked::costs(&timed)));
     println!("checked, members compare their calls before anything moves: so it is by default on the CPU machine");
     broken
+}
+
+/// Prints how fast kernels compute on memory of their own. Whether that is fast enough, and how many runs failed with this one.
+fn computing(arguments: &Arguments, broken: usize) -> (bool, usize) {
+    if !arguments.asks_for(OURS) {
+        return (true, broken);
+    }
+    eprintln!("measuring a loop in a kernel and in plain Rust ...");
+    let effort = arguments.effort(1);
+    match compute::measure(effort.repeats, effort.max_bytes) {
+        Ok(timed) => {
+            println!("{}", compute::render(&timed));
+            (timed.iter().all(compute::Timed::is_kept), broken)
+        }
+        Err(error) => {
+            eprintln!("!!! a loop in a kernel: not measured: {error}");
+            (false, broken + 1)
+        }
+    }
 }
 
 /// What a run of our own side gave; says why where it gave nothing.

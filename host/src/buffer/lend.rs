@@ -6,7 +6,7 @@ use congruent_device::{ChunksMut, KernelArg, KernelArgs, Pod, Relaxed, RowsMut, 
 
 use super::memory::{Access, Memory};
 use super::{Buffer, BufferView, BufferViewMut};
-use crate::{LaunchError, Stream};
+use crate::{LaunchError, Stream, World};
 
 /// What can be given to a launch for a kernel's parameter of type `A`.
 ///
@@ -50,14 +50,29 @@ pub struct Loan<'l> {
     has_outside: bool,
 }
 
+/// What one launch was lent.
+pub(crate) struct Closed {
+    kernel: &'static str,
+    lent: Lent,
+    has_outside: bool,
+}
+
+/// Why what is lent cannot be in a capture.
+const NOT_KEPT: &str =
+    "a graph of World::capture keeps buffers of World::buffer, and no others; launch it outside of the capture";
+
 /// Memory of buffers that a launch uses, and how.
 #[derive(Clone, Default)]
 pub(crate) struct Lent(Arc<[(Arc<Memory>, Access)]>);
 
 impl<'l> Loan<'l> {
-    /// For a launch of a kernel on a stream.
-    pub(crate) fn new(kernel: &'static str, stream: &'l Stream) -> Self {
-        Self { kernel, stream, memory: Vec::new(), has_outside: false }
+    /// For a launch of a kernel on a stream, which is to be of this world.
+    pub(crate) fn new(world: &World, kernel: &'static str, stream: &'l Stream) -> Result<Self, LaunchError> {
+        world.check()?;
+        if !stream.is_of(world.shared()) {
+            return Err(LaunchError::ForeignStream);
+        }
+        Ok(Self { kernel, stream, memory: Vec::new(), has_outside: false })
     }
 
     /// The stream, for memory that no buffer has.
@@ -66,9 +81,9 @@ impl<'l> Loan<'l> {
         self.stream
     }
 
-    /// All that was lent of buffers, and whether anything else was.
-    pub(crate) fn close(self) -> (Lent, bool) {
-        (Lent(self.memory.into()), self.has_outside)
+    /// All that was lent.
+    pub(crate) fn close(self) -> Closed {
+        Closed { kernel: self.kernel, lent: Lent(self.memory.into()), has_outside: self.has_outside }
     }
 
     fn take(&mut self, memory: &Arc<Memory>, access: Access) -> Result<(), LaunchError> {
@@ -80,16 +95,33 @@ impl<'l> Loan<'l> {
     }
 }
 
+impl Closed {
+    /// Has `put` put what was lent this at the end of a stream, in its order with all that uses the same; or in the capture under way.
+    pub(crate) fn put(
+        self,
+        stream: &Stream,
+        put: impl FnOnce(&Lent) -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        let Self { kernel, lent, has_outside } = self;
+        if lent.0.is_empty() && !has_outside {
+            return put(&lent);
+        }
+        let mut captured = stream.captured();
+        if !stream.runner().is_recording()? {
+            lent.begin(stream)?;
+            put(&lent)?;
+            return lent.end(stream);
+        }
+        if has_outside || stream.runner().is_recording_for_others()? {
+            return Err(LaunchError::InCapture { call: kernel, why: NOT_KEPT });
+        }
+        put(&lent)?;
+        *captured = Lent(captured.0.iter().chain(&*lent.0).cloned().collect());
+        Ok(())
+    }
+}
+
 impl Lent {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The same and more.
-    pub(crate) fn and(&self, more: &Self) -> Self {
-        Self(self.0.iter().chain(&*more.0).cloned().collect())
-    }
-
     /// Has a stream wait for the launches on others that this must not meet.
     pub(crate) fn begin(&self, stream: &Stream) -> Result<(), LaunchError> {
         for (memory, access) in &*self.0 {

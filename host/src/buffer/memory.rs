@@ -107,7 +107,7 @@ impl Memory {
     /// What an access on a stream has to come after: launches on other streams that do what it must not meet.
     pub(super) fn before(&self, access: Access, stream: u64) -> Vec<Event> {
         let uses = self.uses();
-        let others = uses.conflicting(access).filter(|used| used.stream != stream && !used.done.is_complete());
+        let others = uses.conflicting(access).filter(|used| used.stream != stream);
         others.map(|used| used.done.clone()).collect()
     }
 
@@ -118,7 +118,7 @@ impl Memory {
         match access {
             Access::Write => *uses = Uses { write: Some(used), reads: Vec::new() },
             Access::Read => {
-                uses.reads.retain(|read| read.stream != stream && !read.done.is_complete());
+                uses.reads.retain(|read| read.stream != stream);
                 uses.reads.push(used);
             }
         }

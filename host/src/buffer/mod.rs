@@ -1,5 +1,6 @@
 //! Memory of one PE that is no symmetric object.
 
+mod copy;
 mod lend;
 mod memory;
 
@@ -12,6 +13,7 @@ use congruent_device::Pod;
 
 use crate::sym_vec::ends;
 use crate::{AccessError, AllocError, World};
+pub use copy::{Source, Target};
 pub use lend::{Arguments, Chunked, Lend};
 pub(crate) use lend::{Lent, Loan};
 use memory::Memory;

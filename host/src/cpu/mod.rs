@@ -14,10 +14,12 @@ mod stream;
 
 use std::num::NonZeroU32;
 use std::panic::{self, AssertUnwindSafe};
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use congruent_device::{Block, Ctx, Kernel, abi, cpu::Lane};
+use congruent_device::cpu::{self, Lane};
+use congruent_device::{Block, Ctx, Group, Kernel, abi};
 
 pub(crate) use cores::Cores;
 pub(crate) use memory::CpuMemory;
@@ -35,6 +37,21 @@ pub(crate) fn body<K: Kernel>(args: K::Args, held: impl Send + Sync + 'static) -
         let _until_the_end = &held;
         // SAFETY: the machine runs it once for each lane of the launch, which was given these arguments.
         unsafe { K::run(block, ctx, args) };
+    })
+}
+
+/// The work of a block that copies `bytes` bytes from one address to another. It keeps `held` for as long.
+///
+/// # Safety
+/// While the block runs, both ranges are mapped, and each is symmetric memory or nobody else's.
+pub(crate) unsafe fn copy((to, from, bytes): (u64, u64, usize), held: impl Send + Sync + 'static) -> Arc<Body> {
+    Arc::new(move |block, _ctx| {
+        let _until_the_end = &held;
+        if block.leader() {
+            let (to, from) = (with_exposed_provenance_mut(to as usize), with_exposed_provenance(from as usize));
+            // SAFETY: the caller's promise.
+            unsafe { cpu::copy_bytes_for_host(to, from, bytes) };
+        }
     })
 }
 

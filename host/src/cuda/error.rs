@@ -257,7 +257,9 @@ pub enum CudaError {
         device: u32,
     },
     /// A slice that begins where its elements cannot.
-    #[error("the slice begins at {address:#x}, which is no multiple of {align}, as its elements need it: give one that does")]
+    #[error(
+        "the slice begins at {address:#x}, which is no multiple of {align}, as its elements need it: give one that does"
+    )]
     Misaligned {
         /// Where it begins.
         address: u64,

@@ -95,6 +95,15 @@ impl CudaRunner {
         self.lane.put(|stream| unsafe { self.device.driver().memcpy_on_device(dst, src, bytes, stream) })
     }
 
+    /// Puts a copy of the host's bytes at the end of the stream, and keeps them until it is done.
+    pub(crate) fn upload(&self, dst: u64, bytes: Arc<[u8]>) -> Result<(), CudaError> {
+        let (from, count) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: the range is memory of the device, as the caller checked, and as long as the bytes, which stay.
+        let put = self.lane.put(|stream| unsafe { self.device.driver().memcpy_to_device(dst, from, count, stream) });
+        self.lane.hold(Arc::new(bytes));
+        put
+    }
+
     /// Puts a store of a signal word of some heap at the end of the stream. Whoever sees it sees what the stream did before: the
     /// driver fences before such a write, unless told not to (CUDA Driver API, cuStreamWriteValue64).
     pub(crate) fn store(&self, address: u64, value: u64) -> Result<(), CudaError> {

@@ -24,6 +24,7 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
     dropped_meanwhile(world)?;
     in_a_graph(world)?;
     events(world)?;
+    copies(world)?;
     addresses(world)
 }
 
@@ -204,6 +205,33 @@ fn events(world: &mut World) -> Result<(), Error> {
     world.put(&second, copy.view().at(me), words.view())?;
     world.synchronize(&second)?;
     assert_eq!(copy.to_vec()?, [1]);
+    Ok(())
+}
+
+/// Copies are in order with launches, and between all kinds of memory.
+fn copies(world: &mut World) -> Result<(), Error> {
+    let (stream, len) = (world.stream()?, at_most(777));
+    let (symmetric, other) = (world.alloc::<f32>(len)?, world.alloc::<f32>(len)?);
+    let (mut x, mut y) = (world.buffer::<f32>(len)?, world.buffer::<f32>(len)?);
+    let mut values: Vec<f32> = (0..len).map(|i| i as f32).collect();
+    world.copy(&stream, &mut x, &values[..])?;
+    values.fill(-1.0);
+    world.copy(&stream, symmetric.view(), &x)?;
+    world.copy(&stream, other.view(), symmetric.view())?;
+    world.copy(&stream, &mut y, other.view())?;
+    world.launch(&stream, axpy, Grid::one(32), (1.0, &x, &mut y))?;
+    world.copy(&stream, x.slice_mut(1..)?, y.slice(..len - 1)?)?;
+    assert_eq!(y.to_vec()?, (0..len).map(|i| 2.0 * i as f32).collect::<Vec<_>>());
+    assert_eq!(x.to_vec()?[1..], y.to_vec()?[..len - 1]);
+    let refused = world.copy(&stream, &mut y, &values[1..]);
+    assert!(matches!(refused, Err(LaunchError::Lengths { .. })), "{refused:?}");
+    let captured = world.capture(&stream, |stream| {
+        world.copy(stream, symmetric.view(), &y)?;
+        world.copy(stream, &mut x, symmetric.view())
+    })?;
+    y.fill(3.0)?;
+    captured.launch(&stream)?;
+    assert_eq!(x.to_vec()?, vec![3.0; len]);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use congruent::collectives::Op;
-use congruent::device::{Group, Signal, Sym, kernels, team_tag};
+use congruent::device::{Group, Signal, SliceMut, Sym, kernels, team_tag};
 use congruent::{Error, Grid, LaunchError, SymVec, World};
 
 use crate::processes::say;
@@ -43,6 +43,8 @@ pub(crate) const GRAPHS: Scenario = Scenario { program: graphs, ..EVERYTHING };
 /// Each PE has a device, because the default stream is one for all PEs of a process on a device.
 pub(crate) const STREAMS: Scenario =
     Scenario { settings: "devices=2", environment: &GROWS, program: streams, ..EVERYTHING };
+/// With streams for what is launched on one beside the other.
+pub(crate) const BUFFERS: Scenario = Scenario { environment: &GROWS, program: buffers, ..EVERYTHING };
 pub(crate) const GROWTH: Scenario = Scenario { environment: &GROWS, program: growth, ..EVERYTHING };
 pub(crate) const ADOPTION: Scenario = Scenario { foreign: true, program: adoption, ..GROWTH };
 pub(crate) const MULTICAST: Scenario = Scenario {
@@ -70,6 +72,13 @@ kernels! {
         }
     }
 
+    /// Adds one to each number of a PE's own.
+    pub fn raise(block, ctx, numbers: SliceMut<u32>) {
+        for (_, number) in numbers.iter_mut(block) {
+            *number += 1;
+        }
+    }
+
     /// Waits until a signal is at least `value`.
     pub fn until(block, ctx, signal: Sym<Signal>, value: u64) {
         ctx.wait_at_least(block, signal, value);
@@ -92,8 +101,31 @@ team_tag! {
 
 /// PTX for the kernels of the scenarios, written once by the process that starts the others.
 pub(crate) static PTX: LazyLock<PathBuf> = LazyLock::new(|| {
-    declare("scenarios", &[entry::<meet>(), entry_without_waits::<fill>(), entry::<until>(), entry::<give>()])
+    declare(
+        "scenarios",
+        &[
+            entry::<meet>(),
+            entry_without_waits::<fill>(),
+            entry_without_waits::<raise>(),
+            entry::<until>(),
+            entry::<give>(),
+        ],
+    )
 });
+
+/// Two streams use one buffer in turn, with events around.
+fn buffers(world: &mut World) -> Result<(), Error> {
+    let (first, second) = (world.stream()?, world.stream()?);
+    let mut numbers = world.buffer::<u32>(COUNT)?;
+    let begun = first.record_event()?;
+    for stream in [&first, &second] {
+        world.launch(stream, raise, Grid::one(32), (&mut numbers,))?;
+    }
+    begun.elapsed(&second.record_event()?)?;
+    assert_eq!(numbers.to_vec()?, [2; COUNT]);
+    drop(numbers);
+    Ok(world.barrier()?)
+}
 
 /// Runs a scenario as the environment says, as one PE or all, and says what came of it and which calls were made: `BEFORE` those that
 /// made the world, and `CALLS` all.
