@@ -136,8 +136,12 @@ impl Lent {
     pub(crate) fn end(&self, stream: &Stream) -> Result<(), LaunchError> {
         let Some((first, _)) = self.0.first() else { return Ok(()) };
         stream.hold(self);
-        // Without an event nobody knows what may begin, so then nothing does.
-        let event = stream.event(false).map_err(|error| first.shared().machine_failed(&error))?;
+        // Without an event nobody knows what may begin, so then nothing does, and this waits for the launch.
+        let event = stream.event(false).map_err(|error| {
+            let failure = first.shared().machine_failed(&error);
+            stream.wait_for(stream.submitted());
+            failure
+        })?;
         for (memory, access) in &*self.0 {
             memory.used(*access, stream.id(), &event);
         }
