@@ -41,8 +41,11 @@ const FORGIVEN: [&str; 13] = [
 ];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
-const TOLD: [(&str, &[&str]); 2] =
-    [(RESERVE, &["no range of"]), ("cuMemCreate", &["bytes of device memory were asked for"])];
+const TOLD: [(&str, &[&str]); 3] = [
+    (RESERVE, &["no range of"]),
+    ("cuMemCreate", &["bytes of device memory were asked for"]),
+    ("cuMemAllocAsync", &["bytes of device memory were asked for"]),
+];
 /// Processes that cannot have a place for their heaps try another one.
 const RESERVE: &str = "cuMemAddressReserve";
 
@@ -285,13 +288,13 @@ fn functions_that_buffers_need_are_missing_once() {
         "functions_that_buffers_need_are_missing_once",
         BUFFERS,
         &[
-            "cuMemAllocAsync",
-            "cuMemFreeAsync",
             "cuEventCreate",
             "cuEventRecord",
             "cuEventQuery",
             "cuEventElapsedTime",
             "cuEventDestroy_v2",
+            "cuMemAllocAsync",
+            "cuMemFreeAsync",
             "cuStreamWaitEvent",
         ],
     );

@@ -115,12 +115,15 @@ pub(crate) static PTX: LazyLock<PathBuf> = LazyLock::new(|| {
 
 /// Two streams use one buffer in turn, with events around.
 fn buffers(world: &mut World) -> Result<(), Error> {
+    // What fails on one PE from here on, the other hears of in here.
+    world.barrier()?;
     let (first, second) = (world.stream()?, world.stream()?);
     let mut numbers = world.buffer::<u32>(COUNT)?;
     let begun = first.record_event()?;
     for stream in [&first, &second] {
         world.launch(stream, raise, Grid::one(32), (&mut numbers,))?;
     }
+    world.synchronize(&first)?;
     begun.elapsed(&second.record_event()?)?;
     assert_eq!(numbers.to_vec()?, [2; COUNT]);
     drop(numbers);
