@@ -75,13 +75,14 @@ impl Memory {
     pub(super) unsafe fn read<T: Pod>(&self, at: usize, out: &mut [T]) -> Result<(), WorldFailure> {
         self.settle(Access::Read)?;
         let out = bytemuck::cast_slice_mut(out);
-        self.copied(match &self.bytes {
+        match &self.bytes {
             // SAFETY: the caller's promise; the launches that write are complete, and nobody launches others while it is borrowed.
-            Some(Bytes::Cpu(memory)) if !out.is_empty() => Ok(unsafe { memory.read(at, out) }),
+            Some(Bytes::Cpu(memory)) => unsafe { memory.read(at, out) },
             // SAFETY: as above.
-            Some(Bytes::Cuda(memory)) if !out.is_empty() => unsafe { memory.read(at, out) },
-            _ => Ok(()),
-        })
+            Some(Bytes::Cuda(memory)) if !out.is_empty() => self.copied(unsafe { memory.read(at, out) })?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Copies `values` over the elements from `at` bytes on, when nobody uses them any more.
@@ -91,13 +92,14 @@ impl Memory {
     pub(super) unsafe fn write<T: Pod>(&self, at: usize, values: &[T]) -> Result<(), WorldFailure> {
         self.settle(Access::Write)?;
         let bytes = bytemuck::cast_slice(values);
-        self.copied(match &self.bytes {
+        match &self.bytes {
             // SAFETY: the caller's promise; all launches are complete, and nobody launches others while it is borrowed.
-            Some(Bytes::Cpu(memory)) if !bytes.is_empty() => Ok(unsafe { memory.write(at, bytes) }),
+            Some(Bytes::Cpu(memory)) => unsafe { memory.write(at, bytes) },
             // SAFETY: as above.
-            Some(Bytes::Cuda(memory)) if !bytes.is_empty() => unsafe { memory.write(at, bytes) },
-            _ => Ok(()),
-        })
+            Some(Bytes::Cuda(memory)) if !bytes.is_empty() => self.copied(unsafe { memory.write(at, bytes) })?,
+            _ => {}
+        }
+        Ok(())
     }
 
     fn copied(&self, outcome: Result<(), CudaError>) -> Result<(), WorldFailure> {
