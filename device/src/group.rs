@@ -6,6 +6,7 @@
 use crate::arch::{self, Lane, Share};
 use crate::kept::{Kept, Own};
 use crate::sealed::Sealed;
+use crate::{Pod, ReduceOp, scan};
 use congruent_heap::KernelArg;
 
 #[cfg(target_arch = "nvptx64")]
@@ -33,6 +34,64 @@ pub trait Group: Sealed + Copy {
     /// Waits for every thread of the group, and gives each the leader's value.
     #[track_caller]
     fn broadcast(&self, value: u64) -> u64;
+
+    /// Waits for every thread of the group, and tells whether all of them gave `true`.
+    #[inline(always)]
+    #[track_caller]
+    fn all(&self, flag: bool) -> bool {
+        !self.any(!flag)
+    }
+
+    /// What all threads of the group give, combined: each gets the same bits.
+    ///
+    /// The operator is associative and commutative, as the named ones are; partial results are held in its
+    /// [`Acc`](ReduceOp::Acc), of at most 16 bytes. In which order they are combined depends on how many threads there are: where an
+    /// operator rounds, as the sum of floats does, machines with other warps give other last bits. Threads that have no value give
+    /// one that changes nothing.
+    ///
+    /// ```
+    /// use congruent_device::{Group, Sum, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// The sum of this PE's numbers.
+    ///     pub fn sum_up(block, ctx, numbers: Sym<u64>, sum: Sym<u64>) {
+    ///         let mine = block.strided(numbers.len()).fold(0, |sum, i| sum + ctx.load(numbers, i));
+    ///         let all = block.reduce(mine, Sum);
+    ///         if block.leader() { ctx.store(sum, 0, all); }
+    ///     }
+    /// }
+    /// ```
+    #[track_caller]
+    fn reduce<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T;
+
+    /// What the threads up to this one give, combined in the order of their ranks. As [`reduce`](Group::reduce), but that the
+    /// operator need not be commutative, and that [`Avg`](crate::Avg) divides nothing.
+    #[track_caller]
+    fn inclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T;
+
+    /// `initial`, combined with what the threads below this one give in the order of their ranks: as
+    /// [`inclusive_scan`](Group::inclusive_scan), without this thread's own value.
+    ///
+    /// ```
+    /// use congruent_device::{Group, Sum, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// Where each row begins, from how long the rows are.
+    ///     pub fn row_offsets(block, ctx, lengths: Sym<u64>, offsets: Sym<u64>) {
+    ///         let mut total = 0;
+    ///         // Every thread takes part in every round, whether it has a row or not.
+    ///         for first in (0..lengths.len()).step_by(block.size()) {
+    ///             let row = first + block.rank();
+    ///             let length = if row < lengths.len() { ctx.load(lengths, row) } else { 0 };
+    ///             let offset = block.exclusive_scan(length, total, Sum);
+    ///             if row < lengths.len() { ctx.store(offsets, row, offset); }
+    ///             total += block.reduce(length, Sum);
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[track_caller]
+    fn exclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, initial: T, op: O) -> T;
 
     /// Whether this is the group's first thread.
     #[inline(always)]
@@ -105,6 +164,11 @@ impl<'m> Block<'m> {
         Self { lane }
     }
 
+    #[inline(always)]
+    pub(crate) fn as_lane(&self) -> &Lane<'m> {
+        &self.lane
+    }
+
     /// The warp that this thread is in.
     #[inline(always)]
     pub fn warp(&self) -> Warp<'m> {
@@ -136,6 +200,13 @@ impl<'m> Block<'m> {
     }
 }
 
+impl<'m> Warp<'m> {
+    #[inline(always)]
+    pub(crate) fn as_lane(&self) -> &Lane<'m> {
+        &self.lane
+    }
+}
+
 impl Sealed for Block<'_> {}
 impl Sealed for Warp<'_> {}
 impl Sealed for Thread {}
@@ -163,6 +234,21 @@ impl Group for Block<'_> {
     fn broadcast(&self, value: u64) -> u64 {
         self.lane.block_broadcast(value)
     }
+    #[inline(always)]
+    #[track_caller]
+    fn reduce<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        scan::reduce_block(self, value, op)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn inclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        scan::inclusive_block(self, value, op)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn exclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, initial: T, op: O) -> T {
+        scan::exclusive_block(self, value, initial, op)
+    }
 }
 
 impl Group for Warp<'_> {
@@ -187,6 +273,21 @@ impl Group for Warp<'_> {
     fn broadcast(&self, value: u64) -> u64 {
         self.lane.warp_broadcast(value)
     }
+    #[inline(always)]
+    #[track_caller]
+    fn reduce<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        scan::reduce(self, value, op)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn inclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        op.lower(scan::inclusive(self, op.lift(value), op))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn exclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, initial: T, op: O) -> T {
+        scan::exclusive(self, value, initial, op)
+    }
 }
 
 impl Group for Thread {
@@ -208,6 +309,24 @@ impl Group for Thread {
     #[inline(always)]
     fn broadcast(&self, value: u64) -> u64 {
         value
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn reduce<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        op.finish(op.lift(value), 1)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn inclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, op: O) -> T {
+        op.lower(op.lift(value))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn exclusive_scan<T: Pod, O: ReduceOp<T, Acc: Pod>>(&self, value: T, initial: T, op: O) -> T {
+        {
+            let _not_below_itself = value;
+            op.lower(op.resume(initial))
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! | item | what it must do |
 //! |---|---|
-//! | `Lane` | who runs: thread, block, their counts; syncs, votes and broadcasts of block and warp; exit; clock |
+//! | `Lane` | who runs: thread, block, their counts; syncs, votes and broadcasts of block and warp; shuffles, votes and matches of the lanes of a tile; what the warps of a block give; exit; clock |
+//! | `MOST_LANES`, `bound` | the most lanes of a warp; how many lanes a loop over the lanes of a tile is for |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
 //! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
@@ -36,6 +37,15 @@ impl Word for u8 {}
 impl Word for u16 {}
 impl Word for u32 {}
 impl Word for u64 {}
+
+/// Whose value a shuffle gives a lane.
+#[derive(Clone, Copy)]
+pub(crate) enum Shuffle {
+    Index,
+    Up,
+    Down,
+    Xor,
+}
 
 /// What part of a bulk operation a thread does: thread `rank` of `size`.
 #[derive(Clone, Copy)]

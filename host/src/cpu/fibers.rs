@@ -1,8 +1,10 @@
 //! Width W: the lanes of a block are fibers on one thread, which take turns where lanes meet or wait.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -34,6 +36,7 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
             .step_by(width as usize)
             .map(|first| Meeting::new(Whose::Warp, first..(lanes as usize).min(first + width as usize)))
             .collect(),
+        tiles: RefCell::default(),
         stands: (0..lanes).map(|_| Cell::new(Stand::Runs)).collect(),
         end: RefCell::new(BlockEnd::Done),
     };
@@ -99,6 +102,8 @@ struct Fibers {
     yielders: Vec<Cell<*const Yielder<(), ()>>>,
     block: Meeting,
     warps: Vec<Meeting>,
+    /// Of parts of warps, by their lanes: made when they first meet.
+    tiles: RefCell<HashMap<Range<usize>, Rc<Meeting>>>,
     /// What each lane does.
     stands: Vec<Cell<Stand>>,
     /// The first end that was not an orderly one.
@@ -120,6 +125,7 @@ enum Stand {
 enum Whose {
     Block,
     Warp,
+    Tile,
 }
 
 impl fmt::Display for Stand {
@@ -128,6 +134,7 @@ impl fmt::Display for Stand {
             Self::Runs => f.write_str("run"),
             Self::Waits(Whose::Block, at) => write!(f, "wait for their block at {at}"),
             Self::Waits(Whose::Warp, at) => write!(f, "wait for their warp at {at}"),
+            Self::Waits(Whose::Tile, at) => write!(f, "wait for their tile at {at}"),
             Self::Left => f.write_str("have left"),
         }
     }
@@ -151,9 +158,11 @@ struct Meeting {
     /// What those who have arrived bring.
     flag: Cell<bool>,
     value: Cell<u64>,
+    words: RefCell<Vec<Option<u128>>>,
     /// What the last complete meeting gave, and how many there were. It stays until all lanes meet again, by when all
     /// have read it.
     result: Cell<(bool, u64)>,
+    shown: RefCell<Vec<Option<u128>>>,
     count: Cell<u64>,
 }
 
@@ -166,7 +175,9 @@ impl Meeting {
             arrived: Cell::new(0),
             flag: Cell::new(false),
             value: Cell::new(0),
+            words: RefCell::default(),
             result: Cell::new((false, 0)),
+            shown: RefCell::default(),
             count: Cell::new(0),
         }
     }
@@ -194,6 +205,8 @@ impl Fibers {
             stand.set(Stand::Runs);
         }
         meeting.result.set((meeting.flag.replace(false), meeting.value.get()));
+        meeting.shown.swap(&meeting.words);
+        meeting.words.borrow_mut().fill(None);
         meeting.arrived.set(0);
         meeting.count.set(meeting.count.get() + 1);
     }
@@ -258,12 +271,25 @@ impl Fibers {
         &self.warps[(lane / self.width) as usize]
     }
 
+    /// The meeting of these lanes.
+    fn tile(&self, lanes: Range<usize>) -> Rc<Meeting> {
+        let make = |lanes: &Range<usize>| {
+            let meeting = Meeting::new(Whose::Tile, lanes.clone());
+            let left = self.stands[lanes.clone()].iter().filter(|stand| stand.get() == Stand::Left).count();
+            meeting.present.set(meeting.present.get() - left as u32);
+            Rc::new(meeting)
+        };
+        Rc::clone(self.tiles.borrow_mut().entry(lanes).or_insert_with_key(make))
+    }
+
     fn leave(&self, lane: u32, end: BlockEnd) {
         if end != BlockEnd::Done && !self.has_failed() {
             self.end.replace(end);
         }
         self.stands[lane as usize].set(Stand::Left);
-        for meeting in [&self.block, self.warp(lane)] {
+        let tiles: Vec<_> = self.tiles.borrow().values().cloned().collect();
+        let tiles = tiles.iter().map(Rc::as_ref).filter(|tile| tile.lanes.contains(&(lane as usize)));
+        for meeting in [&self.block, self.warp(lane)].into_iter().chain(tiles) {
             meeting.present.set(meeting.present.get() - 1);
             self.complete_if_all(meeting);
         }
@@ -283,6 +309,25 @@ impl Machine for Fibers {
     fn warp_broadcast(&self, lane: u32, value: u64, at: At) -> u64 {
         let leads = lane.is_multiple_of(self.width);
         self.meet(self.warp(lane), lane, false, leads.then_some(value), at).1
+    }
+    fn gather(&self, lane: u32, lanes: Range<u32>, word: u128, at: At, see: &mut dyn FnMut(&[Option<u128>])) {
+        let lanes = lanes.start as usize..lanes.end as usize;
+        let tile;
+        let meeting = if lanes == self.block.lanes {
+            &self.block
+        } else if lanes == self.warp(lane).lanes {
+            self.warp(lane)
+        } else {
+            tile = self.tile(lanes);
+            &tile
+        };
+        {
+            let mut words = meeting.words.borrow_mut();
+            words.resize(meeting.lanes.len(), None);
+            words[lane as usize - meeting.lanes.start] = Some(word);
+        }
+        self.meet(meeting, lane, false, None, at);
+        see(&meeting.shown.borrow());
     }
     unsafe fn pause(&self, lane: u32, turn: u32, word: *const u32, seen: u32) {
         self.suspend(lane);

@@ -1,5 +1,6 @@
 //! Width 1: a block of one lane, alone on its thread.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use congruent_device::cpu::{At, Machine};
@@ -31,6 +32,9 @@ impl Machine for Solo<'_> {
     }
     fn warp_broadcast(&self, _lane: u32, value: u64, _at: At) -> u64 {
         value
+    }
+    fn gather(&self, _lane: u32, _lanes: Range<u32>, word: u128, _at: At, see: &mut dyn FnMut(&[Option<u128>])) {
+        see(&[Some(word)]);
     }
     unsafe fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
         // SAFETY: the caller's contract, and the context is that of the launch.

@@ -11,6 +11,7 @@ mod by;
 pub mod collectives;
 pub mod direct;
 pub mod groups;
+pub mod lanes;
 pub mod multicast;
 pub mod ordering;
 pub mod rma;

@@ -14,6 +14,7 @@ mod faults;
 mod flags;
 mod groups;
 mod in_kernel;
+mod lanes;
 mod limit;
 mod machines;
 mod mixed;
@@ -39,6 +40,7 @@ pub use faults::{dead, deadline};
 pub use flags::{flags, protocols};
 pub use groups::groups;
 pub use in_kernel::in_kernel;
+pub use lanes::lanes;
 pub use limit::LIMIT;
 pub use machines::{
     CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, few_shapes, is_child, processes,

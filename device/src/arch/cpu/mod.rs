@@ -4,6 +4,7 @@
 //! each byte as a relaxed atomic access of that byte would, several at once, which the hardware may do because relaxed
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
 
+use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{self, Ordering};
 
@@ -15,6 +16,7 @@ use crate::poll::Polled;
 mod bulk;
 #[cfg(target_arch = "x86_64")]
 mod fused;
+mod lanes;
 mod multimem;
 mod single;
 
@@ -29,6 +31,7 @@ compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly
 
 pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
+pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
 pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
@@ -48,6 +51,9 @@ pub trait Machine {
     fn block_broadcast(&self, lane: u32, value: u64, at: At) -> u64;
     /// The same for the lane's warp and its first lane.
     fn warp_broadcast(&self, lane: u32, value: u64, at: At) -> u64;
+    /// Waits for these lanes of the block, which are all of it, or of one warp, and shows `see` once what each of them gave; nothing of
+    /// those that have left.
+    fn gather(&self, lane: u32, lanes: Range<u32>, word: u128, at: At, see: &mut dyn FnMut(&[Option<u128>]));
     /// Passes the time while a poll sees nothing new: `turn` counts up, `word` is the low half of what is polled and `seen`
     /// what it held. Returns after a bounded time.
     ///
