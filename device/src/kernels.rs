@@ -12,6 +12,8 @@ pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     type Args: KernelArgs;
     /// The name of the PTX entry.
     const NAME: &'static str;
+    /// Bytes of its arrays in shared memory whose length is known, and of an element of the one whose length a launch says.
+    const SHARED: (usize, usize);
     /// The PTX that has it, where the kernels were given a module.
     const MODULE: Option<&'static Module>;
 
@@ -141,6 +143,9 @@ tuples!(A B C D E F H I J K L M);
 /// assert_eq!(double::NAME, "double");
 /// ```
 ///
+/// A kernel that uses shared memory names it behind its arguments, with the types of its arrays: `; shared: ([f32; 256],)`
+/// ([`Shared`](crate::Shared)).
+///
 /// A crate whose kernels are to run on a GPU names its [`Module`] first, `kernels! { in crate::PTX; pub fn … }`, and has
 /// at its top `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`.
 ///
@@ -157,7 +162,9 @@ macro_rules! __kernels {
     ([$module:expr]) => {};
     ([$module:expr]
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident($block:ident, $ctx:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block
+        $vis:vis fn $name:ident(
+            $block:ident, $ctx:ident $(, $arg:ident: $type:ty)* $(,)? $(; $shared:ident: $arrays:ty $(,)?)?
+        ) $body:block
         $($rest:tt)*
     ) => {
         #[cfg(target_arch = "nvptx64")]
@@ -172,11 +179,17 @@ macro_rules! __kernels {
             fn body<'k>(
                 $block: &'k $crate::Block<'k>, $ctx: &'k $crate::Ctx<'k>
                 $(, mut $arg: <$type as $crate::KernelArg>::In<'k>)*
+                $(, $shared: &mut $crate::Shared<'_, $arrays>)?
             ) $body
             // SAFETY: the host gives the context, by this entry's own contract.
             let (block, ctx) = unsafe { $crate::enter(context) };
-            // SAFETY: the host gives the arguments, by the same contract, and this is where each thread begins.
-            body(&block, &ctx $(, unsafe { $crate::KernelArg::open($arg) })*)
+            body(
+                &block, &ctx
+                // SAFETY: the host gives the arguments, by the same contract, and this is where each thread begins.
+                $(, unsafe { $crate::KernelArg::open($arg) })*
+                // SAFETY: a kernel begins here; the host launches it with as many bytes as it is given beyond the known ones.
+                $(, &mut unsafe { $crate::Shared::<$arrays>::of(&block) })?
+            )
         }
 
         #[cfg(not(target_arch = "nvptx64"))]
@@ -196,22 +209,44 @@ macro_rules! __kernels {
             fn body<'k>(
                 $block: &'k $crate::Block<'k>, $ctx: &'k $crate::Ctx<'k>
                 $(, mut $arg: <$type as $crate::KernelArg>::In<'k>)*
+                $(, $shared: &mut $crate::Shared<'_, $arrays>)?
             ) $body
+
+            /// What it has in shared memory.
+            type Arrays = $crate::__arrays!($($arrays)?);
 
             // SAFETY: the entry of this name is this function, compiled for the device.
             unsafe impl $crate::Kernel for $name {
                 type Args = ($($type,)*);
                 const NAME: &'static str = stringify!($name);
+                const SHARED: (usize, usize) =
+                    (<Arrays as $crate::SharedArrays>::BYTES, <Arrays as $crate::SharedArrays>::ITEM);
                 const MODULE: Option<&'static $crate::Module> = $module;
 
                 unsafe fn run(block: &$crate::Block<'_>, ctx: &$crate::Ctx<'_>, ($($arg,)*): Self::Args) {
-                    // SAFETY: the caller's promise; the arguments outlive the launch, and so the body.
-                    body(block, ctx $(, unsafe { $crate::KernelArg::open($arg) })*)
+                    body(
+                        block, ctx
+                        // SAFETY: the caller's promise; the arguments outlive the launch, and so the body.
+                        $(, unsafe { $crate::KernelArg::open($arg) })*
+                        // SAFETY: a kernel begins here; the machine gives a room of the bytes that SHARED says.
+                        $(, &mut unsafe { $crate::Shared::<$arrays>::of(block) })?
+                    )
                 }
             }
         };
 
         $crate::__kernels! { [$module] $($rest)* }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __arrays {
+    () => {
+        ()
+    };
+    ($arrays:ty) => {
+        $arrays
     };
 }
 

@@ -71,6 +71,7 @@ mod proxy;
 mod reduce;
 mod rma;
 mod scan;
+mod shared;
 mod team;
 mod wait;
 mod watch;
@@ -112,6 +113,7 @@ pub use reduce::{
 };
 #[doc(hidden)]
 pub use reduce::{Keep, is_named};
+pub use shared::{Shared, SharedAll, SharedArray, SharedArrays, SharedAtomic, SharedCells, SharedPart, SharedType};
 pub use team::Team;
 pub use wait::TimedOut;
 #[cfg(not(target_arch = "nvptx64"))]

@@ -48,7 +48,7 @@ use crate::{Block, Group, Pod};
 /// ```
 pub struct Shared<'k, A: ?Sized + SharedArrays> {
     room: Room,
-    arrays: PhantomData<(&'k (), fn(&A))>,
+    arrays: PhantomData<&'k mut A>,
 }
 
 impl<A: ?Sized + SharedArrays> Shared<'_, A> {
@@ -61,7 +61,12 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
     #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn of(block: &Block<'_>) -> Self {
-        const { assert!(A::BYTES <= 46 << 10, "arrays of known length have at most 46 KiB together: give one of them the length of a launch") };
+        const {
+            assert!(
+                A::BYTES <= 46 << 10,
+                "arrays of known length have at most 46 KiB together: give one of them the length of a launch"
+            )
+        };
         // SAFETY: the caller's contract.
         Self { room: unsafe { arch::room::<A>(block.as_lane()) }, arrays: PhantomData }
     }
@@ -160,7 +165,7 @@ impl SharedArrays for () {
     const ITEM: usize = 0;
     type Phase<'p> = ();
     #[inline(always)]
-    fn phase<'p>(_room: Room) {}
+    fn phase<'p>(_room: Room) -> Self::Phase<'p> {}
 }
 
 /// One array of a block's shared memory in one phase, before it is said how it is used. Given by [`Shared::sync`].
@@ -340,7 +345,6 @@ pub trait SharedAtomic: Pod + Sealed {
 
 macro_rules! atomics {
     ($($type:ty)*) => {$(
-        impl Sealed for $type {}
         impl SharedAtomic for $type {
             #[inline(always)]
             unsafe fn shared_add(start: SharedAt, i: usize, value: Self) -> Self {

@@ -23,23 +23,41 @@ pub struct Grid {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of shared memory of a block, for the array of a kernel whose length the launch says ([`Shared`](congruent_device::Shared)).
+    pub shared: u32,
 }
 
 impl Grid {
     /// `blocks` blocks of `threads` threads.
     pub const fn new(blocks: u32, threads: u32) -> Self {
-        Self { blocks, threads }
+        Self { blocks, threads, shared: 0 }
     }
 
     /// One block of `threads` threads.
     pub const fn one(threads: u32) -> Self {
         Self::new(1, threads)
     }
+
+    /// The same with so many bytes of shared memory of dynamic length in each block.
+    ///
+    /// ```
+    /// use congruent::Grid;
+    ///
+    /// // Room for 1000 numbers.
+    /// assert_eq!(Grid::one(256).with_shared(1000 * size_of::<f32>() as u32).shared, 4000);
+    /// ```
+    pub const fn with_shared(self, bytes: u32) -> Self {
+        Self { shared: bytes, ..self }
+    }
 }
 
 /// The most threads of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"). The CPU machine could run more
 /// lanes, but such a program would run nowhere else.
 const MAX_THREADS: u32 = 1024;
+
+/// The most shared memory of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"), without what a kernel's context and
+/// the reductions of a block have there. A GPU may have less, and says so.
+const MAX_SHARED: u32 = (227 << 10) - (2 << 10);
 
 /// An ordered queue of launches. Streams of one world run concurrently. Dropping one waits for its launches,
 /// and for five seconds only where the world has failed: what then still runs goes on, on memory that is kept for it.
@@ -131,6 +149,11 @@ impl Target<'_> {
         if grid.threads > MAX_THREADS {
             return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: MAX_THREADS });
         }
+        let (known, item) = K::SHARED;
+        let fits = if item > 0 { MAX_SHARED - known as u32 } else { 0 };
+        if grid.shared > fits {
+            return Err(LaunchError::SharedMemory { kernel: K::NAME, asked: grid.shared, fits });
+        }
         let planned = args.most_blocks();
         if grid.blocks > planned {
             return Err(LaunchError::PlanBlocks { asked: grid.blocks, fits: planned });
@@ -154,7 +177,13 @@ impl Target<'_> {
                     return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
                 }
                 let body = cpu::body::<K>(args, lent.clone());
-                let site = Site { context, block: 0, blocks: grid.blocks, threads: grid.threads };
+                let site = Site {
+                    context,
+                    block: 0,
+                    blocks: grid.blocks,
+                    threads: grid.threads,
+                    shared: (known as u32, grid.shared),
+                };
                 queue.put(shared, Work { name: K::NAME, site, body });
             }
             Runner::Cuda(runner, _) => {

@@ -46,6 +46,19 @@ pub enum LaunchError {
         /// Threads that fit.
         fits: u32,
     },
+    /// More shared memory of dynamic length than a block can have.
+    #[error(
+        "a block of kernel {kernel} can have {fits} bytes of shared memory of dynamic length, not {asked}{}",
+        if *fits > 0 { ": ask for less, and let more blocks share the work" } else { ": it has no array that takes them" }
+    )]
+    SharedMemory {
+        /// The kernel.
+        kernel: &'static str,
+        /// Bytes asked for.
+        asked: u32,
+        /// Bytes that there can be.
+        fits: u32,
+    },
     /// The GPU, or its driver, refuses.
     #[error(transparent)]
     Cuda(#[from] CudaError),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use congruent_device::Note;
-use congruent_device::cpu::{At, Lane, Machine};
+use congruent_device::cpu::{At, Lane, Machine, Room};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
@@ -24,7 +24,15 @@ static STACKS: Mutex<Vec<DefaultStack>> = Mutex::new(Vec::new());
 const MOST_STACKS: usize = 256;
 
 /// Runs a block of `lanes` lanes, in warps of `width` or what is left, to its end, on this thread.
-pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: BlockWatch, body: &Body) -> BlockEnd {
+pub(super) fn run(
+    born: Instant,
+    width: u32,
+    lanes: u32,
+    site: Site,
+    room: Room,
+    watch: BlockWatch,
+    body: &Body,
+) -> BlockEnd {
     let machine = Fibers {
         born,
         site,
@@ -72,6 +80,7 @@ pub(super) fn run(born: Instant, width: u32, lanes: u32, site: Site, watch: Bloc
                 blocks: site.blocks,
                 spins: 1,
                 watched,
+                room,
                 machine,
             };
             let end = run_lane(lane, site.context, body);

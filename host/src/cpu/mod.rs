@@ -18,7 +18,7 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use congruent_device::cpu::{self, Lane};
+use congruent_device::cpu::{self, Lane, Room};
 use congruent_device::{Block, Ctx, Group, Kernel, abi};
 
 pub(crate) use cores::Cores;
@@ -75,6 +75,8 @@ pub(crate) struct Site {
     pub(crate) blocks: u32,
     /// Threads asked for; the machine gives what its width makes of it.
     pub(crate) threads: u32,
+    /// Bytes of the block's shared memory: those that the kernel has always, and those that the launch asks for.
+    pub(crate) shared: (u32, u32),
 }
 
 /// How a block ended, other than by reaching its end.
@@ -118,6 +120,8 @@ impl CpuMachine {
     /// Runs one block to its end, on this thread.
     pub(crate) fn run(&self, site: Site, body: &Body) -> BlockEnd {
         let spins = self.spins(site.blocks);
+        let mut memory = SharedMemory::new(site.shared);
+        let room = memory.room();
         let watch = BlockWatch::new(self.watch.clone(), site.block);
         if self.width.get() == 1 {
             let machine = solo::Solo::new(self.born, &site.context, &watch);
@@ -129,11 +133,12 @@ impl CpuMachine {
                 blocks: site.blocks,
                 spins,
                 watched: watch.is_on(),
+                room,
                 machine: &machine,
             };
             return run_lane(lane, site.context, body);
         }
-        fibers::run(self.born, self.width.get(), lanes(self.width.get(), site.threads), site, watch, body)
+        fibers::run(self.born, self.width.get(), lanes(self.width.get(), site.threads), site, room, watch, body)
     }
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
@@ -141,6 +146,26 @@ impl CpuMachine {
         if self.pes * blocks <= self.cores { 4000 } else { 40 }
     }
 }
+
+/// A block's shared memory. What nobody has written is all ones: no number, where it is read as one.
+struct SharedMemory {
+    bytes: (usize, usize),
+    words: Vec<u128>,
+}
+
+impl SharedMemory {
+    fn new((known, rest): (u32, u32)) -> Self {
+        let bytes = ((known as usize).next_multiple_of(size_of::<u128>()), rest as usize);
+        Self { bytes, words: vec![u128::MAX; (bytes.0 + bytes.1).div_ceil(size_of::<u128>())] }
+    }
+
+    fn room(&mut self) -> Room {
+        // SAFETY: so many bytes are there, aligned as u128 is, which is 16 (asserted below), and `run` holds them until the block ends.
+        unsafe { Room::new(self.words.as_mut_ptr().cast(), self.bytes.0, self.bytes.1) }
+    }
+}
+
+const _: () = assert!(align_of::<u128>() == 16);
 
 /// How many lanes a block of `threads` threads has where warps have `width` instead of 32: its last warp is as full as it would be
 /// there, and at most all but one of the others are left out.

@@ -156,6 +156,8 @@ calls! {
         (function: *mut CUfunction, module: CUmodule, name: *const c_char);
     func_get_attribute = cuFuncGetAttribute since (2, 2)
         (value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    func_set_attribute = cuFuncSetAttribute since (9, 0)
+        (function: CUfunction, attribute: CUfunction_attribute, value: c_int);
     blocks_per_multiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor since (6, 5)
         (blocks: *mut c_int, function: CUfunction, threads: c_int, shared: usize);
     launch = cuLaunchKernel since (4, 0)

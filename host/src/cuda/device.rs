@@ -29,6 +29,8 @@ pub struct Properties {
     pub compute: (u32, u32),
     /// Streaming multiprocessors.
     pub sms: u32,
+    /// Shared memory that a block can have, in bytes.
+    pub shared: u32,
     /// In bytes.
     pub memory: u64,
     /// Whether addresses and memory can be managed apart, which the heap rests on.
@@ -88,6 +90,7 @@ impl Properties {
                 number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
             sms: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             memory: memory as u64,
             virtual_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
             posix_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
@@ -324,6 +327,7 @@ mod tests {
             uuid: [0; 16],
             compute: (9, 0),
             sms: 132,
+            shared: 227 << 10,
             memory: 1 << 30,
             virtual_memory: true,
             posix_handles: true,

@@ -12,6 +12,7 @@ use super::device::Context;
 use super::functions::Functions;
 use super::residents::Need;
 use super::{CudaError, Device, files, native, parameters, patience};
+use crate::Grid;
 
 /// A kernel, as a launch names it.
 pub(crate) struct Entry {
@@ -20,6 +21,8 @@ pub(crate) struct Entry {
     body: native::Body,
     /// Bytes of each argument after the context.
     arguments: &'static [usize],
+    /// Whether launches say how much shared memory it has.
+    asks_for_shared: bool,
 }
 
 /// The modules that a PE has used: they stay loaded for as long as it is there.
@@ -43,6 +46,8 @@ pub(super) struct Function {
 struct Known {
     raw: usize,
     most_threads: u32,
+    /// Bytes of dynamic shared memory.
+    most_shared: u32,
     /// Whether it may wait for another kernel.
     waits: bool,
 }
@@ -92,7 +97,8 @@ fn head(text: &str) -> String {
 
 impl Entry {
     pub(crate) const fn of<K: Kernel>() -> Self {
-        Self { name: K::NAME, module: K::MODULE, body: native::body::<K>, arguments: K::Args::SIZES }
+        let (arguments, asks_for_shared) = (K::Args::SIZES, K::SHARED.1 > 0);
+        Self { name: K::NAME, module: K::MODULE, body: native::body::<K>, arguments, asks_for_shared }
     }
 }
 
@@ -108,7 +114,7 @@ impl Modules {
         let known = match functions.get(entry.name) {
             Some(&known) => known,
             None => {
-                let found = loaded.function(entry)?;
+                let found = loaded.function(entry, self.device.properties.shared)?;
                 functions.insert(entry.name, found);
                 found
             }
@@ -154,11 +160,16 @@ impl Function {
         self.known.most_threads
     }
 
-    /// What so many blocks of so many threads hold while they run.
-    pub(super) fn need(&self, blocks: u32, threads: u32) -> Result<Need, CudaError> {
+    /// The most bytes of dynamic shared memory of a block.
+    pub(super) fn most_shared(&self) -> u32 {
+        self.known.most_shared
+    }
+
+    /// What the blocks of a launch hold while they run.
+    pub(super) fn need(&self, Grid { blocks, threads, shared }: Grid) -> Result<Need, CudaError> {
         let (driver, mut of_sm) = (self.module.context.driver(), 0);
         // SAFETY: the function is of a module that is loaded, and the place for the number is there.
-        unsafe { driver.blocks_per_multiprocessor(&raw mut of_sm, self.raw(), threads as i32, 0) }?;
+        unsafe { driver.blocks_per_multiprocessor(&raw mut of_sm, self.raw(), threads as i32, shared as usize) }?;
         Ok(Need { blocks, of_sm: u32::try_from(of_sm).unwrap_or(0) })
     }
 }
@@ -200,7 +211,7 @@ impl Loaded {
     }
 
     /// The function, and what is to be known of it.
-    fn function(&self, entry: &Entry) -> Result<Known, CudaError> {
+    fn function(&self, entry: &Entry, shared: u32) -> Result<Known, CudaError> {
         let functions = Functions::of(self.text);
         parameters::check(self.name, &functions, entry.name, entry.arguments)?;
         let (driver, name) = (self.context.driver(), CString::new(entry.name).unwrap_or_default());
@@ -223,8 +234,24 @@ impl Loaded {
         let mut most = 0;
         // SAFETY: a function of a module that is loaded, and a place for the number.
         unsafe { driver.func_get_attribute(&raw mut most, attribute, raw) }?;
+        let most_shared = if entry.asks_for_shared { self.most_shared(raw, shared)? } else { 0 };
         let waits = patience::waits(&functions, entry.name);
-        Ok(Known { raw: raw as usize, most_threads: u32::try_from(most).unwrap_or(0), waits })
+        Ok(Known { raw: raw as usize, most_threads: u32::try_from(most).unwrap_or(0), most_shared, waits })
+    }
+
+    /// Lets launches of a function ask for as much shared memory as a block can have, `shared` bytes, beside what it has always; says
+    /// how much that is. Without, the driver refuses more than 48 KiB (CUDA Driver API, cuFuncSetAttribute).
+    fn most_shared(&self, raw: sys::CUfunction, shared: u32) -> Result<u32, CudaError> {
+        let (driver, mut always) = (self.context.driver(), 0);
+        // SAFETY: a function of a module that is loaded, and a place for the number.
+        unsafe {
+            driver.func_get_attribute(&raw mut always, CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, raw)
+        }?;
+        let most = shared.saturating_sub(always.unsigned_abs());
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        unsafe { driver.func_set_attribute(raw, attribute, most as i32) }?;
+        Ok(most)
     }
 }
 

@@ -54,10 +54,14 @@ impl CudaRunner {
         if grid.threads > most {
             return Err(LaunchError::TooManyThreads { kernel: entry.name, asked: grid.threads, fits: most });
         }
+        let fits = function.most_shared();
+        if grid.shared > fits {
+            return Err(LaunchError::SharedMemory { kernel: entry.name, asked: grid.shared, fits });
+        }
         if function.waits() && grid.blocks > slots {
             return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
         }
-        let need = function.waits().then(|| function.need(grid.blocks, grid.threads)).transpose()?;
+        let need = function.waits().then(|| function.need(grid)).transpose()?;
         let _until_launched = need.map(|need| self.admit(need)).transpose()?;
         let (driver, raw, places) = (self.device.driver(), function.raw(), places.as_mut_ptr());
         // A cooperative launch makes sure that its own blocks run at once. Where PEs share a GPU that is not enough, and what
@@ -68,11 +72,11 @@ impl CudaRunner {
         let put = |stream| unsafe {
             match self.device.sharing() {
                 1 if function.waits() => {
-                    driver.launch_cooperative(raw, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, places)
+                    driver.launch_cooperative(raw, grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared, stream, places)
                 }
                 _ => {
                     let none = std::ptr::null_mut();
-                    driver.launch(raw, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, places, none)
+                    driver.launch(raw, grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared, stream, places, none)
                 }
             }
         };

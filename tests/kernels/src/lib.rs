@@ -15,6 +15,7 @@ pub mod lanes;
 pub mod multicast;
 pub mod ordering;
 pub mod rma;
+pub mod shared;
 pub mod signals;
 pub mod streams;
 pub mod teams;

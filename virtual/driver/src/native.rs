@@ -17,14 +17,15 @@ use crate::monitor::{changed, lock, until};
 /// The native body of a kernel: runs one block of a launch.
 ///
 /// It is given pointers to the parameters, as many as the entry has, its block's index, how many blocks the launch has,
-/// and how many threads it asked for in a block. It is a plain C function and never unwinds: what goes wrong in it is
+/// how many threads it asked for in a block, and how many bytes of dynamic shared memory. It is a plain C function and never unwinds: what goes wrong in it is
 /// reported by `congruentVirtualTrap`, after which it returns.
-pub type NativeBody = Option<unsafe extern "C" fn(params: *const *const c_void, block: u32, blocks: u32, threads: u32)>;
+pub type NativeBody =
+    Option<unsafe extern "C" fn(params: *const *const c_void, block: u32, blocks: u32, threads: u32, shared: u32)>;
 
 /// Runs functions that the process registered.
 pub(crate) struct Native;
 
-type Body = unsafe extern "C" fn(*const *const c_void, u32, u32, u32);
+type Body = unsafe extern "C" fn(*const *const c_void, u32, u32, u32, u32);
 
 static BODIES: Mutex<BTreeMap<String, Body>> = Mutex::new(BTreeMap::new());
 
@@ -117,10 +118,11 @@ fn run_block(launch: &Launch, context: &Arc<Context>, block: u32) -> Outcome {
     let entry = launch.function.entry();
     let (body, params) = (body(&entry.name)?, launch.params.clone());
     let pointers = params.pointers(entry);
+    let shape = &launch.shape;
     in_block(context, || {
         // SAFETY: who registered the body promised that it takes parameters as the PTX of that name declares them, which
         // is how they are laid out. They live until the body returns, which it does: it never unwinds.
-        unsafe { body(pointers.as_ptr(), block, launch.shape.grid[0], launch.shape.block[0]) };
+        unsafe { body(pointers.as_ptr(), block, shape.grid[0], shape.block[0], shape.shared) };
     });
     Ok(())
 }

@@ -19,7 +19,7 @@ const PTX: &core::ffi::CStr = c".version 8.4\n.target sm_80\n.address_size 64\n\
     .visible .entry unknown()\n{ ret; }\n";
 
 /// Adds block index and the last of three numbers to a word.
-unsafe extern "C" fn add(params: *const *const c_void, block: u32, _blocks: u32, _threads: u32) {
+unsafe extern "C" fn add(params: *const *const c_void, block: u32, _blocks: u32, _threads: u32, _shared: u32) {
     // SAFETY: the entry has an address and twelve bytes, as the PTX above says; tests give the address of a word.
     let (word, numbers) = unsafe {
         let word = params.read().cast::<u64>().read();
@@ -30,7 +30,7 @@ unsafe extern "C" fn add(params: *const *const c_void, block: u32, _blocks: u32,
 }
 
 /// Waits until all blocks are there.
-unsafe extern "C" fn meet(params: *const *const c_void, _block: u32, blocks: u32, _threads: u32) {
+unsafe extern "C" fn meet(params: *const *const c_void, _block: u32, blocks: u32, _threads: u32, _shared: u32) {
     // SAFETY: the entry has one address, of a word.
     let word = unsafe {
         let word = params.read().cast::<u64>().read();
@@ -42,14 +42,14 @@ unsafe extern "C" fn meet(params: *const *const c_void, _block: u32, blocks: u32
     }
 }
 
-unsafe extern "C" fn fall(_params: *const *const c_void, _block: u32, _blocks: u32, _threads: u32) {
+unsafe extern "C" fn fall(_params: *const *const c_void, _block: u32, _blocks: u32, _threads: u32, _shared: u32) {
     assert_eq!(congruentVirtualTrap(), CUresult::CUDA_SUCCESS);
 }
 
 fn load() -> CUmodule {
     let mut module = core::ptr::null_mut();
     ok!(cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
-    for (name, body) in [(c"add", add as unsafe extern "C" fn(_, _, _, _)), (c"meet", meet), (c"fall", fall)] {
+    for (name, body) in [(c"add", add as unsafe extern "C" fn(_, _, _, _, _)), (c"meet", meet), (c"fall", fall)] {
         ok!(congruentVirtualBody(name.as_ptr(), Some(body)));
     }
     module
@@ -183,7 +183,13 @@ fn a_trap_ends_the_context() {
 }
 
 /// One block traps; the others never end.
-unsafe extern "C" fn fall_and_hang(_params: *const *const c_void, block: u32, _blocks: u32, _threads: u32) {
+unsafe extern "C" fn fall_and_hang(
+    _params: *const *const c_void,
+    block: u32,
+    _blocks: u32,
+    _threads: u32,
+    _shared: u32,
+) {
     if block == 0 {
         assert_eq!(congruentVirtualTrap(), CUresult::CUDA_SUCCESS);
         return;

@@ -18,6 +18,7 @@ mod bulk;
 mod fused;
 mod lanes;
 mod multimem;
+mod shared;
 mod single;
 
 #[cfg(any(
@@ -33,6 +34,8 @@ pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
+pub use shared::{Room, SharedAt};
+pub(crate) use shared::{SharedAdd, room, shared_load, shared_store};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
 pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 
@@ -100,6 +103,8 @@ pub struct Lane<'m> {
     pub spins: u32,
     /// Whether the machine wants to hear notes.
     pub watched: bool,
+    /// The block's shared memory.
+    pub room: Room,
     /// What runs the lanes.
     pub machine: &'m dyn Machine,
 }

@@ -34,6 +34,7 @@ mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
 mod no_multimem;
 mod packs;
+mod shared;
 mod vectors;
 mod wide;
 mod words;
@@ -45,6 +46,7 @@ pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]
 pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
+pub(crate) use shared::{Room, SharedAdd, SharedAt, room, shared_load, shared_store};
 use wide::{load_words, load16, store_words, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]

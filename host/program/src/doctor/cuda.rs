@@ -104,6 +104,7 @@ mod tests {
             uuid: [7; 16],
             compute: (9, 0),
             sms: 132,
+            shared: 227 << 10,
             memory: 1 << 30,
             virtual_memory: true,
             posix_handles: true,
