@@ -61,6 +61,7 @@ mod kept;
 mod kernels;
 mod lanes;
 mod link;
+pub mod math;
 mod multicast;
 mod nonblocking;
 mod operand;

@@ -76,7 +76,7 @@ macro_rules! families {
     };
 }
 
-families! { rma signals ordering atomics teams groups lanes shared bulk direct collectives in_kernel flags protocols streams buffers }
+families! { rma signals ordering atomics teams groups lanes shared arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
 
 /// With a deadline that is soon over.
 fn hasty() -> Vec<(&'static str, OsString)> {

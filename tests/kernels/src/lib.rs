@@ -4,6 +4,7 @@
 //! their own so that `congruent-build` makes PTX of them as of any user's kernels.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod arithmetic;
 pub mod atomics;
 pub mod buffers;
 pub mod bulk;

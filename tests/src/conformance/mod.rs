@@ -4,6 +4,7 @@
 //! them. It knows nothing of the machine, so the same function runs with PEs as threads and as processes, at any width.
 //! The binaries `conformance_*` in `tests/` name the families and the machines; a new machine is one more of these.
 
+mod arithmetic;
 mod atomics;
 mod buffers;
 mod bulk;
@@ -32,6 +33,7 @@ mod teams;
 mod vectors;
 mod ways;
 
+pub use arithmetic::arithmetic;
 pub use atomics::atomics;
 pub use buffers::buffers;
 pub use bulk::bulk;

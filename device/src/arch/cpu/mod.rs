@@ -17,6 +17,7 @@ mod bulk;
 #[cfg(target_arch = "x86_64")]
 mod fused;
 mod lanes;
+mod math;
 mod multimem;
 mod shared;
 mod single;
@@ -33,6 +34,7 @@ compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly
 pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use lanes::{MOST_LANES, bound};
+pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use shared::{Room, SharedAt};
 pub(crate) use shared::{SharedAdd, room, shared_load, shared_store};

@@ -29,6 +29,7 @@ macro_rules! on_global {
 mod bulk;
 mod fold;
 mod lanes;
+mod math;
 #[cfg(target_feature = "sm_90")]
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
@@ -42,6 +43,7 @@ mod words;
 pub(crate) use bulk::{copy, fill};
 pub(crate) use fold::{fold, fold_reduction, transfer};
 pub(crate) use lanes::{MOST_LANES, bound};
+pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
 #[cfg(target_feature = "sm_90")]
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]

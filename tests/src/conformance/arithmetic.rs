@@ -1,0 +1,144 @@
+//! Elementary functions against those of `f64`, within the errors that they state; softmax and RMSNorm of rows.
+
+use congruent::device::{SmallFloat, bf16};
+use congruent::{Error, Grid, World};
+use congruent_test_kernels::arithmetic::{self as kernels, Function};
+
+use super::limit::at_most;
+
+/// Arithmetic.
+pub fn arithmetic(world: &mut World) -> Result<(), Error> {
+    for function in Function::ALL {
+        errors(world, function)?;
+    }
+    exact(world)?;
+    softmax(world)?;
+    rms_norm(world)
+}
+
+/// What each is in `f64`, its stated error in ulp, that of the approximate one: relative, or absolute where results are less than 1.
+fn reference(function: Function) -> (fn(f64) -> f64, f64, f64) {
+    let bits = |n: i32| 2_f64.powi(-n);
+    match function {
+        // More in proportion to the argument, which is at most 104.
+        Function::Exp => (f64::exp, 1.5, 128.0 * bits(21)),
+        Function::Exp2 => (f64::exp2, 1.5, bits(22)),
+        Function::Ln => (f64::ln, 1.5, bits(21)),
+        Function::Log2 => (f64::log2, 2.0, bits(22)),
+        Function::Sqrt => (f64::sqrt, 0.5, bits(21)),
+        Function::Rsqrt => (|x| 1.0 / x.sqrt(), 2.0, bits(22)),
+        Function::Tanh => (f64::tanh, 2.0, bits(10)),
+        Function::Sigmoid => (|x| 1.0 / (1.0 + (-x).exp()), 3.0, bits(11)),
+        Function::Sin => (f64::sin, 2.0, bits(20)),
+        Function::Cos => (f64::cos, 2.0, bits(20)),
+    }
+}
+
+/// By how many units in the last place of an `f32` a result is off.
+fn ulps(found: f32, exact: f64) -> f64 {
+    if exact.is_nan() || found.is_nan() {
+        return if exact.is_nan() && found.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    // As if the exponents of f32 had no end.
+    let wide = |x: f32| if x.is_infinite() { 2_f64.powi(128).copysign(x.into()) } else { x.into() };
+    if (exact as f32).is_infinite() && found == exact as f32 {
+        return 0.0;
+    }
+    let exponent = ((exact.to_bits() >> 52 & 0x7ff) as i32 - 1023).clamp(-126, 127);
+    (wide(found) - exact).abs() / 2_f64.powi(exponent - 23)
+}
+
+fn errors(world: &mut World, function: Function) -> Result<(), Error> {
+    let (exact, stated, approximate) = reference(function);
+    let special =
+        [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, 1e-45, -1e-45];
+    let len = 20 * at_most(2000);
+    // All bits in equal steps, and the numbers around zero, where functions are themselves.
+    let all = (0..len as u32).map(|i| f32::from_bits(i * (u32::MAX / len as u32)));
+    let near = (0..len as u32 / 4).map(|i| (i as f32 / (len as f32 / 4.0) - 0.5) * 40.0);
+    let given: Vec<f32> = special.into_iter().chain(all).chain(near).collect();
+    let len = given.len();
+    let (x, precise, fast) = (world.alloc(len)?, world.alloc(len)?, world.alloc(len)?);
+    x.write(0, &given)?;
+    let arguments = (function, x.view(), precise.view(), fast.view());
+    let stream = world.stream()?;
+    world.run(&stream, kernels::apply, Grid::one(64), arguments)?;
+    let mut worst = (0.0, 0.0_f32, 0.0_f32);
+    for ((&x, found), fast) in given.iter().zip(precise.to_vec()?).zip(fast.to_vec()?) {
+        let right = exact(x.into());
+        let off = ulps(found, right);
+        if off > worst.0 {
+            worst = (off, x, found);
+        }
+        assert!(found != 0.0 || found.is_sign_negative() == right.is_sign_negative(), "{function:?} of {x}: {found}");
+        // Approximations are for arguments of some size, and for results that are not subnormal.
+        let usual = x.abs() < 104.0 && (x.abs() >= 1e-30) && (1e-30..1e30).contains(&right.abs());
+        let turns = !matches!(function, Function::Sin | Function::Cos) || x.abs() <= std::f32::consts::PI;
+        if usual && turns {
+            let absolute =
+                matches!(function, Function::Sin | Function::Cos | Function::Sigmoid | Function::Ln | Function::Log2);
+            let size = if absolute { right.abs().max(1.0) } else { right.abs() };
+            assert!(
+                (f64::from(fast) - right).abs() <= approximate * size,
+                "about {function:?} of {x}: {fast}, not {right}"
+            );
+        }
+    }
+    assert!(worst.0 <= stated, "{function:?} of {} is {}, {} ulp off", worst.1, worst.2, worst.0);
+    Ok(())
+}
+
+fn exact(world: &mut World) -> Result<(), Error> {
+    let out = world.alloc::<f64>(6)?;
+    let stream = world.stream()?;
+    world.run(&stream, kernels::exact, Grid::one(32), (2.0, out.view()))?;
+    let (two, single) = (2.0_f64, 2.0_f32);
+    let fused = (two + f64::EPSILON).mul_add(1.0 - f64::EPSILON, -two);
+    let fused32 = (single + 2.0 * f32::EPSILON).mul_add(1.0 - f32::EPSILON, -single);
+    assert_eq!(out.to_vec()?, [two.sqrt(), fused, fused32.into(), 0.125, 32.0, 0.25]);
+    Ok(())
+}
+
+fn softmax(world: &mut World) -> Result<(), Error> {
+    for (count, len, grid) in [(1, 1, Grid::one(32)), (5, 37, Grid::new(2, 48)), (3, at_most(1000), Grid::one(256))] {
+        let rows = world.alloc::<f32>(count * len)?;
+        let given: Vec<f32> = (0..count * len).map(|i| (i * 7919 % 1013) as f32 / 50.0 - 10.0).collect();
+        rows.write(0, &given)?;
+        let stream = world.stream()?;
+        world.run(&stream, kernels::softmax, grid, (rows.view(), count as u64))?;
+        for (found, row) in rows.to_vec()?.chunks(len).zip(given.chunks(len)) {
+            let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+            for (&found, &x) in found.iter().zip(row) {
+                let right = f64::from(x).exp() / sum;
+                assert!(
+                    (f64::from(found) - right).abs() <= 1e-5 * right,
+                    "{count} rows of {len}: {found}, not {right}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rms_norm(world: &mut World) -> Result<(), Error> {
+    for (count, len, threads) in [(1, 1, 32), (5, 37, 48), (3, at_most(500), 128)] {
+        let (rows, weights) = (world.alloc::<bf16>(count * len)?, world.alloc::<bf16>(len)?);
+        let number = |i: usize| bf16::narrow((i * 7919 % 1013) as f32 / 100.0 - 5.0);
+        let (given, by): (Vec<_>, Vec<_>) =
+            ((0..count * len).map(number).collect(), (3..len + 3).map(number).collect());
+        rows.write(0, &given)?;
+        weights.write(0, &by)?;
+        let stream = world.stream()?;
+        world.run(&stream, kernels::rms_norm, Grid::one(threads), (rows.view(), weights.view(), count as u64))?;
+        for (found, row) in rows.to_vec()?.chunks(len).zip(given.chunks(len)) {
+            let squares: f64 = row.iter().map(|x| f64::from(x.widen()).powi(2)).sum();
+            let scale = 1.0 / (squares / len as f64 + 1e-6).sqrt();
+            for ((found, x), by) in found.iter().zip(row).zip(&by) {
+                let right = f64::from(x.widen()) * scale * f64::from(by.widen());
+                let off = (f64::from(found.widen()) - right).abs();
+                assert!(off <= right.abs() / 255.0, "{count} rows of {len}: {found}, not {right}");
+            }
+        }
+    }
+    Ok(())
+}
