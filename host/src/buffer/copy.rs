@@ -103,7 +103,11 @@ impl World {
                 let body = unsafe { cpu::copy((to, from, bytes), (lent.clone(), staged)) };
                 queue.put(
                     self.shared(),
-                    Work { name: "copy", site: Site { context, block: 0, blocks: 1, threads: 1 }, body },
+                    Work {
+                        name: "copy",
+                        site: Site { context, block: 0, blocks: 1, threads: 1, shared: (0, 0) },
+                        body,
+                    },
                 );
                 Ok(())
             }
