@@ -53,7 +53,7 @@ pub(crate) static BARRIER: Descriptor = Descriptor {
 #[track_caller]
 pub fn barrier<B: Group>(coll: &mut Coll<'_, B>) {
     let _call = coll.begin(Operation::Barrier, 0);
-    coll.ctx().quiet(coll.group());
+    coll.ctx().await_proxy(coll.group());
     coll.barrier();
 }
 
@@ -113,7 +113,7 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
             ctx.put_value(mine.elem(3).at(to), fourth);
         }
         // Not only those that this member tells directly wait for it: `barrier` passes on that it has come.
-        ctx.quiet(group);
+        ctx.await_proxy(group);
         coll.barrier();
         if group.leader() {
             ctx.store(head, TOLD, told.wrapping_add(1));

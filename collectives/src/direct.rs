@@ -288,7 +288,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
             let _step = coll.step(step::GIVE, (i - 1, coll.n() - 1), to, part.bytes());
             coll.ctx().put(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
         }
-        coll.ctx().quiet(coll.group());
+        coll.ctx().await_proxy(coll.group());
         coll.barrier();
     }
 }
@@ -353,7 +353,7 @@ fn spread<T: Pod, B: Group>(
             ctx.copy(group, dst, here);
         }
     }
-    ctx.quiet(group);
+    ctx.await_proxy(group);
 }
 
 /// [`all_reduce`].

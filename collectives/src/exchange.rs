@@ -150,7 +150,7 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
         let _step = coll.step("give", (i - 1, coll.n() - 1), peer, coll.mine(part).bytes());
         ctx.put(group, coll.mine(place).at(peer), coll.mine(part));
     }
-    ctx.quiet(group);
+    ctx.await_proxy(group);
     coll.barrier();
 }
 

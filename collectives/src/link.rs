@@ -193,7 +193,7 @@ impl<B: Group> Coll<'_, B> {
     pub(crate) fn tell(&mut self, link: Link) {
         self.change(link, |state| state.signalled += 1);
         let state = self.link(link);
-        self.ctx().notify(self.group(), self.signal(READY).at(state.peer()).set(state.signalled));
+        self.ctx().notify_met(self.group(), self.signal(READY).at(state.peer()).set(state.signalled));
     }
 
     /// Waits for the member to [`tell`](Coll::tell).
@@ -417,7 +417,7 @@ impl<B: Group> Coll<'_, B> {
         }
         if step.receives_from(link) && !direct_receive {
             let state = self.link(link);
-            self.ctx().notify(self.group(), self.signal(CREDIT).at(state.peer()).set(state.received));
+            self.ctx().notify_met(self.group(), self.signal(CREDIT).at(state.peer()).set(state.received));
         }
     }
 
@@ -461,7 +461,7 @@ impl<B: Group> Coll<'_, B> {
         let (which, count) = if direct { (READY, state.signalled) } else { (DATA, state.sent) };
         let says = self.signal(which).at(state.peer()).set(count);
         if !self.is_proxied(link) {
-            return self.ctx().notify(self.group(), says);
+            return self.ctx().notify_met(self.group(), says);
         }
         let to = if direct { from } else { self.slot_to(state.sent - 1).slice(..from.len()) };
         self.ctx().put_signal(self.group(), to.at(state.peer()), from, says);

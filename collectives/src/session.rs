@@ -102,21 +102,12 @@ impl PlanView {
         let exchanges = match group.leader() {
             true if ends => ENDING,
             true if B::IS_BLOCK && ctx.set_in_session(true) => NESTED,
-            true => ctx.swap(self.head(channel).elem(EXCHANGES).at(team.me()), BUSY),
+            true => ctx.swap_own(self.head(channel).elem(EXCHANGES), BUSY),
             false => 0,
         };
         // A session that was given up has not given its channel back.
         let exchanges = if exchanges >= BUSY && ctx.aborted() { ENDING } else { exchanges };
-        let exchanges = group.broadcast(exchanges);
-        match exchanges {
-            ENDING => ctx.end(),
-            NESTED => refuse!("the block has a session already; drop it before the block enters a plan again"),
-            _ => {}
-        }
-        if exchanges >= BUSY {
-            refuse!("two blocks use one slot of a plan at once; give each block a slot of its own");
-        }
-        let state = State {
+        let state = B::Kept::<State>::new(group, exchanges, |exchanges| State {
             plan: *self,
             n: team.size() as u32,
             me: team.me().index() as u32,
@@ -130,8 +121,13 @@ impl PlanView {
             a: LinkState::NONE,
             b: LinkState::NONE,
             c: LinkState::NONE,
-        };
-        Coll { bound: Bound::new(group, ctx), state: Kept::new(group, state) }
+        });
+        match state.exchanges {
+            ENDING => ctx.end(),
+            NESTED => refuse!("the block has a session already; drop it before the block enters a plan again"),
+            BUSY.. => refuse!("two blocks use one slot of a plan at once; give each block a slot of its own"),
+            _ => Coll { bound: Bound::new(group, ctx), state },
+        }
     }
 }
 
@@ -213,7 +209,7 @@ impl<'c, B: Group> Coll<'c, B> {
         if i >= n { i - n } else { i }
     }
 
-    /// Changes what all threads have in common.
+    /// Changes what all threads have in common. The group has met since it looked at that, and meets before this returns.
     #[inline(always)]
     pub(crate) fn set(&mut self, change: impl FnOnce(&mut State)) {
         let group = *self.bound.group();
@@ -324,30 +320,31 @@ impl<'c, B: Group> Coll<'c, B> {
         self.signal_of(self.me(), which)
     }
 
-    /// Waits for all members' blocks of this channel: what each did before is done for all after (MM-5). Up to eight members
+    /// Waits for all members' blocks of this channel: what each did before is done for all after (MM-6). Up to eight members
     /// signal each other; more disseminate (Hensgen, Finkel and Manber, 1988), with release and acquire at every hop.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn barrier(&self) {
         let head = self.plan.head(self.channel());
         let count = self.ctx().load(head, BARRIERS).wrapping_add(1);
+        self.group().sync();
+        if self.group().leader() {
+            // All have looked; and they look again only after they have met in an exchange.
+            self.ctx().store(head, BARRIERS, count);
+        }
         let between = |to: Rank<World>, from: Rank<World>| {
             let theirs = self.signal_of(from.index(), crate::link::BARRIER);
             (self.signal(crate::link::BARRIER).at(to).set(count), theirs.from_rank(from), count)
         };
         if self.n() <= ONE_ROUND {
-            self.ctx().exchange(self.group(), self.n() - 1, |i| between(self.after(i + 1), self.after(i + 1)));
+            self.ctx().exchange_met(self.group(), self.n() - 1, |i| between(self.after(i + 1), self.after(i + 1)));
         } else {
             let mut distance = 1;
             while distance < self.n() {
                 self.ctx()
-                    .exchange(self.group(), 1, |_| between(self.after(distance), self.after(self.n() - distance)));
+                    .exchange_met(self.group(), 1, |_| between(self.after(distance), self.after(self.n() - distance)));
                 distance *= 2;
             }
         }
-        if self.group().leader() {
-            self.ctx().store(head, BARRIERS, count);
-        }
-        self.group().sync();
     }
 }

@@ -5,7 +5,7 @@
 //! cheaper where the peer is far.
 
 use congruent_heap::abi::{AtomicOp, NumberKind};
-use congruent_heap::{Place, Pod};
+use congruent_heap::{Place, Pod, Sym};
 
 use crate::arch::{Rmw, RmwInt};
 use crate::sealed::Sealed;
@@ -107,6 +107,16 @@ impl Ctx<'_> {
         min fetch_min
         /// Maximum.
         max fetch_max
+    }
+
+    /// Stores in this PE's own copy, to which there is no route, and gives the old value.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn swap_own<T: Atomic>(&self, sym: Sym<T>, value: T) -> T {
+        let word = self.locate(sym.elem(0), self.pe());
+        // SAFETY: `locate` gives mapped symmetric memory, aligned for T.
+        unsafe { Rmw::swap(word, value) }
     }
 
     /// Adds. Integers wrap around.

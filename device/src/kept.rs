@@ -57,9 +57,12 @@ impl<'c, B: Group> Bound<'c, B> {
 /// A value of a group's, the same for every thread.
 #[doc(hidden)]
 pub trait Kept<T>: Deref<Target = T> {
-    /// Keeps a value. There is one at a time.
-    fn new(group: &impl Group, value: T) -> Self;
-    /// Changes it: every thread calls this with the same change, which may be made once.
+    /// Keeps a value, made of a number of the leader's. There is one at a time: the group has met since it looked at another.
+    #[track_caller]
+    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self;
+    /// Changes it: every thread calls this with the same change, which may be made once. The group has met since it looked at what
+    /// changes, and meets before this returns.
+    #[track_caller]
     fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T));
 }
 
@@ -77,12 +80,13 @@ impl<T> Deref for Own<T> {
 
 impl<T> Kept<T> for Own<T> {
     #[inline(always)]
-    fn new(_group: &impl Group, value: T) -> Self {
-        Self(value)
+    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self {
+        Self(value(group.broadcast(leaders)))
     }
     #[inline(always)]
-    fn set(&mut self, _group: &impl Group, change: impl FnOnce(&mut T)) {
+    fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
         change(&mut self.0);
+        group.sync();
     }
 }
 
@@ -104,20 +108,18 @@ impl<T: congruent_heap::KernelArg> Deref for Shared<T> {
 #[cfg(target_arch = "nvptx64")]
 impl<T: congruent_heap::KernelArg> Kept<T> for Shared<T> {
     #[inline(always)]
-    fn new(group: &impl Group, value: T) -> Self {
-        group.sync();
+    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self {
         if group.leader() {
-            // SAFETY: the place is large enough, aligned, and between these barriers the leader's.
-            unsafe { crate::arch::kept::<T>().write(value) };
+            // SAFETY: the place is large enough, aligned, and the leader's since the group last met and until it meets here.
+            unsafe { crate::arch::kept::<T>().write(value(leaders)) };
         }
         group.sync();
         Self(core::marker::PhantomData)
     }
     #[inline(always)]
     fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
-        group.sync();
         if group.leader() {
-            // SAFETY: as in `new`.
+            // SAFETY: as in `new`; others look at no more than what does not change.
             change(unsafe { &mut *crate::arch::kept::<T>() });
         }
         group.sync();

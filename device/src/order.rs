@@ -22,6 +22,14 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn notify(&self, group: &impl Group, notify: Notify) {
         group.sync();
+        self.notify_met(group, notify);
+    }
+
+    /// [`notify`](Ctx::notify) by a group that has just met: what it did before that is covered.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn notify_met(&self, group: &impl Group, notify: Notify) {
         let failed = group.leader() && !self.signal(notify);
         // Only a proxy can fail to take a signal.
         if self.abi().routes != 0 {
@@ -88,6 +96,18 @@ impl Ctx<'_> {
             self.end_unless(self.drain(group));
         }
         arch::fence_sc();
+    }
+
+    /// Waits until what this group put through the proxy has arrived. With a notify after it that is all that the notified PE, and
+    /// those that it notifies, need of a [`quiet`](Ctx::quiet): what was stored directly a release covers (MM-2).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn await_proxy(&self, group: &impl Group) {
+        if self.abi().routes != 0 {
+            group.sync();
+            self.end_unless(self.drain(group));
+        }
     }
 
     /// [`quiet`](Ctx::quiet), for what went to that PE: a proxy is waited for only if it serves that PE.

@@ -129,13 +129,17 @@ impl Ctx<'_> {
         if size == 1 {
             return group.sync();
         }
-        let slot = self.slot(group);
+        let slot = self.slot();
         let layout = SyncLayout::new(size as u32);
         let base = team.view.sync().offset();
         let epoch_word = self.word(base + layout.epoch(slot), self.pe());
-        // Only this block's leader writes it, after the last join.
+        // Only this block's leader writes it, between two meetings of the group, of which the last one ends the call.
         let epoch = epoch_word.load().wrapping_add(1);
         group.sync();
+        if group.leader() {
+            // SAFETY: mapped and aligned.
+            unsafe { arch::store(epoch_word.as_ptr(), epoch) };
+        }
         let me = team.view.me();
         let mut failed = false;
         if size <= DIRECT {
@@ -159,23 +163,19 @@ impl Ctx<'_> {
             }
         }
         self.join(group, failed);
-        if group.leader() {
-            // SAFETY: mapped and aligned; the next call's group sync orders this store before its loads.
-            unsafe { arch::store(epoch_word.as_ptr(), epoch) };
-        }
-        group.sync();
     }
 
     /// The sync slot of this block; a block that has none faults.
     #[inline(always)]
     #[track_caller]
-    fn slot(&self, group: &impl Group) -> u32 {
+    fn slot(&self) -> u32 {
         let slot = self.lane.block();
         let missing = slot >= self.abi().block_slots;
         if missing {
             self.leave(Cause::BlockSlot { block: slot, slots: self.abi().block_slots });
         }
-        self.join(group, missing);
+        // The same for all threads.
+        self.end_unless(!missing);
         slot
     }
 }

@@ -67,6 +67,19 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn exchange(&self, group: &impl Group, count: usize, each: impl Fn(usize) -> (Notify, Awaited<Signal>, u64)) {
         group.sync();
+        self.exchange_met(group, count, each);
+    }
+
+    /// [`exchange`](Ctx::exchange) by a group that has just met: what it did before that is covered.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn exchange_met(
+        &self,
+        group: &impl Group,
+        count: usize,
+        each: impl Fn(usize) -> (Notify, Awaited<Signal>, u64),
+    ) {
         for i in group.strided(count) {
             self.notify(&Thread, each(i).0);
         }
