@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::exchange::Parts;
 use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, Protocol, Reduction};
-use congruent::device::{Semaphore, Sym, World as WorldTag};
+use congruent::device::{Semaphore, Sym, World as WorldTag, bf16, f16};
 use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
@@ -77,6 +77,30 @@ struct Members {
     layout: Layout,
 }
 
+/// The sums that have loops of their own.
+fn sums() -> [Reduction; 3] {
+    let sum = [Reduction::new::<f32>(Op::Sum, None), Reduction::new::<f16>(Op::Sum, None)];
+    let sum = [sum[0], sum[1], Reduction::new::<bf16>(Op::Sum, None)];
+    sum.map(|sum| sum.unwrap_or_else(|| unreachable!("floats have sums")))
+}
+
+/// All that links may be asked for.
+fn all_reductions() -> impl Iterator<Item = Reduction> {
+    let of = |op: Op| {
+        [
+            Reduction::new::<u32>(op, None),
+            Reduction::new::<i32>(op, None),
+            Reduction::new::<u64>(op, None),
+            Reduction::new::<i64>(op, None),
+            Reduction::new::<f16>(op, None),
+            Reduction::new::<bf16>(op, None),
+            Reduction::new::<f32>(op, None),
+            Reduction::new::<f64>(op, None),
+        ]
+    };
+    [Op::Sum, Op::Min, Op::Max, Op::And, Op::Or, Op::Xor].into_iter().flat_map(of).flatten()
+}
+
 /// A value that is nobody else's.
 fn byte(pe: usize, buffer: usize, at: usize) -> u8 {
     let mixed = ((pe * 2 + buffer) * BYTES + at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -123,14 +147,45 @@ impl<'c> Calls<'c> {
 
     fn all(&mut self) -> Result<(), Error> {
         let pes = self.world.npes();
+        // Modules are loaded with their first kernels, and copies are to have their constants.
+        self.barrier()?;
+        if let Some(&way) = Way::multimem(pes).iter().find(|way| !way.reduces()) {
+            let [dst, src] = self.buffers.each_ref().map(|buffer| buffer.view().slice(..4 * pes));
+            let args = Args { dst, src: src.slice(..4), reduction: None, root: 0, plan: self.teams[0].plan.view() };
+            let args = if way.collective == Collective::AllGather { args } else { Args { src, ..args } };
+            way.launch(&Site { world: self.world, stream: &self.stream, grid: self.grid }, args)?;
+        }
+        self.world.synchronize(&self.stream)?;
+        self.world.barrier()?;
+        self.copies = Copies::of(&driver::record());
         Way::all(pes).into_iter().try_for_each(|way| self.way(1, way, 37))?;
         Way::all(pes).into_iter().try_for_each(|way| self.way(0, way, self.long(way)))?;
         Way::multimem(pes).into_iter().try_for_each(|way| self.way(0, way, 48))?;
+        self.reductions()?;
         self.parts()?;
         [(1, 2), (2, 2), (4, 8), (8, 8)].into_iter().try_for_each(|starts| self.moved(600, starts))?;
         self.moved(9_000, (0, 0))?;
         self.checked()?;
         self.one_sided()
+    }
+
+    /// Sums of floats, which have loops of their own, and what links reduce.
+    fn reductions(&mut self) -> Result<(), Error> {
+        for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
+            if matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::RING) {
+                for sum in sums() {
+                    self.reduction(way, sum, 1, 37)?;
+                    self.reduction(way, sum, 3, self.long(way) / 2)?;
+                }
+            }
+        }
+        for way in Way::multimem(self.world.npes()).into_iter().filter(Way::reduces) {
+            for reduction in all_reductions().filter(|one| way.takes(one.op(), one.datatype())) {
+                // Whole vectors, words behind them, and what is no word.
+                self.reduction(way, reduction, 1, 53)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the protocols consist of: signals and waits, barriers, calls that take turns, packets, lines, queues with credits, and
@@ -153,6 +208,7 @@ impl<'c> Calls<'c> {
         &mut self,
         name: &str,
         promises: Promises,
+        is_far: bool,
         call: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let me = self.world.pe().index();
@@ -180,6 +236,7 @@ impl<'c> Calls<'c> {
                 at..at + BYTES
             });
             let recording = begun.end(name, promises, driver::recorded(), &marks, &ranges);
+            let recording = Recording { is_far, ..recording };
             self.recorder.made.lock().unwrap_or_else(PoisonError::into_inner).push(recording);
         }
         Ok(self.world.barrier()?)
@@ -198,18 +255,41 @@ impl<'c> Calls<'c> {
 
     /// Calls to and fro, and one in place where that has the same length.
     fn way(&mut self, team: usize, way: Way, len: usize) -> Result<(), Error> {
-        let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: way.protocol == Protocol::Ll128 };
         let name = format!("{} {} {} {len}", way.collective, way.algorithm, way.protocol);
-        self.record(&name, promises, |calls| {
-            let (to, from) = way.lengths(len * size_of::<u32>(), calls.world.npes());
-            // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
-            let in_place = to == from && way.algorithm != Algorithm::MULTIMEM;
-            for call in 0..if in_place { 4 } else { 3 } {
+        let reduction = Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces());
+        // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
+        let (to, from) = way.lengths(len, self.world.npes());
+        let in_place = to == from && way.algorithm != Algorithm::MULTIMEM;
+        self.calls(&name, team, way, reduction, len * size_of::<u32>(), if in_place { 4 } else { 3 })
+    }
+
+    /// Calls of another reduction, of so many elements.
+    fn reduction(&mut self, way: Way, reduction: Reduction, calls: usize, len: usize) -> Result<(), Error> {
+        let (op, datatype) = (reduction.op(), reduction.datatype());
+        let name = format!("{} {} {} {op} {datatype} {len}", way.collective, way.algorithm, way.protocol);
+        self.calls(&name, 0, way, Some(reduction), len * datatype.size(), calls)
+    }
+
+    fn calls(
+        &mut self,
+        name: &str,
+        team: usize,
+        way: Way,
+        reduction: Option<Reduction>,
+        bytes: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: way.protocol == Protocol::Ll128 };
+        let is_bulk = way.reduces() && way.algorithm == Algorithm::DIRECT || way.algorithm == Algorithm::MULTIMEM;
+        let is_far = way.protocol == Protocol::Simple && !is_bulk;
+        self.record(name, promises, is_far, |calls| {
+            let (to, from) = way.lengths(bytes, calls.world.npes());
+            for call in 0..count {
                 let buffer = |of: usize, bytes: usize| calls.buffers[(call + of) % 2].view().slice(..bytes);
                 let args = Args {
                     dst: buffer(usize::from(call < 3), to),
                     src: buffer(0, from),
-                    reduction: Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces()),
+                    reduction,
                     root: (call % calls.world.npes()) as u32,
                     plan: calls.teams[team].plan.view(),
                 };
@@ -291,7 +371,7 @@ impl<'c> Calls<'c> {
         let comm = self.world.comm_with(self.world.team(), options)?;
         self.copies = Copies::of(&driver::record());
         self.back_and_forth(0, "checked", |calls, to, from, _| {
-            comm.all_reduce(&calls.stream, to.slice(..160).cast::<u32>(), from.slice(..160).cast(), Op::Sum)?;
+            calls.put(to, from)?;
             Ok(comm.barrier(&calls.stream)?)
         })
     }
@@ -348,6 +428,11 @@ impl<'c> Calls<'c> {
         self.back_and_forth(0, "ping-pong", |calls, to, from, _| {
             let args = (to.slice(..calls.put), from.slice(..calls.put), turn, 3);
             Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
+        })?;
+        // What comes goes back: who sends too early sends something else.
+        self.back_and_forth(0, "ping-pong of what came", |calls, to, _, _| {
+            let args = (to.slice(..calls.put), to.slice(..calls.put), turn, 2);
+            Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
         })
     }
 
@@ -359,7 +444,7 @@ impl<'c> Calls<'c> {
         name: &str,
         call: impl Fn(&Self, Sym<u8>, Sym<u8>, PlanView) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.record(name, Promises::default(), |calls| {
+        self.record(name, Promises::default(), true, |calls| {
             let [one, other] = calls.buffers.each_ref().map(SymVec::view);
             let plan = calls.teams[team].plan.view();
             [(other, one), (one, other), (other, one)].into_iter().try_for_each(|(to, from)| {

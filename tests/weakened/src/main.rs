@@ -9,6 +9,7 @@
 
 mod calls;
 mod recording;
+mod stand_in;
 mod survivors;
 
 use std::cell::RefCell;
@@ -25,11 +26,17 @@ use congruent::kernels;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
 use recording::{How, Recording, Wrong};
+use stand_in::{End, Host};
 use survivors::Survivors;
 
 /// Calls are recorded for jobs of so many PEs.
 const PES: [usize; 1] = [3];
-/// Calls that come to a place are run, at most so many.
+/// So many functions are named that have the most places that nothing comes to.
+const WORST: usize = 20;
+/// Kernels of each image whose calls end in every way.
+const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"];
+/// Calls that come to a place are run, so many of them in two ways, and so many in all.
+const MANY: usize = 8;
 const CALLS: usize = 3;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -50,20 +57,33 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let reaches = |(of, mutant): &&(usize, Mutant)| judge.reaching(*of, mutant).next().is_some();
     let reached = all.iter().filter(reaches).count();
     println!("{} calls come to {reached} of all", judge.recordings.len());
+    let mut elsewhere = BTreeMap::<&str, usize>::new();
+    all.iter().filter(|one| !reaches(one)).for_each(|(_, mutant)| *elsewhere.entry(&mutant.function).or_default() += 1);
+    let mut elsewhere: Vec<_> = elsewhere.into_iter().collect();
+    elsewhere.sort_by_key(|&(_, places)| core::cmp::Reverse(places));
+    for (function, places) in elsewhere.into_iter().take(WORST) {
+        println!("nothing comes to {places} of {function}");
+    }
     let table = Survivors::read(include_str!("../survivors.txt"))?;
     let (mut caught, mut left_out, mut unknown) = (0, 0, 0);
+    let mut counts: BTreeMap<String, [usize; 4]> = BTreeMap::new();
     for one in &chosen {
         let (of, mutant) = one;
+        let [of_kind, was_caught, was_left_out, is_unreached] = counts.entry(mutant.loss.to_string()).or_default();
+        *of_kind += 1;
         let Mutant { loss, line, instruction, .. } = mutant;
         let place = format!("{loss} in line {line} of {}: {instruction}", mutant.function);
         if let Some(how) = judge.notice(*of, mutant) {
             caught += 1;
+            *was_caught += 1;
             println!("caught   {place}: {how}");
         } else if let Some(how) = mutant.without_access().and_then(|mutant| judge.notice(*of, &mutant)) {
             left_out += 1;
+            *was_left_out += 1;
             println!("left out {place}: {how}");
         } else {
             let reached = reaches(&one);
+            *is_unreached += usize::from(!reached);
             match table.reason(mutant, reached) {
                 Some(reason) => println!("survived {place}: {reason}"),
                 None => {
@@ -72,6 +92,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                 }
             }
         }
+    }
+    for (loss, [of_kind, caught, left_out, unreached]) in counts {
+        println!(
+            "{loss}: of {of_kind} {caught} caught, {left_out} by leaving out the access, {unreached} in places that nothing comes to"
+        );
     }
     let reached = chosen.iter().filter(reaches).count();
     println!(
@@ -102,7 +127,12 @@ fn unchanged() -> Result<ExitCode, Box<dyn Error>> {
 
 /// Runs cores of the protocols as they are: half of the seeds in jobs of two PEs, half in jobs of three.
 fn explore(seeds: u64) -> Result<ExitCode, Box<dyn Error>> {
-    let jobs = [calls::record(2, Which::Cores)?, calls::record(3, Which::Cores)?];
+    let host = Host::new()?;
+    let mut jobs = [calls::record(2, Which::Cores)?, calls::record(3, Which::Cores)?];
+    for calls in &mut jobs {
+        let far: Vec<_> = calls.iter().filter(|one| one.is_far).map(|one| host.proxied(one)).collect();
+        calls.extend(far);
+    }
     let each = jobs.len();
     let wrong: usize = thread::scope(|scope| {
         let parts: Vec<_> = (0..)
@@ -168,11 +198,34 @@ fn fnv(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
 }
 
-fn record() -> Result<Vec<Recording>, congruent::Error> {
-    let mut recordings = Vec::new();
+/// What is run: calls, those that may be over proxies, and a call of each kernel that ends before its time.
+fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
+    let (host, mut recordings) = (Host::new()?, Vec::new());
     for pes in PES {
         recordings.extend(calls::record(pes, Which::All)?);
     }
+    let far: Vec<_> = recordings.iter().filter(|one| one.is_far).map(|one| host.proxied(one)).collect();
+    let mut first = BTreeMap::new();
+    for recording in &recordings {
+        let kernel = recording.streams[0].first().map_or("", |launch| &launch.kernel);
+        first.entry(kernel.to_owned()).or_insert(recording);
+    }
+    let mut ended = Vec::new();
+    for (kernel, recording) in &first {
+        let mut end = |end| -> Result<(), String> {
+            let one = host.ended(recording, end).map_err(|wrong| format!("{}: {wrong}", recording.name))?;
+            ended.push(one);
+            Ok(())
+        };
+        end(End::Without(2))?;
+        if ENDED.contains(&kernel.as_str()) {
+            end(End::Without(0))?;
+            end(End::Refused)?;
+            end(End::Unserved)?;
+        }
+    }
+    recordings.extend(far);
+    recordings.extend(ended);
     Ok(recordings)
 }
 
@@ -213,23 +266,36 @@ impl Judge {
     fn notice(&self, of: usize, mutant: &Mutant) -> Option<String> {
         let mut mutated = self.programs.clone();
         mutated[of] = mutated[of].mutated(mutant);
-        for index in self.reaching(of, mutant).take(CALLS) {
+        let notice = |index: usize, how: How| {
             let recording = &self.recordings[index];
-            for how in ways(recording.pes) {
-                if let Err(wrong) = recording.run(&mutated, &how)
-                    && self.is_right(index, &how)
-                {
-                    return Some(format!("{} in {}, {how}", brief(&wrong), recording.name));
-                }
-            }
-        }
-        None
+            let wrong = recording.run(&mutated, &how).err().filter(|_| self.is_right(index, &how))?;
+            Some(format!("{} in {}, {how}", brief(&wrong), recording.name))
+        };
+        // Many calls in order and by chance, then a few in all ways.
+        let calls: Vec<usize> = self.reaching(of, mutant).collect();
+        let ways = |index: usize| ways(self.recordings[index].pes);
+        let first = evenly(&calls, MANY).flat_map(|index| {
+            let ways = ways(index);
+            [ways[0], ways[ways.len() - 1]].map(|how| (index, how))
+        });
+        let rest = evenly(&calls, CALLS).flat_map(|index| {
+            let ways = ways(index);
+            let last = ways.len() - 1;
+            ways.into_iter().take(last).skip(1).map(move |how| (index, how))
+        });
+        first.chain(rest).find_map(|(index, how)| notice(index, how))
     }
 
     fn is_right(&self, index: usize, how: &How) -> bool {
         let run = || self.recordings[index].run_unchanged(how).is_ok();
         *self.right.borrow_mut().entry((index, how.seed)).or_insert_with(run)
     }
+}
+
+/// At most so many of a list, from its beginning to its end.
+fn evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
+    let count = all.len().min(most);
+    (0..count).map(move |i| all[i * all.len() / count])
 }
 
 /// How recordings of so many PEs are run: in order, each of the first PEs far behind, and by chance.

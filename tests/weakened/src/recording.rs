@@ -15,6 +15,9 @@ use congruent_virtual_gpu::{
 const PAGE: usize = 4096;
 /// Instructions of warps that a run takes at most; the longest one takes a tenth.
 const BUDGET: u64 = 20_000_000;
+/// How long all wait until that is in vain: looks of all that wait, one a millisecond. Of loads that may be stale every other one
+/// sees the last write.
+const PATIENCE: Duration = Duration::from_millis(64);
 
 /// The memory of a job, copied.
 pub(crate) struct Copies {
@@ -24,21 +27,36 @@ pub(crate) struct Copies {
 }
 
 /// What a segment holds, without pages of zeros.
-#[derive(Default)]
-struct Content(BTreeMap<usize, Vec<u8>>);
+#[derive(Clone, Default)]
+pub(crate) struct Content(BTreeMap<usize, Vec<u8>>);
 
 /// The launches of each PE, and the memory around them.
+#[derive(Clone)]
 pub(crate) struct Recording {
     /// What was called.
     pub(crate) name: String,
     /// How many PEs there are.
     pub(crate) pes: usize,
-    promises: Promises,
-    streams: Vec<Vec<Launch>>,
-    copies: Arc<Copies>,
-    before: Vec<Content>,
-    /// Where results are, and what they are.
-    results: Vec<(Arc<Segment>, u64, Vec<u8>)>,
+    pub(crate) promises: Promises,
+    /// Those of each PE, and then others.
+    pub(crate) streams: Vec<Vec<Launch>>,
+    pub(crate) spaces: Vec<Arc<Space>>,
+    /// What is there before.
+    pub(crate) memory: Vec<(Arc<Segment>, Content)>,
+    pub(crate) results: Vec<Expected>,
+    /// Whether other PEs may be reached by their proxies only.
+    pub(crate) is_far: bool,
+    /// How long all wait until that is in vain.
+    pub(crate) patience: Duration,
+}
+
+/// What is in memory afterwards.
+#[derive(Clone)]
+pub(crate) struct Expected {
+    pub(crate) pe: usize,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) from: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// What is wrong with a run.
@@ -46,7 +64,7 @@ pub(crate) struct Recording {
 pub(crate) enum Wrong {
     #[error("{0}")]
     Fault(Box<Fault>),
-    #[error("wrong data in a buffer of PE {pe}, from byte {at} on")]
+    #[error("wrong data of PE {pe}, from byte {at} on")]
     Data { pe: usize, at: usize },
 }
 
@@ -83,7 +101,7 @@ impl Copies {
 }
 
 impl Content {
-    fn of(segment: &Segment) -> Self {
+    pub(crate) fn of(segment: &Segment) -> Self {
         let mut pages = BTreeMap::new();
         let mut page = vec![0; PAGE];
         for from in (0..segment.bytes() as usize).step_by(PAGE) {
@@ -152,15 +170,27 @@ impl Begun {
             found[0]
         };
         let mut results = Vec::new();
-        for heap in marks.iter().map(heap_of) {
+        for (pe, heap) in marks.iter().map(heap_of).enumerate() {
             let (segment, copy) = &copies.segments[heap];
             for range in ranges {
                 let mut bytes = vec![0; range.len()];
                 segment.read(range.start as u64, &mut bytes);
-                results.push((copy.clone(), range.start as u64, bytes));
+                results.push(Expected { pe, segment: copy.clone(), from: range.start as u64, bytes });
             }
         }
-        Recording { name, pes: marks.len(), promises, streams, copies, before, results }
+        let spaces = copies.spaces.clone();
+        let memory = copies.segments.iter().map(|(_, copy)| copy.clone()).zip(before).collect();
+        Recording {
+            name,
+            pes: marks.len(),
+            promises,
+            streams,
+            spaces,
+            memory,
+            results,
+            is_far: false,
+            patience: PATIENCE,
+        }
     }
 }
 
@@ -170,7 +200,8 @@ impl Recording {
     /// # Errors
     /// What is wrong then
     pub(crate) fn run_unchanged(&self, how: &How) -> Result<(), Wrong> {
-        self.run_streams(self.streams.clone(), how)
+        self.run_streams(self.streams.clone(), how)?;
+        self.check()
     }
 
     /// Runs it again, the kernels of these programs by them.
@@ -183,35 +214,47 @@ impl Recording {
             let program = programs.iter().find(has).unwrap_or(&launch.program).clone();
             Launch { program, ..launch.clone() }
         };
-        self.run_streams(self.streams.iter().map(|stream| stream.iter().map(with_program).collect()).collect(), how)
+        let streams = self.streams.iter().map(|stream| stream.iter().map(with_program).collect()).collect();
+        self.run_streams(streams, how)?;
+        self.check()
+    }
+
+    /// Whether memory has the results.
+    fn check(&self) -> Result<(), Wrong> {
+        self.results.iter().find_map(Expected::missed).map_or(Ok(()), Err)
     }
 
     fn run_streams(&self, streams: Vec<Vec<Launch>>, how: &How) -> Result<(), Wrong> {
-        self.before.iter().zip(&self.copies.segments).for_each(|(content, (_, copy))| content.restore(copy));
+        self.memory.iter().for_each(|(segment, content)| content.restore(segment));
         let settings = Settings {
-            devices: self.copies.spaces.len() as u32,
+            devices: self.spaces.len() as u32,
             schedule: how.schedule,
             seed: how.seed,
             races: how.is_strict,
             weak: how.is_strict.then_some(self.promises),
-            // Looks of all that wait, one a millisecond: of loads that may be stale every other one sees the last write.
-            patience: Duration::from_millis(64),
+            patience: self.patience,
             leap: Some(Duration::ZERO),
             budget: BUDGET,
             alone: true,
             ..Settings::default()
         };
         let machine = Machine::new(settings).unwrap_or_else(|error| panic!("a thread for the machine: {error}"));
-        machine.launch_all(streams).map_err(Wrong::Fault)?;
-        let each = self.results.len() / self.pes;
-        for (index, (segment, from, wanted)) in self.results.iter().enumerate() {
-            let mut found = vec![0; wanted.len()];
-            segment.read(*from, &mut found);
-            if let Some(at) = (0..wanted.len()).find(|&at| found[at] != wanted[at]) {
-                return Err(Wrong::Data { pe: index / each, at });
-            }
-        }
-        Ok(())
+        machine.launch_all(streams).map_err(Wrong::Fault)
+    }
+}
+
+impl Expected {
+    /// What is there now.
+    pub(crate) fn found(&self) -> Vec<u8> {
+        let mut found = vec![0; self.bytes.len()];
+        self.segment.read(self.from, &mut found);
+        found
+    }
+
+    fn missed(&self) -> Option<Wrong> {
+        let found = self.found();
+        let at = (0..found.len()).find(|&at| found[at] != self.bytes[at])?;
+        Some(Wrong::Data { pe: self.pe, at: self.from as usize + at })
     }
 }
 

@@ -168,7 +168,8 @@ impl Mutant {
     /// Where the scope of an access without an order is taken away, which need not be missed: the same without the access.
     pub fn without_access(&self) -> Option<Self> {
         let is_scope = matches!(self.loss, Loss::System | Loss::Device);
-        let is_access = self.instruction.starts_with("ld.relaxed") || self.instruction.starts_with("st.relaxed");
+        let accesses = ["ld.relaxed", "st.relaxed", "atom.relaxed", "red.relaxed"];
+        let is_access = accesses.iter().any(|access| self.instruction.starts_with(access));
         (is_scope && is_access).then(|| Self { loss: Loss::Access, ..self.clone() })
     }
 }

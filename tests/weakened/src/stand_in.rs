@@ -1,0 +1,287 @@
+//! What was not recorded: the same calls over proxies, calls that a peer never comes to, and calls that are refused. What a host does
+//! in these is done by kernels of a device of its own (`host.ptx`), which are programs of the same memory model.
+
+use core::mem::offset_of;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use congruent::device::abi::{Context, Control, FaultState, Request, Ring, Route, Slot};
+use congruent_virtual_gpu::{Access, Backing, Launch, LoadError, Program, Schedule, Segment, Space, Window};
+
+use crate::recording::{Content, Expected, How, Recording, Wrong};
+
+/// Each PE has a page for what is added, from this address on. Nothing of a process on Linux is there.
+const AT: u64 = 1 << 44;
+const PAGE: u64 = 8192;
+/// What is in it.
+const REQUESTS: u64 = 256;
+const SLOTS: u64 = 1024;
+const ROUTES: u64 = 2048;
+const STOP: u64 = 4096;
+const KEPT: u64 = 6144;
+/// Entries of a ring: few, so that all come again.
+const LOG2_CAPACITY: u64 = 1;
+/// How long kernels wait for a peer that never comes, in nanoseconds.
+const DEADLINE: u64 = 2_000_000;
+/// They look at the clock once in a thousand turns, and a turn of those that wait for one of many words takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// The head of a plan's channel says what is done with it: this, and the number of the operation more.
+const BUSY: u64 = 1 << 63;
+const OPERATIONS: u64 = 1 << 8;
+
+/// What the host does.
+pub(crate) struct Host(Arc<Program>);
+
+/// Why calls end before their time.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    /// This PE does not come to them.
+    Without(usize),
+    /// Their first argument, the destination, is not as long as it has to be.
+    Refused,
+    /// Nobody serves the rings.
+    Unserved,
+}
+
+const _: () = {
+    assert!(REQUESTS >= size_of::<Ring>() as u64);
+    assert!(SLOTS >= REQUESTS + ((size_of::<Request>() as u64) << LOG2_CAPACITY));
+    assert!(ROUTES >= SLOTS + ((size_of::<Slot>() as u64) << LOG2_CAPACITY));
+    assert!(PAGE >= KEPT + size_of::<Control>() as u64);
+    assert!(
+        offset_of!(Control, fault_state) == 4 && offset_of!(Control, fault) == 8 && FaultState::Complete as u32 == 3
+    );
+    assert!(offset_of!(Ring, slots) == 8 && offset_of!(Ring, log2_capacity) == 16);
+    assert!(offset_of!(Ring, reserved) == 64 && offset_of!(Ring, complete) == 128);
+    assert!(offset_of!(Slot, laps) == 0 && offset_of!(Slot, reply) == 8);
+};
+
+impl Host {
+    /// Takes in its kernels.
+    ///
+    /// # Errors
+    /// What is wrong with them
+    pub(crate) fn new() -> Result<Self, LoadError> {
+        Program::new(include_str!("host.ptx")).map(Self)
+    }
+
+    /// The same calls where every other PE is reached through the proxy.
+    pub(crate) fn proxied(&self, recording: &Recording) -> Recording {
+        let mut own = Added::to(recording, self, "over proxies");
+        own.use_rings();
+        for pe in 0..recording.pes {
+            own.end_stream(pe);
+            let Place { heaps, stride, .. } = own.places[pe];
+            own.add_host("serve", &[own.page(pe), heaps, stride, pe as u64, own.page(pe) + STOP]);
+        }
+        own.recording
+    }
+
+    /// Each PE's first call, and that again once it has ended; the results are what is told of the end.
+    ///
+    /// # Errors
+    /// If it does not come to that
+    pub(crate) fn ended(&self, recording: &Recording, end: End) -> Result<Recording, Wrong> {
+        let what = match end {
+            End::Without(pe) => format!("without PE {pe}"),
+            End::Refused => "refused".to_owned(),
+            End::Unserved => "over proxies, unserved".to_owned(),
+        };
+        let mut own = Added::to(recording, self, &what);
+        let mut heaps: Vec<Arc<Segment>> = recording.results.iter().map(|result| result.segment.clone()).collect();
+        heaps.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        own.recording.patience = PATIENCE;
+        own.recording.results.clear();
+        if let End::Unserved = end {
+            own.use_rings();
+        }
+        for pe in 0..recording.pes {
+            let stream = &mut own.recording.streams[pe];
+            stream.truncate(1);
+            stream.extend(stream.first().cloned());
+            for launch in stream.iter_mut() {
+                patch(launch, offset_of!(Context, deadline_ns), DEADLINE);
+                if let End::Refused = end {
+                    patch(launch, size_of::<Context>() + size_of::<u64>(), 1);
+                }
+            }
+            if matches!(end, End::Without(gone) if gone == pe) {
+                stream.clear();
+                continue;
+            }
+            own.end_stream(pe);
+            let bytes = size_of::<Control>() as u64;
+            let page = own.page(pe);
+            own.add_host("watch", &[own.places[pe].control, page + KEPT, bytes, page + STOP]);
+            let segment = own.pages[pe].clone();
+            own.recording.results.push(Expected { pe, segment, from: KEPT, bytes: vec![0; bytes as usize] });
+        }
+        let mut ended = own.recording;
+        ended.expect(&heaps)?;
+        Ok(ended)
+    }
+}
+
+/// Where a PE has what.
+#[derive(Clone, Copy)]
+struct Place {
+    heaps: u64,
+    stride: u64,
+    control: u64,
+}
+
+/// A recording with a page for each PE, and a device for the host.
+struct Added<'h> {
+    recording: Recording,
+    host: &'h Host,
+    space: Arc<Space>,
+    places: Vec<Place>,
+    pages: Vec<Arc<Segment>>,
+}
+
+impl<'h> Added<'h> {
+    fn to(recording: &Recording, host: &'h Host, what: &str) -> Self {
+        let mut recording = Recording { name: format!("{} {what}", recording.name), ..recording.clone() };
+        let space = Space::new(recording.spaces.len() as u32);
+        let spaces = recording.spaces.iter().map(|old| {
+            let new = Space::new(old.device());
+            for window in old.windows() {
+                space.map(window.clone());
+                new.map(window);
+            }
+            new
+        });
+        recording.spaces = spaces.collect();
+        let context = |launch: &Launch, at: usize| {
+            let bytes = launch.params[at..at + 8].try_into().unwrap_or([0; 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let mut places = Vec::new();
+        for (stream, own) in recording.streams.iter_mut().zip(&recording.spaces) {
+            stream.iter_mut().for_each(|launch| launch.space = own.clone());
+            let at = |offset| stream.first().map_or(0, |launch| context(launch, offset));
+            places.push(Place {
+                heaps: at(offset_of!(Context, base)),
+                stride: at(offset_of!(Context, stride)),
+                control: at(offset_of!(Context, control)),
+            });
+        }
+        let pages: Vec<_> = places.iter().map(|_| Segment::zeroed(PAGE)).collect();
+        for (pe, page) in pages.iter().enumerate() {
+            let backing = Backing::Memory(page.clone(), 0);
+            let window = Window { at: AT + pe as u64 * PAGE, bytes: PAGE, backing, access: Access::ReadWrite };
+            recording.spaces[pe].map(window.clone());
+            space.map(window);
+            recording.memory.push((page.clone(), Content::of(page)));
+        }
+        recording.spaces.push(space.clone());
+        Self { recording, host, space, places, pages }
+    }
+
+    fn page(&self, pe: usize) -> u64 {
+        AT + pe as u64 * PAGE
+    }
+
+    /// Each PE reaches others through its ring only.
+    fn use_rings(&mut self) {
+        for pe in 0..self.pages.len() {
+            let at = self.page(pe);
+            let route = |peer| if peer == pe { Route::Direct } else { Route::Proxied };
+            let routes: Vec<u8> = (0..self.pages.len()).flat_map(|peer| (route(peer) as u32).to_le_bytes()).collect();
+            let ring = [at + REQUESTS, at + SLOTS, LOG2_CAPACITY];
+            self.pages[pe].write(0, &ring.map(u64::to_le_bytes).concat());
+            self.pages[pe].write(ROUTES, &routes);
+            for launch in &mut self.recording.streams[pe] {
+                patch(launch, offset_of!(Context, ring), at);
+                patch(launch, offset_of!(Context, routes), at + ROUTES);
+            }
+            let content = Content::of(&self.pages[pe]);
+            let pages = &mut self.recording.memory;
+            pages
+                .iter_mut()
+                .filter(|(page, _)| Arc::ptr_eq(page, &self.pages[pe]))
+                .for_each(|own| own.1 = content.clone());
+        }
+    }
+
+    /// Behind all of a PE's launches it is said that they are over.
+    fn end_stream(&mut self, pe: usize) {
+        let launch = self.launch("stop", self.recording.spaces[pe].clone(), &[self.page(pe) + STOP]);
+        self.recording.streams[pe].push(launch);
+    }
+
+    fn add_host(&mut self, kernel: &str, params: &[u64]) {
+        let launch = self.launch(kernel, self.space.clone(), params);
+        self.recording.streams.push(vec![launch]);
+    }
+
+    fn launch(&self, kernel: &str, space: Arc<Space>, params: &[u64]) -> Launch {
+        Launch {
+            program: self.host.0.clone(),
+            globals: [].into(),
+            kernel: kernel.to_owned(),
+            space,
+            pe: None,
+            blocks: [1; 3],
+            threads: [1; 3],
+            shared: 0,
+            registers: 64,
+            params: params.iter().flat_map(|param| param.to_le_bytes()).collect(),
+        }
+    }
+}
+
+/// Sets a word of a launch's context, which is its first argument.
+fn patch(launch: &mut Launch, at: usize, value: u64) {
+    launch.params[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+impl Recording {
+    /// Has what is the same in a few runs as results, and beside that what blocks say that they do with their plans.
+    fn expect(&mut self, heaps: &[Arc<Segment>]) -> Result<(), Wrong> {
+        let ways = [Schedule::Lockstep, Schedule::Random, Schedule::Priorities];
+        let mut same: Option<BTreeMap<(usize, u64), u8>> = None;
+        for (seed, schedule) in (100..).zip(ways) {
+            let looked = core::mem::take(&mut self.results);
+            let outcome = self.run_unchanged(&How { schedule, seed, is_strict: true });
+            self.results = looked;
+            outcome?;
+            let told = self.results.iter().enumerate().flat_map(|(index, result)| {
+                let found = result.found();
+                found.into_iter().zip(result.from..).map(move |(byte, at)| ((index, at), byte))
+            });
+            let mut now: BTreeMap<(usize, u64), u8> = told.collect();
+            for (heap, segment) in heaps.iter().enumerate() {
+                let mut bytes = vec![0; segment.bytes() as usize];
+                segment.read(0, &mut bytes);
+                for (word, at) in bytes.chunks_exact(8).zip((0..).step_by(8)) {
+                    let value = u64::from_le_bytes(word.try_into().unwrap_or([0; 8]));
+                    if (BUSY + 1..BUSY + OPERATIONS).contains(&value) {
+                        now.extend(word.iter().zip(at..).map(|(&byte, at)| ((self.results.len() + heap, at), byte)));
+                    }
+                }
+            }
+            match &mut same {
+                None => same = Some(now),
+                Some(same) => same.retain(|place, byte| now.get(place) == Some(byte)),
+            }
+        }
+        let segments: Vec<(usize, Arc<Segment>)> =
+            self.results.iter().map(|one| (one.pe, one.segment.clone())).collect();
+        let segments: Vec<_> = segments.into_iter().chain(heaps.iter().cloned().map(|heap| (0, heap))).collect();
+        self.results.clear();
+        for ((index, at), byte) in same.unwrap_or_default() {
+            let (pe, segment) = &segments[index];
+            match self.results.last_mut() {
+                Some(Expected { segment: last, from, bytes, .. })
+                    if Arc::ptr_eq(last, segment) && *from + bytes.len() as u64 == at =>
+                {
+                    bytes.push(byte);
+                }
+                _ => self.results.push(Expected { pe: *pe, segment: segment.clone(), from: at, bytes: vec![byte] }),
+            }
+        }
+        Ok(())
+    }
+}
