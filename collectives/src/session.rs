@@ -98,15 +98,8 @@ impl PlanView {
     pub fn enter<'c, B: Group>(&self, group: &B, ctx: &'c Ctx<'c>) -> Coll<'c, B> {
         let team = ctx.team(self.team);
         let (channel, blocks) = self.channel_of(ctx.block_index(), ctx.blocks());
-        let ends = self.abort_aware == 1 && ctx.aborted();
-        let exchanges = match group.leader() {
-            true if ends => ENDING,
-            true if B::IS_BLOCK && ctx.set_in_session(true) => NESTED,
-            true => ctx.swap_own(self.head(channel).elem(EXCHANGES), BUSY),
-            false => 0,
-        };
-        // A session that was given up has not given its channel back.
-        let exchanges = if exchanges >= BUSY && ctx.aborted() { ENDING } else { exchanges };
+        let head = self.head(channel);
+        let exchanges = if group.leader() { take(ctx, head, B::IS_BLOCK, self.abort_aware == 1) } else { 0 };
         let state = B::Kept::<State>::new(group, exchanges, |exchanges| State {
             plan: *self,
             n: team.size() as u32,
@@ -131,20 +124,27 @@ impl PlanView {
     }
 }
 
+/// Takes a channel, by the group's leader: gives how many exchanges it has seen, or why it cannot be had.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[track_caller]
+fn take(ctx: &Ctx<'_>, head: Sym<u64>, is_block: bool, abort_aware: bool) -> u64 {
+    if abort_aware && ctx.aborted() {
+        return ENDING;
+    }
+    if is_block && ctx.set_in_session(true) {
+        return NESTED;
+    }
+    let exchanges = ctx.swap_own(head.elem(EXCHANGES), BUSY);
+    // A session that was given up has not given its channel back.
+    if exchanges >= BUSY && ctx.aborted() { ENDING } else { exchanges }
+}
+
 impl<B: Group> Drop for Coll<'_, B> {
     /// Gives the channel back. A kernel that unwinds keeps it: what it was doing is told by it, and nobody may take it after.
     #[inline(always)]
     fn drop(&mut self) {
-        if self.ctx().unwinds() {
-            return;
-        }
-        // Others of the group may still ask for the state.
-        self.group().sync();
-        if self.group().leader() {
-            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, self.exchanges);
-            if B::IS_BLOCK {
-                self.ctx().set_in_session(false);
-            }
+        if !self.ctx().unwinds() {
+            self.give_back();
         }
     }
 }
@@ -216,13 +216,29 @@ impl<'c, B: Group> Coll<'c, B> {
         self.state.set(&group, change);
     }
 
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    fn give_back(&self) {
+        // Others of the group may still ask for the state.
+        self.group().sync();
+        self.say(self.exchanges);
+        if B::IS_BLOCK && self.group().leader() {
+            self.ctx().set_in_session(false);
+        }
+    }
+
+    /// Says in the channel's head what is done with it.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    fn say(&self, word: u64) {
+        if self.group().leader() {
+            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, word);
+        }
+    }
+
     /// Begins a collective, as faults and traces name it.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn begin(&mut self, operation: Operation, bytes: usize) -> Span<'c> {
-        if self.group().leader() {
-            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, BUSY + operation as u64);
-        }
+        self.say(BUSY + operation as u64);
         self.ctx().span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) })
     }
 

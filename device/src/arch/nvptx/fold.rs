@@ -142,7 +142,8 @@ unsafe fn put_operands<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D,
     }
     // What was put before what is read; the next fold puts others after the barrier that ends this one.
     fold.group.sync();
-    (fold.bytes as u64, dsts as u64 | (srcs as u64) << 32)
+    // Of counts that it knows, the compiler would make another function.
+    (fold.bytes as u64, opaque(dsts as u64 | (srcs as u64) << 32))
 }
 
 // Functions of few scalar arguments, one of each for all kernels of a module. They call nothing that comes back once they have begun:
