@@ -139,7 +139,7 @@ impl Lanes for Warp<'_> {
     }
 }
 
-/// `N` threads of a warp, or fewer where the warp has no more. Made by [`tiled_partition`](Lanes::tiled_partition).
+/// `N` threads of a warp, or fewer where the warp has no more. Made by [`Warp::tiled_partition`].
 #[derive(Clone, Copy)]
 pub struct Tile<'m, const N: usize> {
     lane: Lane<'m>,

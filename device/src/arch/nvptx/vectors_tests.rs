@@ -1,6 +1,7 @@
 //! Folds through memory in every form, against a fold of one element after the other.
 
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
@@ -127,7 +128,10 @@ struct Late {
 
 /// Runs with a context whose waits take 1000 ns at most, and leave their faults here.
 fn with_context<R>(machine: &Late, control: &mut Control, run: impl FnOnce(&Ctx<'_>) -> R) -> R {
-    let lane = cpu::Lane { machine, thread: 0, threads: 1, warp: 1, block: 0, blocks: 1, spins: 0, watched: false };
+    // SAFETY: it has no bytes.
+    let room = unsafe { cpu::Room::new(core::ptr::dangling_mut(), 0, 0) };
+    let lane =
+        cpu::Lane { machine, thread: 0, threads: 1, warp: 1, block: 0, blocks: 1, spins: 0, watched: false, room };
     // SAFETY: zero is a value of each of its numbers.
     let nothing: abi::Context = unsafe { core::mem::zeroed() };
     let control = core::ptr::from_mut(control).expose_provenance() as u64;
@@ -317,6 +321,9 @@ impl cpu::Machine for Late {
     }
     fn warp_broadcast(&self, _lane: u32, value: u64, _at: cpu::At) -> u64 {
         value
+    }
+    fn gather(&self, _lane: u32, _all: Range<u32>, word: u128, _at: cpu::At, see: &mut dyn FnMut(&[Option<u128>])) {
+        see(&[Some(word)]);
     }
     fn pass(&self, _lane: u32) {}
     unsafe fn wake(&self, _word: *const u32) {}
