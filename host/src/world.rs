@@ -326,6 +326,8 @@ impl Drop for World {
             self.shared.give_up("its program panicked");
         } else if self.shared.check().is_ok() {
             self.shared.control().depart();
+            // Not when the last one of those drops it that share it: a stream may have been forgotten.
+            self.shared.control().close();
         }
     }
 }

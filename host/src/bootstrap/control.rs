@@ -6,7 +6,7 @@ use super::notice::Notice;
 use super::relay::{Envelope, Message};
 use super::seat::Seat;
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 /// One PE's connection to all the others of its job.
@@ -19,6 +19,7 @@ pub struct Control {
     deadline: Duration,
     same_host: bool,
     commons: Option<Arc<Commons>>,
+    closed: Once,
 }
 
 impl Control {
@@ -80,6 +81,12 @@ impl Control {
         }
     }
 
+    /// Ends this PE's part in the control plane: PE 0 relays until the others have left, for a bounded time. Whoever still has this
+    /// afterwards can do nothing with it.
+    pub fn close(&self) {
+        self.closed.call_once(|| self.uplink.close(self.seat.has_left()));
+    }
+
     /// What the PEs of one process share by hand instead of by descriptor.
     pub(crate) fn commons(&self) -> Option<&Commons> {
         self.commons.as_deref()
@@ -92,13 +99,13 @@ impl Control {
         same_host: bool,
         commons: Option<Arc<Commons>>,
     ) -> Self {
-        Self { seat, uplink, round: Mutex::new(0), deadline, same_host, commons }
+        Self { seat, uplink, round: Mutex::new(0), deadline, same_host, commons, closed: Once::new() }
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.uplink.close(self.seat.has_left());
+        self.close();
     }
 }
 
