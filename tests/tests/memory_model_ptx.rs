@@ -36,11 +36,11 @@ const PATTERNS: [Pattern; 10] = [
     Pattern { kernel: "perf_ping_pong", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE_ADD], has: &[SYNC], lacks: &["fence"] },
     Pattern { kernel: "perf_barrier", reaches: &[ACQUIRE, RELEASE], has: &[SYNC, QUIET], lacks: &["red.", LOAD_16, STORE_16] },
     Pattern { kernel: "all_reduce_one_shot", reaches: &[LOAD_16, LOAD_PACKETS, STORE_PACKETS], has: &[SYNC], lacks: &["fence", "red."] },
-    Pattern { kernel: "all_reduce_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence", "red."] },
-    Pattern { kernel: "all_reduce_ring", reaches: &[LOAD_16, STORE_16, LOAD_PACKETS, STORE_PACKETS, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence", "red."] },
-    Pattern { kernel: "reduce_scatter_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence", "red."] },
-    Pattern { kernel: "all_gather_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence.acq_rel", "red."] },
-    Pattern { kernel: "all_to_all_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE], has: &[SYNC, RELEASE], lacks: &["fence.acq_rel", "red."] },
+    Pattern { kernel: "all_reduce_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "all_reduce_ring", reaches: &[LOAD_16, STORE_16, LOAD_PACKETS, STORE_PACKETS, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "reduce_scatter_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "all_gather_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence.acq_rel", "red."] },
+    Pattern { kernel: "all_to_all_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence.acq_rel", "red."] },
 ];
 
 /// What no kernel may hold, nor any function: loads outside the model, scopes that do not reach other devices, accesses
