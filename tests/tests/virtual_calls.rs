@@ -295,6 +295,7 @@ fn functions_that_buffers_need_are_missing_once() {
             "cuEventDestroy_v2",
             "cuMemAllocAsync",
             "cuMemFreeAsync",
+            "cuFuncSetAttribute",
             "cuStreamWaitEvent",
         ],
     );

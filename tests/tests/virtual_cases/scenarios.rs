@@ -72,10 +72,14 @@ kernels! {
         }
     }
 
-    /// Adds one to each number of a PE's own.
-    pub fn raise(block, ctx, numbers: SliceMut<u32>) {
-        for (_, number) in numbers.iter_mut(block) {
-            *number += 1;
+    /// Adds one to each number of a PE's own, which the block keeps in shared memory.
+    pub fn raise(block, ctx, numbers: SliceMut<u32>; shared: ([u32],)) {
+        let (ones,) = shared.sync(block);
+        ones.part(block).fill_with(|_| 1);
+        let (ones,) = shared.sync(block);
+        let ones = ones.all();
+        for (i, number) in numbers.iter_mut(block) {
+            *number += ones.get(i % ones.len());
         }
     }
 
@@ -121,7 +125,7 @@ fn buffers(world: &mut World) -> Result<(), Error> {
     let mut numbers = world.buffer::<u32>(COUNT)?;
     let begun = first.record_event()?;
     for stream in [&first, &second] {
-        world.launch(stream, raise, Grid::one(32), (&mut numbers,))?;
+        world.launch(stream, raise, Grid::one(32).with_shared(64), (&mut numbers,))?;
     }
     world.synchronize(&first)?;
     begun.elapsed(&second.record_event()?)?;
