@@ -9,7 +9,7 @@
 //! | `&buffer` | [`Slice<T>`] | `&[T]` |
 //! | `&mut buffer` | [`SliceMut<T>`] | [`Elements`]: each element is one thread's |
 //! | `buffer.chunks_mut(n)` | [`ChunksMut<T>`] | [`Chunks`]: each chunk of `n` elements is one thread's |
-//! | `buffer.rows_mut(n)` | [`RowsMut<T>`] | [`Rows`]: each row of `n` elements is one block's, and of those each is one thread's |
+//! | `buffer.chunks_mut(n)` | [`RowsMut<T>`] | [`Rows`]: each row of `n` elements is one block's, and of those each is one thread's |
 //! | `&mut buffer` | [`Relaxed<T>`] | [`Peer`]: all of it is everybody's, by relaxed loads and stores |
 
 use core::marker::PhantomData;

@@ -3,8 +3,9 @@
 //! They are this library's own, of multiplications and additions without a branch: on a CPU loops over them become vector
 //! instructions, and on a GPU there is no library of mathematics to link. What stands in [`approx`] is a GPU's own instruction.
 //!
-//! Errors are in units in the last place of the result, at most, for every argument; tests measure them over all of `f32` in steps. On the CPU machine a product
-//! that is added to is rounded in between, on a GPU it is not ([`fma`] never is): results may differ by these errors.
+//! Errors are in units in the last place of the result, at most, for every argument; tests measure them over all of `f32` in
+//! steps. On the CPU machine a product that is added to is rounded in between, on a GPU it is not ([`fma`] never is): results may
+//! differ by these errors.
 //!
 //! | | error in ulp | exact |
 //! |---|---|---|

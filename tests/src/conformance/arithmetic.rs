@@ -24,7 +24,7 @@ fn reference(function: Function) -> (fn(f64) -> f64, f64, f64) {
         Function::Exp => (f64::exp, 1.5, 128.0 * bits(21)),
         Function::Exp2 => (f64::exp2, 1.5, bits(22)),
         Function::Ln => (f64::ln, 1.5, bits(21)),
-        Function::Log2 => (f64::log2, 2.0, bits(22)),
+        Function::Log2 => (f64::log2, 1.5, bits(22)),
         Function::Sqrt => (f64::sqrt, 0.5, bits(21)),
         Function::Rsqrt => (|x| 1.0 / x.sqrt(), 2.0, bits(22)),
         Function::Tanh => (f64::tanh, 2.0, bits(10)),
