@@ -7,7 +7,7 @@
 //! Data moves by put, or by get where many read from one, so that each member's block does its own part. Reductions need
 //! members that loads and stores reach.
 
-use congruent_device::{Group, Operands, Pod, Rank, Reducer, Sym, World, operands};
+use congruent_device::{Group, Pod, Rank, Reducer, Sym, World};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
@@ -49,8 +49,8 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         coll.barrier();
         {
             let _step = coll.step(step::REDUCE_AND_GIVE, (0, 1), coll.own(), from.bytes());
-            let everywhere = operands(coll.n(), |i| coll.ctx().operand(to.at(coll.after(i))));
-            coll.fold(everywhere, of_all(coll, from), op, coll.n());
+            let everywhere = coll.ctx().places(coll.n(), |i| to.at(coll.after(i)));
+            coll.fold(everywhere, coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -80,7 +80,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
         coll.barrier();
         {
             let _step = coll.step(step::REDUCE, (0, 1), coll.own(), from.bytes());
-            coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
+            coll.fold(coll.only(to), coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -111,7 +111,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
         coll.barrier();
         {
             let _step = coll.step(step::REDUCE, (0, 1), coll.rank(root), from.bytes());
-            coll.fold([coll.ctx().operand(to.at(coll.rank(root)))], of_all(coll, from), op, coll.n());
+            coll.fold(coll.ctx().places(1, |_| to.at(coll.rank(root))), coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -314,12 +314,6 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
     }
 }
 
-/// The same range of every member, in rank order.
-#[inline(always)]
-fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, range: Sym<T>) -> impl Operands + use<'s, T, B> {
-    operands(coll.n(), move |i| coll.ctx().operand(range.at(coll.rank(i))))
-}
-
 /// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of
 /// them; otherwise fetched and put to each.
 #[inline(always)]
@@ -335,7 +329,7 @@ fn spread<T: Pod, B: Group>(
     let (ctx, group, own) = (coll.ctx(), coll.group(), coll.own());
     if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(coll, i))) {
         if count > 0 {
-            coll.transfer(operands(count, |i| ctx.operand(dst.at(to(coll, i)))), ctx.operand(src.at(from)));
+            coll.transfer(ctx.places(count, |i| dst.at(to(coll, i))), ctx.places(1, |_| src.at(from)));
         }
         return;
     }

@@ -10,7 +10,7 @@
 //! Links work on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
 //! ends are loaded from and stored to each member, and all elements where destination and source lie differently within words.
 
-use congruent_device::{Group, LinkReduction, Multicast, Pod, Reducer, Sym, operands, refuse};
+use congruent_device::{Group, LinkReduction, Multicast, Pod, Reducer, Sym, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
@@ -50,8 +50,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 coll.ctx().all_reduce_multicast(coll.group(), to, from, how);
             }
             whole.around(to, from, |to, from| {
-                let to = operands(coll.n(), |i| coll.ctx().operand(to.at(coll.rank(i))));
-                coll.fold(to, operands(coll.n(), |i| coll.ctx().operand(from.at(coll.rank(i)))), op, coll.n());
+                coll.fold(coll.of_all(to), coll.of_all(from), op, coll.n());
             });
         }
         coll.barrier();
@@ -89,8 +88,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
                 coll.ctx().reduce_multicast(coll.group(), whole.in_range(to), from, how);
             }
             whole.around(to, from, |to, from| {
-                let from = operands(coll.n(), |i| coll.ctx().operand(from.at(coll.rank(i))));
-                coll.fold([coll.operand(to)], from, op, coll.n());
+                coll.fold(coll.only(to), coll.of_all(from), op, coll.n());
             });
         }
         coll.barrier();
@@ -163,7 +161,7 @@ fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
         coll.ctx().put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
     }
     whole.around(dst, src, |dst, src| {
-        coll.transfer(operands(coll.n(), |i| coll.ctx().operand(dst.at(coll.rank(i)))), coll.operand(src));
+        coll.transfer(coll.of_all(dst), coll.only(src));
     });
 }
 

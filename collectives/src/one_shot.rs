@@ -215,7 +215,7 @@ fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
         clean(coll, coll.after(i), piece.bytes());
     }
     let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), piece.bytes()));
-    coll.transfer(to, coll.operand(piece));
+    coll.transfer(to, [coll.operand(piece)]);
 }
 
 /// Everybody's elements, in rank order: packets, and this member's own as they are.
@@ -232,14 +232,14 @@ fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -> impl Oper
 #[track_caller]
 fn send<T: Pod, B: Group>(coll: &Coll<'_, B>, to: Rank<World>, piece: Sym<T>) {
     clean(coll, to, piece.bytes());
-    coll.transfer([packets(coll, coll.me(), to, piece.bytes())], coll.operand(piece));
+    coll.transfer([packets(coll, coll.me(), to, piece.bytes())], [coll.operand(piece)]);
 }
 
 #[inline(always)]
 #[track_caller]
 fn receive<T: Pod, B: Group>(coll: &Coll<'_, B>, from: Rank<World>, piece: Sym<T>) {
     let packets = packets(coll, from.index(), coll.own(), piece.bytes()).from_pe(from.pe());
-    coll.transfer([coll.operand(piece)], packets);
+    coll.transfer([coll.operand(piece)], [packets]);
 }
 
 /// [`all_reduce`].

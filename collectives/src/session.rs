@@ -297,17 +297,31 @@ impl<'c, B: Group> Coll<'c, B> {
         self.ctx().operand(own.at(self.own()))
     }
 
+    /// The same range of every member, in rank order.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn of_all<T: Pod>(&self, range: Sym<T>) -> impl Operands {
+        self.ctx().places(self.n(), move |i| range.at(self.rank(i)))
+    }
+
+    /// This member's elements, as the only source or destination of a fold.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn only<T: Pod>(&self, own: Sym<T>) -> impl Operands {
+        self.ctx().places(1, move |_| own.at(self.own()))
+    }
+
     #[inline(always)]
     #[track_caller]
     pub(crate) fn fold<T: Pod>(&self, dst: impl Operands, src: impl Operands, op: impl Reducer<T>, members: usize) {
         self.ctx().fold(self.group(), dst, src, op, members);
     }
 
-    /// Moves what the source has to every destination.
+    /// Moves what the source has, which is one, to every destination.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn transfer(&self, dst: impl Operands, src: Operand) {
-        self.fold(dst, [src], Keep, 0);
+    pub(crate) fn transfer(&self, dst: impl Operands, src: impl Operands) {
+        self.fold(dst, src, Keep, 0);
     }
 
     /// Copies this member's elements.
@@ -321,7 +335,7 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn alone<T: Pod>(&self, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
-        self.fold([self.operand(self.mine(dst))], [self.operand(self.mine(src))], op, 1);
+        self.fold(self.only(self.mine(dst)), self.only(self.mine(src)), op, 1);
     }
 
     /// Signal `which` that a member sets for this member's channel.

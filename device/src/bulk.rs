@@ -7,6 +7,7 @@ use congruent_heap::refuse;
 use congruent_heap::{Pe, Place, Pod, Sym};
 
 use crate::group::share;
+use crate::operand::one_of;
 use crate::rma::check_same;
 use crate::{Ctx, Group, Keep, Operand, Operands, Reducer, arch};
 
@@ -45,8 +46,7 @@ impl Ctx<'_> {
         src: [Place<T, G>; S],
         op: impl Fn(T, T) -> T + Copy,
     ) {
-        let (dst, src) = (dst.map(|place| self.operand(place)), src.map(|place| self.operand(place)));
-        self.fold(group, dst, src, op, 0);
+        self.fold(group, self.places(D, |i| one_of(&dst, i)), self.places(S, |i| one_of(&src, i)), op, 0);
     }
 
     /// For every `i`: combines element `i` of all sources with `op`, in their order, and stores it at element `i` of every

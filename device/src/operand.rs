@@ -56,6 +56,13 @@ impl Operand {
         Self { sender: sender.raw(), ..self }
     }
 
+    /// The same. Where the bytes are as they are, the compiler gets to know it.
+    #[cfg(any(test, target_arch = "nvptx64"))]
+    #[inline(always)]
+    pub(crate) const fn known(self, is_plain: bool) -> Self {
+        if is_plain { Self { form: self.form & PARTIAL, ..self } } else { self }
+    }
+
     /// Whether the bytes are as they are.
     #[inline(always)]
     pub(crate) const fn is_plain(&self) -> bool {
@@ -179,8 +186,10 @@ impl Ctx<'_> {
     }
 }
 
-/// The sources or the destinations of a fold: an array of operands, or what [`operands`] makes.
+/// The sources or the destinations of a fold: an array of operands, or what [`operands`] or [`Ctx::places`] makes.
 pub trait Operands {
+    /// Whether the bytes of all are as they are, whatever `get` says of their form: a GPU's fold of such ones is shorter.
+    const PLAIN: bool = false;
     /// How many.
     fn count(&self) -> usize;
     /// Number `i`.
@@ -190,15 +199,30 @@ pub trait Operands {
 /// `count` operands, computed one by one.
 #[inline(always)]
 pub fn operands(count: usize, get: impl Fn(usize) -> Operand) -> impl Operands {
-    Computed { count, get }
+    Computed::<_, false> { count, get }
 }
 
-struct Computed<F> {
+impl Ctx<'_> {
+    /// `count` places, whose bytes are as they are, computed one by one.
+    ///
+    /// # Panics
+    /// As [`operand`](Ctx::operand), when they are used.
+    #[inline(always)]
+    #[track_caller]
+    pub fn places<T: Pod, G>(&self, count: usize, get: impl Fn(usize) -> Place<T, G>) -> impl Operands {
+        Computed::<_, true> { count, get: move |i| self.operand(get(i)) }
+    }
+}
+
+/// Both kinds, of which the type says which.
+struct Computed<F, const PLAIN: bool> {
     count: usize,
     get: F,
 }
 
-impl<F: Fn(usize) -> Operand> Operands for Computed<F> {
+impl<F: Fn(usize) -> Operand, const PLAIN: bool> Operands for Computed<F, PLAIN> {
+    const PLAIN: bool = PLAIN;
+
     #[inline(always)]
     fn count(&self) -> usize {
         self.count
@@ -209,7 +233,6 @@ impl<F: Fn(usize) -> Operand> Operands for Computed<F> {
     }
 }
 
-/// Element `i`, the last one past the end, by comparisons: an array that is indexed is in memory, which on a GPU is slow.
 impl<const N: usize> Operands for [Operand; N] {
     #[inline(always)]
     fn count(&self) -> usize {
@@ -217,14 +240,20 @@ impl<const N: usize> Operands for [Operand; N] {
     }
     #[inline(always)]
     fn get(&self, i: usize) -> Operand {
-        let mut chosen = self[N - 1];
-        let mut k = N - 1;
-        while k > 0 {
-            k -= 1;
-            if i == k {
-                chosen = self[k];
-            }
-        }
-        chosen
+        one_of(self, i)
     }
+}
+
+/// Element `i`, the last one past the end, by comparisons: an array that is indexed is in memory, which on a GPU is slow.
+#[inline(always)]
+pub(crate) fn one_of<T: Copy, const N: usize>(all: &[T; N], i: usize) -> T {
+    let mut chosen = all[N - 1];
+    let mut k = N - 1;
+    while k > 0 {
+        k -= 1;
+        if i == k {
+            chosen = all[k];
+        }
+    }
+    chosen
 }

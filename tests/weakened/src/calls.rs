@@ -195,12 +195,14 @@ impl<'c> Calls<'c> {
         let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
         self.ping_pong()?;
         self.put_and_barrier()?;
-        self.way(0, way(Collective::AllReduce, Algorithm::DIRECT, Simple), 9)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 9)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll128), 9)?;
+        self.way_times(0, way(Collective::AllReduce, Algorithm::DIRECT, Simple), 9, 2)?;
+        // The third call is the first that has the packets of another one.
+        self.way_times(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 9, 3)?;
+        self.way_times(0, way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll128), 9, 3)?;
+        // A queue's slots are used again within a call.
         let queue = way(Collective::Broadcast, Algorithm::RING, Simple);
-        self.way(0, queue, self.long(queue) / BLOCKS as usize)?;
-        self.way(0, way(Collective::AllReduce, Algorithm::MULTIMEM, Simple), 16)
+        self.way_times(0, queue, self.long(queue) / BLOCKS as usize, 2)?;
+        self.way_times(0, way(Collective::AllReduce, Algorithm::MULTIMEM, Simple), 16, 2)
     }
 
     /// Records what is called.
@@ -255,12 +257,17 @@ impl<'c> Calls<'c> {
 
     /// Calls to and fro, and one in place where that has the same length.
     fn way(&mut self, team: usize, way: Way, len: usize) -> Result<(), Error> {
-        let name = format!("{} {} {} {len}", way.collective, way.algorithm, way.protocol);
-        let reduction = Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces());
         // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
         let (to, from) = way.lengths(len, self.world.npes());
         let in_place = to == from && way.algorithm != Algorithm::MULTIMEM;
-        self.calls(&name, team, way, reduction, len * size_of::<u32>(), if in_place { 4 } else { 3 })
+        self.way_times(team, way, len, if in_place { 4 } else { 3 })
+    }
+
+    /// So many calls, of which the fourth is in place.
+    fn way_times(&mut self, team: usize, way: Way, len: usize, calls: usize) -> Result<(), Error> {
+        let name = format!("{} {} {} {len}", way.collective, way.algorithm, way.protocol);
+        let reduction = Reduction::new::<u32>(Op::Sum, None).filter(|_| way.reduces());
+        self.calls(&name, team, way, reduction, len * size_of::<u32>(), calls)
     }
 
     /// Calls of another reduction, of so many elements.

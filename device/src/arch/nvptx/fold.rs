@@ -34,7 +34,11 @@ pub(crate) unsafe fn fold<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Oper
             return fold.inline(Typed::<T, O>::new(op));
         }
         let (bytes, counts) = put_operands(fold);
-        fold_block_by::<T, O>(bytes, counts, fold.members)
+        if const { D::PLAIN && S::PLAIN } {
+            fold_block_by::<T, O, true>(bytes, counts, fold.members)
+        } else {
+            fold_block_by::<T, O, false>(bytes, counts, fold.members)
+        }
     }
 }
 
@@ -50,7 +54,11 @@ pub(crate) unsafe fn transfer<B: Group, D: Operands, S: Operands>(fold: &Fold<'_
             return fold.inline(Move);
         }
         let (bytes, counts) = put_operands(fold);
-        move_block(bytes, counts)
+        if const { D::PLAIN && S::PLAIN } {
+            move_block::<true>(bytes, counts)
+        } else {
+            move_block::<false>(bytes, counts)
+        }
     }
 }
 
@@ -70,7 +78,11 @@ pub(crate) unsafe fn fold_reduction<B: Group, D: Operands, S: Operands>(
     // SAFETY: the caller's contract.
     unsafe {
         let (bytes, counts) = put_operands(fold);
-        fold_block(names, scalar, bytes, counts, fold.members)
+        if const { D::PLAIN && S::PLAIN } {
+            fold_block::<true>(names, scalar, bytes, counts, fold.members)
+        } else {
+            fold_block::<false>(names, scalar, bytes, counts, fold.members)
+        }
     }
 }
 
@@ -81,6 +93,8 @@ struct OfLength<'o, O> {
 }
 
 impl<O: Operands> Operands for OfLength<'_, O> {
+    const PLAIN: bool = O::PLAIN;
+
     #[inline(always)]
     fn count(&self) -> usize {
         self.operands.count()
@@ -92,7 +106,7 @@ impl<O: Operands> Operands for OfLength<'_, O> {
         if opaque(operand.bytes as u64) as usize != self.bytes {
             refuse!("destination and source have different lengths");
         }
-        operand
+        operand.known(O::PLAIN)
     }
 }
 
@@ -152,20 +166,20 @@ unsafe fn put_operands<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D,
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn fold_block_by<T: Pod, O: ReduceOp<T>>(bytes: u64, counts: u64, members: u32) -> bool {
+unsafe fn fold_block_by<T: Pod, O: ReduceOp<T>, const PLAIN: bool>(bytes: u64, counts: u64, members: u32) -> bool {
     const { assert!(size_of::<O>() == 0, "an operator without state is the same anywhere") };
     // SAFETY: a value without bytes.
     let op: O = unsafe { core::mem::transmute_copy(&()) };
     // SAFETY: the caller's contract.
-    unsafe { from_table(bytes, counts, members, Typed::<T, O>::new(op)) }
+    unsafe { from_table::<PLAIN>(bytes, counts, members, Typed::<T, O>::new(op)) }
 }
 
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn move_block(bytes: u64, counts: u64) -> bool {
+unsafe fn move_block<const PLAIN: bool>(bytes: u64, counts: u64) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { from_table(bytes, counts, 0, Move) }
+    unsafe { from_table::<PLAIN>(bytes, counts, 0, Move) }
 }
 
 /// Sums of the types that are hot have loops of their own.
@@ -173,15 +187,15 @@ unsafe fn move_block(bytes: u64, counts: u64) -> bool {
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn fold_block(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
+unsafe fn fold_block<const PLAIN: bool>(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
     let reduction = Reduction::from_words([names, scalar]);
     // SAFETY: the caller's contract.
     unsafe {
         match (reduction.op(), reduction.datatype()) {
-            (Op::Sum, Datatype::F32) => fold_block_by::<f32, Sum>(bytes, counts, members),
-            (Op::Sum, Datatype::F16) => fold_block_by::<f16, Sum>(bytes, counts, members),
-            (Op::Sum, Datatype::Bf16) => fold_block_by::<bf16, Sum>(bytes, counts, members),
-            _ => fold_any(names, scalar, bytes, counts, members),
+            (Op::Sum, Datatype::F32) => fold_block_by::<f32, Sum, PLAIN>(bytes, counts, members),
+            (Op::Sum, Datatype::F16) => fold_block_by::<f16, Sum, PLAIN>(bytes, counts, members),
+            (Op::Sum, Datatype::Bf16) => fold_block_by::<bf16, Sum, PLAIN>(bytes, counts, members),
+            _ => fold_any::<PLAIN>(names, scalar, bytes, counts, members),
         }
     }
 }
@@ -189,32 +203,34 @@ unsafe fn fold_block(names: u64, scalar: u64, bytes: u64, counts: u64, members: 
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn fold_any(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
+unsafe fn fold_any<const PLAIN: bool>(names: u64, scalar: u64, bytes: u64, counts: u64, members: u32) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { from_table(bytes, counts, members, Reduction::from_words([names, scalar])) }
+    unsafe { from_table::<PLAIN>(bytes, counts, members, Reduction::from_words([names, scalar])) }
 }
 
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(always)]
-unsafe fn from_table(bytes: u64, counts: u64, members: u32, by: impl PackOp) -> bool {
+unsafe fn from_table<const PLAIN: bool>(bytes: u64, counts: u64, members: u32, by: impl PackOp) -> bool {
     // SAFETY: a fold is within a kernel.
     let ctx = unsafe { Ctx::of_kernel() };
     let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
-    let dst = &Table { first: table(), count: dsts };
-    let src = &Table { first: table() + dsts * SLOT, count: srcs };
+    let dst = &Table::<PLAIN> { first: table(), count: dsts };
+    let src = &Table::<PLAIN> { first: table() + dsts * SLOT, count: srcs };
     let share = Share { rank: ctx.lane.thread() as usize, size: ctx.lane.threads() as usize };
     // SAFETY: the caller's contract.
     unsafe { vectors::fold(share, dst, src, bytes as usize, members, by, &ctx) }
 }
 
 /// Operands that are in the block's shared memory, each in its slot, for as long as this lives.
-struct Table {
+struct Table<const PLAIN: bool> {
     first: u32,
     count: u32,
 }
 
-impl Operands for Table {
+impl<const PLAIN: bool> Operands for Table<PLAIN> {
+    const PLAIN: bool = PLAIN;
+
     #[inline(always)]
     fn count(&self) -> usize {
         self.count as usize
@@ -226,7 +242,7 @@ impl Operands for Table {
         let [address, form, offset, sender] =
             unsafe { [get::<0>(slot), get::<8>(slot), get::<16>(slot), get::<24>(slot)] };
         let (flag, form) = (form as u32, (form >> 32) as u32);
-        Operand { address, bytes: 0, offset, pe: NO_PE, sender: sender as u32, form, flag }
+        Operand { address, bytes: 0, offset, pe: NO_PE, sender: sender as u32, form, flag }.known(PLAIN)
     }
 }
 
