@@ -2,7 +2,7 @@
 //!
 //! The comparison (`cargo run --release -p congruent-benches --bin compare`) runs the same works with every [`peer`],
 //! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks. It also holds what the
-//! selector chooses to the best of its [`candidates`], what kernels [`compute`] to plain Rust, and says what [`checked`] calls cost.
+//! selector chooses to the best of its [`candidates`], what kernels [`compute`] to plain Rust, and says what [`checked`] calls and [`proxied`] puts cost.
 #![forbid(unsafe_code)]
 
 pub mod candidates;
@@ -11,6 +11,7 @@ mod collective;
 pub mod compute;
 pub mod ours;
 pub mod peer;
+pub mod proxied;
 pub mod requirement;
 pub mod roofline;
 pub mod sample;

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::candidates::{self, Timed};
 use crate::checked;
+use crate::proxied;
 use crate::sample::{Sample, Work};
 
 /// The smallest buffer of the bulk works.
@@ -32,7 +33,8 @@ pub const WORD: &str = "ours";
 /// Starts the PEs, or is one of them, where the command line's first word says so.
 pub fn main() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked = words.first().filter(|word| [WORD, candidates::WORD, checked::WORD].contains(&word.as_str()))?;
+    let asked =
+        words.first().filter(|word| [WORD, candidates::WORD, checked::WORD, proxied::WORD].contains(&word.as_str()))?;
     let done = match Bootstrap::from_env() {
         Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(&words),
         Ok(_) => measure(asked, &words).map(|()| ExitCode::SUCCESS),
@@ -58,7 +60,7 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     Ok(congruent_program::run::run(&args)?)
 }
 
-const USAGE: &str = "usage: compare ours|candidates|checked PES REPEATS MAX_BYTES";
+const USAGE: &str = "usage: compare ours|candidates|checked|proxied PES REPEATS MAX_BYTES";
 
 fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [_, _, repeats, max_bytes] = words else { return Err(USAGE.into()) };
@@ -68,7 +70,8 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [comm, unchecked] = [true, false]
         .map(|check| world.comm_with(world.team(), CommOptions { check: Some(check), ..CommOptions::default() }));
     let (comm, unchecked) = (comm?, unchecked?);
-    if world.npes() == 2 {
+    // Through proxies each PE has two threads that work.
+    if world.npes() == 2 && asked != proxied::WORD {
         // Threads that a stream makes from here on inherit the core.
         let mut core = CpuSet::new();
         core.set(world.pe().index());
@@ -91,6 +94,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         match asked {
             candidates::WORD => ours.candidates(max_bytes, repeat > 0)?,
             checked::WORD => ours.checked(repeat > 0)?,
+            proxied::WORD => ours.proxied(max_bytes, repeat > 0)?,
             _ if ours.world.npes() == 2 => ours.repeat(max_bytes, repeat > 0)?,
             _ => ours.shared_cores(max_bytes, repeat > 0)?,
         }
@@ -131,6 +135,19 @@ impl Ours {
         }
         self.all_reduces(quadrupled(4, max_bytes), told)?;
         self.other_collectives(max_bytes, told)
+    }
+
+    /// Puts through proxies, each of which returns when it has arrived.
+    fn proxied(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
+        for bytes in [8].into_iter().chain(quadrupled(SMALLEST_BULK, max_bytes)) {
+            let (n, dst, src) =
+                (self.rounds(bytes), self.dst.slice(..bytes as usize)?, self.src.slice(..bytes as usize)?);
+            self.tell(told, Work::Put, bytes, self.time(n, kernels::perf_put, (dst, src, 1, n))?);
+        }
+        let (n, dst, src) = (self.rounds(8), self.dst.slice(..8)?, self.src.slice(..8)?);
+        let round_trip = self.time(n, kernels::perf_ping_pong, (dst, src, self.turn.view(), n))?;
+        self.tell(told, Work::SendRecv, 8, round_trip / 2.0);
+        Ok(())
     }
 
     /// The works of PEs that share cores.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::sample::Sample;
-use crate::{candidates, checked, ours};
+use crate::{candidates, checked, ours, proxied};
 
 /// The name of our own side.
 pub const OURS: &str = "congruent";
@@ -89,6 +89,8 @@ pub struct CPeer {
     compiler: &'static str,
     launcher: Launcher,
     packages: &'static str,
+    /// What it is linked with.
+    library: Option<&'static str>,
     scales: bool,
 }
 
@@ -133,6 +135,7 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
             compiler: "cc",
             launcher: Launcher::Itself,
             packages: "gcc libc6-dev",
+            library: None,
             scales: false,
         }),
         Box::new(CPeer {
@@ -141,6 +144,7 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
             compiler: "mpicc",
             launcher: Launcher::Mpirun,
             packages: open_mpi,
+            library: None,
             scales: true,
         }),
         Box::new(CPeer {
@@ -149,9 +153,23 @@ pub fn peers() -> Vec<Box<dyn Peer>> {
             compiler: "oshcc",
             launcher: Launcher::Mpirun,
             packages: open_mpi,
+            library: None,
             scales: false,
         }),
     ]
+}
+
+/// Puts over libfabric. Not one of [`peers`], whose heaps are in one memory.
+pub(crate) fn libfabric() -> CPeer {
+    CPeer {
+        name: proxied::LIBFABRIC,
+        source: "fabric_peer.c",
+        compiler: "cc",
+        launcher: Launcher::Itself,
+        packages: "gcc libfabric-dev",
+        library: Some("-lfabric"),
+        scales: false,
+    }
 }
 
 /// Our own side.
@@ -182,14 +200,18 @@ impl Peer for CPeer {
     }
 
     fn run(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
+        self.samples(effort)
+    }
+}
+
+impl CPeer {
+    pub(crate) fn samples(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
         let program = self.compile()?;
         let mut words = self.launcher.words(effort.pes);
         words.push(program.display().to_string());
         samples_of(&mut patiently(&words, effort))
     }
-}
 
-impl CPeer {
     /// Builds the program beside the running one.
     fn compile(&self) -> Result<PathBuf, PeerError> {
         for tool in [Some(self.compiler), self.launcher.tool()].into_iter().flatten() {
@@ -200,7 +222,7 @@ impl CPeer {
         let program = this_program()?.with_file_name(self.source).with_extension("");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare").join(self.source);
         let flags = ["-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-o"];
-        finish(Command::new(self.compiler).args(flags).args([&program, &source]))?;
+        finish(Command::new(self.compiler).args(flags).args([&program, &source]).args(self.library))?;
         Ok(program)
     }
 }
@@ -230,6 +252,13 @@ pub fn candidates(effort: Effort) -> Result<Vec<candidates::Timed>, PeerError> {
 pub fn checked(effort: Effort) -> Result<Vec<checked::Timed>, PeerError> {
     let max_bytes = checked::LARGEST;
     samples_of(&mut ourselves(checked::WORD, Effort { max_bytes, ..effort })?)
+}
+
+/// Our own side, with every peer reached through the proxy by this transport.
+pub(crate) fn proxied(effort: Effort, transport: &str) -> Result<Vec<Sample>, PeerError> {
+    let mut command = ourselves(proxied::WORD, effort)?;
+    command.env("CONGRUENT_P2P_DISABLE", "1").env("CONGRUENT_TRANSPORT", transport);
+    samples_of(command.env("CONGRUENT_MACHINE", "cpu").env("CONGRUENT_SOCKET_IFNAME", "lo"))
 }
 
 /// A program, ended by `timeout` if it hangs, in a way that lets a launcher end its processes.
@@ -299,6 +328,7 @@ mod tests {
             compiler: "no-such-compiler",
             launcher: Launcher::Itself,
             packages: "such-packages",
+            library: None,
             scales: false,
         };
         let error = missing.run(Effort { pes: 2, repeats: 1, max_bytes: 8 }).unwrap_err();

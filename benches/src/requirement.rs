@@ -2,6 +2,7 @@
 
 use core::ops::RangeInclusive;
 
+use crate::proxied::LIBFABRIC;
 use crate::roofline::ROOFLINE;
 use crate::sample::{Case, Work};
 
@@ -55,6 +56,8 @@ pub const REQUIRED: &[Requirement] = &[
     two(Work::ReduceScatter, 64 * KIB..=4 * MIB, MPI, 2.0),
     two(Work::AllToAll, KIB..=KIB, MPI, 1.0),
     two(Work::AllToAll, 64 * KIB..=4 * MIB, MPI, 2.0),
+    two(Work::Put, 8..=8, LIBFABRIC, 0.7),
+    two(Work::Put, MIB..=MIB, LIBFABRIC, 0.9),
     Requirement { pes: 4, work: Work::AllReduce, bytes: KIB..=MIB, peer: MPI, ratio: 1.0 },
 ];
 
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn promises_name_peers_that_exist() {
         let peers = peers();
-        let exists = |name| name == ROOFLINE || peers.iter().any(|peer| peer.name() == name);
+        let exists = |name| [ROOFLINE, LIBFABRIC].contains(&name) || peers.iter().any(|peer| peer.name() == name);
         assert!(REQUIRED.iter().all(|promise| exists(promise.peer)));
     }
 

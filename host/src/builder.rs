@@ -4,15 +4,16 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use congruent_device::{Note, Pe, Signal, abi, cpu};
+use congruent_device::{Note, Pe, Signal, abi};
 use congruent_heap::Allocator;
-use congruent_transports::{Access, Local, Transport};
+use congruent_transports::{Faults, Local, Transport};
 
 use crate::bootstrap::{Bootstrap, Control};
-use crate::cpu::{Cores, CpuMachine, CpuPe, nap};
+use crate::cpu::{Cores, CpuMachine, CpuPe};
 use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Rings};
+use crate::route::{Routes, TransportKind};
 use crate::shared::Shared;
 use crate::shared_memory;
 use crate::trace::Session;
@@ -36,6 +37,22 @@ pub(crate) struct Emulation {
     multicast: bool,
     hold: Option<Hold>,
     transport: Option<fn(Local) -> Box<dyn Transport>>,
+    faults: Option<Faults>,
+}
+
+impl Emulation {
+    /// How the network between PEs goes wrong, if it is to.
+    pub(crate) fn faults(&self) -> Option<Faults> {
+        self.faults
+    }
+
+    /// What a test makes of the transport.
+    pub(crate) fn transport(&self, local: Local) -> Box<dyn Transport> {
+        match self.transport {
+            Some(over) => over(local),
+            None => Box::new(local),
+        }
+    }
 }
 
 /// The heap is mapped in pages of this size, so that large pages can serve it.
@@ -137,6 +154,15 @@ impl Builder {
         self.proxied(true)
     }
 
+    /// Reaches every peer through the proxy, over a network that delays, reorders, duplicates, loses and fails by a seed; PEs are
+    /// threads of one process. The same on every PE.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn faulty(mut self, faults: Faults) -> Self {
+        self.emulation.faults = Some(faults);
+        self.proxied(true)
+    }
+
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower. On the CPU machine, which it
     /// chooses where nothing else does. The same on every PE.
     #[must_use]
@@ -190,11 +216,9 @@ impl Builder {
 
 /// Builds a world on a control plane that is up.
 pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) -> Result<World, BuildError> {
-    let windows = windows(&tunables, emulation);
+    let windows = if control.same_host() { windows(&tunables, emulation) } else { 0 };
     compare(&control, &tunables, windows)?;
-    if !control.same_host() {
-        return Err(BuildError::SeveralHosts);
-    }
+    let routes = Routes::choose(&control, &tunables)?;
     let npes = control.npes();
     let heap_bytes = tunables.get(Key::Heap).next_multiple_of(PAGE);
     let mut allocator = Allocator::new(abi::HEAP_RESERVED, heap_bytes - abi::HEAP_RESERVED);
@@ -236,33 +260,27 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         windows,
         launch: 0,
     };
-    if tunables.get(Key::P2pDisable) == 0 {
+    let Some(mut routes) = routes else {
         let shared = Shared::new(control, context, machine);
         cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
         return Ok(World::new(shared, None, tunables, allocator));
-    }
-    let rings = Rings::new(context.pe, npes);
+    };
+    let rings = Rings::new(routes.table());
     let shared = Shared::new(control, rings.context(context), machine);
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
-    let access = Access {
-        copy: cpu::copy_bytes_for_host,
-        load: cpu::load_for_host,
-        store: cpu::store_for_host,
-        store_release: cpu::store_release_for_host,
-        compare_exchange: cpu::compare_exchange_for_host,
-        wake: nap::wake,
-    };
-    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy; these functions are what kernels use.
-    let local = unsafe { Local::new(context, access) };
-    let transport = match emulation.transport {
-        Some(over) => over(local),
-        None => Box::new(local),
-    };
+    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy.
+    let transport = unsafe { routes.transport(shared.control(), context, &tunables, emulation) };
+    let transport = transport.inspect_err(|error| {
+        // Where the control plane failed the others know, and why.
+        if !matches!(error, BuildError::Control(_)) {
+            shared.give_up(&error.to_string());
+        }
+    })?;
     let weak = Arc::downgrade(&shared);
-    let proxy = Proxy::start(context, rings, transport, move |error| {
+    let proxy = Proxy::start(context, rings, transport, routes, move |error| {
         if let Some(shared) = weak.upgrade() {
-            shared.transport_failed(&error);
+            shared.transport_failed(error);
         }
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
@@ -353,6 +371,8 @@ fn compare(control: &Control, tunables: &Tunables, windows: u32) -> Result<(), B
         ("CONGRUENT_CPU_WIDTH", tunables.get(Key::CpuWidth)),
         ("CONGRUENT_MAX_BLOCKS", tunables.get(Key::MaxBlocks)),
         ("CONGRUENT_NVLS_ENABLE", tunables.get(Key::NvlsEnable)),
+        ("CONGRUENT_P2P_DISABLE", tunables.get(Key::P2pDisable)),
+        ("CONGRUENT_TRANSPORT (0: local, 1: fabric)", TransportKind::chosen(control, tunables) as u64),
         ("the number of multicast windows", windows.into()),
     ];
     let said: Vec<u8> = shaping.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
+use congruent_transports::{FabricError, TransportError};
 
 use crate::bootstrap::{BootstrapError, ControlError};
 use crate::cuda::{AdoptError, CudaError};
@@ -106,9 +107,17 @@ pub enum BuildError {
     /// The PEs could not talk to each other.
     #[error("while building the world: {0}")]
     Control(#[from] ControlError),
-    /// PEs on several hosts, with no machine that joins them.
-    #[error("the PEs are on different hosts; the CPU machine joins those of one host, so start all PEs on one")]
+    /// PEs on several hosts, and a transport that does not join them.
+    #[error(
+        "the PEs are on different hosts, which CONGRUENT_TRANSPORT=local does not join: unset it, or set it to fabric"
+    )]
     SeveralHosts,
+    /// No libfabric.
+    #[error("CONGRUENT_TRANSPORT=fabric: {0}")]
+    Fabric(#[from] FabricError),
+    /// A peer that the transport does not reach.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// The heap could not be mapped.
     #[error(transparent)]
     Reserve(#[from] ReserveError),

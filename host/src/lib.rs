@@ -73,6 +73,7 @@ mod plan;
 pub mod program;
 mod proxy;
 mod rma;
+mod route;
 mod runner;
 pub mod select;
 mod shared;

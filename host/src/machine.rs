@@ -156,10 +156,7 @@ impl Machine {
     /// Copies bytes of some PE's heap, which the caller knows to be on it, while kernels run. False where that cannot be done.
     pub(crate) fn peek(&self, pe: u32, offset: u64, out: &mut [u8]) -> bool {
         match self {
-            Self::Cpu(own) => {
-                own.peek(pe, offset, out);
-                true
-            }
+            Self::Cpu(own) => own.peek(pe, offset, out),
             // A copy would wait for kernels that wait for this PE.
             Self::Cuda(_) => false,
         }

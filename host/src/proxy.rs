@@ -3,16 +3,18 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use congruent_device::{Pe, abi};
 use congruent_heap::abi::{Request, Ring, Route, Slot, Then, Verb};
-use congruent_transports::{Atomic, Signal, Transport, TransportError};
+use congruent_transports::{Atomic, Operation, Signal, Transport, TransportError};
 
 use crate::cpu::nap;
+use crate::route::Routes;
 
 /// Requests that a ring holds.
 const CAPACITY: usize = 1 << LOG2_CAPACITY;
@@ -20,6 +22,10 @@ const LOG2_CAPACITY: u32 = 8;
 
 /// How often the proxy finds nothing to do before it gives up its core, as a waiting lane does.
 const SPINS: u32 = 200;
+
+/// Where peers need this PE's transport to be polled: how much longer the proxy yields, and how long it sleeps then.
+const SERVING_YIELDS: u32 = 40;
+const SERVING_NAP: Duration = Duration::from_micros(50);
 
 /// What the proxy and the kernels share: the ring and the route table. Raw memory, because both write it.
 pub(crate) struct Rings {
@@ -36,6 +42,7 @@ unsafe impl Send for Rings {}
 pub(crate) struct Proxy {
     orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
+    routes: Routes,
 }
 
 /// What the proxy is told.
@@ -47,12 +54,11 @@ struct Orders {
 }
 
 impl Rings {
-    /// A ring, and a table that routes every peer but `pe` through it.
-    pub(crate) fn new(pe: u32, npes: u32) -> Self {
+    /// A ring, and the table of routes to all PEs.
+    pub(crate) fn new(table: &[Route]) -> Self {
         let empty = Request { header: 0, peer: 0, remote: 0, local: 0, bytes: 0, value: 0, second: 0, signal: 0 };
         let requests = Box::into_raw(vec![empty; CAPACITY].into_boxed_slice());
         let slots = Box::into_raw((0..CAPACITY).map(|_| Slot { laps: 0, reply: 0 }).collect());
-        let route = |peer| if peer == pe { Route::Direct } else { Route::Proxied };
         let ring = Box::into_raw(Box::new(Ring {
             requests: requests.expose_provenance() as u64,
             slots: slots.expose_provenance() as u64,
@@ -63,7 +69,7 @@ impl Rings {
             complete: 0,
             proxy: [0; 7],
         }));
-        Self { ring, requests, slots, routes: Box::into_raw((0..npes).map(|peer| route(peer) as u32).collect()) }
+        Self { ring, requests, slots, routes: Box::into_raw(table.iter().map(|route| *route as u32).collect()) }
     }
 
     /// The context of a PE whose kernels use these.
@@ -96,12 +102,14 @@ impl Drop for Rings {
 }
 
 impl Proxy {
-    /// Starts to serve the ring of the PE that `context` describes; `failed` hears why it stops before it is told to.
+    /// Starts to serve the ring of the PE that `context` describes; `failed` hears of each operation that could not be done. Those on
+    /// other peers go on.
     pub(crate) fn start(
         context: abi::Context,
         rings: Rings,
         transport: Box<dyn Transport>,
-        failed: impl FnOnce(TransportError) + Send + 'static,
+        routes: Routes,
+        mut failed: impl FnMut(&TransportError) + Send + 'static,
     ) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
         let told = Arc::clone(&orders);
@@ -109,21 +117,23 @@ impl Proxy {
         let thread = pe_thread.spawn(move || {
             let mut server =
                 Server { context: &context, rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
-            if let Err(error) = server.serve(&told) {
-                failed(error);
-            }
+            server.serve(&told, &mut failed);
             // Kernels may still look at the ring until they notice the failure: it lives until the world is idle.
             while !told.stop.load(Ordering::Acquire) {
                 thread::park_timeout(Duration::from_millis(50));
             }
         })?;
-        Ok(Self { orders, thread: Some(thread) })
+        Ok(Self { orders, thread: Some(thread), routes })
     }
-}
 
-impl Proxy {
+    /// How each PE is reached.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
     /// Stops it, when no kernel runs any more. With `drain` it first serves what kernels have asked for and not waited for
-    /// (a notify, say); after a failure there may be entries that nobody will ever fill.
+    /// (a notify, say), and peers until they say that they need it no more; after a failure there may be entries that nobody will
+    /// ever fill.
     pub(crate) fn finish(&mut self, drain: bool) {
         self.orders.drain.store(drain, Ordering::Relaxed);
         self.orders.stop.store(true, Ordering::Release);
@@ -151,18 +161,24 @@ struct Server<'r> {
 }
 
 impl Server<'_> {
-    fn serve(&mut self, orders: &Orders) -> Result<(), TransportError> {
+    fn serve(&mut self, orders: &Orders, failed: &mut dyn FnMut(&TransportError)) {
+        let serves = self.transport.serves();
         let mut idle = 0u32;
-        while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && self.is_behind()) {
+        while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
             let mut busy = !self.in_flight.is_empty();
             while let Some(request) = self.take() {
-                self.start(&request)?;
+                self.start(&request).unwrap_or_else(|error| failed(&error));
                 busy = true;
             }
-            self.finish()?;
+            self.finish(failed);
             idle = if busy { 0 } else { idle + 1 };
             match idle.checked_sub(SPINS) {
                 None => std::hint::spin_loop(),
+                // SAFETY: as below.
+                Some(turn) if serves => unsafe {
+                    let (word, seen) = (low_half(self.reserved()), self.next as u32);
+                    nap::pass_for(self.context, turn / SERVING_YIELDS, word, seen, SERVING_NAP);
+                },
                 // Who reserves a request changes this word, and wakes who sleeps on it once the request is published.
                 // SAFETY: a word of the ring, and the heap outlives the proxy.
                 Some(turn) => unsafe {
@@ -170,7 +186,14 @@ impl Server<'_> {
                 },
             }
         }
-        Ok(())
+    }
+
+    /// Whether nobody needs it any more: all is done that was asked for, and peers say the same; or the world has failed.
+    fn may_end(&mut self) -> bool {
+        let control: *mut abi::Control = with_exposed_provenance_mut(self.context.control as usize);
+        // SAFETY: the control block outlives the proxy, and the word is only accessed atomically.
+        let aborted = unsafe { AtomicU32::from_ptr(&raw mut (*control).abort) }.load(Ordering::Relaxed) != 0;
+        aborted || (!self.is_behind() && self.transport.leave())
     }
 
     /// How many requests were ever asked for.
@@ -205,32 +228,39 @@ impl Server<'_> {
             Then::Nothing => None,
             then => Some(Signal { offset: request.signal, value: request.second, set: then == Then::Set }),
         };
-        let verb = request.verb().ok_or(TransportError::Malformed { peer, remote, bytes })?;
-        self.in_flight.push_back((matches!(verb, Verb::GetValue | Verb::Atomic), false));
-        match verb {
-            Verb::Put | Verb::Signal => self.transport.write(ticket, peer, remote, request.local, bytes, then),
-            Verb::Get => self.transport.read(ticket, peer, remote, request.local, bytes),
-            Verb::PutValue => self.transport.store(ticket, peer, remote, bytes, request.value),
-            Verb::GetValue => self.transport.load(ticket, peer, remote, bytes),
+        let verb = request.verb();
+        self.in_flight.push_back((matches!(verb, Some(Verb::GetValue | Verb::Atomic)), false));
+        let verb = verb.ok_or(TransportError::Malformed { peer, remote, bytes })?;
+        let operation = match verb {
+            Verb::Put | Verb::Signal => Operation::Write { remote, local: request.local, bytes, then },
+            Verb::Get => Operation::Read { remote, local: request.local, bytes },
+            Verb::PutValue => Operation::Store { remote, bytes, value: request.value },
+            Verb::GetValue => Operation::Load { remote, bytes },
             Verb::Atomic => {
                 let (op, kind) = (request.atomic(), request.kind());
                 let atomic = Atomic { op, kind, bytes, value: request.value, expected: request.second };
-                self.transport.atomic(ticket, peer, remote, atomic)
+                Operation::Atomic { remote, atomic }
             }
-        }
+        };
+        self.transport.start(ticket, peer, operation)
     }
 
-    /// Takes what has completed, and counts it complete in order.
-    fn finish(&mut self) -> Result<(), TransportError> {
+    /// Takes what has completed, and counts it complete in order. What has failed never is: the world has failed, and who waits for it
+    /// ends.
+    fn finish(&mut self, failed: &mut dyn FnMut(&TransportError)) {
         let Self { context, rings, transport, next, in_flight } = self;
         let first = *next - in_flight.len() as u64;
         transport.poll(&mut |ticket, reply| {
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(error) => return failed(&error),
+            };
             // SAFETY: the slot is in the ring, which `rings` owns.
             unsafe { AtomicU64::from_ptr(&raw mut (*rings.slot(ticket)).reply) }.store(reply, Ordering::Relaxed);
             if let Some(entry) = in_flight.get_mut((ticket - first) as usize) {
                 entry.1 = true;
             }
-        })?;
+        });
         let mut complete = first;
         while let Some(&(has_reply, true)) = in_flight.front() {
             in_flight.pop_front();
@@ -254,7 +284,6 @@ impl Server<'_> {
                 nap::wake_own(context, low_half(word));
             }
         }
-        Ok(())
     }
 }
 

@@ -331,10 +331,9 @@ impl Shared {
         self.check().err().unwrap_or(failure)
     }
 
-    /// Takes note that the proxy can go on no more.
+    /// Takes note that the proxy could not do an operation.
     pub(crate) fn transport_failed(&self, error: &TransportError) {
-        let (TransportError::Unreachable { peer, .. } | TransportError::Malformed { peer, .. }) = error else { return };
-        self.fail(WorldFailure::PeerFailed { pe: peer.raw(), evidence: error.to_string() }, abi::Abort::Peer);
+        self.fail(WorldFailure::PeerFailed { pe: error.peer().raw(), evidence: error.to_string() }, abi::Abort::Peer);
     }
 
     /// This PE gives up, for a reason of the program's own.

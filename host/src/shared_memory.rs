@@ -1,6 +1,7 @@
 //! One piece of memory for all PEs of a host, at the same address in each of them.
 //!
-//! PE `p`'s part is at `base + p * stride` everywhere. The memory has no name in any file system, so nothing is left
+//! PE `p`'s part is at `base + p * stride` everywhere. Parts of PEs on other hosts are addresses without memory: who touches one is
+//! ended by the system. The memory has no name in any file system, so nothing is left
 //! behind however a PE ends; it is sealed, so nobody can shrink it under the others; and its pages are set aside
 //! before anyone touches them, so an access cannot find that there are none left. After what a part has now come addresses
 //! for growth, without pages.
@@ -8,9 +9,9 @@
 mod available;
 pub(crate) mod hand_over;
 
-use crate::bootstrap::{Control, ControlError};
+use crate::bootstrap::{Control, ControlError, neighbours};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,6 +34,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 pub(crate) struct Reservation {
     memory: Arc<Memory>,
     stride: usize,
+    /// The PEs of this host, in order; the first makes the memory.
+    members: Vec<u32>,
 }
 
 /// What PEs of a process share.
@@ -52,13 +55,19 @@ impl Reservation {
         self.stride
     }
 
+    /// Whether a PE's part is here.
+    pub(crate) fn has(&self, pe: u32) -> bool {
+        self.members.contains(&pe)
+    }
+
     /// Collective: sets pages aside for what is between `from` and `to` bytes of every part, zeroed. Nothing moves. Both are
     /// multiples of [`GRANULARITY`], and `to` is at most the stride.
     ///
     /// All PEs succeed, or all fail and the memory is as it was.
     pub(crate) fn grow(&self, control: &Control, from: usize, to: usize) -> Result<(), ReserveError> {
         let more = to.saturating_sub(from);
-        let enough = if control.pe() == 0 { afford(control, to, more * control.npes() as usize) } else { Ok(()) };
+        let first = self.members.first() == Some(&control.pe());
+        let enough = if first { afford(control, to, more * self.members.len()) } else { Ok(()) };
         agree(control, enough)?;
         let own = control.pe() as usize * self.stride + from;
         let mine = set_aside(control, &self.memory.fd, own, more, to);
@@ -136,13 +145,11 @@ pub(crate) fn reserve(control: &Control, heap_bytes: usize, heap_max: usize) -> 
     common_size(control, heap_bytes)?;
     let stride = heap_max.max(heap_bytes);
     let bytes = common_size(control, stride)?;
-    if !control.same_host() {
-        return Err(ReserveError::Apart);
-    }
+    let members = neighbours(control)?;
     let memory = match control.commons() {
         Some(commons) => {
             let made = (control.pe() == 0).then(|| {
-                let fd = create(control, heap_bytes, stride)?;
+                let fd = create(control, heap_bytes, stride, &members)?;
                 let mapping = Mapping::anywhere(&fd, bytes).map_err(system(control, "mapping shared memory"))?;
                 commons.put(Some(Arc::new(Memory { mapping, fd })));
                 Ok(())
@@ -156,13 +163,17 @@ pub(crate) fn reserve(control: &Control, heap_bytes: usize, heap_max: usize) -> 
             memory.ok_or(ReserveError::Apart)?
         }
         None => {
-            let fd = share(control, heap_bytes, stride)?;
-            Arc::new(Memory { mapping: map_everywhere(control, &fd, bytes)?, fd })
+            let fd = share(control, heap_bytes, stride, &members)?;
+            let mapping = map_everywhere(control, &fd, bytes)?;
+            let elsewhere = (0..control.npes()).filter(|pe| !members.contains(pe));
+            let forbidden = elsewhere.map(|pe| mapping.forbid(pe as usize * stride, stride));
+            agree(control, forbidden.collect::<io::Result<()>>().map_err(system(control, "keeping off other hosts' parts")))?;
+            Arc::new(Memory { mapping, fd })
         }
     };
     // Without huge pages everything works as well, only slower.
     let _ = memory.mapping.advise(Advice::LinuxHugepage);
-    Ok(Reservation { memory, stride })
+    Ok(Reservation { memory, stride, members })
 }
 
 /// The size of all parts together, once all PEs ask for the same.
@@ -180,15 +191,15 @@ fn common_size(control: &Control, heap_bytes: usize) -> Result<usize, ReserveErr
     bytes.filter(|_| fits).ok_or(ReserveError::Size { heap_bytes, npes })
 }
 
-/// Makes the memory: parts of `heap_bytes`, `stride` bytes apart.
-fn create(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd, ReserveError> {
+/// Makes the memory: parts of `heap_bytes`, `stride` bytes apart, of the PEs of this host.
+fn create(control: &Control, heap_bytes: usize, stride: usize, members: &[u32]) -> Result<OwnedFd, ReserveError> {
     let npes = control.npes() as usize;
-    afford(control, heap_bytes, heap_bytes * npes)?;
+    afford(control, heap_bytes, heap_bytes * members.len())?;
     let fd = rustix::fs::memfd_create("congruent-heap", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(system(control, "making shared memory"))?;
     rustix::fs::ftruncate(&fd, (stride * npes) as u64).map_err(system(control, "sizing shared memory"))?;
-    for pe in 0..npes {
-        set_aside(control, &fd, pe * stride, heap_bytes, heap_bytes)?;
+    for &pe in members {
+        set_aside(control, &fd, pe as usize * stride, heap_bytes, heap_bytes)?;
     }
     rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system(control, "sealing shared memory"))?;
     Ok(fd)
@@ -223,13 +234,13 @@ fn set_aside(
     }
 }
 
-/// PE 0 makes the memory and hands it to the others.
-fn share(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd, ReserveError> {
+/// The first PE of each host makes its memory and hands it to the others there.
+fn share(control: &Control, heap_bytes: usize, stride: usize, members: &[u32]) -> Result<OwnedFd, ReserveError> {
     let bytes = stride * control.npes() as usize;
-    let made = (control.pe() == 0).then(|| create(control, heap_bytes, stride)).transpose();
-    let made = agree(control, made)?;
-    let handed = hand_over::exchange(control, made.as_ref().map(AsFd::as_fd))?;
-    let fd = handed.and_then(|all| match (made, all.into_iter().next().flatten()) {
+    let made = (members.first() == Some(&control.pe())).then(|| create(control, heap_bytes, stride, members));
+    let made = agree(control, made.transpose())?;
+    let handed = hand_over::exchange(control, made.as_ref().map(AsFd::as_fd), members)?;
+    let fd = handed.and_then(|all| match (made, all.into_iter().flatten().next()) {
         (Some(made), _) => Ok(made),
         (None, handed) => sealed(handed, bytes),
     });
@@ -240,7 +251,7 @@ fn share(control: &Control, heap_bytes: usize, stride: usize) -> Result<OwnedFd,
 fn sealed(fd: Option<OwnedFd>, bytes: usize) -> io::Result<OwnedFd> {
     let refused = || io::Error::new(io::ErrorKind::InvalidData, "the descriptor is not the memory that was agreed on");
     let fd =
-        fd.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "PE 0 hands nothing over: see its own error"))?;
+        fd.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "nobody hands it over: see the others' errors"))?;
     let size = rustix::fs::fstat(&fd)?.st_size as u64;
     if size == bytes as u64 && rustix::fs::fcntl_get_seals(&fd)? == SEALS { Ok(fd) } else { Err(refused()) }
 }
@@ -320,6 +331,13 @@ impl Mapping {
         // SAFETY: without MAP_FIXED the new mapping takes the place of no other, so no memory in use changes.
         let base = unsafe { rustix::mm::mmap(address, bytes, protection, flags, fd, 0) }?;
         Ok(Self { base, bytes })
+    }
+
+    /// Ends whoever touches a range.
+    fn forbid(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        // SAFETY: the range is this mapping's own, and no part of a heap that anyone has.
+        unsafe { rustix::mm::mprotect(self.base.wrapping_byte_add(offset), bytes, MprotectFlags::empty()) }
+            .map_err(Into::into)
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {

@@ -111,11 +111,17 @@ impl World {
 
     /// What runs the kernels, in a line.
     pub fn machine(&self) -> String {
-        let route = if self.is_proxied() { ", every peer through the proxy" } else { "" };
-        format!("{}{route}", self.shared.machine().describe())
+        let routes = self.proxy.as_ref().map_or_else(String::new, |proxy| format!(", {}", proxy.routes().describe()));
+        format!("{}{routes}", self.shared.machine().describe())
     }
 
-    /// Whether kernels reach other PEs through the proxy, and not by loads and stores.
+    /// Whether kernels reach a PE by loads and stores, and not through the proxy.
+    pub fn is_direct(&self, pe: Pe) -> bool {
+        let table = self.proxy.as_ref().map(|proxy| proxy.routes().table());
+        table.is_none_or(|table| table.get(pe.raw() as usize) == Some(&abi::Route::Direct))
+    }
+
+    /// Whether kernels reach some other PEs through the proxy, and not by loads and stores.
     pub fn is_proxied(&self) -> bool {
         self.shared.context().routes != 0
     }
@@ -320,7 +326,8 @@ impl Drop for World {
     fn drop(&mut self) {
         self.shared.wait_idle();
         if let Some(proxy) = &mut self.proxy {
-            proxy.finish(self.shared.check().is_ok());
+            // Who panics serves nobody: the others are told so below.
+            proxy.finish(self.shared.check().is_ok() && !std::thread::panicking());
         }
         if std::thread::panicking() {
             self.shared.give_up("its program panicked");

@@ -12,7 +12,7 @@ use congruent::collectives::{Description, Layout, PlanView, Sum, agree, direct, 
 use congruent::device::abi::FaultKind;
 use congruent::device::{Group, Note, Pe, Signal, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
-use congruent_transports::{Atomic, Local, Signal as Then, Transport, TransportError};
+use congruent_transports::{Local, Operation, PeerState, Transport, TransportError};
 
 /// How long who is held stays behind: time for a peer that does not wait to do its worst.
 const LATE: Duration = Duration::from_millis(300);
@@ -173,64 +173,41 @@ fn a_piece_is_read_before_its_place_is_given_back() {
     assert!(SIGNALS.load(Ordering::Relaxed) > 2, "PE 1 was held at a signal, and went on");
 }
 
-/// What an operation asks of a transport.
-type Asked = Box<dyn FnOnce(&mut Local) -> Result<(), TransportError> + Send>;
-
 /// A network that takes its time: every operation begins late, in the order in which it was asked for.
 struct Late {
     local: Local,
-    asked: VecDeque<(Instant, Asked)>,
+    asked: VecDeque<(Instant, u64, Pe, Operation)>,
 }
 
 impl Late {
     fn over(local: Local) -> Box<dyn Transport> {
         Box::new(Self { local, asked: VecDeque::new() })
     }
-
-    fn later(&mut self, ask: impl FnOnce(&mut Local) -> Result<(), TransportError> + Send + 'static) {
-        self.asked.push_back((Instant::now() + LATE, Box::new(ask)));
-    }
 }
 
 impl Transport for Late {
-    fn write(
-        &mut self,
-        ticket: u64,
-        peer: Pe,
-        remote: u64,
-        local: u64,
-        bytes: u64,
-        then: Option<Then>,
-    ) -> Result<(), TransportError> {
-        self.later(move |network| network.write(ticket, peer, remote, local, bytes, then));
+    fn start(&mut self, ticket: u64, peer: Pe, operation: Operation) -> Result<(), TransportError> {
+        self.asked.push_back((Instant::now() + LATE, ticket, peer, operation));
         Ok(())
     }
 
-    fn read(&mut self, ticket: u64, peer: Pe, remote: u64, local: u64, bytes: u64) -> Result<(), TransportError> {
-        self.later(move |network| network.read(ticket, peer, remote, local, bytes));
-        Ok(())
-    }
-
-    fn store(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64, value: u64) -> Result<(), TransportError> {
-        self.later(move |network| network.store(ticket, peer, remote, bytes, value));
-        Ok(())
-    }
-
-    fn load(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64) -> Result<(), TransportError> {
-        self.later(move |network| network.load(ticket, peer, remote, bytes));
-        Ok(())
-    }
-
-    fn atomic(&mut self, ticket: u64, peer: Pe, remote: u64, atomic: Atomic) -> Result<(), TransportError> {
-        self.later(move |network| network.atomic(ticket, peer, remote, atomic));
-        Ok(())
-    }
-
-    fn poll(&mut self, done: &mut dyn FnMut(u64, u64)) -> Result<(), TransportError> {
-        while let Some((_, ask)) = self.asked.pop_front_if(|(at, _)| *at <= Instant::now()) {
-            ask(&mut self.local)?;
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) {
+        while let Some((_, ticket, peer, operation)) = self.asked.pop_front_if(|asked| asked.0 <= Instant::now()) {
+            self.local.start(ticket, peer, operation).unwrap();
         }
-        self.local.poll(done)
+        self.local.poll(done);
+    }
+
+    fn state(&self, peer: Pe) -> PeerState {
+        self.local.state(peer)
+    }
+
+    fn serves(&self) -> bool {
+        false
+    }
+
+    fn leave(&mut self) -> bool {
+        true
     }
 }
 

@@ -56,7 +56,7 @@ const ANYTHING: &[&str] = &["*"];
 /// Foreign crates that only some of ours may use: they load a vendor's library, or are unsafe by nature.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("cudarc", &["congruent", "congruent-virtual-driver"]),
-    ("libloading", &["congruent", "congruent-virtual-driver", "congruent-tests"]),
+    ("libloading", &["congruent", "congruent-transports", "congruent-virtual-driver", "congruent-tests"]),
     ("ibverbs", &["congruent-transports"]),
     (
         "rustix",
@@ -91,7 +91,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "virtual/driver/",
         ],
     ),
-    ("libloading", &["host/src/cuda/", "virtual/driver/", "tests/tests/virtual_support/"]),
+    ("libloading", &["host/src/cuda/", "transports/src/fabric/", "virtual/driver/", "tests/tests/virtual_support/"]),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
     (

@@ -205,3 +205,48 @@ fn settings_that_differ_between_pes() {
         assert_says(&said[1], &[&format!("{name} is {value} here"), "on PE 0", "same value"]);
     }
 }
+
+#[test]
+fn transports_that_do_not_join_the_pes() {
+    const TEST: &str = "transports_that_do_not_join_the_pes";
+    if ended(build) {
+        return;
+    }
+    let on_two_hosts = |change: fn(u32, &mut Command)| {
+        job(
+            TEST,
+            2,
+            |process| (process, 2),
+            |process, command| {
+                command.env("CONGRUENT_MACHINE", "cpu").env("CONGRUENT_HOST_ID", process.to_string());
+                change(process, command);
+            },
+        )
+    };
+    for said in on_two_hosts(|_, command| {
+        command.env("CONGRUENT_TRANSPORT", "local");
+    }) {
+        assert_says(&said, &["different hosts", "CONGRUENT_TRANSPORT=local", "fabric"]);
+    }
+    let said = on_two_hosts(|process, command| {
+        command.env("CONGRUENT_P2P_DISABLE", process.to_string());
+    });
+    for said in said {
+        assert_says(&said, &["CONGRUENT_P2P_DISABLE is", "give every PE the same value"]);
+    }
+    if let Err(error) = congruent_transports::Fabric::find() {
+        return congruent_tests::skip(TEST, &error.to_string());
+    }
+    // The first that fails is what all are told.
+    for said in on_two_hosts(|_, command| {
+        command.env("CONGRUENT_SOCKET_IFNAME", "nix0");
+    }) {
+        assert_says(&said, &["no tcp on interface nix0", "lo"]);
+    }
+    assert_eq!(
+        on_two_hosts(|_, command| {
+            command.env("CONGRUENT_SOCKET_IFNAME", "lo");
+        }),
+        ["well"; 2]
+    );
+}

@@ -1,69 +1,106 @@
 //! Moves bytes to peers that loads and stores cannot reach, on behalf of a PE's proxy.
 //!
-//! A [`Transport`] is one PE's way to all its peers. It fits on this page on purpose: to add a network, implement it in a
-//! folder of its own. [`Local`] is the one for peers whose heaps this process maps anyway; it makes the proxied route
-//! testable everywhere.
+//! A [`Transport`] is one PE's way to all its peers. It fits on this page on purpose. There are two ways to make one:
+//!
+//! - Where operations on one peer take effect in the order in which they were started, as between [`Local`] heaps and on one
+//!   reliable connection, implement [`Transport`] itself.
+//! - Where the network promises no order, implement [`Network`], which is smaller, and put a [`Shell`] around it.
 //!
 //! # What a transport must keep
 //! 1. Operations on one peer take effect in the order in which they were started.
 //! 2. The signal of a write becomes visible at the peer after the write's data, and with release: a PE that acquires the
 //!    signal sees the data (MM-2). Data and signal never travel as two unordered messages. Each transport argues this
 //!    rule in its own file.
-//! 3. A ticket comes back from [`poll`](Transport::poll) once, when the operation is complete at the peer, or never, after
-//!    the transport has reported an error.
+//! 3. A ticket comes back from [`poll`](Transport::poll) once: when the operation is complete at the peer, or with the reason
+//!    why it never will be, or why nobody knows.
+//! 4. What goes wrong with one peer ends the operations on that peer and no others.
 
+mod fabric;
+mod faulty;
+mod in_process;
 mod local;
+mod memory;
+mod shell;
 
-pub use local::{Access, Local};
+pub use fabric::{Fabric, FabricError};
+pub use faulty::{Faults, Faulty};
+pub use in_process::{Exchange, InProcess};
+pub use local::Local;
+pub use memory::{Access, Memory};
+pub use shell::{EAGER, Event, Failure, Network, Post, Shell};
 
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};
 
-/// One PE's way to its peers. Offsets are heap offsets, checked by the caller against the heap.
+/// One PE's way to its peers.
 pub trait Transport: Send {
-    /// Starts to copy `bytes` bytes from this PE's heap to the peer's, and then to signal it.
+    /// Starts an operation on a peer, whose end [`poll`](Transport::poll) tells by its ticket.
     ///
     /// # Errors
-    /// Where the peer cannot be reached any more.
-    fn write(
-        &mut self,
-        ticket: u64,
-        peer: Pe,
+    /// Where it is not started, and its ticket does not come back.
+    fn start(&mut self, ticket: u64, peer: Pe, operation: Operation) -> Result<(), TransportError>;
+
+    /// Gives `done` every operation that has ended since the last call, with its reply. It is called all the time: peers may
+    /// need what this PE does in it, too.
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>));
+
+    /// How it stands with a peer.
+    fn state(&self, peer: Pe) -> PeerState;
+
+    /// Whether peers need [`poll`](Transport::poll) to reach this PE, so that its proxy may not sleep.
+    fn serves(&self) -> bool;
+
+    /// Tells the peers, at the first call, that nothing more comes from here. True once this PE may stop to poll: every peer has
+    /// said the same, or is dead.
+    fn leave(&mut self) -> bool;
+}
+
+/// What is done to a peer. Offsets are heap offsets, `remote` ones at the peer and `local` ones at this PE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Copies bytes from here to the peer, and then signals it.
+    Write {
+        /// Where to.
         remote: u64,
+        /// Where from.
         local: u64,
+        /// How many, or none at all.
         bytes: u64,
+        /// What follows.
         then: Option<Signal>,
-    ) -> Result<(), TransportError>;
-
-    /// Starts to copy `bytes` bytes from the peer's heap to this PE's.
-    ///
-    /// # Errors
-    /// As [`write`](Transport::write).
-    fn read(&mut self, ticket: u64, peer: Pe, remote: u64, local: u64, bytes: u64) -> Result<(), TransportError>;
-
-    /// Starts to store a word of 1, 2, 4 or 8 bytes at the peer.
-    ///
-    /// # Errors
-    /// As [`write`](Transport::write).
-    fn store(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64, value: u64) -> Result<(), TransportError>;
-
-    /// Starts to load a word of 1, 2, 4 or 8 bytes at the peer; the reply is its value.
-    ///
-    /// # Errors
-    /// As [`write`](Transport::write).
-    fn load(&mut self, ticket: u64, peer: Pe, remote: u64, bytes: u64) -> Result<(), TransportError>;
-
-    /// Starts an atomic on a word at the peer; the reply is the old value.
-    ///
-    /// # Errors
-    /// As [`write`](Transport::write).
-    fn atomic(&mut self, ticket: u64, peer: Pe, remote: u64, atomic: Atomic) -> Result<(), TransportError>;
-
-    /// Gives `done` every operation that has completed since the last call, with its reply.
-    ///
-    /// # Errors
-    /// Where the peer of an operation cannot be reached any more.
-    fn poll(&mut self, done: &mut dyn FnMut(u64, u64)) -> Result<(), TransportError>;
+    },
+    /// Copies bytes from the peer to here.
+    Read {
+        /// Where from.
+        remote: u64,
+        /// Where to.
+        local: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Stores a word.
+    Store {
+        /// Where.
+        remote: u64,
+        /// 1, 2, 4 or 8.
+        bytes: u64,
+        /// Its bits, in the low bytes.
+        value: u64,
+    },
+    /// Loads a word, which is the reply.
+    Load {
+        /// Where.
+        remote: u64,
+        /// 1, 2, 4 or 8.
+        bytes: u64,
+    },
+    /// An atomic on a word, whose old value is the reply.
+    Atomic {
+        /// Where.
+        remote: u64,
+        /// What.
+        atomic: Atomic,
+    },
 }
 
 /// What follows a write.
@@ -92,7 +129,20 @@ pub struct Atomic {
     pub expected: u64,
 }
 
-/// Why a transport gave up.
+/// How it stands with a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Operations are under way.
+    Up,
+    /// Something failed; what was posted before is awaited, and nothing more is posted.
+    Draining,
+    /// Everything posted has come back; the connection is made anew, and what is not known to be done is posted again.
+    Reconnecting,
+    /// Nothing reaches it any more.
+    Dead(String),
+}
+
+/// Why an operation was not done, or is not known to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
@@ -114,4 +164,13 @@ pub enum TransportError {
         /// The bytes.
         bytes: u64,
     },
+}
+
+impl TransportError {
+    /// The peer that it is about.
+    pub fn peer(&self) -> Pe {
+        match self {
+            Self::Unreachable { peer, .. } | Self::Malformed { peer, .. } => *peer,
+        }
+    }
 }

@@ -14,7 +14,7 @@ use congruent_benches::peer::{self, Effort, OURS, PeerError, peers};
 use congruent_benches::roofline::{ROOFLINE, roofline};
 use congruent_benches::sample::{Sample, Summaries, summarize};
 use congruent_benches::table::{Row, Verdict, render, rows};
-use congruent_benches::{checked, compute, ours};
+use congruent_benches::{checked, compute, ours, proxied};
 
 /// Compares with Open MPI and with memcpy: two processes on a core each, and four that share the cores.
 #[derive(Parser)]
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
     let (chosen_well, broken) = choose(&arguments, broken);
     let broken = cost_of_checks(&arguments, broken);
     let (computes_well, broken) = computing(&arguments, broken);
-    let fail = fail + usize::from(!chosen_well) + usize::from(!computes_well);
+    let (is_kept, broken) = through_proxies(&arguments, broken);
+    let fail = fail + usize::from(!chosen_well) + usize::from(!computes_well) + usize::from(!is_kept);
     if broken > 0 || (fail > 0 && arguments.judged()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -163,6 +164,23 @@ fn computing(arguments: &Arguments, broken: usize) -> (bool, usize) {
             (false, broken + 1)
         }
     }
+}
+
+/// Prints what puts through proxies cost. Whether that is what is promised, and how many runs failed with this one.
+fn through_proxies(arguments: &Arguments, broken: usize) -> (bool, usize) {
+    if !arguments.asks_for(OURS) && !arguments.asks_for(proxied::LIBFABRIC) {
+        return (true, broken);
+    }
+    eprintln!("measuring puts through proxies ...");
+    let Some(mut measured) = told("puts through proxies", proxied::measure(arguments.effort(2))) else {
+        return (false, broken + 1);
+    };
+    println!("{}", measured.table(arguments.judged()));
+    match measured.sentence() {
+        Ok(sentence) => println!("{sentence}"),
+        Err(error) => eprintln!("!!! {error}"),
+    }
+    (measured.is_kept(), broken)
 }
 
 /// What a run of our own side gave; says why where it gave nothing.

@@ -16,6 +16,7 @@ use crate::topology::paths::{Class, Paths};
 use crate::topology::xml;
 use congruent::World;
 use congruent::bootstrap::{Bootstrap, Job, Launcher};
+use congruent::device::Pe;
 
 /// Show NUMA nodes, GPUs, network cards and the PCI tree between them, and the routes between PEs
 #[derive(clap::Args)]
@@ -140,10 +141,12 @@ fn routes(pes: Option<u32>) -> Result<Option<Routes>, Failure> {
     let pes = settle_pes(pes, bootstrap.job())?;
     let ended = World::builder().run(pes as usize, |world| {
         let (me, npes) = (world.pe().index(), world.npes());
-        // All peers are reached alike: directly, or where there is a table of routes, by the proxy.
-        let peer = if world.is_proxied() { Route::Proxied } else { Route::Direct };
-        let mine: Vec<Route> = (0..npes).map(|pe| if pe == me { Route::Itself } else { peer }).collect();
-        let mine: String = mine.into_iter().map(Route::letter).collect();
+        let route = |pe: usize| match world.is_direct(Pe::new(pe as u32)) {
+            _ if pe == me => Route::Itself,
+            true => Route::Direct,
+            false => Route::Proxied,
+        };
+        let mine: String = (0..npes).map(|pe| route(pe).letter()).collect();
         let all = world.exchange("routes of topo", &mine)?;
         let started_as = if world.in_process() { "threads" } else { "processes" };
         let routes = all.iter().map(|row| row.chars().filter_map(Route::from_letter).collect()).collect();

@@ -57,6 +57,18 @@ pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 /// Longer ones mean "for ever", and would leave the range of the clock.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The PEs that share this one's host, itself among them, in order.
+///
+/// # Collective
+pub(crate) fn neighbours(control: &Control) -> Result<Vec<u32>, ControlError> {
+    if control.same_host() {
+        return Ok((0..control.npes()).collect());
+    }
+    let own = host_identity::HostIdentity::own();
+    let all = control.all_gather(&own.0)?;
+    Ok((0..).zip(all).filter(|(_, theirs)| theirs[..] == own.0).map(|(pe, _)| pe).collect())
+}
+
 /// Joins a job: returns when all its PEs are there, or says why they are not.
 pub fn connect(job: &Job) -> Result<Control, BootstrapError> {
     if !(1..=MAX_PES).contains(&job.npes) {

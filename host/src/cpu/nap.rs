@@ -38,6 +38,15 @@ thread_local! {
 /// # Safety
 /// As for `Machine::pause`; the heap of the PE that `context` is of is mapped.
 pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
+    // SAFETY: the caller's contract.
+    unsafe { pass_for(context, turn, word, seen, NAP) }
+}
+
+/// The same with a shorter sleep.
+///
+/// # Safety
+/// As for [`pass`].
+pub(crate) unsafe fn pass_for(context: &abi::Context, turn: u32, word: *const u32, seen: u32, nap: Duration) {
     if turn < YIELDS && yields() {
         return;
     }
@@ -46,7 +55,7 @@ pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, s
     let word = unsafe { &*word.cast::<AtomicU32>() };
     // SAFETY: every heap starts with a mapped HeapHeader.
     unsafe { cpu::add_for_host(sleepers, 1) };
-    let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+    let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
     // Every outcome means "look again": woken, timed out, interrupted, or the word has changed already.
     let _look_again = futex::wait(word, futex::Flags::empty(), seen, Some(&nap));
     // SAFETY: as above.

@@ -48,13 +48,17 @@ impl CpuPe {
 
     /// Copies bytes of this PE's heap, which the caller knows to be on it.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
-        self.peek(self.pe, offset, out);
+        let _is_here = self.peek(self.pe, offset, out);
     }
 
-    /// Copies bytes of any PE's heap, which the caller knows to be on it.
-    pub(crate) fn peek(&self, pe: u32, offset: u64, out: &mut [u8]) {
-        // SAFETY: the range is on the PE's heap, which `memory` keeps mapped, and as long as `out`.
-        unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr(), self.at(pe, offset, out.len()), out.len()) };
+    /// Copies bytes of any PE's heap, which the caller knows to be on it. False where it is on another host.
+    pub(crate) fn peek(&self, pe: u32, offset: u64, out: &mut [u8]) -> bool {
+        let is_here = self.memory.has(pe);
+        if is_here {
+            // SAFETY: the range is on the PE's heap, which `memory` keeps mapped, and as long as `out`.
+            unsafe { cpu::copy_bytes_for_host(out.as_mut_ptr(), self.at(pe, offset, out.len()), out.len()) };
+        }
+        is_here
     }
 
     /// Copies `bytes` to this PE's heap, where the caller knows them to fit.

@@ -69,7 +69,8 @@ impl Travel {
             all[control.pe() as usize].clear();
             return Ok(Ok(all.into_iter().map(|bytes| bytes.try_into().ok().map(Parcel::Fabric)).collect()));
         }
-        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd))?;
+        let all: Vec<u32> = (0..control.npes()).collect();
+        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd), &all)?;
         let handed = handed.map(|fds| fds.into_iter().map(|fd| fd.map(Parcel::File)).collect());
         Ok(handed.map_err(|error| CudaError::System { doing: what, reason: error.to_string() }))
     }

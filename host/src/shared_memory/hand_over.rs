@@ -20,18 +20,19 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a counter's name, and of its word.
 const WORD: usize = 16;
 
-/// Collective: every PE gives a descriptor or nothing, and gets those of all the others, in PE order, with nothing in its
-/// own place.
+/// Collective: every PE gives a descriptor or nothing to the others of its host, `members`, and gets theirs, in PE order, with
+/// nothing in its own place and in those of PEs elsewhere.
 ///
 /// The inner result is this PE's own; the others learn of a failure here only when they are told.
 pub(crate) fn exchange(
     control: &Control,
     goods: Option<BorrowedFd<'_>>,
+    members: &[u32],
 ) -> Result<io::Result<Vec<Option<OwnedFd>>>, ControlError> {
     let counter = goods.map(|_| Counter::open()).transpose();
     let sign = counter.as_ref().ok().and_then(Option::as_ref).map(Counter::sign).unwrap_or_default();
     let signs = control.all_gather(&sign)?;
-    Ok(visit(control, counter, goods, &signs))
+    Ok(visit(control, counter, goods, &signs, members))
 }
 
 /// Nobody waits for anyone's turn: all queue up at every counter before they serve at their own, and what is handed over
@@ -41,15 +42,16 @@ fn visit(
     counter: io::Result<Option<Counter>>,
     goods: Option<BorrowedFd<'_>>,
     signs: &[Vec<u8>],
+    members: &[u32],
 ) -> io::Result<Vec<Option<OwnedFd>>> {
     let until = Instant::now() + LIMIT;
     let queue = |(pe, sign): (u32, &Vec<u8>)| {
-        let there = pe != control.pe() && !sign.is_empty();
+        let there = pe != control.pe() && members.contains(&pe) && !sign.is_empty();
         there.then(|| connect(sign, until).map_err(|error| about(pe, "asking", error))).transpose()
     };
     let queued: io::Result<Vec<_>> = (0..).zip(signs).map(queue).collect();
     let served = counter.and_then(|counter| match (counter, goods) {
-        (Some(counter), Some(goods)) => counter.serve(goods, control.npes() - 1, until),
+        (Some(counter), Some(goods)) => counter.serve(goods, members.len() as u32 - 1, until),
         _ => Ok(()),
     });
     // A PE that failed so far still takes what it queued for: the others count on it.
@@ -197,9 +199,10 @@ mod tests {
     /// The sizes of what each PE gets, where `gives` says who gives; a PE's own is its index and one.
     fn sizes(npes: usize, gives: impl Fn(u32) -> bool + Sync) -> Vec<Vec<Option<i64>>> {
         let controls = local(npes).unwrap();
+        let all: Vec<u32> = (0..npes as u32).collect();
         let get = |control: &Control| {
             let own = gives(control.pe()).then(|| memory(u64::from(control.pe()) + 1));
-            let all = exchange(control, own.as_ref().map(AsFd::as_fd)).unwrap().unwrap();
+            let all = exchange(control, own.as_ref().map(AsFd::as_fd), &all).unwrap().unwrap();
             control.all_gather(&[]).unwrap();
             control.depart();
             all.into_iter().map(|fd| fd.map(|fd| fstat(&fd).unwrap().st_size)).collect()

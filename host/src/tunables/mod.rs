@@ -61,13 +61,14 @@ impl fmt::Display for Source {
 }
 
 /// Variables that the launcher sets for the bootstrap, which are not tunables.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "CONGRUENT_PE",
     "CONGRUENT_NPES",
     "CONGRUENT_RENDEZVOUS",
     "CONGRUENT_LISTENER",
     "CONGRUENT_JOB_TOKEN",
     "CONGRUENT_BOOTSTRAP_DEADLINE",
+    "CONGRUENT_HOST_ID",
 ];
 
 /// Prefixes of variables that other tools of this project read.
@@ -355,6 +356,8 @@ mod tests {
             ("CONGRUENT_ALGO", "NVLS", "multimem"),
             ("CONGRUENT_PROTO", "", "CONGRUENT_PROTO=: an entry is empty"),
             ("CONGRUENT_TUNING", "", "CONGRUENT_TUNING=: expected the path of a file"),
+            ("CONGRUENT_TRANSPORT", "verbs", "CONGRUENT_TRANSPORT=verbs: expected local or fabric"),
+            ("CONGRUENT_SOCKET_IFNAME", "^lo", "CONGRUENT_SOCKET_IFNAME=^lo: expected the whole name of one interface"),
             ("CONGRUENT_DEBUG", "loud", "CONGRUENT_DEBUG=loud: expected version, warn, info or trace"),
             ("CONGRUENT_DEBUG_SUBSYS", "net", "CONGRUENT_DEBUG_SUBSYS=net: expected a list of init"),
         ] {
@@ -389,9 +392,9 @@ mod tests {
 
     #[test]
     fn what_could_do_nothing_is_refused_with_its_reason() {
-        let refused = from(&[("CONGRUENT_SOCKET_IFNAME", "eth0")]).unwrap_err();
-        assert!(matches!(refused, TunableError::Refused { name: "CONGRUENT_SOCKET_IFNAME", .. }), "{refused:?}");
-        assert!(refused.to_string().contains("CONGRUENT_RENDEZVOUS"), "{refused}");
+        let refused = from(&[("CONGRUENT_IB_DISABLE", "1")]).unwrap_err();
+        assert!(matches!(refused, TunableError::Refused { name: "CONGRUENT_IB_DISABLE", .. }), "{refused:?}");
+        assert!(refused.to_string().contains("InfiniBand"), "{refused}");
         let misspelt = from(&[("CONGRUENT_ALGOO", "ring")]).unwrap_err();
         assert!(misspelt.to_string().contains("did you mean CONGRUENT_ALGO?"), "{misspelt}");
     }

@@ -4,6 +4,7 @@ use congruent_collectives::{Algorithm, Protocol};
 
 use super::verbosity::Verbosity;
 use crate::machine::MachineKind;
+use crate::route::TransportKind;
 use crate::select::Filter;
 
 /// A tunable that is a number.
@@ -56,6 +57,10 @@ pub enum TextKey {
     Device,
     /// `CONGRUENT_PTX`.
     Ptx,
+    /// `CONGRUENT_TRANSPORT`.
+    Transport,
+    /// `CONGRUENT_SOCKET_IFNAME`.
+    SocketIfname,
 }
 
 /// A number's row in the table that `congruent info` prints.
@@ -192,7 +197,7 @@ pub const TABLE: [Tunable; 11] = [
 ];
 
 /// All tunables that are text.
-pub const TEXTS: [TextTunable; 9] = [
+pub const TEXTS: [TextTunable; 11] = [
     TextTunable {
         key: TextKey::Algo,
         name: "CONGRUENT_ALGO",
@@ -266,20 +271,30 @@ pub const TEXTS: [TextTunable; 9] = [
         form: "a file or two.ptx,files.ptx",
         check: path,
     },
+    TextTunable {
+        key: TextKey::Transport,
+        name: "CONGRUENT_TRANSPORT",
+        meaning: "how proxies reach peers: memory of one host, or libfabric; unset, fabric where PEs are on several hosts",
+        form: "local or fabric",
+        check: |text| TransportKind::parse(text).map(drop).ok_or_else(|| "expected local or fabric".to_owned()),
+    },
+    TextTunable {
+        key: TextKey::SocketIfname,
+        name: "CONGRUENT_SOCKET_IFNAME",
+        meaning: "the network interface of CONGRUENT_TRANSPORT=fabric; unset, the first that libfabric offers",
+        form: "eth0",
+        check: |text| {
+            let one = !text.is_empty() && !text.contains([',', '^', '=']);
+            one.then_some(()).ok_or_else(|| "expected the whole name of one interface; see `ip link`".to_owned())
+        },
+    },
 ];
 
 /// All variables that are refused.
-pub const REFUSED: [Refused; 2] = [
-    Refused {
-        name: "CONGRUENT_SOCKET_IFNAME",
-        because: "no interface is chosen: PEs meet at the address that CONGRUENT_RENDEZVOUS (or MASTER_ADDR) names and \
-                  nowhere else, so name one of the interface that you want",
-    },
-    Refused {
-        name: "CONGRUENT_IB_DISABLE",
-        because: "this version has no InfiniBand transport, so there is none to disable; unset it",
-    },
-];
+pub const REFUSED: [Refused; 1] = [Refused {
+    name: "CONGRUENT_IB_DISABLE",
+    because: "this version has no InfiniBand transport, so there is none to disable; unset it",
+}];
 
 fn path(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected the path of a file; unset it for none".to_owned()) } else { Ok(()) }

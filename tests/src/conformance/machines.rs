@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
 use congruent::{Builder, Error, World};
+use congruent_transports::Faults;
 use socket2::{Domain, Socket, Type};
 
 /// How wide and how many: lanes of a warp, and PEs.
@@ -27,7 +28,7 @@ pub fn few_shapes() -> bool {
 }
 
 /// The shapes chosen for a family, or all of them, or a few.
-fn shapes_of(chosen: &[Shape]) -> Vec<Shape> {
+pub(super) fn shapes_of(chosen: &[Shape]) -> Vec<Shape> {
     if few_shapes() {
         let smallest = |wide: bool| {
             let several = chosen.iter().filter(|&&(width, npes)| (width > 1) == wide && npes > 1);
@@ -43,7 +44,7 @@ fn shapes_of(chosen: &[Shape]) -> Vec<Shape> {
 }
 
 /// How many PEs a family runs with where widths make no difference; where a few are enough, the first number of several.
-fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
+pub(super) fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
     let skipped = if few_shapes() { many.iter().take_while(|&&npes| npes == 1).count() } else { 0 };
     many.iter().copied().skip(skipped).take(if few_shapes() { 1 } else { usize::MAX })
 }
@@ -52,7 +53,7 @@ fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
 const HEAP: u64 = 32 << 20;
 
 /// One job at a time: the PEs of a few already share the cores of a small machine.
-static MACHINE: Mutex<()> = Mutex::new(());
+pub(super) static MACHINE: Mutex<()> = Mutex::new(());
 
 /// Runs a family with PEs as threads of this process, in each of these shapes.
 ///
@@ -80,6 +81,32 @@ fn with_multicast() -> Builder {
 /// Where a PE fails.
 pub fn proxied(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
     local(family, shapes, || World::builder().proxied(true));
+}
+
+/// How many seeds a family has: a few, or with [`SHAPES`] one or many.
+fn seeds() -> u64 {
+    if all_shapes() {
+        100
+    } else if few_shapes() {
+        1
+    } else {
+        4
+    }
+}
+
+/// Runs a family with PEs as threads of this process, each reached through its proxy over a network that goes wrong, by seeds.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn faulty(family: fn(&mut World) -> Result<(), Error>) {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    for seed in 0..seeds() {
+        let (width, npes) = [(1, 2), (1, 3), (4, 2), (1, 4)][seed as usize % 4];
+        let builder = World::builder().faulty(Faults::seeded(seed));
+        if let Err(error) = builder.heap(HEAP).width(width).local(npes, family) {
+            panic!("seed {seed}, width {width}, {npes} PEs as threads: {error}");
+        }
+    }
 }
 
 fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder: fn() -> Builder) {
@@ -198,7 +225,7 @@ pub fn is_child() -> bool {
 }
 
 /// Runs a family as the environment says, and says when it has run.
-fn run_here(family: fn(&mut World) -> Result<(), Error>, builder: Builder) {
+pub(super) fn run_here(family: impl Fn(&mut World) -> Result<(), Error> + Sync, builder: Builder) {
     let threads = env::var(THREADS).ok().and_then(|many| many.parse().ok());
     let builder = builder.heap(HEAP);
     let ended = match threads {
@@ -211,7 +238,7 @@ fn run_here(family: fn(&mut World) -> Result<(), Error>, builder: Builder) {
     }
 }
 
-fn run_job(job: &str, test: &str, npes: usize, set: &[(&str, OsString)]) -> io::Result<()> {
+pub(super) fn run_job(job: &str, test: &str, npes: usize, set: &[(&str, OsString)]) -> io::Result<()> {
     let port = Port::reserve()?;
     let seat = |pe: usize| {
         let seat = [
@@ -227,7 +254,12 @@ fn run_job(job: &str, test: &str, npes: usize, set: &[(&str, OsString)]) -> io::
 
 /// Starts this test binary again, with these variables and nothing but one test.
 fn start(test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
-    Command::new(env::current_exe()?)
+    start_by(Command::new(env::current_exe()?), test, set)
+}
+
+/// The same by a command that ends with this test binary.
+pub(super) fn start_by(mut command: Command, test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
+    command
         .args(["--exact", test, "--nocapture"])
         .envs(set.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
@@ -236,7 +268,7 @@ fn start(test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
         .spawn()
 }
 
-fn finish(job: &str, pes: Vec<Child>) -> io::Result<()> {
+pub(super) fn finish(job: &str, pes: Vec<Child>) -> io::Result<()> {
     let ends = pes.into_iter().map(Child::wait_with_output).collect::<io::Result<Vec<_>>>()?;
     let mut failures = String::new();
     for (end, pe) in ends.iter().zip(0..) {

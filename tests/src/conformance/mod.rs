@@ -14,6 +14,7 @@ mod expected;
 mod faults;
 mod flags;
 mod groups;
+mod hosts;
 mod in_kernel;
 mod lanes;
 mod limit;
@@ -42,11 +43,12 @@ pub use direct::direct;
 pub use faults::{dead, deadline};
 pub use flags::{flags, protocols};
 pub use groups::groups;
+pub use hosts::{fabric, hosts};
 pub use in_kernel::in_kernel;
 pub use lanes::lanes;
 pub use limit::LIMIT;
 pub use machines::{
-    CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, few_shapes, is_child, processes,
+    CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, faulty, few_shapes, is_child, processes,
     processes_with_multicast, proxied, threads, threads_with_multicast,
 };
 pub use mixed::mixed;

@@ -1,0 +1,146 @@
+//! How a PE reaches each of the others: by loads and stores, or through its proxy and a transport.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use congruent_device::{abi, cpu};
+use congruent_heap::abi::Route;
+use congruent_transports::{
+    Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Shell, Transport,
+};
+
+use crate::BuildError;
+use crate::bootstrap::{Control, neighbours};
+use crate::builder::Emulation;
+use crate::cpu::nap;
+use crate::tunables::{Key, TextKey, Tunables};
+
+/// What proxies reach peers by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransportKind {
+    /// Memory of one host.
+    Local,
+    /// libfabric.
+    Fabric,
+}
+
+impl TransportKind {
+    /// Reads what `CONGRUENT_TRANSPORT` may say.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "local" => Some(Self::Local),
+            "fabric" => Some(Self::Fabric),
+            _ => None,
+        }
+    }
+
+    /// What is asked for, or else what joins the PEs.
+    pub(crate) fn chosen(control: &Control, tunables: &Tunables) -> Self {
+        let fits = if control.same_host() { Self::Local } else { Self::Fabric };
+        tunables.text(TextKey::Transport).and_then(Self::parse).unwrap_or(fits)
+    }
+}
+
+/// The routes of a PE that reaches some of its peers through the proxy.
+pub(crate) struct Routes {
+    table: Vec<Route>,
+    kind: TransportKind,
+    by: String,
+}
+
+impl Routes {
+    /// Collective: how this PE reaches the others. `None` where it does so by loads and stores alone.
+    pub(crate) fn choose(control: &Control, tunables: &Tunables) -> Result<Option<Self>, BuildError> {
+        let kind = TransportKind::chosen(control, tunables);
+        if !control.same_host() && kind == TransportKind::Local {
+            // Every PE finds it, so this one leaves in order.
+            control.depart();
+            return Err(BuildError::SeveralHosts);
+        }
+        let near = neighbours(control)?;
+        let direct = |pe| pe == control.pe() || (tunables.get(Key::P2pDisable) == 0 && near.contains(&pe));
+        let route = |pe| if direct(pe) { Route::Direct } else { Route::Proxied };
+        let table: Vec<_> = (0..control.npes()).map(route).collect();
+        let needed = tunables.get(Key::P2pDisable) == 1 || table.contains(&Route::Proxied);
+        Ok(needed.then(|| Self { table, kind, by: "local".to_owned() }))
+    }
+
+    /// The route to each PE.
+    pub(crate) fn table(&self) -> &[Route] {
+        &self.table
+    }
+
+    /// What they are, in a few words.
+    pub(crate) fn describe(&self) -> String {
+        let proxied = self.table.iter().filter(|route| **route == Route::Proxied).count();
+        let who = if proxied + 1 == self.table.len() { "every peer" } else { "peers on other hosts" };
+        format!("{who} through the proxy, by {}", self.by)
+    }
+
+    /// Collective: the transport of the PE that `context` describes.
+    ///
+    /// # Safety
+    /// The heaps of the PEs of this host are mapped as `context` says for as long as the transport lives.
+    pub(crate) unsafe fn transport(
+        &mut self,
+        control: &Control,
+        context: abi::Context,
+        tunables: &Tunables,
+        emulation: Emulation,
+    ) -> Result<Box<dyn Transport>, BuildError> {
+        let access = Access {
+            copy: cpu::copy_bytes_for_host,
+            load: cpu::load_for_host,
+            store: cpu::store_for_host,
+            store_release: cpu::store_release_for_host,
+            compare_exchange: cpu::compare_exchange_for_host,
+            wake: nap::wake,
+        };
+        // SAFETY: the caller's promise; these functions are what kernels use.
+        let memory = unsafe { Memory::new(context, access) };
+        let mut network: Box<dyn Network> = match (emulation.faults(), self.kind) {
+            (Some(faults), _) => {
+                self.by = format!("a network with faults by seed {}", faults.seed);
+                // SAFETY: PEs of one process are on one host.
+                unsafe { faulty(control, memory, faults)? }
+            }
+            (None, TransportKind::Local) => {
+                // SAFETY: with this transport all PEs are on one host.
+                let local = unsafe { Local::new(memory) };
+                return Ok(emulation.transport(local));
+            }
+            (None, TransportKind::Fabric) => {
+                // SAFETY: the caller's promise.
+                let fabric = unsafe { Fabric::open(memory, tunables.text(TextKey::SocketIfname))? };
+                self.by = format!("libfabric tcp on {}", fabric.interface());
+                Box::new(fabric)
+            }
+        };
+        network.connect(&control.all_gather(&network.card())?)?;
+        let patience = match tunables.get(Key::DeadlineMs) {
+            0 => Duration::MAX,
+            milliseconds => Duration::from_millis(milliseconds),
+        };
+        Ok(Box::new(Shell::new(network, memory, patience)))
+    }
+}
+
+/// Collective: a network among PEs of one process that goes wrong.
+///
+/// # Safety
+/// The heaps of all PEs are mapped.
+unsafe fn faulty(control: &Control, memory: Memory, faults: Faults) -> Result<Box<dyn Network>, BuildError> {
+    let commons = control.commons().ok_or(BuildError::SeveralHosts)?;
+    if control.pe() == 0 {
+        commons.put(Some(Arc::new(Exchange::new(control.npes()))));
+    }
+    control.all_gather(&[])?;
+    let exchange = commons.take::<Exchange>().ok_or(BuildError::SeveralHosts)?;
+    control.all_gather(&[])?;
+    if control.pe() == 0 {
+        commons.put(None);
+    }
+    // SAFETY: the caller's promise.
+    let network = unsafe { InProcess::new(memory, exchange) };
+    Ok(Box::new(Faulty::new(network, memory.pe(), faults)))
+}

@@ -1,0 +1,161 @@
+//! PEs that reach each other by libfabric: processes of this host, and of two hosts that are network namespaces.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::process::Command;
+use std::sync::PoisonError;
+
+use congruent::device::Pe;
+use congruent::{Error, World};
+use congruent_transports::Fabric;
+
+use super::machines::{MACHINE, Shape, few_of, finish, is_child, run_here, run_job, shapes_of, start_by};
+use crate::skip;
+
+/// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    if is_child() {
+        return run_here(family, World::builder());
+    }
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = Fabric::find() {
+        return skip(test, &error.to_string());
+    }
+    for (width, npes) in shapes_of(shapes) {
+        let job = format!("width {width}, {npes} PEs by libfabric");
+        let set = [
+            ("CONGRUENT_MACHINE", "cpu".into()),
+            ("CONGRUENT_CPU_WIDTH", width.to_string().into()),
+            ("CONGRUENT_P2P_DISABLE", "1".into()),
+            ("CONGRUENT_TRANSPORT", "fabric".into()),
+            ("CONGRUENT_SOCKET_IFNAME", "lo".into()),
+        ];
+        run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
+    }
+}
+
+/// How many PEs each host has, for a PE of a test with two hosts.
+const EACH: &str = "CONGRUENT_TEST_EACH";
+
+/// Runs a family on two hosts with so many PEs each. Between hosts nothing is mapped, so that who loads or stores there is
+/// ended by the system; and what the network devices count has grown.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[usize]) {
+    if is_child() {
+        let both = |world: &mut World| are_apart(world).and_then(|()| family(world));
+        return run_here(both, World::builder());
+    }
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = Fabric::find() {
+        return skip(test, &error.to_string());
+    }
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(error) => return skip(test, &format!("no network namespaces can be made: {error}")),
+    };
+    for each in few_of(each) {
+        let job = format!("two hosts of {each} PEs");
+        let before = hosts.bytes().unwrap();
+        let pes = (0..2 * each).map(|pe| {
+            let host = pe / each;
+            let set: [(&str, OsString); 7] = [
+                ("CONGRUENT_MACHINE", "cpu".into()),
+                ("CONGRUENT_HOST_ID", host.to_string().into()),
+                ("CONGRUENT_PE", pe.to_string().into()),
+                ("CONGRUENT_NPES", (2 * each).to_string().into()),
+                ("CONGRUENT_RENDEZVOUS", "10.77.0.1:29500".into()),
+                ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
+                (EACH, each.to_string().into()),
+            ];
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
+            start_by(command, test, &set)
+        });
+        finish(&job, pes.collect::<io::Result<_>>().unwrap()).unwrap();
+        let moved = hosts.bytes().unwrap() - before;
+        assert!(moved > MOVED, "{job}: {moved} bytes went from host to host");
+    }
+}
+
+/// What goes from host to host at least: [`are_apart`] puts so much.
+const MOVED: u64 = 1 << 20;
+
+/// Whether PEs of one host, and only those, reach each other by loads and stores.
+fn are_apart(world: &mut World) -> Result<(), Error> {
+    let each: usize = env::var(EACH).ok().and_then(|each| each.parse().ok()).unwrap_or(1);
+    for pe in 0..world.npes() {
+        let near = pe / each == world.pe().index() / each;
+        assert_eq!(world.is_direct(Pe::new(pe as u32)), near, "PE {pe} from PE {}", world.pe().index());
+    }
+    let (me, stream) = (world.pe().index() as u64, world.stream()?);
+    let (to, from) = (world.alloc::<u64>(MOVED as usize / 8)?, world.alloc::<u64>(MOVED as usize / 8)?);
+    from.fill(me + 1)?;
+    world.barrier()?;
+    // Each PE to the one with its place on the other host.
+    let peer = (world.pe().index() + each) % world.npes();
+    world.put(&stream, to.view().at(world.rank(peer as u32)?), from.view())?;
+    world.synchronize(&stream)?;
+    world.barrier()?;
+    assert!(to.to_vec()?.iter().all(|&word| word == peer as u64 + 1));
+    Ok(())
+}
+
+/// Two network namespaces that are joined, while this lives.
+struct Hosts {
+    number: u32,
+}
+
+impl Hosts {
+    fn new() -> io::Result<Self> {
+        // Gone with its parts, whatever comes of the rest.
+        let hosts = Self { number: std::process::id() };
+        let [a, b] = [0, 1].map(|host| hosts.name(host));
+        for command in [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("-n {a} link add v0 type veth peer name v1 netns {b}"),
+            format!("-n {a} addr add 10.77.0.1/24 dev v0"),
+            format!("-n {b} addr add 10.77.0.2/24 dev v1"),
+            format!("-n {a} link set v0 up"),
+            format!("-n {b} link set v1 up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ] {
+            ip(&command)?;
+        }
+        Ok(hosts)
+    }
+
+    fn name(&self, host: usize) -> String {
+        format!("congruent-{}-{host}", self.number)
+    }
+
+    /// Bytes that have left the first host.
+    fn bytes(&self) -> io::Result<u64> {
+        let said = ip(&format!("netns exec {} cat /sys/class/net/v0/statistics/tx_bytes", self.name(0)))?;
+        said.trim().parse().map_err(|_| io::Error::other(said))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in [0, 1] {
+            let _gone = ip(&format!("netns del {}", self.name(host)));
+        }
+    }
+}
+
+/// Runs `ip`, and gives what it says.
+fn ip(arguments: &str) -> io::Result<String> {
+    let said = Command::new("ip").args(arguments.split(' ')).output()?;
+    if said.status.success() {
+        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+    }
+    Err(io::Error::other(format!("ip {arguments}: {}", String::from_utf8_lossy(&said.stderr))))
+}

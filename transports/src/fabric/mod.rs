@@ -1,0 +1,508 @@
+//! The network of libfabric: plain Ethernet, by its provider `tcp;ofi_rxm`.
+//!
+//! # What it promises to the shell
+//! A write is posted with `FI_DELIVERY_COMPLETE`, so that its completion says that the data is in the peer's memory, where the
+//! peer's processor sees it ([`Event::Done`]). The provider promises no order of a write with what follows it, and needs to promise none.
+//! A message is in one receive buffer, whole. The target makes progress only while it polls, so proxies always do
+//! ([`Transport::serves`](crate::Transport::serves)).
+//!
+//! What was under way when a connection failed may still lie in the peer's socket, and be taken out later than what a new connection
+//! brings. So a peer whose connection has failed is not connected to again: it is dead.
+
+mod library;
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+
+use congruent_heap::Pe;
+
+use self::library::{Addresses, Calls, Domain, Endpoint, FabricObject, Fid, Info, Queue, QueueEntry, Region};
+use crate::{Event, Failure, Memory, Network, Post, Shell, TransportError};
+
+/// The provider that is used.
+const PROVIDER: &CStr = c"tcp;ofi_rxm";
+/// Receives that are posted, and things that may be under way from here.
+const RECEIVES: usize = 256;
+const SENDS: usize = 1024;
+/// The longest name of an endpoint.
+const NAME: usize = 128;
+
+/// Why there is no libfabric to use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The library is not there.
+    #[error("libfabric cannot be loaded ({0}): install it (Debian: libfabric1)")]
+    Library(String),
+    /// No interface that could be used.
+    #[error("libfabric offers no tcp on interface {wanted}; it does on {offered}")]
+    Interface {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        offered: String,
+    },
+    /// A call failed.
+    #[error("libfabric, {doing}: {reason}")]
+    Call {
+        /// What was being done.
+        doing: &'static str,
+        /// What the library said.
+        reason: String,
+    },
+}
+
+/// One PE's endpoint.
+pub struct Fabric {
+    objects: Objects,
+    /// Where this PE's heap begins, and what is added to offsets in it for peers.
+    heap: *mut u8,
+    base: u64,
+    /// Each peer's address, the key of its heap, and what is added to offsets in it.
+    peers: Vec<(u64, u64, u64)>,
+    /// Contexts of what is under way, in boxes since the library has their addresses.
+    contexts: Vec<Box<Context>>,
+    free: Vec<usize>,
+    /// What failed when it was posted.
+    refused: Vec<(u64, Failure)>,
+    /// What failed last.
+    failure: Failure,
+}
+
+// SAFETY: the objects are used by who has the `Fabric`, one thread at a time, which is what FI_THREAD_DOMAIN asks for, and none of
+// them is bound to a thread.
+unsafe impl Send for Fabric {}
+
+/// What an operation has while it is under way. The library's room comes first (FI_CONTEXT2).
+#[repr(C)]
+struct Context {
+    room: [u64; 8],
+    index: usize,
+    id: u64,
+    receives: bool,
+    buffer: Vec<u8>,
+}
+
+/// The library's objects, closed in order.
+struct Objects {
+    calls: Calls,
+    info: *mut Info,
+    fabric: *mut FabricObject,
+    domain: *mut Domain,
+    queue: *mut Queue,
+    addresses: *mut Addresses,
+    region: *mut Region,
+    endpoint: *mut Endpoint,
+}
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        let all: [*mut Fid; 6] = [
+            self.endpoint.cast(),
+            self.region.cast(),
+            self.addresses.cast(),
+            self.queue.cast(),
+            self.domain.cast(),
+            self.fabric.cast(),
+        ];
+        for object in all.into_iter().filter(|object| !object.is_null()) {
+            // SAFETY: each was opened, begins with its Fid, and is closed once, before what it was made of.
+            let _closed = unsafe { ((*(*object).ops).close)(object) };
+        }
+        if !self.info.is_null() {
+            // SAFETY: it came from the library, once.
+            unsafe { (self.calls.freeinfo)(self.info) };
+        }
+    }
+}
+
+impl Objects {
+    fn check(&self, doing: &'static str, outcome: i32) -> Result<(), FabricError> {
+        if outcome == 0 {
+            return Ok(());
+        }
+        Err(FabricError::Call { doing, reason: self.calls.explain(outcome as isize) })
+    }
+}
+
+impl Fabric {
+    /// Whether the library can be loaded here.
+    ///
+    /// # Errors
+    /// [`FabricError::Library`] where it cannot.
+    pub fn find() -> Result<(), FabricError> {
+        load().map(drop)
+    }
+
+    /// Opens an endpoint on an interface, or on the first that the library offers, and registers this PE's heap with it.
+    ///
+    /// # Safety
+    /// This PE's heap, of `memory`, stays mapped for as long as the result lives.
+    ///
+    /// # Errors
+    /// See [`FabricError`].
+    pub unsafe fn open(memory: Memory, interface: Option<&str>) -> Result<Self, FabricError> {
+        let calls = load()?;
+        let mut objects = Objects {
+            calls,
+            info: ptr::null_mut(),
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            queue: ptr::null_mut(),
+            addresses: ptr::null_mut(),
+            region: ptr::null_mut(),
+            endpoint: ptr::null_mut(),
+        };
+        objects.info = choose(&objects.calls, interface)?;
+        let heap = memory
+            .at(memory.pe(), 0, memory.bytes(), 1)
+            .map_err(|error| FabricError::Call { doing: "registering the heap", reason: error.to_string() })?;
+        // SAFETY: each object is opened from those before it, which are open, with attributes as the headers have them; the
+        // pointers to tables are the library's own, set when it opened the object. The heap is mapped, as the caller promises.
+        let base = unsafe { objects.open(heap, memory.bytes(), memory.npes())? };
+        let mut fabric = Self {
+            objects,
+            heap,
+            base,
+            peers: Vec::new(),
+            contexts: Vec::new(),
+            free: Vec::new(),
+            refused: Vec::new(),
+            failure: Failure::Reset,
+        };
+        for index in 0..RECEIVES + SENDS {
+            let receives = index < RECEIVES;
+            let buffer = if receives { vec![0; Shell::MESSAGE] } else { Vec::new() };
+            fabric.contexts.push(Box::new(Context { room: [0; 8], index, id: 0, receives, buffer }));
+        }
+        fabric.free.extend(RECEIVES..RECEIVES + SENDS);
+        for index in 0..RECEIVES {
+            let outcome = fabric.receive(index) as i32;
+            fabric.objects.check("posting a receive", outcome)?;
+        }
+        Ok(fabric)
+    }
+
+    /// The interface that it is on, by its name.
+    pub fn interface(&self) -> String {
+        // SAFETY: the attributes are the library's, which lives as long as this.
+        unsafe { text((*(*self.objects.info).domain_attr).name) }
+    }
+
+    fn receive(&mut self, index: usize) -> isize {
+        let context = &mut *self.contexts[index];
+        let (buffer, len) = (context.buffer.as_mut_ptr(), context.buffer.len());
+        let endpoint = self.objects.endpoint;
+        // SAFETY: the endpoint is open; buffer and context are the library's until the receive completes, since they are in a box that
+        // lives until the endpoint is closed.
+        unsafe {
+            let recv = (*(*endpoint).msg).recv;
+            recv(endpoint, buffer.cast(), len, ptr::null_mut(), library::ADDR_UNSPEC, ptr::from_mut(context).cast())
+        }
+    }
+
+    /// Hears of one completion.
+    fn completed(&mut self, context: *mut c_void, len: usize, hear: &mut dyn FnMut(Event<'_>)) {
+        let Some(index) = index_of(context) else { return };
+        if self.contexts[index].receives {
+            let message = &self.contexts[index].buffer;
+            hear(Event::Message(message.get(..len).unwrap_or_default()));
+            // Without it there is one receive less; peers' messages wait for the others.
+            let _posted = self.receive(index);
+        } else {
+            self.free.push(index);
+            hear(Event::Done(self.contexts[index].id));
+        }
+    }
+
+    /// Reads an error from the completion queue. False where there is none.
+    fn complained(&mut self, hear: &mut dyn FnMut(Event<'_>)) -> bool {
+        // SAFETY: integers and pointers, for which zero bytes are valid.
+        let mut error: library::QueueError = unsafe { std::mem::zeroed() };
+        let queue = self.objects.queue;
+        // SAFETY: the queue is open, and the entry has room for any version's.
+        let read = unsafe { ((*(*queue).ops).readerr)(queue, &raw mut error, 0) };
+        if read != 1 {
+            return false;
+        }
+        let Some(index) = index_of(error.context) else { return true };
+        if self.contexts[index].receives {
+            let _posted = self.receive(index);
+        } else {
+            self.free.push(index);
+            self.failure = failure(error.err);
+            hear(Event::Failed(self.contexts[index].id, self.failure));
+        }
+        true
+    }
+}
+
+fn load() -> Result<Calls, FabricError> {
+    Calls::load().map_err(|error| FabricError::Library(error.to_string()))
+}
+
+/// The place of a context of ours.
+fn index_of(context: *mut c_void) -> Option<usize> {
+    // SAFETY: the library gives back contexts that it was given, which live until the endpoint is closed.
+    (!context.is_null()).then(|| unsafe { (*context.cast::<Context>()).index })
+}
+
+impl Objects {
+    /// Opens everything, and gives what peers add to offsets in the heap.
+    ///
+    /// # Safety
+    /// `info` is the library's, and the heap is mapped for as long as this lives.
+    unsafe fn open(&mut self, heap: *mut u8, bytes: u64, npes: u32) -> Result<u64, FabricError> {
+        // SAFETY: as `Fabric::open` says.
+        unsafe {
+            let info = self.info;
+            let opened = (self.calls.fabric)((*info).fabric_attr, &raw mut self.fabric, ptr::null_mut());
+            self.check("opening a fabric", opened)?;
+            let opened = ((*(*self.fabric).ops).domain)(self.fabric, info, &raw mut self.domain, ptr::null_mut());
+            self.check("opening a domain", opened)?;
+            let ops = (*self.domain).ops;
+            let mut attributes = library::QueueAttributes {
+                size: 2 * (RECEIVES + SENDS),
+                flags: 0,
+                format: library::CQ_FORMAT_MSG,
+                wait_obj: 0,
+                signaling_vector: 0,
+                wait_cond: 0,
+                wait_set: ptr::null_mut(),
+            };
+            let opened = ((*ops).cq_open)(self.domain, &raw mut attributes, &raw mut self.queue, ptr::null_mut());
+            self.check("opening a completion queue", opened)?;
+            let mut attributes = library::AddressAttributes {
+                kind: library::AV_TABLE,
+                rx_ctx_bits: 0,
+                count: npes as usize,
+                ep_per_node: 0,
+                name: ptr::null_mut(),
+                map_addr: ptr::null_mut(),
+                flags: 0,
+            };
+            let opened = ((*ops).av_open)(self.domain, &raw mut attributes, &raw mut self.addresses, ptr::null_mut());
+            self.check("opening a table of addresses", opened)?;
+            let opened = ((*ops).endpoint)(self.domain, info, &raw mut self.endpoint, ptr::null_mut());
+            self.check("opening an endpoint", opened)?;
+            let endpoint: *mut Fid = self.endpoint.cast();
+            let (bind, control) = ((*(*endpoint).ops).bind, (*(*endpoint).ops).control);
+            self.check("binding", bind(endpoint, self.addresses.cast(), 0))?;
+            self.check("binding", bind(endpoint, self.queue.cast(), library::TRANSMIT | library::RECV))?;
+            self.check("enabling an endpoint", control(endpoint, library::ENABLE, ptr::null_mut()))?;
+            let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
+            let reg = (*(*self.domain).mr).reg;
+            let domain: *mut Fid = self.domain.cast();
+            let region = &raw mut self.region;
+            let opened = reg(domain, heap.cast(), bytes as usize, access, 0, 1, 0, region, ptr::null_mut());
+            self.check("registering the heap", opened)?;
+            let by_address = (*(*info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
+            Ok(if by_address { heap.expose_provenance() as u64 } else { 0 })
+        }
+    }
+}
+
+/// Asks the library for endpoints that do what is needed, and gives the one on the interface.
+fn choose(calls: &Calls, interface: Option<&str>) -> Result<*mut Info, FabricError> {
+    let provider = CString::from(PROVIDER);
+    // SAFETY: an info without a source is a fresh one, with attributes; the provider's name is taken out again before it is freed,
+    // since the library would free it, too. Lists and texts in them are the library's until freed, and what is kept is a copy.
+    unsafe {
+        let hints = (calls.dupinfo)(ptr::null());
+        if hints.is_null() {
+            return Err(FabricError::Call { doing: "asking for endpoints", reason: "no memory".into() });
+        }
+        (*hints).caps = library::MSG | library::RMA;
+        (*hints).mode = library::CONTEXTS;
+        (*hints).addr_format = library::SOCKADDR_IN;
+        (*(*hints).ep_attr).kind = library::EP_RDM;
+        (*(*hints).domain_attr).threading = library::THREAD_DOMAIN;
+        (*(*hints).domain_attr).mr_mode = library::MR_VIRT_ADDR | library::MR_ALLOCATED | library::MR_PROV_KEY;
+        (*(*hints).fabric_attr).prov_name = provider.as_ptr().cast_mut();
+        let mut list = ptr::null_mut();
+        let found = (calls.getinfo)(library::VERSION, ptr::null(), ptr::null(), 0, hints, &raw mut list);
+        (*(*hints).fabric_attr).prov_name = ptr::null_mut();
+        (calls.freeinfo)(hints);
+        if found != 0 {
+            return Err(FabricError::Call { doing: "asking for tcp", reason: calls.explain(found as isize) });
+        }
+        let (mut offered, mut chosen, mut next) = (Vec::new(), ptr::null_mut::<Info>(), list);
+        while !next.is_null() {
+            let name = text((*(*next).domain_attr).name);
+            let fits = (*next).addr_format == library::SOCKADDR_IN && !(*next).src_addr.is_null();
+            if fits && chosen.is_null() && interface.is_none_or(|wanted| wanted == name) {
+                chosen = (calls.dupinfo)(next);
+            }
+            if fits && !offered.contains(&name) {
+                offered.push(name);
+            }
+            next = (*next).next;
+        }
+        (calls.freeinfo)(list);
+        if chosen.is_null() {
+            let wanted = interface.unwrap_or("(any)").to_owned();
+            return Err(FabricError::Interface { wanted, offered: offered.join(", ") });
+        }
+        Ok(chosen)
+    }
+}
+
+/// A text of the library's.
+///
+/// # Safety
+/// It is null, or a text.
+unsafe fn text(text: *const std::ffi::c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// What an error of the library's is.
+fn failure(error: i32) -> Failure {
+    match error {
+        // ECONNRESET, ECONNABORTED, ECONNREFUSED, ENOTCONN, EPIPE, ESHUTDOWN, EHOSTUNREACH, ENETUNREACH.
+        104 | 103 | 111 | 107 | 32 | 108 | 113 | 101 => Failure::Reset,
+        // ETIMEDOUT.
+        110 => Failure::TimedOut,
+        // ECANCELED.
+        125 => Failure::Flushed,
+        // EACCES, and FI_EKEYREJECTED.
+        13 | 129 => Failure::RemoteAccess,
+        // EMSGSIZE, and FI_ETRUNC.
+        90 | 265 => Failure::LocalLength,
+        other => Failure::Other(other),
+    }
+}
+
+impl Network for Fabric {
+    fn card(&self) -> Vec<u8> {
+        let (mut name, mut len) = ([0u8; NAME], NAME);
+        let endpoint = self.objects.endpoint;
+        // SAFETY: the endpoint is open, and the name has as much room as `len` says.
+        let (outcome, key) = unsafe {
+            let outcome = ((*(*endpoint).cm).getname)(endpoint.cast(), name.as_mut_ptr().cast(), &raw mut len);
+            (outcome, (*self.objects.region).key)
+        };
+        let name = if outcome == 0 { name.get(..len).unwrap_or_default() } else { &[] };
+        [&key.to_le_bytes()[..], &self.base.to_le_bytes(), name].concat()
+    }
+
+    fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
+        for (card, pe) in cards.iter().zip(0..) {
+            let unreachable = |why: &str| TransportError::Unreachable { peer: Pe::new(pe), why: why.to_owned() };
+            let Some((words, name)) = card.split_at_checked(16).filter(|(_, name)| !name.is_empty()) else {
+                return Err(unreachable("it has no address in its fabric"));
+            };
+            // The library reads as much as an address of its format has.
+            let mut padded = [0u8; NAME];
+            padded[..name.len().min(NAME)].copy_from_slice(&name[..name.len().min(NAME)]);
+            let mut word = words.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+            let (key, base) = (word.next().unwrap_or(0), word.next().unwrap_or(0));
+            let (table, mut address) = (self.objects.addresses, 0);
+            // SAFETY: the table is open; one address is read, which is shorter than `padded`.
+            let inserted = unsafe {
+                let insert = (*(*table).ops).insert;
+                insert(table, padded.as_ptr().cast(), 1, &raw mut address, 0, ptr::null_mut())
+            };
+            if inserted != 1 {
+                return Err(unreachable("libfabric does not take its address"));
+            }
+            self.peers.push((address, key, base));
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
+        let Some(&(address, key, base)) = self.peers.get(peer.raw() as usize) else {
+            self.refused.push((id, Failure::LocalOperation));
+            return true;
+        };
+        let Some(index) = self.free.pop() else { return false };
+        let endpoint = self.objects.endpoint;
+        let context = &mut *self.contexts[index];
+        context.id = id;
+        // SAFETY: the endpoint is open. Ranges of the heap were checked by the shell, and it stays mapped (`open`); the copy of a
+        // message and the context live until the operation completes. A write's vectors are read by the call alone.
+        let outcome = unsafe {
+            match post {
+                Post::Write { remote, local, bytes } => {
+                    let from =
+                        library::Span { base: self.heap.wrapping_add(local as usize).cast(), len: bytes as usize };
+                    let to = library::RemoteSpan { addr: base + remote, len: bytes as usize, key };
+                    let mut descriptor = (*self.objects.region).mem_desc;
+                    let message = library::RemoteMessage {
+                        msg_iov: &raw const from,
+                        desc: &raw mut descriptor,
+                        iov_count: 1,
+                        addr: address,
+                        rma_iov: &raw const to,
+                        rma_iov_count: 1,
+                        context: ptr::from_mut(context).cast(),
+                        data: 0,
+                    };
+                    let flags = library::DELIVERY_COMPLETE | library::COMPLETION;
+                    ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, flags)
+                }
+                Post::Read { remote, local, bytes } => ((*(*endpoint).rma).read)(
+                    endpoint,
+                    self.heap.wrapping_add(local as usize).cast(),
+                    bytes as usize,
+                    (*self.objects.region).mem_desc,
+                    address,
+                    base + remote,
+                    key,
+                    ptr::from_mut(context).cast(),
+                ),
+                Post::Send(message) => {
+                    context.buffer.clear();
+                    context.buffer.extend_from_slice(message);
+                    let (from, len) = (context.buffer.as_ptr(), message.len());
+                    ((*(*endpoint).msg).send)(
+                        endpoint,
+                        from.cast(),
+                        len,
+                        ptr::null_mut(),
+                        address,
+                        ptr::from_mut(context).cast(),
+                    )
+                }
+            }
+        };
+        if outcome == 0 {
+            return true;
+        }
+        self.free.push(index);
+        if outcome == -library::EAGAIN {
+            return false;
+        }
+        self.failure = failure(-outcome as i32);
+        self.refused.push((id, self.failure));
+        true
+    }
+
+    fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
+        self.refused.drain(..).for_each(|(id, failure)| hear(Event::Failed(id, failure)));
+        let mut entries = [QueueEntry { context: ptr::null_mut(), flags: 0, len: 0 }; 16];
+        loop {
+            let queue = self.objects.queue;
+            // SAFETY: the queue is open, of this format, and there is room for so many entries.
+            let read = unsafe { ((*(*queue).ops).read)(queue, entries.as_mut_ptr().cast(), entries.len()) };
+            if read == -library::EAVAIL {
+                if !self.complained(hear) {
+                    return;
+                }
+                continue;
+            }
+            let Ok(read @ 1..) = usize::try_from(read) else { return };
+            for entry in entries.iter().take(read) {
+                self.completed(entry.context, entry.len, hear);
+            }
+        }
+    }
+
+    fn reconnect(&mut self, _peer: Pe) -> Result<(), Failure> {
+        Err(self.failure)
+    }
+}

@@ -1,0 +1,183 @@
+//! A network that goes wrong on purpose, by a seed: what real ones do once in a while, all the time.
+
+use std::collections::HashMap;
+
+use congruent_heap::Pe;
+
+use crate::{Event, Failure, Network, Post, TransportError};
+
+/// How a [`Faulty`] network goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// What chance begins with. Each PE has chances of its own.
+    pub seed: u64,
+    /// What is posted is held back for up to so many polls, so that it is overtaken.
+    pub delay: u32,
+    /// Of so many things that are posted, one is lost, as many are done and fail, fail without being done, or come twice. 0 for
+    /// never.
+    pub one_of: u32,
+}
+
+impl Faults {
+    /// What the suites use.
+    pub fn seeded(seed: u64) -> Self {
+        Self { seed, delay: 8, one_of: 200 }
+    }
+}
+
+/// A network over another one, which delays, reorders, duplicates, loses and fails.
+///
+/// Messages are delayed, overtake each other, come twice or never; writes and reads are delayed and overtake each other. Anything
+/// may fail, done or not, with any failure that [passes](Failure::passes). A lost message may be told as sent.
+pub struct Faulty<N> {
+    network: N,
+    faults: Faults,
+    chance: u64,
+    polls: u64,
+    held: Vec<Held>,
+    /// What is under way in the other network, and fails when it ends.
+    fails: HashMap<u64, Failure>,
+    /// The next thing that is posted to this PE fails so.
+    next: Option<(Pe, Failure)>,
+}
+
+struct Held {
+    due: u64,
+    id: u64,
+    peer: Pe,
+    post: Owned,
+    fate: Fate,
+}
+
+enum Owned {
+    Write { remote: u64, local: u64, bytes: u64 },
+    Read { remote: u64, local: u64, bytes: u64 },
+    Send(Vec<u8>),
+}
+
+impl Owned {
+    fn of(post: Post<'_>) -> Self {
+        match post {
+            Post::Write { remote, local, bytes } => Self::Write { remote, local, bytes },
+            Post::Read { remote, local, bytes } => Self::Read { remote, local, bytes },
+            Post::Send(message) => Self::Send(message.to_vec()),
+        }
+    }
+
+    fn lend(&self) -> Post<'_> {
+        match *self {
+            Self::Write { remote, local, bytes } => Post::Write { remote, local, bytes },
+            Self::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
+            Self::Send(ref message) => Post::Send(message),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Passes,
+    FailsDone(Failure),
+    FailsUndone(Failure),
+    IsLost,
+    IsACopy,
+}
+
+/// In the id of a copy, of which nobody asks how it ends.
+const COPY: u64 = 1 << 63;
+
+impl<N: Network> Faulty<N> {
+    /// Goes wrong as `faults` says, for PE `pe`.
+    pub fn new(network: N, pe: Pe, faults: Faults) -> Self {
+        let chance = faults.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(pe.raw()));
+        Self { network, faults, chance, polls: 0, held: Vec::new(), fails: HashMap::new(), next: None }
+    }
+
+    /// Has the next thing that is posted to `peer` fail so, without being done.
+    pub fn fail_next(&mut self, peer: Pe, failure: Failure) {
+        self.next = Some((peer, failure));
+    }
+
+    /// A number below `below`, by SplitMix64.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.chance;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % below.max(1)
+    }
+
+    fn fate(&mut self, peer: Pe, is_message: bool) -> Fate {
+        if let Some((_, failure)) = self.next.take_if(|(to, _)| *to == peer) {
+            return Fate::FailsUndone(failure);
+        }
+        if self.faults.one_of == 0 {
+            return Fate::Passes;
+        }
+        let passing = Failure::ALL.into_iter().filter(|failure| failure.passes());
+        let which = self.draw(passing.clone().count() as u64) as usize;
+        let failure = passing.clone().nth(which).unwrap_or(Failure::Reset);
+        match self.draw(self.faults.one_of.into()) {
+            0 => Fate::FailsDone(failure),
+            1 => Fate::FailsUndone(failure),
+            2 if is_message => Fate::IsLost,
+            3 if is_message => Fate::IsACopy,
+            _ => Fate::Passes,
+        }
+    }
+
+    fn hold(&mut self, id: u64, peer: Pe, post: Post<'_>, fate: Fate) {
+        let due = self.polls + self.draw(u64::from(self.faults.delay) + 1);
+        self.held.push(Held { due, id, peer, post: Owned::of(post), fate });
+    }
+}
+
+impl<N: Network> Network for Faulty<N> {
+    fn card(&self) -> Vec<u8> {
+        self.network.card()
+    }
+
+    fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
+        self.network.connect(cards)
+    }
+
+    fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
+        let fate = self.fate(peer, matches!(post, Post::Send(_)));
+        if fate == Fate::IsACopy {
+            self.hold(id | COPY, peer, post, Fate::Passes);
+        }
+        self.hold(id, peer, post, fate);
+        true
+    }
+
+    fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
+        self.polls += 1;
+        let (polls, fails, network) = (self.polls, &mut self.fails, &mut self.network);
+        self.held.retain(|held| {
+            if held.due > polls {
+                return true;
+            }
+            match held.fate {
+                Fate::FailsUndone(failure) => hear(Event::Failed(held.id, failure)),
+                Fate::IsLost => hear(Event::Done(held.id)),
+                fate => {
+                    if !network.post(held.id, held.peer, held.post.lend()) {
+                        return true;
+                    }
+                    if let Fate::FailsDone(failure) = fate {
+                        fails.insert(held.id, failure);
+                    }
+                }
+            }
+            false
+        });
+        network.poll(&mut |event| match event {
+            Event::Done(id) | Event::Failed(id, _) if id & COPY != 0 => {}
+            Event::Done(id) => hear(fails.remove(&id).map_or(Event::Done(id), |failure| Event::Failed(id, failure))),
+            event => hear(event),
+        });
+    }
+
+    fn reconnect(&mut self, peer: Pe) -> Result<(), Failure> {
+        self.network.reconnect(peer)
+    }
+}

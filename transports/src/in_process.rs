@@ -1,0 +1,82 @@
+//! The network among PEs whose heaps this process maps: the smallest there is, for tests of what stands on networks.
+//!
+//! Writes and reads are copies by the CPU, done when they are posted. Messages lie in a box until their PE polls; a box is behind a
+//! lock, so what a sender has copied is there for who takes its message, as [`Network`] demands.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+
+use congruent_heap::Pe;
+
+use crate::{Event, Failure, Memory, Network, Post, TransportError};
+
+/// The PEs' boxes for messages.
+pub struct Exchange {
+    boxes: Vec<Mutex<VecDeque<Vec<u8>>>>,
+}
+
+impl Exchange {
+    /// A box for each of so many PEs.
+    pub fn new(npes: u32) -> Self {
+        Self { boxes: (0..npes).map(|_| Mutex::default()).collect() }
+    }
+}
+
+/// One PE's way to the others of its process.
+pub struct InProcess {
+    memory: Memory,
+    exchange: Arc<Exchange>,
+    ended: Vec<(u64, Option<Failure>)>,
+}
+
+impl InProcess {
+    /// The network of the PE whose memory this is.
+    ///
+    /// # Safety
+    /// The heaps of all PEs are mapped.
+    pub unsafe fn new(memory: Memory, exchange: Arc<Exchange>) -> Self {
+        Self { memory, exchange, ended: Vec::new() }
+    }
+}
+
+impl Network for InProcess {
+    fn card(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn connect(&mut self, _cards: &[Vec<u8>]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
+        let own = self.memory.pe();
+        let done = match post {
+            Post::Write { remote, local, bytes } => self.memory.copy((peer, remote), (own, local), bytes).is_ok(),
+            Post::Read { remote, local, bytes } => self.memory.copy((own, local), (peer, remote), bytes).is_ok(),
+            Post::Send(message) => self.exchange.boxes.get(peer.raw() as usize).is_some_and(|inbox| {
+                inbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(message.to_vec());
+                true
+            }),
+        };
+        self.ended.push((id, (!done).then_some(Failure::RemoteAccess)));
+        true
+    }
+
+    fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
+        for (id, failure) in self.ended.drain(..) {
+            hear(failure.map_or(Event::Done(id), |failure| Event::Failed(id, failure)));
+        }
+        let own = self.memory.pe().raw() as usize;
+        let come = self
+            .exchange
+            .boxes
+            .get(own)
+            .map(|inbox| std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner)));
+        come.unwrap_or_default().iter().for_each(|message| hear(Event::Message(message)));
+    }
+
+    fn reconnect(&mut self, _peer: Pe) -> Result<(), Failure> {
+        Ok(())
+    }
+}
