@@ -165,15 +165,18 @@ impl Server<'_> {
         let serves = self.transport.serves();
         let mut idle = 0u32;
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
-            let mut busy = !self.in_flight.is_empty();
+            let (mut busy, complete) = (false, self.next - self.in_flight.len() as u64);
             while let Some(request) = self.take() {
                 self.start(&request).unwrap_or_else(|error| failed(&error));
                 busy = true;
             }
-            self.finish(failed);
-            idle = if busy { 0 } else { idle + 1 };
+            let waits = self.finish(failed) || !self.in_flight.is_empty();
+            busy |= complete < self.next - self.in_flight.len() as u64;
+            idle = if busy { 0 } else { idle.saturating_add(1) };
             match idle.checked_sub(SPINS) {
                 None => std::hint::spin_loop(),
+                // The network, and peers' proxies, need cores.
+                Some(_) if waits => thread::yield_now(),
                 // SAFETY: as below.
                 Some(turn) if serves => unsafe {
                     let (word, seen) = (low_half(self.reserved()), self.next as u32);
@@ -246,11 +249,11 @@ impl Server<'_> {
     }
 
     /// Takes what has completed, and counts it complete in order. What has failed never is: the world has failed, and who waits for it
-    /// ends.
-    fn finish(&mut self, failed: &mut dyn FnMut(&TransportError)) {
+    /// ends. True where something is under way.
+    fn finish(&mut self, failed: &mut dyn FnMut(&TransportError)) -> bool {
         let Self { context, rings, transport, next, in_flight } = self;
         let first = *next - in_flight.len() as u64;
-        transport.poll(&mut |ticket, reply| {
+        let is_under_way = transport.poll(&mut |ticket, reply| {
             let reply = match reply {
                 Ok(reply) => reply,
                 Err(error) => return failed(&error),
@@ -284,6 +287,7 @@ impl Server<'_> {
                 nap::wake_own(context, low_half(word));
             }
         }
+        is_under_way
     }
 }
 

@@ -191,11 +191,11 @@ impl Transport for Late {
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) {
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
         while let Some((_, ticket, peer, operation)) = self.asked.pop_front_if(|asked| asked.0 <= Instant::now()) {
             self.local.start(ticket, peer, operation).unwrap();
         }
-        self.local.poll(done);
+        self.local.poll(done)
     }
 
     fn state(&self, peer: Pe) -> PeerState {

@@ -21,7 +21,7 @@ pub struct Faults {
 impl Faults {
     /// What the suites use.
     pub fn seeded(seed: u64) -> Self {
-        Self { seed, delay: 8, one_of: 200 }
+        Self { seed, delay: 8, one_of: 2000 }
     }
 }
 

@@ -41,8 +41,8 @@ pub trait Transport: Send {
     fn start(&mut self, ticket: u64, peer: Pe, operation: Operation) -> Result<(), TransportError>;
 
     /// Gives `done` every operation that has ended since the last call, with its reply. It is called all the time: peers may
-    /// need what this PE does in it, too.
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>));
+    /// need what this PE does in it, too. True where something is under way, so that the next call had better be soon.
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool;
 
     /// How it stands with a peer.
     fn state(&self, peer: Pe) -> PeerState;

@@ -44,8 +44,9 @@ impl Transport for Local {
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) {
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
         self.done.drain(..).for_each(|(ticket, reply)| done(ticket, Ok(reply)));
+        false
     }
 
     fn state(&self, _peer: Pe) -> PeerState {

@@ -41,7 +41,7 @@ const WINDOW: usize = 64;
 /// Bulk reads from one peer that are under way at once.
 const READS: usize = 16;
 /// How long a message may be without answer before it is posted again.
-const AGAIN: Duration = Duration::from_millis(20);
+const AGAIN: Duration = Duration::from_millis(5);
 /// How often a peer may fail with no progress between.
 const FAILURES: u32 = 16;
 /// How long a PE that may leave waits for the last acknowledgements.
@@ -228,13 +228,14 @@ impl Transport for Shell {
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) {
+    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
         let Self { network, book } = self;
         network.poll(&mut |event| book.hear(event));
         for peer in 0..book.memory.npes() {
             book.go_on(&mut **network, Pe::new(peer));
         }
         book.ended.drain(..).for_each(|(ticket, reply)| done(ticket, reply));
+        !book.posts.is_empty()
     }
 
     fn state(&self, peer: Pe) -> PeerState {
