@@ -111,7 +111,8 @@ impl Routes {
             }
             (None, TransportKind::Fabric) => {
                 // SAFETY: the caller's promise.
-                let fabric = unsafe { Fabric::open(memory, tunables.text(TextKey::SocketIfname))? };
+                let fabric =
+                    unsafe { Fabric::open(memory, tunables.text(TextKey::SocketIfname), control.same_host())? };
                 self.by = format!("libfabric tcp on {}", fabric.interface());
                 Box::new(fabric)
             }

@@ -167,7 +167,10 @@ pub(crate) fn reserve(control: &Control, heap_bytes: usize, heap_max: usize) -> 
             let mapping = map_everywhere(control, &fd, bytes)?;
             let elsewhere = (0..control.npes()).filter(|pe| !members.contains(pe));
             let forbidden = elsewhere.map(|pe| mapping.forbid(pe as usize * stride, stride));
-            agree(control, forbidden.collect::<io::Result<()>>().map_err(system(control, "keeping off other hosts' parts")))?;
+            agree(
+                control,
+                forbidden.collect::<io::Result<()>>().map_err(system(control, "keeping off other hosts' parts")),
+            )?;
             Arc::new(Memory { mapping, fd })
         }
     };

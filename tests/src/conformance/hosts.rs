@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::io;
 use std::process::Command;
 use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use congruent::device::Pe;
 use congruent::{Error, World};
@@ -106,6 +108,9 @@ fn are_apart(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
+/// Until a device that was set up is up.
+const SOON: Duration = Duration::from_secs(10);
+
 /// Two network namespaces that are joined, while this lives.
 struct Hosts {
     number: u32,
@@ -128,6 +133,15 @@ impl Hosts {
             format!("-n {b} link set lo up"),
         ] {
             ip(&command)?;
+        }
+        let began = Instant::now();
+        for (host, device) in [(0, "v0"), (1, "v1")] {
+            while !ip(&format!("-n {} -o link show {device}", hosts.name(host)))?.contains("state UP") {
+                if began.elapsed() > SOON {
+                    return Err(io::Error::other(format!("{device} does not come up")));
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
         }
         Ok(hosts)
     }

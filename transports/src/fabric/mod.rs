@@ -21,6 +21,8 @@ use crate::{Event, Failure, Memory, Network, Post, Shell, TransportError};
 
 /// The provider that is used.
 const PROVIDER: &CStr = c"tcp;ofi_rxm";
+/// The interface that reaches this host alone.
+const LOOPBACK: &str = "lo";
 /// Receives that are posted, and things that may be under way from here.
 const RECEIVES: usize = 256;
 const SENDS: usize = 1024;
@@ -35,7 +37,9 @@ pub enum FabricError {
     #[error("libfabric cannot be loaded ({0}): install it (Debian: libfabric1)")]
     Library(String),
     /// No interface that could be used.
-    #[error("libfabric offers no tcp on interface {wanted}; it does on {offered}")]
+    #[error(
+        "libfabric offers no tcp on interface {wanted}; it does on {offered} (is the link up, with an IPv4 address?)"
+    )]
     Interface {
         /// What was asked for.
         wanted: String,
@@ -134,14 +138,15 @@ impl Fabric {
         load().map(drop)
     }
 
-    /// Opens an endpoint on an interface, or on the first that the library offers, and registers this PE's heap with it.
+    /// Opens an endpoint on an interface, or on the first that the library offers: one that leads to other hosts, or if there is
+    /// none and all PEs are on this host, the one that does not. Registers this PE's heap with it.
     ///
     /// # Safety
     /// This PE's heap, of `memory`, stays mapped for as long as the result lives.
     ///
     /// # Errors
     /// See [`FabricError`].
-    pub unsafe fn open(memory: Memory, interface: Option<&str>) -> Result<Self, FabricError> {
+    pub unsafe fn open(memory: Memory, interface: Option<&str>, same_host: bool) -> Result<Self, FabricError> {
         let calls = load()?;
         let mut objects = Objects {
             calls,
@@ -153,7 +158,7 @@ impl Fabric {
             region: ptr::null_mut(),
             endpoint: ptr::null_mut(),
         };
-        objects.info = choose(&objects.calls, interface)?;
+        objects.info = choose(&objects.calls, interface, same_host)?;
         let heap = memory
             .at(memory.pe(), 0, memory.bytes(), 1)
             .map_err(|error| FabricError::Call { doing: "registering the heap", reason: error.to_string() })?;
@@ -303,7 +308,7 @@ impl Objects {
 }
 
 /// Asks the library for endpoints that do what is needed, and gives the one on the interface.
-fn choose(calls: &Calls, interface: Option<&str>) -> Result<*mut Info, FabricError> {
+fn choose(calls: &Calls, interface: Option<&str>, same_host: bool) -> Result<*mut Info, FabricError> {
     let provider = CString::from(PROVIDER);
     // SAFETY: an info without a source is a fresh one, with attributes; the provider's name is taken out again before it is freed,
     // since the library would free it, too. Lists and texts in them are the library's until freed, and what is kept is a copy.
@@ -327,20 +332,26 @@ fn choose(calls: &Calls, interface: Option<&str>) -> Result<*mut Info, FabricErr
             return Err(FabricError::Call { doing: "asking for tcp", reason: calls.explain(found as isize) });
         }
         let (mut offered, mut chosen, mut next) = (Vec::new(), ptr::null_mut::<Info>(), list);
+        let mut loops = ptr::null_mut::<Info>();
         while !next.is_null() {
             let name = text((*(*next).domain_attr).name);
             let fits = (*next).addr_format == library::SOCKADDR_IN && !(*next).src_addr.is_null();
-            if fits && chosen.is_null() && interface.is_none_or(|wanted| wanted == name) {
-                chosen = (calls.dupinfo)(next);
+            if fits && interface.is_none_or(|wanted| wanted == name) {
+                let place = if name == LOOPBACK { &mut loops } else { &mut chosen };
+                *place = if place.is_null() { next } else { *place };
             }
             if fits && !offered.contains(&name) {
                 offered.push(name);
             }
             next = (*next).next;
         }
+        chosen = if chosen.is_null() && (same_host || interface.is_some()) { loops } else { chosen };
+        if !chosen.is_null() {
+            chosen = (calls.dupinfo)(chosen);
+        }
         (calls.freeinfo)(list);
         if chosen.is_null() {
-            let wanted = interface.unwrap_or("(any)").to_owned();
+            let wanted = interface.unwrap_or("any that leads to other hosts").to_owned();
             return Err(FabricError::Interface { wanted, offered: offered.join(", ") });
         }
         Ok(chosen)
