@@ -7,7 +7,7 @@ macro_rules! families {
     ($($family:ident)*) => {$(
         #[test]
         fn $family() {
-            faulty(conformance::$family);
+            faulty(stringify!($family), conformance::$family);
         }
     )*};
 }

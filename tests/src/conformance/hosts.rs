@@ -12,7 +12,7 @@ use congruent::device::Pe;
 use congruent::{Error, World};
 use congruent_transports::Fabric;
 
-use super::machines::{MACHINE, Shape, few_of, finish, is_child, run_here, run_job, shapes_of, start_by};
+use super::machines::{MACHINE, Shape, few_of, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
 use crate::skip;
 
 /// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
@@ -36,6 +36,7 @@ pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &
             ("CONGRUENT_TRANSPORT", "fabric".into()),
             ("CONGRUENT_SOCKET_IFNAME", "lo".into()),
         ];
+        let set: Vec<_> = set.into_iter().chain(limit()).collect();
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
 }
@@ -77,7 +78,7 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
             ];
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
-            start_by(command, test, &set)
+            start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
         });
         finish(&job, pes.collect::<io::Result<_>>().unwrap()).unwrap();
         let moved = hosts.bytes().unwrap() - before;

@@ -94,18 +94,31 @@ fn seeds() -> u64 {
     }
 }
 
-/// Runs a family with PEs as threads of this process, each reached through its proxy over a network that goes wrong, by seeds.
+/// The seed of a child whose network goes wrong.
+const SEED: &str = "CONGRUENT_TEST_SEED";
+
+/// What limits cases where each operation takes a network's round trip, unless everything is to be tried.
+pub(super) fn limit() -> Option<(&'static str, OsString)> {
+    (!all_shapes()).then(|| (super::LIMIT, "300".into()))
+}
+
+/// Runs a family with PEs as threads, each reached through its proxy over a network that goes wrong, by seeds. Each is this test
+/// binary again.
 ///
 /// # Panics
 /// Where a PE fails.
-pub fn faulty(family: fn(&mut World) -> Result<(), Error>) {
+pub fn faulty(test: &str, family: fn(&mut World) -> Result<(), Error>) {
+    if let Some(seed) = env::var(SEED).ok().and_then(|seed| seed.parse().ok()) {
+        return run_here(family, World::builder().faulty(Faults::seeded(seed)));
+    }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     for seed in 0..seeds() {
         let (width, npes) = [(1, 2), (1, 3), (4, 2), (1, 4)][seed as usize % 4];
-        let builder = World::builder().faulty(Faults::seeded(seed));
-        if let Err(error) = builder.heap(HEAP).width(width).local(npes, family) {
-            panic!("seed {seed}, width {width}, {npes} PEs as threads: {error}");
-        }
+        let job = format!("seed {seed}, width {width}, {npes} PEs as threads");
+        let set = [(SEED, seed), ("CONGRUENT_CPU_WIDTH", width), (THREADS, npes)];
+        let set = set.map(|(name, value)| (name, value.to_string().into())).into_iter().chain(limit());
+        let child = start(test, &set.collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{job}: {error}"));
+        finish(&job, vec![child]).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
 }
 
