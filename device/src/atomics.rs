@@ -8,6 +8,7 @@ use congruent_heap::abi::{AtomicOp, NumberKind};
 use congruent_heap::{Place, Pod, Sym};
 
 use crate::arch::{Rmw, RmwInt};
+use crate::proxy::Computed;
 use crate::sealed::Sealed;
 use crate::{Ctx, Thread, access};
 
@@ -61,7 +62,7 @@ macro_rules! fetching {
 }
 
 macro_rules! posting {
-    ($bound:ident: $($(#[$doc:meta])* $name:ident $fetch:ident)*) => {$(
+    ($bound:ident: $($(#[$doc:meta])* $name:ident $fetch:ident $op:ident)*) => {$(
         $(#[$doc])*
         ///
         /// # One-sided
@@ -72,7 +73,12 @@ macro_rules! posting {
         #[inline(always)]
         #[track_caller]
         pub fn $name<T: $bound, G>(&self, place: Place<T, G>, value: T) {
-            self.$fetch(place, value);
+            let word = self.reach(place.elem(0));
+            if self.is_proxied(place.pe()) {
+                return self.post(place, AtomicOp::$op, value);
+            }
+            // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
+            unsafe { RmwInt::$fetch(word, value) };
         }
     )*};
 }
@@ -98,15 +104,15 @@ impl Ctx<'_> {
     }
     posting! { AtomicInteger:
         /// Bitwise and.
-        and fetch_and
+        and fetch_and And
         /// Bitwise or.
-        or fetch_or
+        or fetch_or Or
         /// Bitwise exclusive or.
-        xor fetch_xor
+        xor fetch_xor Xor
         /// Minimum.
-        min fetch_min
+        min fetch_min Min
         /// Maximum.
-        max fetch_max
+        max fetch_max Max
     }
 
     /// Stores in this PE's own copy, to which there is no route, and gives the old value.
@@ -131,8 +137,7 @@ impl Ctx<'_> {
     pub fn add<T: Atomic, G>(&self, place: Place<T, G>, value: T) {
         let word = self.reach(place.elem(0));
         if self.is_proxied(place.pe()) {
-            self.far(place, AtomicOp::Add, value, value);
-            return;
+            return self.post(place, AtomicOp::Add, value);
         }
         // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
         unsafe { Rmw::add(word, value) }
@@ -165,16 +170,32 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     fn far<T: Atomic, G>(&self, place: Place<T, G>, op: AtomicOp, value: T, second: T) -> T {
-        let bits = |value| {
-            let mut bits = 0;
-            access::each_word(value, |_, word| bits = word);
-            bits
-        };
         let values = [bits(value), bits(second)];
-        let old = self.ask_atomic(place.pe(), place.sym().offset(), op, T::KIND, size_of::<T>() as u64, values);
+        let old = self.ask_atomic(place.pe(), place.sym().offset(), computed::<T>(op), values);
         self.join(&Thread, old.is_none());
         access::from_words(|_| old.unwrap_or(0))
     }
+
+    /// The same where nobody wants the old value: it is not waited for.
+    #[inline(always)]
+    #[track_caller]
+    fn post<T: Atomic, G>(&self, place: Place<T, G>, op: AtomicOp, value: T) {
+        let posted = self.ask_post(place.pe(), place.sym().offset(), computed::<T>(op), bits(value));
+        self.join(&Thread, !posted);
+    }
+}
+
+/// What the proxy does to a number.
+const fn computed<T: Atomic>(op: AtomicOp) -> Computed {
+    Computed { op, kind: T::KIND, bytes: size_of::<T>() as u64 }
+}
+
+/// A number of at most 8 bytes as the proxy gets it.
+#[inline(always)]
+fn bits<T: Atomic>(value: T) -> u64 {
+    let mut bits = 0;
+    access::each_word(value, |_, word| bits = word);
+    bits
 }
 
 /// Compare-exchange compares bits: -0.0 is not 0.0, and a NaN equals itself.

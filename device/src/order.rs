@@ -59,7 +59,7 @@ impl Ctx<'_> {
             group.sync();
             // One request, so that data and signal are never two unordered messages.
             let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };
-            return self.end_unless(self.finish(group, ticket));
+            return self.end_unless(self.finish(group, place.pe(), ticket));
         }
         self.start_put(group, place, src);
         self.notify(group, notify);
@@ -110,7 +110,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// [`quiet`](Ctx::quiet), for what went to that PE: a proxy is waited for only if it serves that PE.
+    /// [`quiet`](Ctx::quiet), for what went to that PE: a proxy is waited for only if it serves that PE, and not for other PEs.
     ///
     /// # Panics
     /// Where the rank is not of this world.
@@ -120,7 +120,7 @@ impl Ctx<'_> {
         self.check_pe(rank.pe());
         group.sync();
         if self.is_proxied(rank.pe()) {
-            self.end_unless(self.drain(group));
+            self.end_unless(self.drain_to(group, rank.pe()));
         }
         arch::fence_sc();
     }

@@ -1,12 +1,14 @@
-//! Requests to the proxy, for peers that loads and stores do not reach: the producer's side of the ring.
+//! Requests to the proxy, for peers that loads and stores do not reach: the producer's side of the rings.
 //!
-//! A thread reserves an entry with one atomic, waits until the entry's last lap is over, fills it, and publishes it with a
-//! release store of its header; there is no lock and no doorbell. The proxy serves the entries in order, so what one thread
-//! asks of one peer happens in the order it asked.
+//! A thread reserves a slot of its block's ring with one atomic, waits until the proxy has taken what was there a lap before, fills it,
+//! and publishes it with a release store of its header; there is no lock and no doorbell. The proxy takes a ring's requests in order
+//! and serves each peer in order, so what a block asks of one peer happens in the order it asked. Rings are not ordered with each other.
+//! It tells of each peer by itself how far it is, so that nobody waits for a peer that he asked nothing of.
 
+use core::mem::offset_of;
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{AtomicOp, Cause, NumberKind, Request, Ring, Route, Slot, Then, Verb};
+use congruent_heap::abi::{AtomicOp, Cause, NO_PE, NumberKind, Reply, Request, Ring, RingLayout, Route, Then, Verb};
 use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Sym};
 
 use crate::arch::{self, Rmw};
@@ -82,23 +84,22 @@ impl Ctx<'_> {
     #[inline(always)]
     pub(crate) fn ask_get_word(&self, pe: Pe, remote: u64, bytes: u64) -> Option<u64> {
         let header = Request::header(Verb::GetValue, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
-        self.reply(self.ask_word(header | to(pe), remote, bytes, 0, 0))
+        self.reply(pe, self.ask_word(header | to(pe), remote, bytes, 0, 0))
     }
 
     /// Does an atomic at the peer, and gives the old bits. Nothing when the kernel must end.
     #[inline(always)]
-    pub(crate) fn ask_atomic(
-        &self,
-        pe: Pe,
-        remote: u64,
-        op: AtomicOp,
-        kind: NumberKind,
-        bytes: u64,
-        values: [u64; 2],
-    ) -> Option<u64> {
-        let header = Request::header(Verb::Atomic, Then::Nothing, op, kind);
+    pub(crate) fn ask_atomic(&self, pe: Pe, remote: u64, what: Computed, values: [u64; 2]) -> Option<u64> {
+        let header = Request::header(Verb::Atomic, Then::Nothing, what.op, what.kind);
         let [value, second] = values;
-        self.reply(self.ask_word(header | to(pe), remote, bytes, value, second))
+        self.reply(pe, self.ask_word(header | to(pe), remote, what.bytes, value, second))
+    }
+
+    /// Does an atomic at the peer, some time. False when the kernel must end.
+    #[inline(always)]
+    pub(crate) fn ask_post(&self, pe: Pe, remote: u64, what: Computed, value: u64) -> bool {
+        let header = Request::header(Verb::Post, Then::Nothing, what.op, what.kind);
+        self.ask_word(header | to(pe), remote, what.bytes, value, 0) != ENDING
     }
 
     outlined! {
@@ -108,16 +109,25 @@ impl Ctx<'_> {
         }
     }
 
-    /// Waits until everything that was asked before is complete; the leader does it for its group. False when the kernel must end.
+    /// Waits until everything that was asked before is complete, of whatever block; the leader does it for its group. False when the
+    /// kernel must end.
     #[cold]
     pub(crate) fn drain(&self, group: &impl Group) -> bool {
         !group.any(group.leader() && !self.drained())
     }
 
-    /// Waits until request `ticket` of the group's leader is complete; other threads give any ticket. False when the kernel must end.
+    /// Waits until everything that this block asked of a peer before is complete; the leader does it for its group. False when the
+    /// kernel must end.
     #[cold]
-    pub(crate) fn finish(&self, group: &impl Group, ticket: u64) -> bool {
-        !group.any(group.leader() && !(ticket != ENDING && self.complete(ticket.wrapping_add(1))))
+    pub(crate) fn drain_to(&self, group: &impl Group, pe: Pe) -> bool {
+        !group.any(group.leader() && !self.drained_to(pe))
+    }
+
+    /// Waits until request `ticket` of the group's leader to a peer is complete; other threads give any ticket. False when the kernel
+    /// must end.
+    #[cold]
+    pub(crate) fn finish(&self, group: &impl Group, pe: Pe, ticket: u64) -> bool {
+        !group.any(group.leader() && !self.complete(pe, ticket))
     }
 
     /// Whether the group's leader could ask. False when the kernel must end.
@@ -126,84 +136,131 @@ impl Ctx<'_> {
         !group.any(group.leader() && ticket == ENDING)
     }
 
-    /// Puts a request into the ring and wakes the proxy, which sleeps on their count where it has nothing to do. The header has the
+    /// Puts a request into the block's ring and wakes the proxy, which sleeps on a count where it has nothing to do. The header has the
     /// peer too ([`to`]). Gives a ticket, or [`ENDING`] when the kernel must end.
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
-        // SAFETY: the ring is mapped, and the words aligned.
-        let (reserved, ticket) = unsafe {
-            let reserved = &raw mut (*self.ring()).reserved;
-            (Polled::new(reserved), Rmw::fetch_add(reserved, 1u64))
-        };
-        let entry = Entry::new(self.ring(), ticket);
-        // SAFETY: the slot is mapped with its ring, and the word aligned.
-        let laps = unsafe { Polled::new(&raw mut (*entry.slot).laps) };
-        let is_free = || laps.load_acquire() == entry.lap;
-        if !self.poll(laps, self.abi().deadline_ns, is_free, |expiry| self.give_up(expiry, ticket)) {
+        let (ring, layout) = (self.ring(), self.layout());
+        let (reserved, taken) = (count(ring, offset_of!(Ring, reserved)), count(ring, offset_of!(Ring, taken)));
+        // SAFETY: the word is mapped and aligned.
+        let ticket = unsafe { Rmw::fetch_add(reserved.as_ptr(), 1u64) };
+        let (peer, free) = (request.header >> PEER, ticket.wrapping_add(1).wrapping_sub(layout.slots()));
+        let expired = |expiry| self.give_up(expiry, peer as u32, free);
+        if !self.poll(taken, self.abi().deadline_ns, || taken.at_least(free), expired) {
             return ENDING;
         }
-        // SAFETY: the entry is mapped (`Ctx::new`) and this thread's until it publishes it: the release store of the header makes
-        // the fields the proxy's.
+        let slot: *mut Request = with_exposed_provenance_mut((ring + layout.request(ticket)) as usize);
+        // SAFETY: the slot is mapped (`Ctx::new`) and this thread's until it publishes it, because the proxy has taken what was there:
+        // the release store of the header makes the fields the proxy's.
         unsafe {
-            arch::store(&raw mut (*entry.request).peer, request.header >> PEER);
-            arch::store(&raw mut (*entry.request).remote, request.remote);
-            arch::store(&raw mut (*entry.request).local, request.local);
-            arch::store(&raw mut (*entry.request).bytes, request.bytes);
-            arch::store(&raw mut (*entry.request).value, request.value);
-            arch::store(&raw mut (*entry.request).second, request.second);
-            arch::store(&raw mut (*entry.request).signal, request.signal);
-            arch::store_release(
-                &raw mut (*entry.request).header,
-                request.header & ((1 << PEER) - 1) | Request::parity(entry.lap),
-            );
+            arch::store(&raw mut (*slot).peer, peer);
+            arch::store(&raw mut (*slot).remote, request.remote);
+            arch::store(&raw mut (*slot).local, request.local);
+            arch::store(&raw mut (*slot).bytes, request.bytes);
+            arch::store(&raw mut (*slot).value, request.value);
+            arch::store(&raw mut (*slot).second, request.second);
+            arch::store(&raw mut (*slot).signal, request.signal);
+            let header = request.header & ((1 << PEER) - 1) | Request::parity(layout.lap(ticket));
+            arch::store_release(&raw mut (*slot).header, header);
         }
-        self.wake(self.pe(), reserved);
+        // The proxy of all rings sleeps on the count of the first.
+        self.wake(self.pe(), count(self.abi().ring, offset_of!(Ring, reserved)));
         ticket
     }
 
-    /// Waits for the reply to request `ticket`, and frees its entry. Nothing when the kernel must end.
+    /// Waits for the reply to request `ticket` to a peer, and gives its place back. Nothing when the kernel must end.
     #[cold]
-    fn reply(&self, ticket: u64) -> Option<u64> {
-        if ticket == ENDING || !self.complete(ticket + 1) {
+    fn reply(&self, pe: Pe, ticket: u64) -> Option<u64> {
+        if !self.complete(pe, ticket) {
             return None;
         }
-        let entry = Entry::new(self.ring(), ticket);
-        // SAFETY: the slot is mapped (`Ctx::new`), and this thread's until it counts the lap.
+        let reply: *mut Reply = with_exposed_provenance_mut((self.ring() + self.layout().reply(ticket)) as usize);
+        // SAFETY: the place is mapped (`Ctx::new`), and this thread's until it says that it has read.
         unsafe {
-            let reply = arch::load(&raw const (*entry.slot).reply);
-            arch::store_release(&raw mut (*entry.slot).laps, entry.lap + 1);
-            Some(reply)
+            let value = arch::load(&raw const (*reply).value);
+            arch::store_release(&raw mut (*reply).read, ticket.wrapping_add(1));
+            Some(value)
         }
-    }
-
-    /// Waits until everything that was asked before is complete. False when the kernel must end.
-    #[inline(always)]
-    fn drained(&self) -> bool {
-        // SAFETY: the ring is mapped (`Ctx::new`), and the word aligned.
-        self.complete(unsafe { arch::load(&raw const (*self.ring()).reserved) })
     }
 
     outlined! {
-        /// Waits until `count` requests are complete. False when the kernel must end.
-        pub(crate) fn complete(&self, count: u64) -> bool {
-            // SAFETY: the ring is mapped, and the word aligned.
-            let word = unsafe { Polled::new(&raw mut (*self.ring()).complete) };
-            let is_complete = || word.at_least(count);
-            self.poll(word, self.abi().deadline_ns, is_complete, |expiry| self.give_up(expiry, count))
+        /// Waits until everything that was asked before is complete. False when the kernel must end.
+        pub(crate) fn drained(&self) -> bool {
+            let (mut ring, mut left) = (self.abi().ring, self.abi().rings);
+            while left > 0 && self.ring_drained(ring) {
+                ring += self.layout().bytes();
+                left -= 1;
+            }
+            left == 0
         }
+    }
+
+    #[inline(always)]
+    fn ring_drained(&self, ring: u64) -> bool {
+        let asked = count(ring, offset_of!(Ring, reserved)).load();
+        self.reached_count(count(ring, offset_of!(Ring, complete)), NO_PE, asked)
+    }
+
+    outlined! {
+        /// Waits until everything that this block asked of a peer before is complete. False when the kernel must end.
+        pub(crate) fn drained_to(&self, pe: Pe) -> bool {
+            let ring = self.ring();
+            let asked = count(ring, offset_of!(Ring, reserved)).load();
+            if count(ring, offset_of!(Ring, complete)).at_least(asked) {
+                return true;
+            }
+            // What is asked of a peer is complete in order: so this is, once all before it are.
+            let header = Request::header(Verb::Signal, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
+            self.complete(pe, self.ask_range(header | to(pe), 0, 0, 0, 0, 0))
+        }
+    }
+
+    outlined! {
+        /// Waits until request `ticket` to a peer is complete. False when the kernel must end, and where there is no request for that.
+        pub(crate) fn complete(&self, pe: Pe, ticket: u64) -> bool {
+            let word = count(self.ring(), self.layout().through(pe.raw()) as usize);
+            ticket != ENDING && self.reached_count(word, pe.raw(), ticket.wrapping_add(1))
+        }
+    }
+
+    /// Waits until a word of a ring is at least `count`.
+    #[inline(always)]
+    fn reached_count(&self, word: Polled, peer: u32, count: u64) -> bool {
+        self.poll(word, self.abi().deadline_ns, || word.at_least(count), |expiry| self.give_up(expiry, peer, count))
     }
 
     #[cold]
     #[inline(always)]
-    fn give_up(&self, expiry: Expiry, count: u64) {
-        self.leave(Cause::Proxy { expected: count, seen: expiry.seen, waited_ns: expiry.waited_ns });
+    fn give_up(&self, expiry: Expiry, peer: u32, count: u64) {
+        self.leave(Cause::Proxy { peer, expected: count, seen: expiry.seen, waited_ns: expiry.waited_ns });
     }
 
-    /// The ring: mapped, with its entries, where peers are proxied, which callers have found.
+    /// The ring of this block: mapped, with what goes with it, where peers are proxied, which callers have found.
     #[inline(always)]
-    fn ring(&self) -> *mut Ring {
-        with_exposed_provenance_mut(self.abi().ring as usize)
+    fn ring(&self) -> u64 {
+        let index = self.lane.block() & self.abi().rings.wrapping_sub(1);
+        self.abi().ring + u64::from(index) * self.layout().bytes()
     }
+
+    #[inline(always)]
+    fn layout(&self) -> RingLayout {
+        RingLayout::new(self.abi().log2_slots, self.abi().npes)
+    }
+}
+
+/// What an atomic computes, and of how many bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Computed {
+    pub(crate) op: AtomicOp,
+    pub(crate) kind: NumberKind,
+    pub(crate) bytes: u64,
+}
+
+/// The word at `offset` of a ring.
+#[inline(always)]
+fn count(ring: u64, offset: usize) -> Polled {
+    // SAFETY: a ring and its words are mapped for as long as kernels run (`Ctx::new`), and aligned.
+    unsafe { Polled::new(with_exposed_provenance_mut(ring as usize + offset)) }
 }
 
 /// Where in a header the peer is, on its way to the ring: a request has fields enough, but a function not arguments.
@@ -212,28 +269,6 @@ const PEER: u32 = 32;
 #[inline(always)]
 const fn to(pe: Pe) -> u64 {
     (pe.raw() as u64) << PEER
-}
-
-/// Where request `ticket` of a ring lies.
-struct Entry {
-    request: *mut Request,
-    slot: *mut Slot,
-    lap: u64,
-}
-
-impl Entry {
-    #[inline(always)]
-    fn new(ring: *mut Ring, ticket: u64) -> Self {
-        // SAFETY: the ring is mapped, and these fields never change.
-        let (requests, slots, shift) = unsafe { ((*ring).requests, (*ring).slots, (*ring).log2_capacity as u32) };
-        let lap = ticket.wrapping_shr(shift);
-        let index = (ticket - lap.wrapping_shl(shift)) as usize;
-        Self {
-            request: with_exposed_provenance_mut::<Request>(requests as usize).wrapping_add(index),
-            slot: with_exposed_provenance_mut::<Slot>(slots as usize).wrapping_add(index),
-            lap,
-        }
-    }
 }
 
 /// The part of a request that sends a signal.

@@ -25,7 +25,7 @@ impl Ctx<'_> {
     pub fn put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
         match self.start_put(group, place, src) {
             None => group.sync(),
-            Some(ticket) => self.end_unless(self.finish(group, ticket)),
+            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket)),
         }
     }
 
@@ -41,7 +41,7 @@ impl Ctx<'_> {
     pub fn get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
         match self.start_get(group, dst, place) {
             None => group.sync(),
-            Some(ticket) => self.end_unless(self.finish(group, ticket)),
+            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket)),
         }
     }
 

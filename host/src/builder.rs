@@ -12,7 +12,8 @@ use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
 use crate::cuda::{self, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
-use crate::proxy::{Proxy, Rings};
+use crate::proxy::{Proxy, Sleep};
+use crate::rings::{Rings, Shape};
 use crate::route::{Routes, TransportKind};
 use crate::shared::Shared;
 use crate::shared_memory;
@@ -38,6 +39,7 @@ pub(crate) struct Emulation {
     hold: Option<Hold>,
     transport: Option<fn(Local) -> Box<dyn Transport>>,
     faults: Option<Faults>,
+    rings: Shape,
 }
 
 impl Emulation {
@@ -117,7 +119,7 @@ impl Builder {
     }
 
     /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. On the CPU
-    /// machine, which it chooses where nothing else does. The same on every PE.
+    /// machine, which it chooses where nothing else does, and on virtual GPUs. The same on every PE.
     #[must_use]
     pub fn proxied(self, proxied: bool) -> Self {
         self.set(Key::P2pDisable, proxied.into())
@@ -161,6 +163,14 @@ impl Builder {
     pub fn faulty(mut self, faults: Faults) -> Self {
         self.emulation.faults = Some(faults);
         self.proxied(true)
+    }
+
+    /// With so many rings of so many requests, both two to this power, between kernels and the proxy.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rings(mut self, log2_rings: u32, log2_slots: u32) -> Self {
+        self.emulation.rings = Shape { log2_rings, log2_slots };
+        self
     }
 
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower. On the CPU machine, which it
@@ -229,7 +239,7 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         // The others told this PE, or miss the same one.
         BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
         // Every PE was told, so this one leaves in order.
-        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } => control.depart(),
+        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } | BuildError::NoTransport => control.depart(),
         // The others are to hear why, and not only that this PE is gone.
         _ => control.abort(error.to_string().as_bytes()),
     })?;
@@ -259,17 +269,26 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         multicast,
         windows,
         launch: 0,
+        rings: 0,
+        log2_slots: 0,
     };
     let Some(mut routes) = routes else {
         let shared = Shared::new(control, context, machine);
         cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
         return Ok(World::new(shared, None, tunables, allocator));
     };
-    let rings = Rings::new(routes.table());
+    let memory = machine.rings(Rings::lines(npes, emulation.rings));
+    let memory = memory.inspect_err(|error| control.abort(error.to_string().as_bytes()))?;
+    // SAFETY: so many lines, asked for once, that go with the machine; and that with `shared`, which the world holds longer than the
+    // proxy, and kernels in flight too.
+    let rings = unsafe { Rings::new(memory, routes.table(), emulation.rings) };
+    let sleep = if matches!(machine, Machine::Cpu(_)) { Sleep::OnWords } else { Sleep::Never };
     let shared = Shared::new(control, rings.context(context), machine);
+    cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
-    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy.
+    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy. The heaps of virtual GPUs are memory of the process, at
+    // the address that kernels have (docs/virtual-gpu.md).
     let transport = unsafe { routes.transport(shared.control(), context, &tunables, emulation) };
     let transport = transport.inspect_err(|error| {
         // Where the control plane failed the others know, and why.
@@ -278,9 +297,9 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
         }
     })?;
     let weak = Arc::downgrade(&shared);
-    let proxy = Proxy::start(context, rings, transport, routes, move |error| {
+    let proxy = Proxy::start(context, rings, sleep, transport, routes, move |failure| {
         if let Some(shared) = weak.upgrade() {
-            shared.transport_failed(error);
+            shared.proxy_failed(&failure);
         }
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
@@ -298,18 +317,25 @@ fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
     u32::from(emulation.multicast && wanted)
 }
 
-/// What the CPU machine alone has.
+/// What the CPU machine alone has. The first virtual GPUs have, too: their heaps are memory of the host, which [`Local`] reaches. A
+/// GPU's it does not.
 const ONLY_CPU: [&str; 4] = ["CONGRUENT_P2P_DISABLE", "CONGRUENT_WATCH", "CONGRUENT_TRACE", "Builder::multicast"];
 /// A PE that asks for none of it says this to the others.
 const NOTHING: u8 = u8::MAX;
 
 /// Which of [`ONLY_CPU`] is asked for, and by whom.
-fn only_cpu(tunables: &Tunables, emulation: Emulation) -> Option<(usize, Source)> {
+fn only_cpu(tunables: &Tunables, emulation: Emulation, kind: MachineKind) -> Option<(usize, Source)> {
     let number = |key| Some(tunables.setting(key)).filter(|setting| setting.value == 1).map(|setting| setting.source);
     let trace = tunables.text_setting(TextKey::Trace).map(|setting| setting.source);
     let multicast = emulation.multicast.then_some(Source::Program);
-    let asked = [number(Key::P2pDisable), number(Key::Watch), trace, multicast];
+    let proxied = number(Key::P2pDisable).filter(|_| kind != MachineKind::Virtual);
+    let asked = [proxied, number(Key::Watch), trace, multicast];
     asked.into_iter().enumerate().find_map(|(at, source)| Some((at, source?)))
+}
+
+/// Why GPUs do not do what this entry of [`ONLY_CPU`] asks for.
+fn refused(at: usize) -> BuildError {
+    ONLY_CPU.get(at).filter(|_| at > 0).map_or(BuildError::NoTransport, |name| BuildError::OnlyCpu { name })
 }
 
 /// The machine that is asked for, or else the one that every PE has.
@@ -320,9 +346,9 @@ fn machine(
     heap_bytes: u64,
 ) -> Result<Machine, BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
-    let on_gpu = match (kind, only_cpu(tunables, emulation)) {
+    let on_gpu = match (kind, only_cpu(tunables, emulation, kind)) {
         (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => {
-            return Err(BuildError::OnlyCpu { name: ONLY_CPU[at] });
+            return Err(refused(at));
         }
         (MachineKind::Cuda | MachineKind::Virtual, None) => true,
         // A program that asks for what the CPU machine alone has asks for that machine, on every PE.
@@ -332,13 +358,16 @@ fn machine(
             let asked = asked.map_or(NOTHING, |(at, _)| at as u8);
             let said = control.all_gather(&[u8::from(CudaPe::is_usable()), asked])?;
             let usable = said.iter().all(|said| said.first() == Some(&1));
-            let asked = said.iter().find_map(|said| ONLY_CPU.get(usize::from(*said.get(1)?)));
+            let asked = said.iter().find_map(|said| said.get(1).copied().filter(|at| *at != NOTHING));
             match asked {
-                Some(name) if usable => return Err(BuildError::OnlyCpu { name }),
+                Some(at) if usable => return Err(refused(at.into())),
                 _ => usable,
             }
         }
     };
+    if on_gpu && !control.same_host() {
+        return Err(BuildError::NoTransport);
+    }
     if on_gpu {
         return Ok(Machine::Cuda(CudaPe::new(control, tunables, heap_bytes, heap_max(tunables))?));
     }

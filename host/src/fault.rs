@@ -81,8 +81,8 @@ impl Fault {
                 Self { peer: known(peer), offset, expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
             }
             Cause::BlockSlot { block, slots } => Self { expected: slots.into(), seen: block.into(), ..nothing },
-            Cause::Proxy { expected, seen, waited_ns } => {
-                Self { expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
+            Cause::Proxy { peer, expected, seen, waited_ns } => {
+                Self { peer: known(peer), expected, seen, waited_ms: waited_ns / 1_000_000, ..nothing }
             }
             Cause::Pause { waited_ns } => Self { waited_ms: waited_ns / 1_000_000, ..nothing },
             Cause::Counts { peer, sends, mine, theirs } => {
@@ -170,8 +170,8 @@ impl fmt::Display for Fault {
             }
             FaultKind::Proxy => write!(
                 f,
-                "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to complete request {expected}; \
-                 it has completed {seen} (the peer may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
+                "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to come to request {expected} of its ring; \
+                 it has come to {seen} ({peer} may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
             )?,
             FaultKind::Pause => write!(
                 f,
@@ -232,6 +232,19 @@ pub enum WorldFailure {
         block: u32,
         /// Which lanes wait where.
         lanes: String,
+    },
+    /// A kernel of this PE began to ask its proxy for something, and ended before it had.
+    #[error(
+        "PE {pe}: request {request} of ring {ring} was begun and never written: a kernel was killed, or ended, while it asked the proxy; \
+         that ring is served no more"
+    )]
+    RequestLost {
+        /// This PE.
+        pe: u32,
+        /// Which of its rings; that of the blocks whose index, modulo the number of rings, is this.
+        ring: usize,
+        /// Which of the ring's requests, counted from 0.
+        request: u64,
     },
     /// The GPU of this PE, or its driver, can do no more.
     #[error("the GPU of PE {pe} failed: {message}")]

@@ -72,6 +72,7 @@ mod plan;
 #[doc(hidden)]
 pub mod program;
 mod proxy;
+mod rings;
 mod rma;
 mod route;
 mod runner;

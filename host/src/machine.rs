@@ -136,6 +136,15 @@ impl Machine {
         }
     }
 
+    /// Zeroed memory that host and kernels reach at the same address, and that goes with the machine: so many lines of 64 bytes. Asked
+    /// for once.
+    pub(crate) fn rings(&self, lines: usize) -> Result<*mut u8, CudaError> {
+        match self {
+            Self::Cpu(pe) => Ok(pe.rings(lines)),
+            Self::Cuda(pe) => pe.rings(lines),
+        }
+    }
+
     /// Whether the machine itself has no launch in flight; those of the CPU machine the world counts.
     pub(crate) fn is_idle(&self) -> bool {
         match self {

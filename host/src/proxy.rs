@@ -1,42 +1,34 @@
 //! The proxy: a thread of each PE that serves its kernels' requests to peers that loads and stores do not reach.
-#![allow(clippy::disallowed_types, reason = "the consumer's side of the ring that kernels write")]
+#![allow(clippy::disallowed_types, reason = "orders from the world's thread")]
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use congruent_device::{Pe, abi};
-use congruent_heap::abi::{Request, Ring, Route, Slot, Then, Verb};
+use congruent_heap::abi::{Request, Then, Verb};
 use congruent_transports::{Atomic, Operation, Signal, Transport, TransportError};
 
 use crate::cpu::nap;
+use crate::rings::{Consumer, Rings};
 use crate::route::Routes;
-
-/// Requests that a ring holds.
-const CAPACITY: usize = 1 << LOG2_CAPACITY;
-const LOG2_CAPACITY: u32 = 8;
 
 /// How often the proxy finds nothing to do before it gives up its core, as a waiting lane does.
 const SPINS: u32 = 200;
-
-/// Where peers need this PE's transport to be polled: how much longer the proxy yields, and how long it sleeps then.
+/// Where peers need this PE's transport to be polled, it yields so many times as often.
 const SERVING_YIELDS: u32 = 40;
-const SERVING_NAP: Duration = Duration::from_micros(50);
+/// How often it yields then, and how long it sleeps after that, where nobody wakes it.
+const YIELDS: u32 = 50;
+const PAUSE: Duration = Duration::from_micros(50);
+/// The most requests of a ring that it has begun: as long as a slow peer has fewer, nobody else's requests wait for it.
+const MOST: usize = 1 << 16;
 
-/// What the proxy and the kernels share: the ring and the route table. Raw memory, because both write it.
-pub(crate) struct Rings {
-    ring: *mut Ring,
-    requests: *mut [Request],
-    slots: *mut [Slot],
-    routes: *mut [u32],
-}
-
-// SAFETY: the pointers own their memory; whoever shares it accesses it atomically (see `Server` and the device's proxy.rs).
-unsafe impl Send for Rings {}
+/// The most requests of a ring that it takes before it looks after the others.
+const BATCH: usize = 64;
 
 /// The proxy of one PE.
 pub(crate) struct Proxy {
@@ -53,72 +45,41 @@ struct Orders {
     drain: AtomicBool,
 }
 
-impl Rings {
-    /// A ring, and the table of routes to all PEs.
-    pub(crate) fn new(table: &[Route]) -> Self {
-        let empty = Request { header: 0, peer: 0, remote: 0, local: 0, bytes: 0, value: 0, second: 0, signal: 0 };
-        let requests = Box::into_raw(vec![empty; CAPACITY].into_boxed_slice());
-        let slots = Box::into_raw((0..CAPACITY).map(|_| Slot { laps: 0, reply: 0 }).collect());
-        let ring = Box::into_raw(Box::new(Ring {
-            requests: requests.expose_provenance() as u64,
-            slots: slots.expose_provenance() as u64,
-            log2_capacity: LOG2_CAPACITY.into(),
-            line: [0; 5],
-            reserved: 0,
-            producers: [0; 7],
-            complete: 0,
-            proxy: [0; 7],
-        }));
-        Self { ring, requests, slots, routes: Box::into_raw(table.iter().map(|route| *route as u32).collect()) }
-    }
-
-    /// The context of a PE whose kernels use these.
-    pub(crate) fn context(&self, context: abi::Context) -> abi::Context {
-        let (routes, ring) = (self.routes.expose_provenance() as u64, self.ring.expose_provenance() as u64);
-        abi::Context { routes, ring, ..context }
-    }
-
-    /// Entry `ticket` of the ring.
-    fn entry(&self, ticket: u64) -> *mut Request {
-        self.requests.cast::<Request>().wrapping_add(ticket as usize % CAPACITY)
-    }
-
-    /// What goes with it.
-    fn slot(&self, ticket: u64) -> *mut Slot {
-        self.slots.cast::<Slot>().wrapping_add(ticket as usize % CAPACITY)
-    }
+/// What the proxy cannot go on with.
+#[derive(Debug, PartialEq)]
+pub(crate) enum ProxyFailure {
+    /// An operation that could not be done. Those on other peers go on.
+    Transport(TransportError),
+    /// A request was reserved and not published for longer than any wait may take. It serves that ring no more.
+    Lost { ring: usize, request: u64 },
 }
 
-impl Drop for Rings {
-    fn drop(&mut self) {
-        // SAFETY: each came from Box::into_raw, and the world is idle: no kernel looks at them any more.
-        unsafe {
-            drop(Box::from_raw(self.ring));
-            drop(Box::from_raw(self.requests));
-            drop(Box::from_raw(self.slots));
-            drop(Box::from_raw(self.routes));
-        }
-    }
+/// Where kernels sleep that wait for the proxy, and the proxy while it has nothing to do.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Sleep {
+    /// On the words that they wait for.
+    OnWords,
+    /// Nowhere: kernels poll, and nobody wakes the proxy.
+    Never,
 }
 
 impl Proxy {
-    /// Starts to serve the ring of the PE that `context` describes; `failed` hears of each operation that could not be done. Those on
-    /// other peers go on.
+    /// Starts to serve the rings of the PE that `context` describes; `failed` hears what it cannot go on with.
     pub(crate) fn start(
         context: abi::Context,
         rings: Rings,
+        sleep: Sleep,
         transport: Box<dyn Transport>,
         routes: Routes,
-        mut failed: impl FnMut(&TransportError) + Send + 'static,
+        mut failed: impl FnMut(ProxyFailure) + Send + 'static,
     ) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
         let told = Arc::clone(&orders);
         let pe_thread = thread::Builder::new().name("proxy".into());
         let thread = pe_thread.spawn(move || {
-            let mut server =
-                Server { context: &context, rings: &rings, transport, next: 0, in_flight: VecDeque::new() };
+            let mut server = Server::new(context, rings, sleep, transport);
             server.serve(&told, &mut failed);
-            // Kernels may still look at the ring until they notice the failure: it lives until the world is idle.
+            // The transport goes when the world is idle: peers may still reach this PE by it.
             while !told.stop.load(Ordering::Acquire) {
                 thread::park_timeout(Duration::from_millis(50));
             }
@@ -132,8 +93,8 @@ impl Proxy {
     }
 
     /// Stops it, when no kernel runs any more. With `drain` it first serves what kernels have asked for and not waited for
-    /// (a notify, say), and peers until they say that they need it no more; after a failure there may be entries that nobody will
-    /// ever fill.
+    /// (a notify, say), and peers until they say that they need it no more; after a failure there may be slots that nobody will ever
+    /// fill.
     pub(crate) fn finish(&mut self, drain: bool) {
         self.orders.drain.store(drain, Ordering::Relaxed);
         self.orders.stop.store(true, Ordering::Release);
@@ -150,45 +111,162 @@ impl Drop for Proxy {
     }
 }
 
-struct Server<'r> {
-    context: &'r abi::Context,
-    rings: &'r Rings,
+struct Server {
+    context: abi::Context,
+    rings: Rings,
+    sleep: Sleep,
     transport: Box<dyn Transport>,
-    /// Number of the next request.
-    next: u64,
-    /// For each request started and not yet complete, in order: whether it has a reply, and whether it is done.
-    in_flight: VecDeque<(bool, bool)>,
+    lines: Vec<Line>,
+    /// What has completed; kept for its memory.
+    completed: Vec<(u64, Result<u64, TransportError>)>,
 }
 
-impl Server<'_> {
-    fn serve(&mut self, orders: &Orders, failed: &mut dyn FnMut(&TransportError)) {
-        let serves = self.transport.serves();
+/// A ring, and what the proxy knows of its requests.
+struct Line {
+    ring: Consumer,
+    /// Those that were begun, in order, from the first that is not complete on.
+    begun: VecDeque<Begun>,
+    first: u64,
+    /// For each peer the tickets of those to it that are not complete, in order.
+    peers: Vec<VecDeque<u64>>,
+    /// Since when the next request is reserved and not published.
+    missing: Option<Instant>,
+    /// It will never be.
+    lost: bool,
+}
+
+/// What a turn came to.
+struct Turn {
+    /// Something was begun or has completed.
+    busy: bool,
+    /// Something is under way.
+    waits: bool,
+}
+
+struct Begun {
+    peer: u32,
+    replies: bool,
+    done: bool,
+}
+
+impl Server {
+    fn new(context: abi::Context, rings: Rings, sleep: Sleep, transport: Box<dyn Transport>) -> Self {
+        let peers = || (0..context.npes).map(|_| VecDeque::new()).collect();
+        let line = |ring| Line { ring, begun: VecDeque::new(), first: 0, peers: peers(), missing: None, lost: false };
+        let lines = rings.consumers().into_iter().map(line).collect();
+        Self { context, rings, sleep, transport, lines, completed: Vec::new() }
+    }
+
+    fn serve(&mut self, orders: &Orders, failed: &mut dyn FnMut(ProxyFailure)) {
         let mut idle = 0u32;
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
-            let (mut busy, complete) = (false, self.next - self.in_flight.len() as u64);
-            while let Some(request) = self.take() {
-                self.start(&request).unwrap_or_else(|error| failed(&error));
-                busy = true;
-            }
-            let waits = self.finish(failed) || !self.in_flight.is_empty();
-            busy |= complete < self.next - self.in_flight.len() as u64;
+            let Turn { busy, waits } = self.turn(failed);
             idle = if busy { 0 } else { idle.saturating_add(1) };
-            match idle.checked_sub(SPINS) {
-                None => std::hint::spin_loop(),
+            let Some(turn) = idle.checked_sub(SPINS) else {
+                std::hint::spin_loop();
+                continue;
+            };
+            if let Some(lost) = self.look_for_lost() {
+                failed(lost);
+            }
+            if waits {
                 // The network, and peers' proxies, need cores.
-                Some(_) if waits => thread::yield_now(),
-                // SAFETY: as below.
-                Some(turn) if serves => unsafe {
-                    let (word, seen) = (low_half(self.reserved()), self.next as u32);
-                    nap::pass_for(self.context, turn / SERVING_YIELDS, word, seen, SERVING_NAP);
-                },
-                // Who reserves a request changes this word, and wakes who sleeps on it once the request is published.
-                // SAFETY: a word of the ring, and the heap outlives the proxy.
-                Some(turn) => unsafe {
-                    nap::pass(self.context, turn, low_half(self.reserved()), self.next as u32);
-                },
+                thread::yield_now();
+            } else {
+                self.pass(turn);
             }
         }
+    }
+
+    /// Begins what was asked for, and takes what has completed.
+    fn turn(&mut self, failed: &mut dyn FnMut(ProxyFailure)) -> Turn {
+        let mut busy = false;
+        for index in 0..self.lines.len() {
+            // So that no ring waits for another one that never ends.
+            for _ in 0..BATCH {
+                let line = &mut self.lines[index];
+                if line.lost || line.begun.len() >= MOST {
+                    break;
+                }
+                let Some((ticket, request)) = line.ring.take() else { break };
+                busy = true;
+                line.missing = None;
+                if let Some(word) = line.ring.tell() {
+                    self.wake(word);
+                }
+                self.begin(index, ticket, &request).unwrap_or_else(|error| failed(ProxyFailure::Transport(error)));
+            }
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        let is_under_way = self.transport.poll(&mut |number, reply| completed.push((number, reply)));
+        busy |= !completed.is_empty();
+        for (number, reply) in completed.drain(..) {
+            match reply {
+                Ok(reply) => self.done(number, reply),
+                // It never completes: the world has failed, and who waits for it ends.
+                Err(error) => failed(ProxyFailure::Transport(error)),
+            }
+        }
+        self.completed = completed;
+        Turn { busy, waits: is_under_way || self.lines.iter().any(|line| !line.begun.is_empty()) }
+    }
+
+    fn begin(&mut self, index: usize, ticket: u64, request: &Request) -> Result<(), TransportError> {
+        let (peer, remote, bytes) = (Pe::new(request.peer as u32), request.remote, request.bytes);
+        let (line, number) = (&mut self.lines[index], self.rings.number(index, ticket));
+        let (verb, tickets) = (request.verb(), line.peers.get_mut(peer.index()));
+        let replies = verb.is_some_and(Verb::replies);
+        line.begun.push_back(Begun { peer: peer.raw(), replies, done: false });
+        let (Some(verb), Some(tickets)) = (verb, tickets) else {
+            return Err(TransportError::Malformed { peer, remote, bytes });
+        };
+        tickets.push_back(ticket);
+        let then = match request.then() {
+            Then::Nothing => None,
+            then => Some(Signal { offset: request.signal, value: request.second, set: then == Then::Set }),
+        };
+        let operation = match verb {
+            // Only asks how far the requests before it are.
+            Verb::Signal if then.is_none() => {
+                self.done(number, 0);
+                return Ok(());
+            }
+            Verb::Put | Verb::Signal => Operation::Write { remote, local: request.local, bytes, then },
+            Verb::Get => Operation::Read { remote, local: request.local, bytes },
+            Verb::PutValue => Operation::Store { remote, bytes, value: request.value },
+            Verb::GetValue => Operation::Load { remote, bytes },
+            Verb::Atomic | Verb::Post => {
+                let (op, kind) = (request.atomic(), request.kind());
+                let atomic = Atomic { op, kind, bytes, value: request.value, expected: request.second };
+                Operation::Atomic { remote, atomic }
+            }
+        };
+        self.transport.start(number, peer, operation)
+    }
+
+    /// Takes note that a request has completed, and tells whoever waits for it, or for all before it.
+    fn done(&mut self, number: u64, reply: u64) {
+        let (index, ticket) = self.rings.ticket(number);
+        let Some(line) = self.lines.get_mut(index) else { return };
+        let first = line.first;
+        let Some(begun) = line.begun.get_mut(ticket.wrapping_sub(first) as usize) else { return };
+        begun.done = true;
+        let peer = begun.peer;
+        if begun.replies {
+            line.ring.reply(ticket, reply);
+        }
+        let tickets = &mut line.peers[peer as usize];
+        let is_done = |ticket: &mut u64| line.begun[(*ticket - first) as usize].done;
+        let mut through = None;
+        while let Some(ticket) = tickets.pop_front_if(is_done) {
+            through = Some(ticket + 1);
+        }
+        let through = through.map(|count| line.ring.tell_through(peer, count));
+        while line.begun.pop_front_if(|begun| begun.done).is_some() {
+            line.first += 1;
+        }
+        let complete = (line.first > first).then(|| line.ring.tell_complete(line.first));
+        [through, complete].into_iter().flatten().for_each(|word| self.wake(word));
     }
 
     /// Whether nobody needs it any more: all is done that was asked for, and peers say the same; or the world has failed.
@@ -199,99 +277,256 @@ impl Server<'_> {
         aborted || (!self.is_behind() && self.transport.leave())
     }
 
-    /// How many requests were ever asked for.
-    fn reserved(&self) -> *mut u64 {
-        // SAFETY: the word is in the ring, which `rings` owns.
-        unsafe { &raw mut (*self.rings.ring).reserved }
-    }
-
     /// Whether requests are left to serve. Asked when no kernel runs, so none comes after.
     fn is_behind(&self) -> bool {
-        // SAFETY: the word is in the ring, which `rings` owns.
-        let reserved = unsafe { AtomicU64::from_ptr(self.reserved()) }.load(Ordering::Acquire);
-        self.next < reserved || !self.in_flight.is_empty()
+        self.lines.iter().any(|line| !line.begun.is_empty() || (!line.lost && line.ring.is_behind()))
     }
 
-    /// The next request, once its producer has published it.
-    fn take(&mut self) -> Option<Request> {
-        let entry = self.rings.entry(self.next);
-        // SAFETY: the entry is in the ring, which `rings` owns.
-        let header = unsafe { AtomicU64::from_ptr(&raw mut (*entry).header) }.load(Ordering::Acquire);
-        let published = header & Request::PARITY == Request::parity(self.next >> LOG2_CAPACITY) && header & 0xff != 0;
-        // SAFETY: a published entry is not written again before this proxy counts its lap, and the acquire load of the
-        // header makes its fields visible.
-        published.then(|| unsafe { entry.read() })
-    }
-
-    fn start(&mut self, request: &Request) -> Result<(), TransportError> {
-        let ticket = self.next;
-        self.next += 1;
-        let (peer, remote, bytes) = (Pe::new(request.peer as u32), request.remote, request.bytes);
-        let then = match request.then() {
-            Then::Nothing => None,
-            then => Some(Signal { offset: request.signal, value: request.second, set: then == Then::Set }),
-        };
-        let verb = request.verb();
-        self.in_flight.push_back((matches!(verb, Some(Verb::GetValue | Verb::Atomic)), false));
-        let verb = verb.ok_or(TransportError::Malformed { peer, remote, bytes })?;
-        let operation = match verb {
-            Verb::Put | Verb::Signal => Operation::Write { remote, local: request.local, bytes, then },
-            Verb::Get => Operation::Read { remote, local: request.local, bytes },
-            Verb::PutValue => Operation::Store { remote, bytes, value: request.value },
-            Verb::GetValue => Operation::Load { remote, bytes },
-            Verb::Atomic => {
-                let (op, kind) = (request.atomic(), request.kind());
-                let atomic = Atomic { op, kind, bytes, value: request.value, expected: request.second };
-                Operation::Atomic { remote, atomic }
+    /// A request that its producer will not publish any more: it had as long for that as half of what a wait may take, so that those who
+    /// wait for it do not end before its name is told.
+    fn look_for_lost(&mut self) -> Option<ProxyFailure> {
+        if self.context.deadline_ns == abi::NO_DEADLINE {
+            return None;
+        }
+        let patience = Duration::from_nanos(self.context.deadline_ns / 2);
+        let now = Instant::now();
+        self.lines.iter_mut().enumerate().find_map(|(ring, line)| {
+            if line.lost || !line.ring.is_behind() || line.begun.len() >= MOST {
+                line.missing = None;
+                return None;
             }
-        };
-        self.transport.start(ticket, peer, operation)
+            line.lost = now - *line.missing.get_or_insert(now) > patience;
+            line.lost.then(|| ProxyFailure::Lost { ring, request: line.ring.next() })
+        })
     }
 
-    /// Takes what has completed, and counts it complete in order. What has failed never is: the world has failed, and who waits for it
-    /// ends. True where something is under way.
-    fn finish(&mut self, failed: &mut dyn FnMut(&TransportError)) -> bool {
-        let Self { context, rings, transport, next, in_flight } = self;
-        let first = *next - in_flight.len() as u64;
-        let is_under_way = transport.poll(&mut |ticket, reply| {
-            let reply = match reply {
-                Ok(reply) => reply,
-                Err(error) => return failed(&error),
-            };
-            // SAFETY: the slot is in the ring, which `rings` owns.
-            unsafe { AtomicU64::from_ptr(&raw mut (*rings.slot(ticket)).reply) }.store(reply, Ordering::Relaxed);
-            if let Some(entry) = in_flight.get_mut((ticket - first) as usize) {
-                entry.1 = true;
-            }
-        });
-        let mut complete = first;
-        while let Some(&(has_reply, true)) = in_flight.front() {
-            in_flight.pop_front();
-            if !has_reply {
-                // SAFETY: as above.
-                let laps = unsafe { &raw mut (*rings.slot(complete)).laps };
-                // SAFETY: as above; the heap outlives the proxy.
+    /// Passes time, for turn `turn` without anything to do.
+    fn pass(&self, turn: u32) {
+        let turn = if self.transport.serves() { turn / SERVING_YIELDS } else { turn };
+        match (self.lines.first(), self.sleep) {
+            // Who reserves a request in the first ring changes this word, and whoever publishes one wakes who sleeps on it.
+            (Some(first), Sleep::OnWords) if !self.is_behind() => {
+                let (word, seen) = (first.ring.bell(), first.ring.next() as u32);
+                // SAFETY: a word of the ring, and the heap outlives the proxy.
                 unsafe {
-                    AtomicU64::from_ptr(laps).store(complete / CAPACITY as u64 + 1, Ordering::Release);
-                    nap::wake_own(context, low_half(laps));
+                    if self.transport.serves() {
+                        nap::pass_for(&self.context, turn, word, seen, PAUSE);
+                    } else {
+                        nap::pass(&self.context, turn, word, seen);
+                    }
                 }
             }
-            complete += 1;
+            _ if turn < YIELDS => thread::yield_now(),
+            _ => thread::sleep(PAUSE),
         }
-        if complete > first {
-            // Whoever waits for this sees what the transport has done before.
-            // SAFETY: the word is in the ring, which `rings` owns.
-            unsafe {
-                let word = &raw mut (*rings.ring).complete;
-                AtomicU64::from_ptr(word).store(complete, Ordering::Release);
-                nap::wake_own(context, low_half(word));
-            }
+    }
+
+    fn wake(&self, word: *const u32) {
+        if self.sleep == Sleep::OnWords {
+            // SAFETY: a word of the ring, and the heap outlives the proxy.
+            unsafe { nap::wake_own(&self.context, word) };
         }
-        is_under_way
     }
 }
 
-/// The half of a word that lanes sleep on: the one that changes with every count.
-fn low_half(word: *mut u64) -> *const u32 {
-    word.cast::<u32>().wrapping_add(usize::from(cfg!(target_endian = "big")))
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+    use std::sync::atomic::AtomicU64;
+
+    use congruent_heap::abi::{AtomicOp, NumberKind, Ring, RingLayout, Route};
+    use congruent_transports::PeerState;
+
+    use super::*;
+    use crate::rings::Shape;
+
+    const NPES: u32 = 3;
+    const TABLE: [Route; 3] = [Route::Direct, Route::Proxied, Route::Proxied];
+    const SHAPE: Shape = Shape { log2_rings: 1, log2_slots: 1 };
+    const PATIENCE: Duration = Duration::from_millis(20);
+
+    #[repr(align(64))]
+    #[derive(Clone)]
+    #[expect(dead_code, reason = "accessed through its address")]
+    struct Cells([u64; 8]);
+
+    /// A proxy over rings in which the test is the producer.
+    struct Bench {
+        server: Server,
+        memory: *mut u8,
+        _lines: Vec<Cells>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut lines = vec![Cells([0; 8]); Rings::lines(NPES, SHAPE)];
+            let memory = lines.as_mut_ptr().cast();
+            // SAFETY: so many zeroed lines, which live as long as the server.
+            let rings = unsafe { Rings::new(memory, &TABLE, SHAPE) };
+            let context = abi::Context {
+                base: 0,
+                stride: 0,
+                heap_bytes: 0,
+                control: 0,
+                routes: 0,
+                ring: 0,
+                deadline_ns: 2 * PATIENCE.as_nanos() as u64,
+                world_sync: 0,
+                multicast: 0,
+                pe: 0,
+                npes: NPES,
+                block_slots: 1,
+                version: abi::VERSION,
+                windows: 0,
+                launch: 0,
+                rings: 0,
+                log2_slots: 0,
+            };
+            let transport = Box::new(Deaf { to: Pe::new(1), done: Vec::new() });
+            Self { server: Server::new(context, rings, Sleep::Never, transport), memory, _lines: lines }
+        }
+
+        /// Whether the proxy had anything to do, in a turn without failure.
+        fn turn(&mut self) -> bool {
+            self.server.turn(&mut |failure| panic!("{failure:?}")).busy
+        }
+
+        fn word(&self, ring: usize, offset: u64) -> &AtomicU64 {
+            let at = ring as u64 * Self::layout().bytes() + offset;
+            // SAFETY: a word of the rings, aligned.
+            unsafe { AtomicU64::from_ptr(self.memory.add(at as usize).cast()) }
+        }
+
+        fn layout() -> RingLayout {
+            RingLayout::new(SHAPE.log2_slots, NPES)
+        }
+
+        fn reserve(&self, ring: usize) -> u64 {
+            self.word(ring, offset_of!(Ring, reserved) as u64).fetch_add(1, Ordering::Relaxed)
+        }
+
+        /// Asks for a word to be stored at a peer.
+        fn publish(&self, ring: usize, ticket: u64, verb: Verb, peer: u64) {
+            let (slot, layout) = (Self::layout().request(ticket), Self::layout());
+            self.word(ring, slot + offset_of!(Request, peer) as u64).store(peer, Ordering::Relaxed);
+            let header = Request::header(verb, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
+            self.word(ring, slot).store(header | Request::parity(layout.lap(ticket)), Ordering::Release);
+        }
+
+        fn ask(&self, ring: usize, verb: Verb, peer: u64) {
+            self.publish(ring, self.reserve(ring), verb, peer);
+        }
+
+        /// How many are taken and complete, and how far each peer is.
+        fn told(&self, ring: usize) -> (u64, u64, [u64; 3]) {
+            let count = |offset| self.word(ring, offset).load(Ordering::Acquire);
+            let (taken, complete) = (offset_of!(Ring, taken) as u64, offset_of!(Ring, complete) as u64);
+            (count(taken), count(complete), [0, 1, 2].map(|peer| count(Self::layout().through(peer))))
+        }
+    }
+
+    /// A network on which everything is done at once, but for what one peer is asked.
+    struct Deaf {
+        to: Pe,
+        done: Vec<u64>,
+    }
+
+    impl Transport for Deaf {
+        fn start(&mut self, ticket: u64, peer: Pe, _: Operation) -> Result<(), TransportError> {
+            self.done.extend((peer != self.to).then_some(ticket));
+            Ok(())
+        }
+        fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
+            self.done.drain(..).for_each(|ticket| done(ticket, Ok(5)));
+            false
+        }
+        fn state(&self, _: Pe) -> PeerState {
+            PeerState::Up
+        }
+        fn serves(&self) -> bool {
+            false
+        }
+        fn leave(&mut self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn each_peer_is_told_of_by_itself() {
+        let mut bench = Bench::new();
+        for (verb, peer) in [(Verb::PutValue, 1), (Verb::PutValue, 2)] {
+            bench.ask(0, verb, peer);
+        }
+        assert!(bench.turn());
+        assert_eq!(bench.told(0), (2, 0, [0, 0, 2]), "PE 1 answers nothing, and its slot is free all the same");
+        // Who wants to know how far a peer is, asks.
+        for peer in [1, 2] {
+            bench.ask(0, Verb::Signal, peer);
+        }
+        assert!(bench.turn());
+        assert_eq!(bench.told(0), (4, 0, [0, 0, 4]));
+        assert_eq!(bench.told(1), (0, 0, [0; 3]));
+    }
+
+    #[test]
+    fn a_reply_is_not_written_over_one_that_is_not_read() {
+        let mut bench = Bench::new();
+        let read = Bench::layout().reply(0) + 8;
+        // Two slots: the third reply goes where the first is.
+        for verb in [Verb::Atomic, Verb::Post] {
+            bench.ask(0, verb, 2);
+        }
+        bench.turn();
+        bench.ask(0, Verb::GetValue, 2);
+        assert!(!bench.turn());
+        assert_eq!(bench.told(0), (2, 2, [0, 0, 2]));
+        assert_eq!(bench.word(0, read - 8).load(Ordering::Relaxed), 5);
+        bench.word(0, read).store(1, Ordering::Release);
+        assert!(bench.turn());
+        assert_eq!(bench.told(0), (3, 3, [0, 0, 3]));
+    }
+
+    #[test]
+    fn a_lost_request_is_named_and_ends_its_ring_alone() {
+        let mut bench = Bench::new();
+        bench.ask(1, Verb::PutValue, 2);
+        let lost = bench.reserve(1);
+        bench.turn();
+        assert_eq!(bench.server.look_for_lost(), None, "it may come yet");
+        thread::sleep(2 * PATIENCE);
+        assert_eq!(bench.server.look_for_lost(), Some(ProxyFailure::Lost { ring: 1, request: lost }));
+        assert_eq!(bench.server.look_for_lost(), None, "once");
+        assert!(!bench.server.is_behind(), "nobody waits for that ring to be served");
+        bench.publish(1, lost, Verb::PutValue, 2);
+        bench.ask(0, Verb::PutValue, 2);
+        assert!(bench.turn());
+        assert_eq!(bench.told(1), (1, 1, [0, 0, 1]));
+        assert_eq!(bench.told(0), (1, 1, [0, 0, 1]));
+    }
+
+    #[test]
+    fn a_request_that_was_late_once_is_not_taken_for_lost() {
+        let mut bench = Bench::new();
+        let late = bench.reserve(0);
+        assert_eq!(bench.server.look_for_lost(), None);
+        thread::sleep(2 * PATIENCE);
+        bench.publish(0, late, Verb::PutValue, 2);
+        bench.turn();
+        bench.reserve(0);
+        assert_eq!(bench.server.look_for_lost(), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (verb, peer) in [(Verb::PutValue, u64::from(NPES)), (Verb::Get, u64::MAX)] {
+            let mut bench = Bench::new();
+            bench.ask(0, verb, peer);
+            // What another peer is asked goes on.
+            bench.ask(0, Verb::PutValue, 2);
+            let mut failures = Vec::new();
+            bench.server.turn(&mut |failure| failures.push(failure));
+            assert!(matches!(failures[..], [ProxyFailure::Transport(TransportError::Malformed { .. })]), "{peer}");
+            assert_eq!(bench.told(0), (2, 0, [0, 0, 2]), "{peer}");
+        }
+    }
 }

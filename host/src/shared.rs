@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use congruent_collectives::{Operation, PlanWord};
 use congruent_device::abi::{self, Cause};
 use congruent_heap::Retired;
-use congruent_transports::TransportError;
 
 use crate::bootstrap::{Control, ControlError, Notice};
 use crate::cpu::{BlockEnd, CpuStream, Underway};
@@ -19,6 +18,7 @@ use crate::fault::{Fault, WorldFailure};
 use crate::launches::{Launched, Launches};
 use crate::machine::Machine;
 use crate::objects::{Objects, Use};
+use crate::proxy::ProxyFailure;
 use crate::shared_memory::ReserveError;
 use crate::{AllocError, CollectiveError, GrowError};
 
@@ -331,9 +331,17 @@ impl Shared {
         self.check().err().unwrap_or(failure)
     }
 
-    /// Takes note that the proxy could not do an operation.
-    pub(crate) fn transport_failed(&self, error: &TransportError) {
-        self.fail(WorldFailure::PeerFailed { pe: error.peer().raw(), evidence: error.to_string() }, abi::Abort::Peer);
+    /// Takes note of what the proxy cannot go on with.
+    pub(crate) fn proxy_failed(&self, failure: &ProxyFailure) {
+        match failure {
+            ProxyFailure::Transport(error) => {
+                let failure = WorldFailure::PeerFailed { pe: error.peer().raw(), evidence: error.to_string() };
+                self.fail(failure, abi::Abort::Peer);
+            }
+            &ProxyFailure::Lost { ring, request } => {
+                self.fail(WorldFailure::RequestLost { pe: self.pe(), ring, request }, abi::Abort::Fault);
+            }
+        }
     }
 
     /// This PE gives up, for a reason of the program's own.

@@ -8,7 +8,7 @@ use crate::Pe;
 pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Said, Site};
 
 /// The version of every layout that crosses a boundary: those of this file, and of faults.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;
@@ -30,7 +30,7 @@ pub struct Context {
     pub control: u64,
     /// Address of `npes` [`Route`]s, as `u32`, or 0 where every peer is direct.
     pub routes: u64,
-    /// Address of this PE's [`Ring`], or 0 where no peer is proxied.
+    /// Address of this PE's first [`Ring`], or 0 where no peer is proxied.
     pub ring: u64,
     /// Longest that one wait may take, nanoseconds; [`NO_DEADLINE`] for no bound.
     pub deadline_ns: u64,
@@ -50,6 +50,10 @@ pub struct Context {
     pub windows: u32,
     /// Which launch this is, by the host's count: what a fault says.
     pub launch: u32,
+    /// How many rings there are, a power of two, one behind the other ([`RingLayout`]). A block has the one of its index, modulo this.
+    pub rings: u32,
+    /// A ring holds two to this power of requests.
+    pub log2_slots: u32,
 }
 
 /// The [`Context::deadline_ns`] that means no bound.
@@ -72,10 +76,10 @@ pub struct HeapHeader {
     pub sleepers: u32,
 }
 
-/// One request to the proxy.
+/// One request to the proxy, in a slot of a [`Ring`].
 ///
 /// A producer writes all fields, then the header with release; the header's parity bit tells the proxy, which reads it with
-/// acquire, that the entry is of its present lap. Nothing is reset between laps.
+/// acquire, that the slot is of its present lap. Nothing is reset between laps.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -109,10 +113,19 @@ pub enum Verb {
     PutValue = 3,
     /// Loads a value of 1, 2, 4 or 8 bytes at the peer; the reply is the value.
     GetValue = 4,
-    /// Moves nothing; for its signal.
+    /// Moves nothing; for its signal. Without one it is complete when all requests to the peer before it are.
     Signal = 5,
     /// An atomic at the peer; the reply is the old value. The number kind says of what.
     Atomic = 6,
+    /// The same without a reply.
+    Post = 7,
+}
+
+impl Verb {
+    /// Whether its producer waits for a reply.
+    pub const fn replies(self) -> bool {
+        matches!(self, Self::GetValue | Self::Atomic)
+    }
 }
 
 /// What a [`Request`] does to its signal, after its data has arrived.
@@ -180,6 +193,7 @@ impl Request {
             4 => Verb::GetValue,
             5 => Verb::Signal,
             6 => Verb::Atomic,
+            7 => Verb::Post,
             _ => return None,
         })
     }
@@ -223,36 +237,91 @@ impl Request {
     }
 }
 
-/// A ring of [`Request`]s in memory that both the kernel and the proxy reach. Producers and the proxy write on lines of
-/// their own.
+/// The counts of a ring of [`Request`]s, in memory that both the kernel and the proxy reach. Requests are numbered in the order in
+/// which producers reserve them: the number is a request's ticket. Each count has a line of its own, so that who looks for room misses it
+/// only where that has changed.
 #[repr(C, align(64))]
 pub struct Ring {
-    /// Address of its requests.
-    pub requests: u64,
-    /// Address of its [`Slot`]s, as many.
-    pub slots: u64,
-    /// It holds two to this power of requests.
-    pub log2_capacity: u64,
-    /// Keeps the line.
-    pub line: [u64; 5],
     /// How many requests producers have reserved.
     pub reserved: u64,
     /// Keeps the line.
     pub producers: [u64; 7],
+    /// How many requests the proxy is known to have taken out of their slots, which are free again.
+    pub taken: u64,
+    /// Keeps the line.
+    pub room: [u64; 7],
     /// How many requests are complete at their peers, in order.
     pub complete: u64,
     /// Keeps the line.
     pub proxy: [u64; 7],
 }
 
-/// What goes with each entry of a [`Ring`].
+/// The reply to a request. It goes with the request's slot.
 #[repr(C)]
-pub struct Slot {
-    /// How many laps are over here: a producer of lap `n` waits until it is `n`. The proxy counts a request that has no
-    /// reply, its producer one whose reply it has read.
-    pub laps: u64,
-    /// The reply.
-    pub reply: u64,
+pub struct Reply {
+    /// The old value, or the one that was loaded.
+    pub value: u64,
+    /// One more than the ticket of the reply that was read here last. The proxy takes no request that wants its reply here while
+    /// another one's is not read.
+    pub read: u64,
+}
+
+/// How a PE's rings lie one behind the other: of each its [`Ring`], its [`Request`]s, its [`Reply`]s, and for each PE a word that
+/// tells how far requests to it are: those below this ticket are complete. These words are in order for each peer by itself, so that
+/// nobody waits for a peer that he asked nothing of.
+#[derive(Clone, Copy, Debug)]
+pub struct RingLayout {
+    log2_slots: u32,
+    npes: u32,
+}
+
+impl RingLayout {
+    /// The layout of rings of `2^log2_slots` requests to `npes` PEs.
+    #[inline(always)]
+    pub const fn new(log2_slots: u32, npes: u32) -> Self {
+        Self { log2_slots, npes }
+    }
+
+    /// Bytes of one ring with what goes with it.
+    #[inline(always)]
+    pub const fn bytes(self) -> u64 {
+        self.through(self.npes).next_multiple_of(align_of::<Ring>() as u64)
+    }
+
+    /// How many requests fit.
+    #[inline(always)]
+    pub const fn slots(self) -> u64 {
+        1 << self.log2_slots
+    }
+
+    /// How often slots have been used before this ticket.
+    #[inline(always)]
+    pub const fn lap(self, ticket: u64) -> u64 {
+        ticket >> self.log2_slots
+    }
+
+    /// Byte offset of a ticket's request in its ring.
+    #[inline(always)]
+    pub const fn request(self, ticket: u64) -> u64 {
+        size_of::<Ring>() as u64 + self.slot(ticket) * size_of::<Request>() as u64
+    }
+
+    /// Byte offset of a ticket's reply.
+    #[inline(always)]
+    pub const fn reply(self, ticket: u64) -> u64 {
+        self.request(0) + self.slots() * size_of::<Request>() as u64 + self.slot(ticket) * size_of::<Reply>() as u64
+    }
+
+    /// Byte offset of the word that tells how far requests to a PE are.
+    #[inline(always)]
+    pub const fn through(self, pe: u32) -> u64 {
+        self.reply(0) + self.slots() * size_of::<Reply>() as u64 + pe as u64 * 8
+    }
+
+    #[inline(always)]
+    const fn slot(self, ticket: u64) -> u64 {
+        ticket & (self.slots() - 1)
+    }
 }
 
 /// How a team's sync words lie: one slot per block, in it one epoch of its own and one word per member.
@@ -303,11 +372,11 @@ impl Context {
 }
 
 const _: () = {
-    assert!(size_of::<Context>() == 96 && align_of::<Context>() == 8);
+    assert!(size_of::<Context>() == 104 && align_of::<Context>() == 8);
     assert!(size_of::<Route>() == 4);
     assert!(size_of::<HeapHeader>() == 64);
     assert!(size_of::<Request>() == 64 && align_of::<Request>() == 64);
-    assert!(size_of::<Ring>() == 192);
+    assert!(size_of::<Ring>() == 192 && size_of::<Reply>() == 16);
     assert!(size_of::<crate::Sym<u8>>() == 16 && size_of::<crate::Rank>() == 8 && size_of::<crate::Place<u8>>() == 24);
     assert!(size_of::<crate::TeamView>() == 56);
     assert!(HEAP_RESERVED as usize >= size_of::<HeapHeader>());

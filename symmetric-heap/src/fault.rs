@@ -124,6 +124,8 @@ pub enum Cause {
     },
     /// The proxy did not complete a request before the deadline.
     Proxy {
+        /// The peer that the request is to, or [`NO_PE`](crate::abi::NO_PE) for all of them.
+        peer: u32,
         /// How many requests were to be complete.
         expected: u64,
         /// How many were.
@@ -185,7 +187,9 @@ impl Cause {
                 (FaultKind::Timeout, [pair(peer, 0), offset, expected, seen, waited_ns])
             }
             Self::BlockSlot { block, slots } => (FaultKind::BlockSlot, [pair(block, slots), 0, 0, 0, 0]),
-            Self::Proxy { expected, seen, waited_ns } => (FaultKind::Proxy, [0, 0, expected, seen, waited_ns]),
+            Self::Proxy { peer, expected, seen, waited_ns } => {
+                (FaultKind::Proxy, [pair(peer, 0), 0, expected, seen, waited_ns])
+            }
             Self::Pause { waited_ns } => (FaultKind::Pause, [0, 0, 0, 0, waited_ns]),
             Self::Counts { peer, sends, mine, theirs } => {
                 (FaultKind::CountMismatch, [pair(peer, sends as u32), 0, mine, theirs, 0])
@@ -208,7 +212,7 @@ impl FaultRecord {
                 Cause::Timeout { offset: second, peer: low, expected: third, seen: fourth, waited_ns: fifth }
             }
             Some(FaultKind::BlockSlot) => Cause::BlockSlot { block: low, slots: high },
-            Some(FaultKind::Proxy) => Cause::Proxy { expected: third, seen: fourth, waited_ns: fifth },
+            Some(FaultKind::Proxy) => Cause::Proxy { peer: low, expected: third, seen: fourth, waited_ns: fifth },
             Some(FaultKind::CountMismatch) => {
                 Cause::Counts { peer: low, sends: high == 1, mine: third, theirs: fourth }
             }
@@ -259,7 +263,7 @@ mod tests {
         let causes = [
             Cause::Timeout { offset: 1, peer: u32::MAX, expected: 3, seen: 4, waited_ns: u64::MAX },
             Cause::BlockSlot { block: 7, slots: 4 },
-            Cause::Proxy { expected: 9, seen: 8, waited_ns: 7 },
+            Cause::Proxy { peer: 6, expected: 9, seen: 8, waited_ns: 7 },
             Cause::Pause { waited_ns: 12 },
             Cause::Counts { peer: 2, sends: true, mine: 8, theirs: 16 },
             Cause::Counts { peer: 2, sends: false, mine: 8, theirs: 16 },

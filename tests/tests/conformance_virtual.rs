@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{env, process};
 
-use congruent::collectives::{Algorithm, Protocol};
+use congruent::collectives::{Algorithm, Op, Protocol};
 use congruent::{Error, World};
 use congruent_build::Builder;
 use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, few_shapes, is_child};
@@ -77,6 +77,67 @@ macro_rules! families {
 }
 
 families! { rma signals ordering atomics teams groups lanes shared arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
+
+/// Every peer through the proxy, whose rings are memory that the driver pinned.
+mod proxied {
+    use super::*;
+
+    fn over_the_proxy(settings: &str) -> Vec<(&'static str, OsString)> {
+        [gpus(settings), vec![("CONGRUENT_P2P_DISABLE", "1".into()), (LIMIT, "20".into())]].concat()
+    }
+
+    macro_rules! families {
+        ($($name:ident: $family:expr;)*) => {$(
+            #[test]
+            fn $name() {
+                let test = concat!("proxied::", stringify!($name));
+                cuda_threads(test, $family, &[2], || over_the_proxy("schedule=random,seed=5,races=1"));
+            }
+        )*};
+    }
+
+    families! {
+        rma: conformance::rma;
+        signals: conformance::signals;
+        ordering: conformance::ordering;
+        atomics: conformance::atomics;
+        collectives: some_collectives;
+    }
+
+    #[test]
+    fn rma_of_processes() {
+        cuda_processes("proxied::rma_of_processes", conformance::rma, &[2], || over_the_proxy("schedule=lockstep"));
+    }
+
+    /// A reduction by each algorithm that works over the proxy, and an all-gather.
+    fn some_collectives(world: &mut World) -> Result<(), Error> {
+        const LEN: usize = 300;
+        assert!(world.is_proxied() && world.machine().contains("through the proxy"), "{}", world.machine());
+        let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
+        let (me, npes) = (world.pe().raw(), world.npes());
+        let (all, mine) = (world.alloc::<u32>(LEN * npes)?, world.alloc::<u32>(LEN)?);
+        let first: Vec<u32> = (0..LEN as u32).collect();
+        let of = |pe: u32| first.iter().map(move |i| i * 10 + pe);
+        let sum: Vec<u32> = (0..LEN).map(|i| (0..npes as u32).map(|pe| i as u32 * 10 + pe).sum()).collect();
+        // Packets do not go through the proxy.
+        let ways = [Algorithm::RING, Algorithm::TREE, Algorithm::RECURSIVE];
+        for algorithm in ways {
+            mine.write(0, &of(me).collect::<Vec<_>>())?;
+            world.barrier()?;
+            comm.force(algorithm, Protocol::Simple);
+            comm.all_reduce(&stream, mine.view(), mine.view(), Op::Sum)?;
+            world.synchronize(&stream)?;
+            assert_eq!(mine.to_vec()?, sum, "{algorithm}");
+        }
+        mine.write(0, &of(me).collect::<Vec<_>>())?;
+        comm.force(Algorithm::RING, Protocol::Simple);
+        comm.all_gather(&stream, all.view(), mine.view())?;
+        world.synchronize(&stream)?;
+        let expected: Vec<u32> = (0..npes as u32).flat_map(of).collect();
+        assert_eq!(all.to_vec()?, expected, "all-gather");
+        Ok(world.barrier()?)
+    }
+}
 
 /// With a deadline that is soon over.
 fn hasty() -> Vec<(&'static str, OsString)> {

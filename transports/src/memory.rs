@@ -266,6 +266,8 @@ pub(crate) mod tests {
             multicast: 0,
             windows: 0,
             launch: 0,
+            rings: 0,
+            log2_slots: 0,
         };
         let access = Access { copy, load, store, store_release, compare_exchange, wake: |_| {} };
         // SAFETY: the memory outlives what is made of this in every test, and nobody else touches it meanwhile.

@@ -1,6 +1,7 @@
 //! What the CPU machine is to one PE: the mapped heaps, its control block, and how its blocks run.
 
 use std::cell::UnsafeCell;
+use std::sync::OnceLock;
 
 use congruent_device::{abi, cpu};
 
@@ -13,6 +14,7 @@ pub(crate) struct CpuPe {
     blocks: CpuMachine,
     memory: Reservation,
     control: ControlBlock,
+    rings: OnceLock<Lines>,
 }
 
 /// The block that kernels write faults to and read the abort word from. Boxed, so that its address stays.
@@ -24,12 +26,24 @@ unsafe impl Send for ControlBlock {}
 // SAFETY: as above.
 unsafe impl Sync for ControlBlock {}
 
+/// What kernels and the proxy share. Boxed, so that its address stays.
+struct Lines(Box<[UnsafeCell<Line>]>);
+
+#[repr(align(64))]
+#[expect(dead_code, reason = "accessed through its address")]
+struct Line([u8; 64]);
+
+// SAFETY: it only owns the memory; whoever is given its address argues how it is accessed.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
+
 impl CpuPe {
     /// PE `pe`, with the heaps of all PEs.
     pub(crate) fn new(pe: u32, blocks: CpuMachine, memory: Reservation) -> Self {
         // SAFETY: integers, for which zero bytes are valid.
         let control = ControlBlock(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
-        Self { pe, blocks, memory, control }
+        Self { pe, blocks, memory, control, rings: OnceLock::new() }
     }
 
     /// How its blocks run.
@@ -44,6 +58,12 @@ impl CpuPe {
     /// Its control block, for host and kernels alike.
     pub(crate) fn control(&self) -> *mut abi::Control {
         self.control.0.get()
+    }
+
+    /// Zeroed memory that kernels reach at the same address, until the machine is gone: so many lines of 64 bytes. Given once.
+    pub(crate) fn rings(&self, lines: usize) -> *mut u8 {
+        let zeroed = || Lines((0..lines).map(|_| UnsafeCell::new(Line([0; 64]))).collect());
+        UnsafeCell::raw_get(self.rings.get_or_init(zeroed).0.as_ptr()).cast()
     }
 
     /// Copies bytes of this PE's heap, which the caller knows to be on it.

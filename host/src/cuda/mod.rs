@@ -37,7 +37,7 @@ mod waits;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use adopt::AdoptError;
 use congruent_device::abi;
@@ -59,7 +59,7 @@ use crate::MachineKind;
 use crate::bootstrap::Control;
 use crate::tunables::{Key, TextKey, Tunables};
 use agree::agree;
-use control::ControlBlock;
+use control::{ControlBlock, Pinned};
 use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
@@ -77,6 +77,8 @@ pub(crate) struct CudaPe {
     multicast_forced: bool,
     heap: ManuallyDrop<CudaHeap>,
     control: ManuallyDrop<ControlBlock>,
+    /// What kernels and the proxy share.
+    rings: ManuallyDrop<OnceLock<Pinned>>,
     /// Whether other processes have the device too, each for a slice of time.
     take_turns: bool,
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
@@ -111,6 +113,7 @@ impl CudaPe {
         let wish = tunables.get(Key::NvlsEnable);
         let step = match wish {
             0 => Err("CONGRUENT_NVLS_ENABLE is 0".to_owned()),
+            _ if tunables.get(Key::P2pDisable) == 1 => Err("CONGRUENT_P2P_DISABLE is 1".to_owned()),
             _ => multicast::step(&device, control, heap_max)?,
         };
         let step = forced_or(wish == 1, step)?;
@@ -145,6 +148,7 @@ impl CudaPe {
             device,
             heap: ManuallyDrop::new(heap),
             control: ManuallyDrop::new(block),
+            rings: ManuallyDrop::default(),
             abandoned: AtomicBool::new(false),
             streams: Mutex::default(),
         })
@@ -231,6 +235,13 @@ impl CudaPe {
     /// Its control block: host memory that kernels reach at the same address.
     pub(crate) fn control(&self) -> *mut abi::Control {
         self.control.as_ptr()
+    }
+
+    /// Zeroed memory of the host that kernels reach at the same address, until the machine is gone: so many lines of 64 bytes. Given
+    /// once.
+    pub(crate) fn rings(&self, lines: usize) -> Result<*mut u8, CudaError> {
+        let pinned = Pinned::new(&self.device, lines * 64)?;
+        Ok(self.rings.get_or_init(|| pinned).as_ptr())
     }
 
     /// A new stream.
@@ -326,6 +337,7 @@ impl Drop for CudaPe {
         // SAFETY: each is dropped here only, and not used after.
         unsafe {
             ManuallyDrop::drop(&mut self.control);
+            ManuallyDrop::drop(&mut self.rings);
             ManuallyDrop::drop(&mut self.windows);
             ManuallyDrop::drop(&mut self.heap);
         }

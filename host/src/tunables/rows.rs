@@ -141,7 +141,7 @@ pub const TABLE: [Tunable; 11] = [
     Tunable {
         key: Key::P2pDisable,
         name: "CONGRUENT_P2P_DISABLE",
-        meaning: "1: reach every peer through the proxy instead of by load and store",
+        meaning: "1: reach every peer through the proxy instead of by load and store, on the CPU machine and on virtual GPUs",
         default: 0,
         range: (0, 1),
         is_size: false,

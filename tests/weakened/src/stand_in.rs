@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use congruent::device::abi::{Context, Control, FaultState, Request, Ring, Route, Slot};
+use congruent::device::abi::{Context, Control, FaultState, Reply, Ring, RingLayout, Route};
 use congruent_virtual_gpu::{Access, Backing, Launch, LoadError, Program, Schedule, Segment, Space, Window};
 
 use crate::recording::{Content, Expected, How, Recording, Wrong};
@@ -15,13 +15,11 @@ use crate::recording::{Content, Expected, How, Recording, Wrong};
 const AT: u64 = 1 << 44;
 const PAGE: u64 = 8192;
 /// What is in it.
-const REQUESTS: u64 = 256;
-const SLOTS: u64 = 1024;
 const ROUTES: u64 = 2048;
 const STOP: u64 = 4096;
 const KEPT: u64 = 6144;
-/// Entries of a ring: few, so that all come again.
-const LOG2_CAPACITY: u64 = 1;
+/// Slots of a ring: few, so that all come again.
+const LOG2_SLOTS: u32 = 1;
 /// How long kernels wait for a peer that never comes, in nanoseconds.
 const DEADLINE: u64 = 2_000_000;
 /// They look at the clock once in a thousand turns, and a turn of those that wait for one of many words takes some milliseconds.
@@ -45,16 +43,14 @@ pub(crate) enum End {
 }
 
 const _: () = {
-    assert!(REQUESTS >= size_of::<Ring>() as u64);
-    assert!(SLOTS >= REQUESTS + ((size_of::<Request>() as u64) << LOG2_CAPACITY));
-    assert!(ROUTES >= SLOTS + ((size_of::<Slot>() as u64) << LOG2_CAPACITY));
     assert!(PAGE >= KEPT + size_of::<Control>() as u64);
     assert!(
         offset_of!(Control, fault_state) == 4 && offset_of!(Control, fault) == 8 && FaultState::Complete as u32 == 3
     );
-    assert!(offset_of!(Ring, slots) == 8 && offset_of!(Ring, log2_capacity) == 16);
-    assert!(offset_of!(Ring, reserved) == 64 && offset_of!(Ring, complete) == 128);
-    assert!(offset_of!(Slot, laps) == 0 && offset_of!(Slot, reply) == 8);
+    assert!(offset_of!(Ring, reserved) == 0 && offset_of!(Ring, taken) == 64 && offset_of!(Ring, complete) == 128);
+    assert!(offset_of!(Reply, value) == 0 && offset_of!(Reply, read) == 8);
+    assert!(offset_of!(Context, log2_slots) == offset_of!(Context, rings) + 4);
+    assert!(RingLayout::new(LOG2_SLOTS, 32).bytes() <= ROUTES);
 };
 
 impl Host {
@@ -73,7 +69,11 @@ impl Host {
         for pe in 0..recording.pes {
             own.end_stream(pe);
             let Place { heaps, stride, .. } = own.places[pe];
-            own.add_host("serve", &[own.page(pe), heaps, stride, pe as u64, own.page(pe) + STOP]);
+            let (at, layout) = (own.page(pe), own.layout());
+            let [requests, replies, through] =
+                [layout.request(0), layout.reply(0), layout.through(0)].map(|to| at + to);
+            let log2 = LOG2_SLOTS.into();
+            own.add_host("serve", &[at, requests, replies, through, log2, heaps, stride, pe as u64, at + STOP]);
         }
         own.recording
     }
@@ -179,6 +179,10 @@ impl<'h> Added<'h> {
         Self { recording, host, space, places, pages }
     }
 
+    fn layout(&self) -> RingLayout {
+        RingLayout::new(LOG2_SLOTS, self.pages.len() as u32)
+    }
+
     fn page(&self, pe: usize) -> u64 {
         AT + pe as u64 * PAGE
     }
@@ -189,12 +193,12 @@ impl<'h> Added<'h> {
             let at = self.page(pe);
             let route = |peer| if peer == pe { Route::Direct } else { Route::Proxied };
             let routes: Vec<u8> = (0..self.pages.len()).flat_map(|peer| (route(peer) as u32).to_le_bytes()).collect();
-            let ring = [at + REQUESTS, at + SLOTS, LOG2_CAPACITY];
-            self.pages[pe].write(0, &ring.map(u64::to_le_bytes).concat());
             self.pages[pe].write(ROUTES, &routes);
             for launch in &mut self.recording.streams[pe] {
                 patch(launch, offset_of!(Context, ring), at);
                 patch(launch, offset_of!(Context, routes), at + ROUTES);
+                // One ring, and two to this power of slots.
+                patch(launch, offset_of!(Context, rings), 1 | u64::from(LOG2_SLOTS) << 32);
             }
             let content = Content::of(&self.pages[pe]);
             let pages = &mut self.recording.memory;

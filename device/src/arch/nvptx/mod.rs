@@ -431,7 +431,7 @@ macro_rules! shared {
 
 // One place for all kernels of a module.
 global_asm!(
-    ".shared .align 8 .b8 congruent_context[96];",
+    ".shared .align 8 .b8 congruent_context[104];",
     ".shared .align 8 .b8 congruent_kept[640];",
     ".shared .align 8 .b64 congruent_in_session;"
 );
