@@ -72,6 +72,17 @@ impl Ctx<'_> {
             let ready = || word.at_least(value);
             self.poll(word, self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value))
         }
+
+        /// Waits until the lower half of the word at `offset` of this PE is `tag`, which `peer` is to see to. False when the kernel must
+        /// end; then the reason is recorded.
+        pub(crate) fn tagged(&self, offset: u64, peer: u32, tag: u32) -> bool {
+            let word = self.word(offset, self.pe());
+            let ready = || word.load_acquire() as u32 == tag;
+            self.poll(word, self.abi().deadline_ns, ready, |expiry| {
+                let seen = expiry.seen & u64::from(u32::MAX);
+                self.timed_out(Expiry { seen, ..expiry }, offset, peer, tag.into());
+            })
+        }
     }
 
     /// Waits until the packets of an operand have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
-use congruent_heap::{Awaited, Element, Notify, Pe, Semaphore, Signal, Sym};
+use congruent_heap::{Awaited, Element, Notify, Pe, Rank, Semaphore, Signal, Sym};
 
 use crate::poll::{Polled, reaches};
 use crate::{Ctx, Group, Thread, arch};
@@ -54,6 +54,24 @@ impl Ctx<'_> {
         let mut failed = false;
         for i in group.strided(signals.len()) {
             failed = failed || !self.reached(signals.elem(i).offset(), NO_PE, value);
+        }
+        self.join(group, failed);
+    }
+
+    /// Waits until the lower half of each of these signals is `tag`; the group shares the work. The upper half is the sender's to use: it
+    /// comes with the tag. Signal `i` is set by member `from(i)`, which a fault names.
+    ///
+    /// It is equality that is waited for, and so a tag of an earlier round or of a later one is not taken for this one; tags may wrap
+    /// around. A sender sets the next tag when it knows that this one was seen.
+    ///
+    /// # Ordering
+    /// Acquire (MM-3), as [`wait`](Ctx::wait).
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait_tags<G>(&self, group: &impl Group, signals: Sym<Signal>, tag: u32, from: impl Fn(usize) -> Rank<G>) {
+        let mut failed = false;
+        for i in group.strided(signals.len()) {
+            failed = failed || !self.tagged(signals.elem(i).offset(), from(i).pe().raw(), tag);
         }
         self.join(group, failed);
     }

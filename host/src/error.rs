@@ -12,7 +12,7 @@ use crate::select::SelectError;
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
 use crate::tunables::TunableError;
-use crate::{LaunchError, WorldFailure};
+use crate::{LaunchError, MoeError, WorldFailure};
 
 /// Any error of this crate, for `?`.
 #[derive(thiserror::Error)]
@@ -42,6 +42,9 @@ pub enum Error {
     /// Making a communicator.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// Making an exchange of tokens.
+    #[error(transparent)]
+    Moe(#[from] MoeError),
     /// Reading or writing this PE's copy from the host.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -70,7 +73,7 @@ macro_rules! debug_as_display {
     )*};
 }
 debug_as_display!(Error AccessError AdoptError AllocError BootstrapError BuildError CollectiveError CommError);
-debug_as_display!(ControlError LaunchError SplitError TunableError WorldFailure);
+debug_as_display!(ControlError LaunchError MoeError SplitError TunableError WorldFailure);
 
 impl Error {
     /// The world's failure, where that is what this tells, whichever call was told it.
@@ -82,6 +85,7 @@ impl Error {
             Self::Collective(error)
             | Self::Alloc(AllocError::Collective(error))
             | Self::Adopt(AdoptError::Collective(error) | AdoptError::Alloc(AllocError::Collective(error)))
+            | Self::Moe(MoeError::Collective(error) | MoeError::Alloc(AllocError::Collective(error)))
             | Self::Split(SplitError::Collective(error) | SplitError::Alloc(AllocError::Collective(error)))
             | Self::Comm(
                 CommError::Collective(error)

@@ -6,7 +6,7 @@ use congruent_collectives::{Layout, Shape};
 use congruent_device::{Element, Signal, Sym};
 
 use crate::objects::Use;
-use crate::{AllocError, SymVec, World};
+use crate::{AccessError, AllocError, SymVec, World};
 
 /// What algorithms need on the heap: signals and scratch. Kernels are given its [`view`](Plan::view), as often as they like: nothing in it
 /// is ever reset. Made by [`World::plan`].
@@ -34,6 +34,14 @@ impl<S: Shape> Plan<S> {
     /// What it is a plan for.
     pub fn shape(&self) -> &S {
         &self.shape
+    }
+
+    /// Copies bytes of this PE's scratch, from `at` on.
+    pub(crate) fn read_scratch(&self, at: usize, out: &mut [u8]) -> Result<(), AccessError> {
+        match &self.scratch {
+            Some(scratch) => scratch.read(at, out),
+            None => Err(AccessError::OutOfBounds { start: at, end: at.saturating_add(out.len()), len: 0 }),
+        }
     }
 }
 

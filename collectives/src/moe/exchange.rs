@@ -1,0 +1,463 @@
+//! The four steps of an exchange.
+
+use congruent_device::{AccumulateIn, Group, Max, Min, Number, Signal, Sum, Sym, Thread, operands, refuse};
+
+use super::route::{NOWHERE, Tokens};
+use super::rows::{EXPERTS, Row, SOURCE, TAG, TOKEN};
+use super::{Combining, Dispatched, Gate, Idle, MicroBatch, Moe, Own, Received, Refusal, Refused, Wrong};
+
+/// What is added to each token's sum behind what came back, before it is rounded.
+#[derive(Clone, Copy, Debug)]
+pub enum Added<T> {
+    /// Nothing.
+    Nothing,
+    /// One row, to all tokens alike.
+    Bias(Sym<T>),
+    /// A row for each token.
+    Residual(Sym<T>),
+}
+
+/// In the upper half of a signal, instead of a count: this, and what is [`Wrong`].
+const WRONG: u32 = 1 << 31;
+
+/// Two regions, which is what a signal is about.
+#[derive(Clone, Copy)]
+enum Half {
+    Dispatch,
+    Combine,
+}
+
+impl Moe<'_> {
+    /// Sends this PE's tokens: each once to each PE that has an expert of it. Returns when they are on their way.
+    ///
+    /// # Collective
+    /// Over the members, each of which has tokens of its own, or none. By all blocks of a launch.
+    ///
+    /// # Ordering
+    /// Release (MM-2): a member that has received them sees what this PE's blocks did before. A payload may be overwritten when the
+    /// launch is complete; before that, token `t`'s by the block that sends it, `t` modulo the blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the tokens of any member, [`dispatch_recv`](Moe::dispatch_recv) tells; then nobody's were stored anywhere that
+    /// a later exchange would see.
+    ///
+    /// # Panics
+    /// Where payload or scales are shorter than the tokens need.
+    #[inline(always)]
+    #[track_caller]
+    pub fn dispatch_send<E, W>(&self, batch: MicroBatch<Idle>, tokens: &Tokens<E, W>) -> MicroBatch<Dispatched>
+    where
+        E: Fn(usize) -> i32,
+        W: Fn(usize) -> f32,
+    {
+        let batch = batch.next::<Dispatched>(1);
+        let (index, exchange) = (batch.index, batch.exchange);
+        let wrong = self.route(index, exchange, tokens);
+        // All blocks have come to a gate, and so taken the micro-batch up.
+        let batch = self.came_to(batch);
+        if wrong == 0 {
+            self.send_tokens(&batch, tokens);
+        }
+        // Gate by gate, what every block has stored is before the signal: its release here, the acquire there, and then the signal's
+        // own release (MM-2 covers what whoever signals has seen).
+        self.arrive(index, Gate::Stored, exchange, 0);
+        self.signal(Half::Dispatch, index, exchange, Gate::Stored, |member| match wrong {
+            0 => self.ctx.load(self.counts(index, exchange), member),
+            wrong => WRONG | wrong,
+        });
+        batch
+    }
+
+    /// Waits until the tokens of all members are here. Rows are there for every block; which rows each expert has, too.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send).
+    ///
+    /// # Ordering
+    /// Acquire (MM-3).
+    ///
+    /// # Errors
+    /// What was wrong with the tokens of a member. Then the exchange is over, on every PE.
+    #[inline(always)]
+    #[track_caller]
+    pub fn dispatch_recv(&self, batch: MicroBatch<Dispatched>) -> Result<MicroBatch<Received>, Refused> {
+        let batch = batch.next::<Received>(0);
+        self.hear(self.dispatched(batch.index), batch.exchange);
+        let mut first = u32::MAX;
+        for source in self.block.strided(self.n()) {
+            if self.told(&batch, source) & WRONG != 0 {
+                first = first.min(source as u32);
+            }
+        }
+        let first = self.block.reduce(first, Min);
+        if first != u32::MAX {
+            let why = Wrong::from_raw(self.told(&batch, first as usize) & !WRONG);
+            return Err(self.give_up(batch, Refusal { rank: first, why }));
+        }
+        self.make_lists(&batch);
+        self.keep_refusal(batch.index, 0);
+        Ok(self.came_to(batch))
+    }
+
+    /// Sends back what the experts of this PE answered: of each row, the answers of its token's choices that are experts of this PE, each
+    /// times the choice's weight, summed in `f32` in the order of the choices and rounded once to a `T`. `answer` gives what the expert of
+    /// choice `k` answered to a row, as a function of the element.
+    ///
+    /// Rows are dealt to blocks by source and slot, so that `answer` may be asked for any row by any block: what other blocks have
+    /// computed is there after a launch, or a meeting of the blocks.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send).
+    ///
+    /// # Ordering
+    /// Release (MM-2), and the end of this PE's use of what it received: the members may send to it again.
+    ///
+    /// # Panics
+    /// Where a row of the exchange is no whole number of `T`s.
+    #[inline(always)]
+    #[track_caller]
+    pub fn combine_send<T: Number + AccumulateIn<f32>, A: Fn(usize) -> f32>(
+        &self,
+        batch: MicroBatch<Received>,
+        answer: impl Fn(&Row, usize) -> A,
+    ) -> MicroBatch<Combining> {
+        if !(self.view.output as usize).is_multiple_of(size_of::<T>()) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
+            refuse!("a row of outputs is a whole number of elements of 1, 2, 4 or 8 bytes");
+        }
+        let (blocks, mut before) = (self.block.count(), 0);
+        for i in 0..self.n() {
+            // Each begins with another one, so that not all send to the same at once.
+            let source = self.after(i);
+            let count = self.count(&batch, source);
+            // Rows of all sources together are dealt in turn.
+            let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
+            while slot < count {
+                self.send_answer::<T, A>(&batch, &self.row(&batch, source, slot), &answer);
+                slot += blocks;
+            }
+            before += count;
+        }
+        self.send_back(batch, true)
+    }
+
+    /// Waits until the answers of all members are here, and sums them: for each token, what came back from each PE in the order in which
+    /// the token's choices first name the PEs, in `f32`, then what is `added`, rounded once.
+    ///
+    /// Row `t` of `dst` is there for the block that sums it, `t` modulo the blocks, and for all when the launch is complete.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send).
+    ///
+    /// # Ordering
+    /// Acquire (MM-3).
+    ///
+    /// # Panics
+    /// Where `dst`, or what is added, is shorter than the tokens need.
+    #[inline(always)]
+    #[track_caller]
+    pub fn combine_recv<T: Number + AccumulateIn<f32>>(
+        &self,
+        batch: MicroBatch<Combining>,
+        dst: Sym<T>,
+        added: Added<T>,
+    ) -> MicroBatch<Idle> {
+        let (index, exchange) = (batch.index, batch.exchange);
+        self.hear(self.combined(index), exchange);
+        let count = self.ctx.load(self.counts(index, exchange), self.n()) as usize;
+        let mut token = self.block.index();
+        while token < count {
+            self.sum(&batch, token, dst, &added);
+            token += self.block.count();
+        }
+        self.close(batch)
+    }
+
+    /// Stores this block's tokens where they go.
+    #[inline(always)]
+    #[track_caller]
+    fn send_tokens<E, W>(&self, batch: &MicroBatch<Dispatched>, tokens: &Tokens<E, W>)
+    where
+        E: Fn(usize) -> i32,
+        W: Fn(usize) -> f32,
+    {
+        let Self { block, ctx, .. } = *self;
+        let slots = self.slots(batch.index, batch.exchange);
+        let (payload, scales, most) = (self.view.payload as usize, self.view.scales as usize, self.view.tokens);
+        let mut token = block.index();
+        while token < tokens.count {
+            for k in 0..self.top_k() {
+                let row = ctx.load(slots, token * self.top_k() + k);
+                if row == NOWHERE {
+                    continue;
+                }
+                let (member, slot) = ((row / most) as usize, (row % most) as usize);
+                let there = self.messages(batch.index, self.me(), slot, 1);
+                let staged = || self.staged_messages(batch.index, member, slot, 1);
+                let (message, at) = self.towards(member, there, staged);
+                let (to_payload, to_scales, words) = self.parts(message);
+                ctx.put(&block, to_payload.at(at), tokens.payload.slice(token * payload..(token + 1) * payload));
+                if scales > 0 {
+                    ctx.put(&block, to_scales.at(at), tokens.scales.slice(token * scales..(token + 1) * scales));
+                }
+                for i in block.strided(words.len()) {
+                    ctx.put_value(words.elem(i).at(at), self.word(batch, tokens, token, i));
+                }
+            }
+            token += block.count();
+        }
+    }
+
+    /// Word `i` of what goes with a token.
+    #[inline(always)]
+    fn word<E, W>(&self, batch: &MicroBatch<Dispatched>, tokens: &Tokens<E, W>, token: usize, i: usize) -> u32
+    where
+        E: Fn(usize) -> i32,
+        W: Fn(usize) -> f32,
+    {
+        let weights = EXPERTS + self.top_k();
+        match i {
+            TAG => self.tag(batch.exchange),
+            TOKEN => token as u32,
+            SOURCE => self.me() as u32,
+            _ if i >= weights => (tokens.weights)(token * self.top_k() + i - weights).to_bits(),
+            _ if i >= EXPERTS => (tokens.experts)(token * self.top_k() + i - EXPERTS) as u32,
+            _ => 0,
+        }
+    }
+
+    /// Sends back one row.
+    #[inline(always)]
+    #[track_caller]
+    fn send_answer<T: Number + AccumulateIn<f32>, A: Fn(usize) -> f32>(
+        &self,
+        batch: &MicroBatch<Received>,
+        row: &Row,
+        answer: &impl Fn(&Row, usize) -> A,
+    ) {
+        let (index, source, slot) = (batch.index, row.source(), row.slot());
+        let mine = self.mine(row);
+        let there = self.output(index, self.me(), slot, self.token(row), mine.trailing_zeros() as usize);
+        let staged = || self.outputs(index, self.view.layout.staged_outputs, source, slot, 1);
+        let (words, at) = self.towards(source, there, staged);
+        let words = words.slice(..self.view.output as usize).cast::<u64>();
+        let each = 8 / size_of::<T>();
+        for i in self.block.strided(words.len()) {
+            let mut sums = [0.0; 8];
+            let mut left = mine;
+            while left != 0 {
+                let k = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let (weight, element) = (self.weight(row, k), answer(row, k));
+                for (part, sum) in sums.iter_mut().enumerate() {
+                    if part < each {
+                        *sum += weight * element(i * each + part);
+                    }
+                }
+            }
+            let mut word = 0;
+            for (part, sum) in sums.into_iter().enumerate() {
+                if part < each {
+                    word |= bits(T::from_acc(sum)) << (part * 8 * size_of::<T>());
+                }
+            }
+            self.ctx.put_value(words.elem(i).at(at), word);
+        }
+    }
+
+    /// Sums what came back for a token.
+    #[inline(always)]
+    #[track_caller]
+    fn sum<T: Number + AccumulateIn<f32>>(
+        &self,
+        batch: &MicroBatch<Combining>,
+        token: usize,
+        dst: Sym<T>,
+        added: &Added<T>,
+    ) {
+        let Self { block, ctx, .. } = *self;
+        let elements = self.view.output as usize / size_of::<T>();
+        let dst = dst.slice(token * elements..(token + 1) * elements);
+        let more = match added {
+            Added::Nothing => None,
+            Added::Bias(row) => Some(row.slice(..elements)),
+            Added::Residual(rows) => Some(rows.slice(token * elements..(token + 1) * elements)),
+        };
+        let slots = self.slots(batch.index, batch.exchange);
+        let mut came = 0_u32;
+        for k in 0..self.top_k() {
+            if ctx.load(slots, token * self.top_k() + k) != NOWHERE {
+                came |= 1 << k;
+            }
+        }
+        let rows = came.count_ones() as usize;
+        let all = rows + usize::from(more.is_some());
+        if all == 0 {
+            return ctx.fill(&block, dst, T::from_acc(0.0));
+        }
+        let most = self.view.tokens;
+        let sources = operands(all, |i| {
+            if let Some(more) = more
+                && i == rows
+            {
+                return ctx.operand(more.at(self.own_rank()));
+            }
+            let mut left = came;
+            for _ in 0..i {
+                left &= left - 1;
+            }
+            let k = left.trailing_zeros() as usize;
+            let row = ctx.load(slots, token * self.top_k() + k);
+            let from = self.output(batch.index, (row / most) as usize, (row % most) as usize, token, k);
+            ctx.operand(from.slice(..self.view.output as usize).at(self.own_rank()))
+        });
+        ctx.fold::<T>(&block, [ctx.operand(dst.at(self.own_rank()))], sources, Sum.accumulate_in::<f32>(), all);
+    }
+
+    /// Ends an exchange that was refused: nothing comes back, and the members tell each other so, as they would with answers, because
+    /// that is what makes the regions free again.
+    #[inline(always)]
+    #[track_caller]
+    fn give_up(&self, batch: MicroBatch<Received>, refusal: Refusal) -> Refused {
+        self.keep_refusal(batch.index, refusal.to_word());
+        let batch = self.send_back(batch, false);
+        self.hear(self.combined(batch.index), batch.exchange);
+        Refused { batch: self.close(batch), refusal }
+    }
+
+    /// Keeps why an exchange was refused, or that it was not.
+    #[inline(always)]
+    fn keep_refusal(&self, batch: u32, word: u64) {
+        if self.block.index() == 0 && self.block.leader() {
+            self.ctx.store(self.own(batch, Own::Refused), 0, word);
+        }
+    }
+
+    /// Tells the members that their answers are on their way, and that what was received is read.
+    #[inline(always)]
+    #[track_caller]
+    fn send_back(&self, batch: MicroBatch<Received>, answered: bool) -> MicroBatch<Combining> {
+        let (index, exchange) = (batch.index, batch.exchange);
+        // As in dispatch_send. What blocks have read of the rows is before the signal too, and so before whatever overwrites it.
+        self.arrive(index, Gate::Answered, exchange, 0);
+        let rows = |member| if answered { self.told(&batch, member) } else { 0 };
+        self.signal(Half::Combine, index, exchange, Gate::Answered, rows);
+        self.came_to(batch.next(0))
+    }
+
+    /// The last gate of an exchange: when all blocks have come to it, nobody asks for the state that it had.
+    #[inline(always)]
+    #[track_caller]
+    fn close(&self, batch: MicroBatch<Combining>) -> MicroBatch<Idle> {
+        let batch = batch.next::<Idle>(0);
+        self.arrive(batch.index, Gate::Ended, batch.exchange, 0);
+        if self.block.index() == 0 {
+            self.meet(batch.index, Gate::Ended, batch.exchange);
+        }
+        self.came_to(batch)
+    }
+
+    /// What a member told of its tokens.
+    #[inline(always)]
+    #[track_caller]
+    fn told(&self, batch: &MicroBatch<Received>, source: usize) -> u32 {
+        self.count(batch, source) as u32
+    }
+
+    /// The member at distance `i` after this one, which is below their number.
+    #[inline(always)]
+    fn after(&self, i: usize) -> usize {
+        let member = self.me() + i;
+        if member < self.n() { member } else { member - self.n() }
+    }
+
+    /// Waits for the signals of all members.
+    #[inline(always)]
+    #[track_caller]
+    fn hear(&self, signals: Sym<Signal>, exchange: u64) {
+        self.ctx.wait_tags(&self.block, signals, self.tag(exchange), |source| self.rank(source));
+    }
+
+    /// Says that this block has come to a gate, and what it found, below 256.
+    ///
+    /// A gate's words grow with the exchange, and which blocks a launch has does not matter to later ones: those wait for their own.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn arrive(&self, batch: u32, gate: Gate, exchange: u64, found: u32) {
+        let word = self.gate(batch, gate).elem(self.block.index());
+        self.ctx.notify(&self.block, word.at(self.own_rank()).set(exchange << 8 | u64::from(found)));
+    }
+
+    /// Waits until all blocks have come to a gate.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn meet(&self, batch: u32, gate: Gate, exchange: u64) {
+        self.ctx.wait_all(&self.block, self.gate(batch, gate), exchange << 8);
+    }
+
+    /// The most that a block found, where all have met.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn found(&self, batch: u32, gate: Gate) -> u32 {
+        let words = self.gate(batch, gate);
+        let of_block = |i| self.ctx.signal_value(words.elem(i)) as u32 & 0xff;
+        self.block.reduce(self.block.strided(words.len()).map(of_block).max().unwrap_or(0), Max)
+    }
+
+    /// Signals every member, when all blocks have come to a gate: this exchange, and how many rows there are. Blocks share the members,
+    /// and so do their threads. What is staged for a proxy goes there with its signal, as one message.
+    #[inline(always)]
+    #[track_caller]
+    fn signal(&self, half: Half, batch: u32, exchange: u64, gate: Gate, rows: impl Fn(usize) -> u32) {
+        let Self { block, ctx, .. } = *self;
+        if block.index() >= self.n() {
+            return;
+        }
+        self.meet(batch, gate, exchange);
+        let signals = match half {
+            Half::Dispatch => self.dispatched(batch),
+            Half::Combine => self.combined(batch),
+        };
+        for i in block.strided((self.n() - block.index()).div_ceil(block.count())) {
+            let member = self.after(block.index() + i * block.count());
+            let (rank, rows) = (self.rank(member), rows(member));
+            let word = u64::from(rows) << 32 | u64::from(self.tag(exchange));
+            let notify = signals.elem(self.me()).at(rank).set(word);
+            if rows & WRONG == 0 && rows > 0 && !ctx.reaches(rank) {
+                let count = rows as usize;
+                let (there, staged) = match half {
+                    Half::Dispatch => {
+                        (self.messages(batch, self.me(), 0, count), self.staged_messages(batch, member, 0, count))
+                    }
+                    Half::Combine => {
+                        let at = |start, major| self.outputs(batch, start, major, 0, count);
+                        (at(self.view.layout.combine, self.me()), at(self.view.layout.staged_outputs, member))
+                    }
+                };
+                ctx.put_signal(&Thread, there.at(rank), staged, notify);
+            } else {
+                ctx.notify(&Thread, notify);
+            }
+        }
+        // A thread alone may have waited for the proxy: the block goes on together.
+        block.sync();
+    }
+}
+
+impl<S> MicroBatch<S> {
+    /// The same micro-batch at its next step, so many exchanges on.
+    #[inline(always)]
+    fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
+        MicroBatch { index: self.index, exchange: self.exchange + exchanges, step: core::marker::PhantomData }
+    }
+}
+
+/// The bits of a value of 1, 2, 4 or 8 bytes, in the low end of a word.
+#[inline(always)]
+fn bits<T: Number>(value: T) -> u64 {
+    match size_of::<T>() {
+        1 => bytemuck::cast::<T, u8>(value).into(),
+        2 => bytemuck::cast::<T, u16>(value).into(),
+        4 => bytemuck::cast::<T, u32>(value).into(),
+        _ => bytemuck::cast::<T, u64>(value),
+    }
+}
