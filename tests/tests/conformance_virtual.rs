@@ -76,7 +76,7 @@ macro_rules! families {
     };
 }
 
-families! { rma signals ordering atomics teams groups lanes shared arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
+families! { rma signals ordering atomics teams groups lanes shared moe arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
 
 /// Every peer through the proxy, whose rings are memory that the driver pinned.
 mod proxied {

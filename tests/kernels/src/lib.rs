@@ -13,6 +13,7 @@ pub mod collectives;
 pub mod direct;
 pub mod groups;
 pub mod lanes;
+pub mod moe;
 pub mod multicast;
 pub mod ordering;
 pub mod rma;

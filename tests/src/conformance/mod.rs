@@ -20,6 +20,7 @@ mod lanes;
 mod limit;
 mod machines;
 mod mixed;
+mod moe;
 mod model;
 mod multicast;
 mod ordering;
@@ -52,6 +53,7 @@ pub use machines::{
     processes_with_multicast, proxied, threads, threads_with_multicast,
 };
 pub use mixed::mixed;
+pub use moe::{moe, moe_rounds};
 pub use multicast::multicast;
 pub use ordering::ordering;
 pub use rma::rma;

@@ -1,0 +1,292 @@
+//! Layers of a mixture of experts: each token travels to the PEs that have its experts, and the sum of what they answer travels back.
+//!
+//! Each PE has some tokens, of several numbers, and some of the experts, which are matrices. In every layer a router chooses a few
+//! experts for each token. The tokens of a PE are two micro-batches: while one is on its way, the other is computed.
+//!
+//! The lesson: sending and receiving are steps of their own, so what a program does between them is its own business: here a launch each,
+//! and no launch waits for a PE but those that receive. The host puts all layers on the stream and waits once.
+//!
+//! The order of every sum is said, so the result is compared with one that this PE computes by itself, bit for bit.
+//!
+//! Run it with `cargo run --release --example moe -- --pes 4`, or with `congruent run -n 4 target/release/examples/moe`.
+
+use std::error::Error;
+use std::time::Instant;
+
+use clap::Parser;
+use congruent::collectives::moe::{Added, MoeConfig, MoeView, Tokens};
+use congruent::device::{Group, Slice, Sym, bf16, kernel_arg, kernels};
+use congruent::{Grid, World};
+
+/// Numbers of a token.
+const HIDDEN: usize = 64;
+/// Experts of a token.
+const TOP_K: usize = 4;
+/// Micro-batches.
+const BATCHES: usize = 2;
+
+kernel_arg! {
+    /// A micro-batch of this PE: its number, its tokens, which experts they chose and with what weights, and what comes of them.
+    struct Batch {
+        x: Sym<bf16>,
+        experts: Sym<i32>,
+        weights: Sym<f32>,
+        /// What this PE's experts answer: for each of them a row for each token that it may have.
+        answers: Sym<f32>,
+        y: Sym<bf16>,
+        index: u32,
+        tokens: u32,
+    }
+}
+
+impl Batch {
+    /// Answer `place` of an expert of this PE.
+    fn answer(&self, expert: usize, place: usize, experts: usize) -> Sym<f32> {
+        let rows = self.answers.len() / HIDDEN / experts;
+        let row = expert * rows + place;
+        self.answers.slice(row * HIDDEN..(row + 1) * HIDDEN)
+    }
+}
+
+/// The choices of a token, by the rows of a router: the experts with the largest scores, of equal ones the first; and their weights.
+fn choose(router: &[f32], x: impl Fn(usize) -> f32) -> [(i32, f32); TOP_K] {
+    let mut best = [(-1, -1.0); TOP_K];
+    for (expert, row) in router.chunks_exact(HIDDEN).enumerate() {
+        let score = dot(row, &x).abs();
+        let mut candidate = (expert as i32, score);
+        for place in &mut best {
+            if candidate.1 > place.1 {
+                (*place, candidate) = (candidate, *place);
+            }
+        }
+    }
+    let all = best.iter().fold(1e-6, |sum, (_, score)| sum + score);
+    best.map(|(expert, score)| (expert, score / all))
+}
+
+/// A row times a token, in order.
+fn dot(row: &[f32], x: impl Fn(usize) -> f32) -> f32 {
+    row.iter().enumerate().fold(0.0, |sum, (i, weight)| sum + weight * x(i))
+}
+
+kernels! {
+    /// Chooses the experts of each token, a thread for each.
+    fn route(block, ctx, batch: Batch, router: Slice<f32>) {
+        let all = block.count() * block.size();
+        for token in (block.index() * block.size() + block.rank()..batch.tokens as usize).step_by(all) {
+            let chosen = choose(router, |i| ctx.load(batch.x, token * HIDDEN + i).to_f32());
+            for (k, (expert, weight)) in chosen.into_iter().enumerate() {
+                ctx.store(batch.experts, token * TOP_K + k, expert);
+                ctx.store(batch.weights, token * TOP_K + k, weight);
+            }
+        }
+    }
+
+    /// Sends a micro-batch on its way.
+    fn send(block, ctx, moe: MoeView, batch: Batch) {
+        let moe = moe.enter(block, ctx);
+        let tokens = Tokens {
+            count: batch.tokens as usize,
+            payload: batch.x.cast(),
+            scales: Sym::empty(),
+            experts: |i| ctx.load(batch.experts, i),
+            weights: |i| ctx.load(batch.weights, i),
+        };
+        let _sent = moe.dispatch_send(moe.idle(batch.index as usize), &tokens);
+    }
+
+    /// Waits for the tokens of a micro-batch, and has this PE's experts answer them.
+    fn compute(block, ctx, moe: MoeView, batch: Batch, matrices: Slice<f32>, served: Sym<u64>) {
+        let moe = moe.enter(block, ctx);
+        let Ok(sent) = moe.resume(batch.index as usize) else { return };
+        let Ok(received) = moe.dispatch_recv(sent) else { return };
+        let experts = moe.experts().len();
+        let mut dealt = 0;
+        for (expert, matrix) in matrices.chunks_exact(HIDDEN * HIDDEN).enumerate() {
+            for place in 0..moe.count_of(&received, expert) {
+                if dealt % block.count() == block.index() {
+                    let x = moe.row_of(&received, expert, place).payload().cast::<bf16>();
+                    for i in block.strided(HIDDEN) {
+                        let row = &matrix[i * HIDDEN..(i + 1) * HIDDEN];
+                        ctx.store(batch.answer(expert, place, experts), i, dot(row, |i| ctx.load(x, i).to_f32()));
+                    }
+                }
+                dealt += 1;
+            }
+        }
+        if block.index() == 0 && block.leader() {
+            ctx.store(served, 0, ctx.load(served, 0) + dealt as u64);
+        }
+    }
+
+    /// Sends the answers back, and adds what comes back to the tokens of this PE.
+    fn sum(block, ctx, moe: MoeView, batch: Batch) {
+        let moe = moe.enter(block, ctx);
+        let experts = moe.experts();
+        // There is nothing to answer where somebody's tokens were wrong, and every PE has found that.
+        let Ok(received) = moe.resume(batch.index as usize) else { return };
+        let combining = moe.combine_send::<bf16, _>(received, |row, k| {
+            let expert = moe.expert(row, k) as usize - experts.start;
+            let answer = batch.answer(expert, moe.place(row, k), experts.len());
+            move |i| ctx.load(answer, i)
+        });
+        let _idle = moe.combine_recv(combining, batch.y, Added::Residual(batch.x));
+    }
+}
+
+/// Sends tokens through layers of experts on several PEs.
+#[derive(Parser)]
+struct Args {
+    /// PEs, as threads of this process, where no launcher starts them
+    #[arg(long, default_value_t = 4)]
+    pes: usize,
+    /// Tokens of each micro-batch of a PE
+    #[arg(long, default_value_t = 48)]
+    tokens: u32,
+    /// Experts on all PEs together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(TOP_K as i64..))]
+    experts: u32,
+    /// Layers
+    #[arg(long, default_value_t = 4)]
+    layers: u32,
+    /// Blocks of each launch
+    #[arg(long, default_value_t = 2)]
+    blocks: u32,
+}
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    congruent::run(args.pes, |world| run(world, &args))?;
+    Ok(())
+}
+
+/// A number between -0.5 and 0.5, which looks like chance.
+fn number(of: u32, i: u32) -> f32 {
+    let bits = (of.wrapping_mul(0x9e37_79b9) ^ i.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0xc2b2_ae35);
+    ((bits >> 16) % 1024) as f32 / 1024.0 - 0.5
+}
+
+/// Number `i` of a token.
+fn token(pe: u32, batch: u32, i: u32) -> bf16 {
+    bf16::from_f32(number(7 * pe + batch + 1, i))
+}
+
+/// An expert's matrix.
+fn matrix(expert: u32) -> Vec<f32> {
+    (0..(HIDDEN * HIDDEN) as u32).map(|i| number(1000 + expert, i) / 8.0).collect()
+}
+
+/// A router.
+fn router(experts: u32) -> Vec<f32> {
+    (0..experts * HIDDEN as u32).map(|i| number(500, i)).collect()
+}
+
+fn run(world: &mut World, args: &Args) -> Result<()> {
+    let (pe, npes, tokens) = (world.pe().raw(), world.npes() as u32, args.tokens as usize);
+    let config = MoeConfig::new(args.tokens, args.experts, TOP_K as u32)
+        .payload(2 * HIDDEN as u32)
+        .output(2 * HIDDEN as u32)
+        .micro_batches(BATCHES as u32)
+        .blocks(args.blocks);
+    let moe = world.moe(world.team(), config)?.named("experts");
+    let own = config.experts_of(pe, npes);
+    let most = args.experts.div_ceil(npes) as usize;
+    let (xs, ys) = (world.alloc::<bf16>(BATCHES * tokens * HIDDEN)?, world.alloc::<bf16>(BATCHES * tokens * HIDDEN)?);
+    let experts = world.alloc::<i32>(BATCHES * tokens * TOP_K)?;
+    let weights = world.alloc::<f32>(BATCHES * tokens * TOP_K)?;
+    let answers = world.alloc::<f32>(BATCHES * most * npes as usize * tokens * HIDDEN)?;
+    let served = world.alloc::<u64>(1)?;
+    let numbers: Vec<bf16> =
+        (0..BATCHES as u32).flat_map(|b| (0..(tokens * HIDDEN) as u32).map(move |i| token(pe, b, i))).collect();
+    xs.write(0, &numbers)?;
+    let matrices: Vec<f32> = own.clone().flat_map(matrix).collect();
+    let (mut kept, mut routes) = (world.buffer(matrices.len())?, world.buffer(args.experts as usize * HIDDEN)?);
+    kept.write(0, &matrices)?;
+    routes.write(0, &router(args.experts))?;
+
+    let (stream, grid, view) = (world.stream()?, Grid::new(args.blocks, 64), moe.view());
+    world.barrier()?;
+    let started = Instant::now();
+    for layer in 0..args.layers {
+        // What a layer gives is what the next one takes.
+        let (x, y) = if layer % 2 == 0 { (xs.view(), ys.view()) } else { (ys.view(), xs.view()) };
+        let batches: Vec<Batch> = (0..BATCHES)
+            .map(|b| Batch {
+                x: x.chunk(b, BATCHES),
+                experts: experts.view().chunk(b, BATCHES),
+                weights: weights.view().chunk(b, BATCHES),
+                answers: answers.view().chunk(b, BATCHES).slice(..own.len() * npes as usize * tokens * HIDDEN),
+                y: y.chunk(b, BATCHES),
+                index: b as u32,
+                tokens: args.tokens,
+            })
+            .collect();
+        for batch in &batches {
+            world.launch(&stream, route, grid, (*batch, &routes))?;
+            world.launch(&stream, send, grid, (view, *batch))?;
+        }
+        for batch in &batches {
+            world.launch(&stream, compute, grid, (view, *batch, &kept, served.view()))?;
+            world.launch(&stream, sum, grid, (view, *batch))?;
+        }
+    }
+    world.synchronize(&stream)?;
+    let elapsed = started.elapsed();
+    if let Some(refusal) = (0..BATCHES).find_map(|batch| moe.refusal(batch).transpose()) {
+        return Err(refusal?.to_string().into());
+    }
+
+    let result = if args.layers % 2 == 0 { xs.to_vec()? } else { ys.to_vec()? };
+    for (at, (found, start)) in result.chunks(HIDDEN).zip(numbers.chunks(HIDDEN)).enumerate() {
+        let alone = (0..args.layers).fold(start.to_vec(), |x, _| layer(&x, &config, npes));
+        if found != alone {
+            return Err(format!("PE {pe}: token {at} is not what one PE alone computes").into());
+        }
+    }
+    let served = served.to_vec()?[0];
+    for line in world.exchange("what experts served", &format!("PE {pe}: experts {own:?} served {served} tokens"))? {
+        if pe == 0 {
+            println!("{line}");
+        }
+    }
+    if pe == 0 {
+        let each = elapsed.as_secs_f64() * 1e6 / f64::from(args.layers);
+        println!(
+            "{} layers of {} tokens on {npes} PEs ({}): {each:.0} us for each layer, {} KiB of heap for each PE's exchange",
+            args.layers,
+            npes * BATCHES as u32 * args.tokens,
+            world.machine(),
+            config.bytes(npes, world.is_proxied()) >> 10,
+        );
+        println!("every token on every PE is what one PE alone computes, bit for bit");
+    }
+    Ok(())
+}
+
+/// A layer for one token, on one PE: the sums are in the order that an exchange has.
+fn layer(x: &[bf16], config: &MoeConfig, npes: u32) -> Vec<bf16> {
+    let value = |i: usize| x[i].to_f32();
+    let experts: u32 = (0..npes).map(|pe| config.experts_of(pe, npes).len() as u32).sum();
+    let chosen = choose(&router(experts), value);
+    let owner = |expert: i32| (0..npes).find(|&pe| config.experts_of(pe, npes).contains(&(expert as u32)));
+    let mut sums: Vec<f32> = Vec::new();
+    for (k, (first, _)) in chosen.iter().enumerate() {
+        let pe = owner(*first);
+        // What one PE answers to a token is one row, rounded, at the place of the first choice that is there.
+        if chosen[..k].iter().any(|(before, _)| owner(*before) == pe) {
+            continue;
+        }
+        let mut row = [0.0; HIDDEN];
+        for (expert, weight) in chosen.iter().filter(|(expert, _)| owner(*expert) == pe) {
+            let matrix = matrix(*expert as u32);
+            for (i, sum) in row.iter_mut().enumerate() {
+                *sum += weight * dot(&matrix[i * HIDDEN..(i + 1) * HIDDEN], value);
+            }
+        }
+        let rounded = row.iter().map(|&sum| bf16::from_f32(sum).to_f32());
+        sums = if sums.is_empty() { rounded.collect() } else { sums.iter().zip(rounded).map(|(a, b)| a + b).collect() };
+    }
+    sums.iter().zip(x).map(|(sum, x)| bf16::from_f32(sum + x.to_f32())).collect()
+}
