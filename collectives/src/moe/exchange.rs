@@ -240,25 +240,35 @@ impl Moe<'_> {
         let staged = || self.outputs(index, self.view.layout.staged_outputs, source, slot, 1);
         let (words, at) = self.towards(source, there, staged);
         let words = words.slice(..self.view.output as usize).cast::<u64>();
-        let each = 8 / size_of::<T>();
+        let (each, bits_each) = (8 / size_of::<T>(), 8 * size_of::<T>());
         for i in self.block.strided(words.len()) {
-            let mut sums = [0.0; 8];
-            let mut left = mine;
-            while left != 0 {
-                let k = left.trailing_zeros() as usize;
-                left &= left - 1;
-                let (weight, element) = (self.weight(row, k), answer(row, k));
-                for (part, sum) in sums.iter_mut().enumerate() {
-                    if part < each {
-                        *sum += weight * element(i * each + part);
+            // By fours, in registers: an array that is indexed is in memory, which on a GPU is slow.
+            let (mut word, mut first) = (0, 0);
+            while first < each {
+                let (mut a, mut b, mut c, mut d) = (0.0, 0.0, 0.0, 0.0);
+                let mut left = mine;
+                while left != 0 {
+                    let k = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    let (weight, element, at) = (self.weight(row, k), answer(row, k), i * each + first);
+                    a += weight * element(at);
+                    if each > 1 {
+                        b += weight * element(at + 1);
+                    }
+                    if each > 2 {
+                        c += weight * element(at + 2);
+                        d += weight * element(at + 3);
                     }
                 }
-            }
-            let mut word = 0;
-            for (part, sum) in sums.into_iter().enumerate() {
-                if part < each {
-                    word |= bits(T::from_acc(sum)) << (part * 8 * size_of::<T>());
+                let mut four = bits(T::from_acc(a));
+                if each > 1 {
+                    four |= bits(T::from_acc(b)) << bits_each;
                 }
+                if each > 2 {
+                    four |= bits(T::from_acc(c)) << (2 * bits_each) | bits(T::from_acc(d)) << (3 * bits_each);
+                }
+                word |= four << (first * bits_each);
+                first += 4;
             }
             self.ctx.put_value(words.elem(i).at(at), word);
         }

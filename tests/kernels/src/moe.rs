@@ -135,7 +135,7 @@ impl Case {
     /// A byte of a token: behind the payload are the scales.
     #[inline(always)]
     pub fn byte(&self, pe: usize, exchange: u64, token: usize, i: usize) -> u8 {
-        mix(self.of(pe, exchange), 4 + token as u64, (i / 8) as u64).to_le_bytes()[i % 8]
+        (mix(self.of(pe, exchange), 4 + token as u64, (i / 8) as u64) >> (8 * (i % 8))) as u8
     }
 
     /// What an expert answers to number `i` of a token.
