@@ -71,7 +71,7 @@ fn dot(row: &[f32], x: impl Fn(usize) -> f32) -> f32 {
 
 kernels! {
     /// Chooses the experts of each token, a thread for each.
-    fn route(block, ctx, batch: Batch, router: Slice<f32>) {
+    fn choose_experts(block, ctx, batch: Batch, router: Slice<f32>) {
         let all = block.count() * block.size();
         for token in (block.index() * block.size() + block.rank()..batch.tokens as usize).step_by(all) {
             let chosen = choose(router, |i| ctx.load(batch.x, token * HIDDEN + i).to_f32());
@@ -83,7 +83,7 @@ kernels! {
     }
 
     /// Sends a micro-batch on its way.
-    fn send(block, ctx, moe: MoeView, batch: Batch) {
+    fn send_tokens(block, ctx, moe: MoeView, batch: Batch) {
         let moe = moe.enter(block, ctx);
         let tokens = Tokens {
             count: batch.tokens as usize,
@@ -96,7 +96,7 @@ kernels! {
     }
 
     /// Waits for the tokens of a micro-batch, and has this PE's experts answer them.
-    fn compute(block, ctx, moe: MoeView, batch: Batch, matrices: Slice<f32>, served: Sym<u64>) {
+    fn compute_answers(block, ctx, moe: MoeView, batch: Batch, matrices: Slice<f32>, served: Sym<u64>) {
         let moe = moe.enter(block, ctx);
         let Ok(sent) = moe.resume(batch.index as usize) else { return };
         let Ok(received) = moe.dispatch_recv(sent) else { return };
@@ -120,7 +120,7 @@ kernels! {
     }
 
     /// Sends the answers back, and adds what comes back to the tokens of this PE.
-    fn sum(block, ctx, moe: MoeView, batch: Batch) {
+    fn sum_answers(block, ctx, moe: MoeView, batch: Batch) {
         let moe = moe.enter(block, ctx);
         let experts = moe.experts();
         // There is nothing to answer where somebody's tokens were wrong, and every PE has found that.
@@ -224,12 +224,12 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
             })
             .collect();
         for batch in &batches {
-            world.launch(&stream, route, grid, (*batch, &routes))?;
-            world.launch(&stream, send, grid, (view, *batch))?;
+            world.launch(&stream, choose_experts, grid, (*batch, &routes))?;
+            world.launch(&stream, send_tokens, grid, (view, *batch))?;
         }
         for batch in &batches {
-            world.launch(&stream, compute, grid, (view, *batch, &kept, served.view()))?;
-            world.launch(&stream, sum, grid, (view, *batch))?;
+            world.launch(&stream, compute_answers, grid, (view, *batch, &kept, served.view()))?;
+            world.launch(&stream, sum_answers, grid, (view, *batch))?;
         }
     }
     world.synchronize(&stream)?;

@@ -68,6 +68,17 @@ fn the_plate_comes_to_rest_as_it_does_sequentially() {
 }
 
 #[test]
+fn tokens_come_back_as_one_pe_computes_them() {
+    let same = "every token on every PE is what one PE alone computes, bit for bit";
+    for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {
+        let text = on_threads("moe", width, layer);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "moe", "--tokens 20 --layers 2");
+    assert!(text.contains(same) && text.contains("2 layers of 120 tokens on 3 PEs"), "{text}");
+}
+
+#[test]
 fn digits_are_read_rightly_and_the_loss_is_that_of_one_pe() {
     let text = on_threads("digits", 1, "--compare");
     let accuracies: Vec<f64> = text
