@@ -1,6 +1,6 @@
 //! The four steps of an exchange.
 
-use congruent_device::{AccumulateIn, Group, Max, Min, Number, Signal, Sum, Sym, Thread, operands, refuse};
+use congruent_device::{AccumulateIn, Group, Max, Min, Number, Signal, Sum, Sym, Thread, refuse};
 
 use super::route::{NOWHERE, Tokens};
 use super::rows::{EXPERTS, Row, SOURCE, TAG, TOKEN};
@@ -305,22 +305,21 @@ impl Moe<'_> {
             return ctx.fill(&block, dst, T::from_acc(0.0));
         }
         let most = self.view.tokens;
-        let sources = operands(all, |i| {
-            if let Some(more) = more
-                && i == rows
-            {
-                return ctx.operand(more.at(self.own_rank()));
-            }
-            let mut left = came;
-            for _ in 0..i {
-                left &= left - 1;
-            }
-            let k = left.trailing_zeros() as usize;
-            let row = ctx.load(slots, token * self.top_k() + k);
-            let from = self.output(batch.index, (row / most) as usize, (row % most) as usize, token, k);
-            ctx.operand(from.slice(..self.view.output as usize).at(self.own_rank()))
+        let sources = ctx.places(all, |i| {
+            let row = match more {
+                Some(more) if i == rows => more,
+                _ => {
+                    // The choice whose number among those that are there is `i`.
+                    let k = (0..i).fold(came, |left, _| left & (left - 1)).trailing_zeros() as usize;
+                    let row = ctx.load(slots, token * self.top_k() + k);
+                    let from = self.output(batch.index, (row / most) as usize, (row % most) as usize, token, k);
+                    from.slice(..self.view.output as usize).cast()
+                }
+            };
+            row.at(self.own_rank())
         });
-        ctx.fold::<T>(&block, [ctx.operand(dst.at(self.own_rank()))], sources, Sum.accumulate_in::<f32>(), all);
+        let dst = ctx.places(1, |_| dst.at(self.own_rank()));
+        ctx.fold::<T>(&block, dst, sources, Sum.accumulate_in::<f32>(), all);
     }
 
     /// Ends an exchange that was refused: nothing comes back, and the members tell each other so, as they would with answers, because
