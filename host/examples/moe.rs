@@ -211,7 +211,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let started = Instant::now();
     for layer in 0..args.layers {
         // What a layer gives is what the next one takes.
-        let (x, y) = if layer % 2 == 0 { (xs.view(), ys.view()) } else { (ys.view(), xs.view()) };
+        let (x, y) = if layer.is_multiple_of(2) { (xs.view(), ys.view()) } else { (ys.view(), xs.view()) };
         let batches: Vec<Batch> = (0..BATCHES)
             .map(|b| Batch {
                 x: x.chunk(b, BATCHES),
@@ -238,7 +238,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
         return Err(refusal?.to_string().into());
     }
 
-    let result = if args.layers % 2 == 0 { xs.to_vec()? } else { ys.to_vec()? };
+    let result = if args.layers.is_multiple_of(2) { xs.to_vec()? } else { ys.to_vec()? };
     for (at, (found, start)) in result.chunks(HIDDEN).zip(numbers.chunks(HIDDEN)).enumerate() {
         let alone = (0..args.layers).fold(start.to_vec(), |x, _| layer(&x, &config, npes));
         if found != alone {

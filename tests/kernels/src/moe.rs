@@ -422,7 +422,7 @@ kernels! {
             let first = run.send(&one, a, x, room.chunk(0, 2));
             run.idle(never, x, 0);
             let second = run.send(&other, b, y, room.chunk(1, 2));
-            let (first, second) = if run.me() % 2 == 0 {
+            let (first, second) = if run.me().is_multiple_of(2) {
                 let first = one.dispatch_recv(first);
                 run.idle(never, x, 1);
                 (first, other.dispatch_recv(second))
