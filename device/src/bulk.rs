@@ -7,7 +7,6 @@ use congruent_heap::refuse;
 use congruent_heap::{Pe, Place, Pod, Sym};
 
 use crate::group::share;
-use crate::operand::one_of;
 use crate::rma::check_same;
 use crate::{Ctx, Group, Keep, Operand, Operands, Reducer, arch};
 
@@ -46,7 +45,7 @@ impl Ctx<'_> {
         src: [Place<T, G>; S],
         op: impl Fn(T, T) -> T + Copy,
     ) {
-        self.fold(group, self.places(D, |i| one_of(&dst, i)), self.places(S, |i| one_of(&src, i)), op, 0);
+        self.fold(group, self.array(dst), self.array(src), op, 0);
     }
 
     /// For every `i`: combines element `i` of all sources with `op`, in their order, and stores it at element `i` of every

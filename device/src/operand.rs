@@ -57,7 +57,7 @@ impl Operand {
     }
 
     /// The same. Where the bytes are as they are, the compiler gets to know it.
-    #[cfg(any(test, target_arch = "nvptx64"))]
+    #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     pub(crate) const fn known(self, is_plain: bool) -> Self {
         if is_plain { Self { form: self.form & PARTIAL, ..self } } else { self }
@@ -212,6 +212,14 @@ impl Ctx<'_> {
     pub fn places<T: Pod, G>(&self, count: usize, get: impl Fn(usize) -> Place<T, G>) -> impl Operands {
         Computed::<_, true> { count, get: move |i| self.operand(get(i)) }
     }
+
+    /// The same of an array, each computed once.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn array<T: Pod, G, const N: usize>(&self, places: [Place<T, G>; N]) -> impl Operands {
+        let all = places.map(|place| self.operand(place));
+        Computed::<_, true> { count: N, get: move |i| one_of(&all, i) }
+    }
 }
 
 /// Both kinds, of which the type says which.
@@ -246,7 +254,7 @@ impl<const N: usize> Operands for [Operand; N] {
 
 /// Element `i`, the last one past the end, by comparisons: an array that is indexed is in memory, which on a GPU is slow.
 #[inline(always)]
-pub(crate) fn one_of<T: Copy, const N: usize>(all: &[T; N], i: usize) -> T {
+fn one_of<T: Copy, const N: usize>(all: &[T; N], i: usize) -> T {
     let mut chosen = all[N - 1];
     let mut k = N - 1;
     while k > 0 {
