@@ -15,4 +15,10 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups streams }
+families! { signals ordering atomics teams groups streams }
+
+/// Its many small operations take a round trip each.
+#[test]
+fn rma() {
+    hosts("rma", conformance::rma, &PES[..1]);
+}

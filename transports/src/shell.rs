@@ -680,10 +680,9 @@ impl Book {
         for sent in peer.sent.iter_mut().take(done).filter(|sent| !has_reply(&sent.operation)) {
             sent.reply = Some(0);
         }
-        if let (Some(reply), Some(at)) = (reply, number.checked_sub(peer.first)) {
-            if let Some(sent) = peer.sent.get_mut(at as usize) {
-                sent.reply = Some(reply);
-            }
+        let asked = number.checked_sub(peer.first).and_then(|at| peer.sent.get_mut(at as usize));
+        if let (Some(reply), Some(sent)) = (reply, asked) {
+            sent.reply = Some(reply);
         }
         while let Some(reply) = peer.sent.front().and_then(|sent| sent.reply) {
             ended.extend(peer.sent.pop_front().and_then(|sent| sent.ticket).map(|ticket| (ticket, Ok(reply))));
@@ -937,12 +936,10 @@ mod tests {
             (0..100).for_each(|ticket| job.start(1, ticket, 0, add(1)));
             let (mut left, began) = ([false; 3], Instant::now());
             while left != [true; 3] {
-                for pe in 0..3 {
-                    if !left[pe] {
-                        job.poll(pe);
-                        let busy = pe == 1 && job.ended[1].len() < 100;
-                        left[pe] = !busy && job.shells[pe].leave();
-                    }
+                for (pe, left) in left.iter_mut().enumerate().filter(|(_, left)| !**left) {
+                    job.poll(pe);
+                    let busy = pe == 1 && job.ended[1].len() < 100;
+                    *left = !busy && job.shells[pe].leave();
                 }
                 assert!(began.elapsed() < Duration::from_secs(20), "seed {seed}: {left:?}");
             }

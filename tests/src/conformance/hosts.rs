@@ -12,7 +12,7 @@ use congruent::device::Pe;
 use congruent::{Error, World};
 use congruent_transports::Fabric;
 
-use super::machines::{MACHINE, Shape, few_of, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
+use super::machines::{MACHINE, Shape, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
 use crate::skip;
 
 /// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
@@ -62,27 +62,8 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
         Ok(hosts) => hosts,
         Err(error) => return skip(test, &format!("no network namespaces can be made: {error}")),
     };
-    for each in few_of(each) {
-        let job = format!("two hosts of {each} PEs");
-        let before = hosts.bytes().unwrap();
-        let pes = (0..2 * each).map(|pe| {
-            let host = pe / each;
-            let set: [(&str, OsString); 7] = [
-                ("CONGRUENT_MACHINE", "cpu".into()),
-                ("CONGRUENT_HOST_ID", host.to_string().into()),
-                ("CONGRUENT_PE", pe.to_string().into()),
-                ("CONGRUENT_NPES", (2 * each).to_string().into()),
-                ("CONGRUENT_RENDEZVOUS", "10.77.0.1:29500".into()),
-                ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
-                (EACH, each.to_string().into()),
-            ];
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
-            start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
-        });
-        finish(&job, pes.collect::<io::Result<_>>().unwrap()).unwrap();
-        let moved = hosts.bytes().unwrap() - before;
-        assert!(moved > MOVED, "{job}: {moved} bytes went from host to host");
+    for &each in each.iter().take(if few_shapes() { 1 } else { each.len() }) {
+        hosts.run(test, each).unwrap_or_else(|error| panic!("two hosts of {each} PEs: {error}"));
     }
 }
 
@@ -145,6 +126,31 @@ impl Hosts {
             }
         }
         Ok(hosts)
+    }
+
+    /// Runs a test on both, with so many PEs each.
+    fn run(&self, test: &str, each: usize) -> io::Result<()> {
+        let before = self.bytes()?;
+        let start = |pe: usize| {
+            let host = pe / each;
+            let set: [(&str, OsString); 7] = [
+                ("CONGRUENT_MACHINE", "cpu".into()),
+                ("CONGRUENT_HOST_ID", host.to_string().into()),
+                ("CONGRUENT_PE", pe.to_string().into()),
+                ("CONGRUENT_NPES", (2 * each).to_string().into()),
+                ("CONGRUENT_RENDEZVOUS", "10.77.0.1:29500".into()),
+                ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
+                (EACH, each.to_string().into()),
+            ];
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.name(host)]).arg(env::current_exe()?);
+            start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
+        };
+        let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
+        finish(&format!("two hosts of {each} PEs"), pes)?;
+        let moved = self.bytes()? - before;
+        assert!(moved > MOVED, "{moved} bytes went from host to host");
+        Ok(())
     }
 
     fn name(&self, host: usize) -> String {

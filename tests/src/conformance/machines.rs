@@ -44,7 +44,7 @@ pub(super) fn shapes_of(chosen: &[Shape]) -> Vec<Shape> {
 }
 
 /// How many PEs a family runs with where widths make no difference; where a few are enough, the first number of several.
-pub(super) fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
+fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
     let skipped = if few_shapes() { many.iter().take_while(|&&npes| npes == 1).count() } else { 0 };
     many.iter().copied().skip(skipped).take(if few_shapes() { 1 } else { usize::MAX })
 }

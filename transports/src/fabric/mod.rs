@@ -64,8 +64,8 @@ pub struct Fabric {
     base: u64,
     /// Each peer's address, the key of its heap, and what is added to offsets in it.
     peers: Vec<(u64, u64, u64)>,
-    /// Contexts of what is under way, in boxes since the library has their addresses.
-    contexts: Vec<Box<Context>>,
+    /// Contexts of what is under way, which stay where they are since the library has their addresses.
+    contexts: Box<[Context]>,
     free: Vec<usize>,
     /// What failed when it was posted.
     refused: Vec<(u64, Failure)>,
@@ -85,6 +85,15 @@ struct Context {
     id: u64,
     receives: bool,
     buffer: Vec<u8>,
+}
+
+impl Context {
+    /// The first are for receives.
+    fn new(index: usize) -> Self {
+        let receives = index < RECEIVES;
+        let buffer = if receives { vec![0; Shell::MESSAGE] } else { Vec::new() };
+        Self { room: [0; 8], index, id: 0, receives, buffer }
+    }
 }
 
 /// The library's objects, closed in order.
@@ -170,16 +179,11 @@ impl Fabric {
             heap,
             base,
             peers: Vec::new(),
-            contexts: Vec::new(),
+            contexts: (0..RECEIVES + SENDS).map(Context::new).collect(),
             free: Vec::new(),
             refused: Vec::new(),
             failure: Failure::Reset,
         };
-        for index in 0..RECEIVES + SENDS {
-            let receives = index < RECEIVES;
-            let buffer = if receives { vec![0; Shell::MESSAGE] } else { Vec::new() };
-            fabric.contexts.push(Box::new(Context { room: [0; 8], index, id: 0, receives, buffer }));
-        }
         fabric.free.extend(RECEIVES..RECEIVES + SENDS);
         for index in 0..RECEIVES {
             let outcome = fabric.receive(index) as i32;
@@ -195,10 +199,10 @@ impl Fabric {
     }
 
     fn receive(&mut self, index: usize) -> isize {
-        let context = &mut *self.contexts[index];
+        let context = &mut self.contexts[index];
         let (buffer, len) = (context.buffer.as_mut_ptr(), context.buffer.len());
         let endpoint = self.objects.endpoint;
-        // SAFETY: the endpoint is open; buffer and context are the library's until the receive completes, since they are in a box that
+        // SAFETY: the endpoint is open; buffer and context are the library's until the receive completes, since they are in a slice that
         // lives until the endpoint is closed.
         unsafe {
             let recv = (*(*endpoint).msg).recv;
@@ -432,7 +436,7 @@ impl Network for Fabric {
         };
         let Some(index) = self.free.pop() else { return false };
         let endpoint = self.objects.endpoint;
-        let context = &mut *self.contexts[index];
+        let context = &mut self.contexts[index];
         context.id = id;
         // SAFETY: the endpoint is open. Ranges of the heap were checked by the shell, and it stays mapped (`open`); the copy of a
         // message and the context live until the operation completes. A write's vectors are read by the call alone.
