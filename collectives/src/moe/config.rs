@@ -454,7 +454,7 @@ mod tests {
             }
             prop_assert!(l.message >= l.header + HEADER + 8 * top_k as u32 && l.header >= l.scales + scales && l.scales >= payload);
             prop_assert!([l.slots, l.counts, l.listed, l.lists, l.dispatch, l.combine, l.batch].iter().all(|at| at % 128 == 0));
-            prop_assert!(l.message % 16 == 0 && l.row % 16 == 0 && l.header % 16 == 0 && l.scales % 16 == 0);
+            prop_assert!(l.message.is_multiple_of(16) && l.row.is_multiple_of(16) && l.header.is_multiple_of(16) && l.scales.is_multiple_of(16));
             let shape = MoeShape::new(TeamView::strided(0, 1, pes, 0, Sym::empty()), config, proxied)?;
             let needs = shape.needs();
             prop_assert_eq!(needs.scratch as u64 + 8 * needs.signals as u64, config.bytes(pes, proxied));
