@@ -20,6 +20,7 @@ mod faulty;
 mod in_process;
 mod local;
 mod memory;
+mod message;
 mod shell;
 
 pub use fabric::{Fabric, FabricError};

@@ -31,7 +31,8 @@ use std::time::{Duration, Instant};
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};
 
-use crate::{Atomic, Memory, Operation, PeerState, Signal, Transport, TransportError};
+use crate::message::{Header, Kind};
+use crate::{Atomic, Memory, Operation, PeerState, Transport, TransportError};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -708,115 +709,13 @@ impl Book {
     }
 }
 
-/// What a message is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Write = 1,
-    Store = 2,
-    Load = 3,
-    Atomic = 4,
-    Acknowledgement = 5,
-    Reply = 6,
-    Bye = 7,
-}
-
-/// How a message begins; the data of a write follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Header {
-    kind: Kind,
-    from: u32,
-    number: u64,
-    remote: u64,
-    bytes: u64,
-    value: u64,
-    expected: u64,
-    op: AtomicOp,
-    number_kind: NumberKind,
-    then: Option<Signal>,
-}
-
-impl Header {
-    const BYTES: usize = 64;
-
-    /// Eight words, little endian.
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let then = self.then.map_or(0, |signal| 1 + u64::from(signal.set));
-        let what = self.kind as u64 | then << 8 | (self.op as u64) << 16 | (self.number_kind as u64) << 24;
-        let Signal { offset, value, .. } = self.then.unwrap_or(Signal { offset: 0, value: 0, set: false });
-        let words = [
-            what | u64::from(self.from) << 32,
-            self.number,
-            self.remote,
-            self.bytes,
-            self.value,
-            self.expected,
-            offset,
-            value,
-        ];
-        let mut bytes = [0; Self::BYTES];
-        bytes.chunks_exact_mut(8).zip(words).for_each(|(at, word)| at.copy_from_slice(&word.to_le_bytes()));
-        bytes
-    }
-
-    /// Nothing where it is none, or where the data is not as long as it says.
-    fn decode(message: &[u8]) -> Option<Self> {
-        let (head, data) = message.split_at_checked(Self::BYTES)?;
-        let mut words = head.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-        let mut word = || words.next().unwrap_or(0);
-        let what = word();
-        let [kind, then, op, number_kind] = [0, 8, 16, 24].map(|shift| (what >> shift) as u8);
-        let header = Self {
-            kind: match kind {
-                1 => Kind::Write,
-                2 => Kind::Store,
-                3 => Kind::Load,
-                4 => Kind::Atomic,
-                5 => Kind::Acknowledgement,
-                6 => Kind::Reply,
-                7 => Kind::Bye,
-                _ => return None,
-            },
-            from: (what >> 32) as u32,
-            number: word(),
-            remote: word(),
-            bytes: word(),
-            value: word(),
-            expected: word(),
-            op: match op {
-                0 => AtomicOp::Add,
-                1 => AtomicOp::Swap,
-                2 => AtomicOp::CompareExchange,
-                3 => AtomicOp::And,
-                4 => AtomicOp::Or,
-                5 => AtomicOp::Xor,
-                6 => AtomicOp::Min,
-                7 => AtomicOp::Max,
-                _ => return None,
-            },
-            number_kind: match number_kind {
-                0 => NumberKind::Unsigned,
-                1 => NumberKind::Signed,
-                2 => NumberKind::Float,
-                _ => return None,
-            },
-            then: match then {
-                0 => None,
-                set @ (1 | 2) => Some(Signal { offset: word(), value: word(), set: set == 2 }),
-                _ => return None,
-            },
-        };
-        let carried = if header.kind == Kind::Write { header.bytes } else { 0 };
-        (carried == data.len() as u64).then_some(header)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::memory::tests::heaps;
-    use crate::{Exchange, Faults, Faulty, InProcess};
+    use crate::{Exchange, Faults, Faulty, InProcess, Signal};
 
     /// Bytes of a heap.
     const HEAP: u64 = 64 << 10;
