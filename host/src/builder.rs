@@ -165,11 +165,11 @@ impl Builder {
         self.proxied(true)
     }
 
-    /// With so many rings of so many requests, both two to this power, between kernels and the proxy.
+    /// With so many rings of so many requests, both two to this power, between kernels and the proxy: at most 256 of 65,536.
     #[doc(hidden)]
     #[must_use]
     pub fn rings(mut self, log2_rings: u32, log2_slots: u32) -> Self {
-        self.emulation.rings = Shape { log2_rings, log2_slots };
+        self.emulation.rings = Shape { log2_rings: log2_rings.min(8), log2_slots: log2_slots.min(16) };
         self
     }
 

@@ -170,8 +170,8 @@ impl fmt::Display for Fault {
             }
             FaultKind::Proxy => write!(
                 f,
-                "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms for its proxy to come to request {expected} of its ring; \
-                 it has come to {seen} ({peer} may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
+                "PE {pe}, block {block}, thread {thread} waited {waited_ms} ms until its proxy had served {expected} requests of a ring; \
+                 it has served {seen} ({peer} may be unreachable, or CONGRUENT_DEADLINE_MS is too short)"
             )?,
             FaultKind::Pause => write!(
                 f,

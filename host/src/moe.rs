@@ -77,7 +77,8 @@ impl World {
     /// ```
     ///
     /// # Collective
-    /// Over the world, also where the exchange is of a team: the heaps stay alike. Every PE gives the same configuration.
+    /// Over the world, also where the exchange is of a team: the heaps stay alike. Every PE gives the same configuration, and a team of
+    /// which it is a member; all of these have one size.
     ///
     /// # Errors
     /// See [`MoeError`]: every PE gets the same.

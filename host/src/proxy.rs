@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// The most requests of a ring that it has begun: as long as a slow peer has fewer, nobody else's requests wait for it.
 const MOST: usize = 1 << 16;
 
+/// How often it looks for requests that never come.
+const LOOK: Duration = Duration::from_millis(1);
 /// The most requests of a ring that it takes before it looks after the others.
 const BATCH: usize = 64;
 
@@ -79,10 +81,6 @@ impl Proxy {
         let thread = pe_thread.spawn(move || {
             let mut server = Server::new(context, rings, sleep, transport);
             server.serve(&told, &mut failed);
-            // The transport goes when the world is idle: peers may still reach this PE by it.
-            while !told.stop.load(Ordering::Acquire) {
-                thread::park_timeout(Duration::from_millis(50));
-            }
         })?;
         Ok(Self { orders, thread: Some(thread), routes })
     }
@@ -94,14 +92,11 @@ impl Proxy {
 
     /// Stops it, when no kernel runs any more. With `drain` it first serves what kernels have asked for and not waited for
     /// (a notify, say), and peers until they say that they need it no more; after a failure there may be slots that nobody will ever
-    /// fill.
-    pub(crate) fn finish(&mut self, drain: bool) {
+    /// fill. Whether it did so to the end.
+    pub(crate) fn finish(&mut self, drain: bool) -> bool {
         self.orders.drain.store(drain, Ordering::Relaxed);
         self.orders.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ended = thread.join();
-        }
+        self.thread.take().is_none_or(|thread| thread.join().is_ok())
     }
 }
 
@@ -158,17 +153,21 @@ impl Server {
     }
 
     fn serve(&mut self, orders: &Orders, failed: &mut dyn FnMut(ProxyFailure)) {
-        let mut idle = 0u32;
+        let (mut idle, mut looked) = (0u32, Instant::now());
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
             let Turn { busy, waits } = self.turn(failed);
             idle = if busy { 0 } else { idle.saturating_add(1) };
+            // Whether or not other rings keep it busy.
+            if (busy || idle > SPINS) && looked.elapsed() > LOOK {
+                looked = Instant::now();
+                if let Some(lost) = self.look_for_lost() {
+                    failed(lost);
+                }
+            }
             let Some(turn) = idle.checked_sub(SPINS) else {
                 std::hint::spin_loop();
                 continue;
             };
-            if let Some(lost) = self.look_for_lost() {
-                failed(lost);
-            }
             if waits {
                 // The network, and peers' proxies, need cores.
                 thread::yield_now();
@@ -291,7 +290,7 @@ impl Server {
         let patience = Duration::from_nanos(self.context.deadline_ns / 2);
         let now = Instant::now();
         self.lines.iter_mut().enumerate().find_map(|(ring, line)| {
-            if line.lost || !line.ring.is_behind() || line.begun.len() >= MOST {
+            if line.lost || !line.ring.is_missing() {
                 line.missing = None;
                 return None;
             }
@@ -479,6 +478,9 @@ mod tests {
         bench.turn();
         bench.ask(0, Verb::GetValue, 2);
         assert!(!bench.turn());
+        assert_eq!(bench.server.look_for_lost(), None);
+        thread::sleep(2 * PATIENCE);
+        assert_eq!(bench.server.look_for_lost(), None, "it is there, and waits for its place");
         assert_eq!(bench.told(0), (2, 2, [0, 0, 2]));
         assert_eq!(bench.word(0, read - 8).load(Ordering::Relaxed), 5);
         bench.word(0, read).store(1, Ordering::Release);

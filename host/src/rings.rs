@@ -115,16 +115,25 @@ impl Consumer {
         self.next < self.reserved()
     }
 
+    /// Whether the next request was asked for and is not published.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is_behind() && !self.is_published()
+    }
+
+    #[inline]
+    fn is_published(&self) -> bool {
+        let header = self.word(self.layout.request(self.next) as usize).load(Ordering::Acquire);
+        header & Request::PARITY == Request::parity(self.layout.lap(self.next)) && header & 0xff != 0
+    }
+
     /// Takes the next request with its ticket, once its producer has published it. Its slot is free once producers are [told](Self::tell).
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(u64, Request)> {
         let ticket = self.next;
-        let slot: *mut Request = with_exposed_provenance_mut((self.at + self.layout.request(ticket)) as usize);
-        let header = self.word(self.layout.request(ticket) as usize).load(Ordering::Acquire);
-        let parity = Request::parity(self.layout.lap(ticket));
-        if header & Request::PARITY != parity || header & 0xff == 0 {
+        if !self.is_published() {
             return None;
         }
+        let slot: *mut Request = with_exposed_provenance_mut((self.at + self.layout.request(ticket)) as usize);
         // SAFETY: a published slot is not written again before it is told to be taken, and the acquire load of the header, which comes
         // first in it, makes its fields visible.
         let request = unsafe { slot.read() };

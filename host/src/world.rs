@@ -20,6 +20,9 @@ use crate::{AllocError, CollectiveError, FixedKernel, SymVec, Tunables, WorldFai
 /// There is no global state: a process may have several worlds, and one world's PEs may be threads of one process.
 /// Collective calls take `&mut self`, so that each PE makes them in one order; PEs compare every one of them.
 ///
+/// Where PEs reach each other by a network, dropping a world is collective too: a PE's proxy serves its peers until all of them drop
+/// theirs. Several worlds are dropped in one order on every PE.
+///
 /// ```
 /// congruent::local(4, |world| {
 ///     let numbers = world.alloc::<f32>(1000)?;
@@ -327,7 +330,9 @@ impl Drop for World {
         self.shared.wait_idle();
         if let Some(proxy) = &mut self.proxy {
             // Who panics serves nobody: the others are told so below.
-            proxy.finish(self.shared.check().is_ok() && !std::thread::panicking());
+            if !proxy.finish(self.shared.check().is_ok() && !std::thread::panicking()) {
+                self.shared.give_up("its proxy panicked");
+            }
         }
         if std::thread::panicking() {
             self.shared.give_up("its program panicked");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use congruent::collectives::moe::{MoeConfig, MoeConfigError};
 use congruent::device::Sym;
 use congruent::device::abi::FaultKind;
-use congruent::{Builder, CollectiveError, Error, Grid, MoeError, World, WorldFailure};
+use congruent::{Builder, CollectiveError, Error, Grid, MoeError, Stream, World, WorldFailure};
 use congruent_test_kernels::moe::{self as kernels, Case};
 use congruent_tests::conformance::moe_rounds;
 use proptest::prelude::*;
@@ -148,26 +148,59 @@ fn what_is_refused_is_not_stored() {
         .unwrap();
 }
 
-#[test]
-fn a_micro_batch_is_not_sent_twice() {
-    let ends = builder()
-        .local(2, |world| {
-            let case = case(2);
-            let (moe, stream) = (world.moe(world.team(), config(&case))?, world.stream()?);
-            let room = world.alloc::<u8>(case.tokens as usize * case.payload())?;
-            let wrong = world.alloc(1)?;
-            let args = (moe.view(), case, 0, room.view(), wrong.view());
-            world.run(&stream, kernels::moe_send, Grid::one(32), args)?;
-            world.barrier()?;
-            world.launch(&stream, kernels::moe_send, Grid::one(32), args)?;
-            Ok::<_, Error>(world.synchronize(&stream).err())
-        })
-        .unwrap();
-    let panicked = ends.iter().flatten().find_map(|end| match end {
-        WorldFailure::KernelPanicked { kernel: "moe_send", message, .. } => Some(message),
+/// What a kernel says that made this mistake, on the first PE that tells.
+fn told(mistake: impl Fn(&mut World, &Stream, Case) -> Result<(), Error> + Sync) -> String {
+    let ends = builder().local(2, |world| {
+        let stream = world.stream()?;
+        Ok::<_, Error>(
+            mistake(world, &stream, case(2)).err().or_else(|| world.synchronize(&stream).err().map(Error::from)),
+        )
+    });
+    let ends = ends.unwrap();
+    let panicked = ends.iter().flatten().find_map(|end| match end.world_failure() {
+        Some(WorldFailure::KernelPanicked { message, .. }) => Some(message.to_owned()),
         _ => None,
     });
-    assert!(panicked.is_some_and(|message| message.contains("a micro-batch is at another step")), "{ends:?}");
+    panicked.unwrap_or_else(|| panic!("{ends:?}"))
+}
+
+#[test]
+fn a_micro_batch_is_not_sent_twice() {
+    let message = told(|world, stream, case| {
+        let moe = world.moe(world.team(), config(&case))?;
+        let room = world.alloc::<u8>(case.tokens as usize * case.payload())?;
+        let wrong = world.alloc(1)?;
+        let args = (moe.view(), case, 0, room.view(), wrong.view());
+        world.run(stream, kernels::moe_send, Grid::one(32), args)?;
+        world.barrier()?;
+        Ok(world.run(stream, kernels::moe_send, Grid::one(32), args)?)
+    });
+    assert!(message.contains("a micro-batch is at another step"), "{message}");
+}
+
+#[test]
+fn a_micro_batch_that_is_taken_up_twice_is_refused() {
+    let message = told(|world, stream, case| {
+        let moe = world.moe(world.team(), config(&case))?;
+        let room = world.alloc::<u8>(case.tokens as usize * case.payload())?;
+        let wrong = world.alloc(1)?;
+        let args = (moe.view(), case, 0, room.view(), wrong.view());
+        Ok(world.run(stream, kernels::moe_send_two, Grid::new(2, 32), args)?)
+    });
+    assert!(message.contains("goes through each step once"), "{message}");
+}
+
+#[test]
+fn a_micro_batch_of_another_exchange_is_refused() {
+    let message = told(|world, stream, case| {
+        let moe = world.moe(world.team(), config(&case))?;
+        let other = world.moe(world.team(), config(&case))?;
+        let room = world.alloc::<u8>(case.tokens as usize * case.payload())?;
+        let wrong = world.alloc(1)?;
+        let args = (moe.view(), other.view(), case, room.view(), wrong.view());
+        Ok(world.run(stream, kernels::moe_send_of_other, Grid::new(2, 32), args)?)
+    });
+    assert!(message.contains("is of another exchange"), "{message}");
 }
 
 /// Who does not come is named by who waits, in each half of an exchange, before the others' patience ends.

@@ -13,7 +13,7 @@ pub struct Faults {
     pub seed: u64,
     /// What is posted is held back for up to so many polls, so that it is overtaken.
     pub delay: u32,
-    /// Of so many things that are posted, one is lost, as many are done and fail, fail without being done, or come twice. 0 for
+    /// Of so many things that are posted, one is lost, one is done and told as failed, one fails undone, and one comes twice. 0 for
     /// never.
     pub one_of: u32,
 }
@@ -177,7 +177,7 @@ impl<N: Network> Network for Faulty<N> {
         });
     }
 
-    fn reconnect(&mut self, peer: Pe) -> Result<(), Failure> {
+    fn reconnect(&mut self, peer: Pe) -> bool {
         self.network.reconnect(peer)
     }
 }

@@ -7,7 +7,7 @@
 //! - Where the network promises no order, implement [`Network`], which is smaller, and put a [`Shell`] around it.
 //!
 //! # What a transport must keep
-//! 1. Operations on one peer take effect in the order in which they were started.
+//! 1. Operations on one peer take effect in the order in which they were started; reads have no order among themselves.
 //! 2. The signal of a write becomes visible at the peer after the write's data, and with release: a PE that acquires the
 //!    signal sees the data (MM-2). Data and signal never travel as two unordered messages. Each transport argues this
 //!    rule in its own file.
@@ -51,7 +51,7 @@ pub trait Transport: Send {
     /// Whether peers need [`poll`](Transport::poll) to reach this PE, so that its proxy may not sleep.
     fn serves(&self) -> bool;
 
-    /// Tells the peers, at the first call, that nothing more comes from here. True once this PE may stop to poll: every peer has
+    /// Tells the peers, at the first call, that nothing more comes from here. True once this PE may stop polling: every peer has
     /// said the same, or is dead.
     fn leave(&mut self) -> bool;
 }

@@ -68,11 +68,8 @@ pub trait Network: Send {
     /// Gives `hear` everything that has happened since the last call.
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>));
 
-    /// Connects to a peer anew after a failure, when everything posted to it has ended.
-    ///
-    /// # Errors
-    /// Where that is not possible.
-    fn reconnect(&mut self, peer: Pe) -> Result<(), Failure>;
+    /// Connects to a peer anew after a failure, when everything posted to it has ended. False where that is not possible.
+    fn reconnect(&mut self, peer: Pe) -> bool;
 }
 
 /// What can be posted. Offsets are heap offsets.
@@ -209,7 +206,7 @@ impl Shell {
     pub const MESSAGE: usize = Header::BYTES + EAGER;
 
     /// The transport of the PE whose memory this is, over a network that is connected. A peer that is silent for `patience` while
-    /// something is asked of it is dead. Of the heaps, only this PE's need be mapped.
+    /// it owes the answer to a message, or what was posted to it does not come back for so long after a failure, is dead. Of the heaps, only this PE's need be mapped.
     pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration) -> Self {
         let peers = (0..memory.npes()).map(|_| Peer::new()).collect();
         let book =
@@ -295,6 +292,9 @@ enum Posted {
 /// One peer: what is done to it, and what it does here.
 struct Peer {
     state: PeerState,
+    /// Since when it is draining, and what failed.
+    drains: Instant,
+    why: Option<Failure>,
     /// Failures since something last went well.
     failures: u32,
     /// What is under way at the network.
@@ -352,6 +352,8 @@ impl Peer {
     fn new() -> Self {
         Self {
             state: PeerState::Up,
+            drains: Instant::now(),
+            why: None,
             failures: 0,
             posts: 0,
             reads: 0,
@@ -449,7 +451,12 @@ impl Book {
         peer.failures += u32::from(peer.state == PeerState::Up);
         match peer.state {
             PeerState::Dead(_) => {}
-            _ if failure.passes() && peer.failures <= FAILURES => peer.state = PeerState::Draining,
+            _ if failure.passes() && peer.failures <= FAILURES => {
+                if peer.state == PeerState::Up {
+                    peer.drains = Instant::now();
+                }
+                (peer.state, peer.why) = (PeerState::Draining, Some(failure));
+            }
             _ => self.die(pe, failure.to_string()),
         }
     }
@@ -477,13 +484,15 @@ impl Book {
         let peer = &mut self.peers[at];
         if peer.state == PeerState::Draining && peer.posts == 0 {
             peer.state = PeerState::Reconnecting;
-            match network.reconnect(pe) {
-                Ok(()) => {
-                    peer.state = PeerState::Up;
-                    peer.posted = 0;
-                }
-                Err(failure) => self.die(pe, failure.to_string()),
+            let why = peer.why.take();
+            if network.reconnect(pe) {
+                peer.state = PeerState::Up;
+                peer.posted = 0;
+            } else {
+                self.die(pe, why.map_or_else(String::new, |why| why.to_string()));
             }
+        } else if peer.state == PeerState::Draining && peer.drains.elapsed() > self.patience {
+            self.die(pe, "what was posted to it does not come back".into());
         }
         if self.peers[at].state != PeerState::Up {
             return;
@@ -551,7 +560,8 @@ impl Book {
         if silent > self.patience {
             return self.die(pe, format!("it has been silent for {} ms", silent.as_millis()));
         }
-        if peer.posted == 0 {
+        // What the network still has, it need not get again.
+        if peer.posted == 0 || peer.posts > WINDOW {
             return;
         }
         peer.asked = Instant::now();
@@ -613,7 +623,7 @@ impl Book {
     fn receive(&mut self, bytes: &[u8]) {
         // Whatever this PE's peers would not say is passed over.
         let Some(header) = Header::decode(bytes) else { return };
-        let Some(peer) = self.peers.get_mut(header.from as usize) else { return };
+        let Some(peer) = self.peers.get_mut(header.from as usize).filter(|peer| !peer.is_dead()) else { return };
         peer.failures = 0;
         match header.kind {
             Kind::Acknowledgement => Self::acknowledged(&mut self.ended, peer, header.number, None),
@@ -621,7 +631,8 @@ impl Book {
             _ if header.number < peer.next => {
                 peer.owes = true;
                 let kept = peer.next - header.number <= WINDOW as u64;
-                if kept && matches!(header.kind, Kind::Load | Kind::Atomic) {
+                let is_owed = peer.owed.contains(&header.number);
+                if kept && !is_owed && matches!(header.kind, Kind::Load | Kind::Atomic) {
                     peer.owed.push_back(header.number);
                 }
             }

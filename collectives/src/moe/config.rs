@@ -56,7 +56,7 @@ pub enum MoeConfigError {
         /// How many.
         bytes: u32,
     },
-    /// More choices of all PEs' tokens than can be numbered.
+    /// More choices of all PEs' tokens than can be numbered, or more than [`MoeConfig::MOST`] experts, blocks or micro-batches.
     TooMany,
 }
 
@@ -71,7 +71,12 @@ impl fmt::Display for MoeConfigError {
             Self::Large { what, bytes } => {
                 write!(f, "{bytes} bytes of {what} were asked for; give at most {}", MoeConfig::MOST_BYTES)
             }
-            Self::TooMany => f.write_str("PEs, tokens and experts of a token multiply to more than 2^31; give fewer"),
+            Self::TooMany => write!(
+                f,
+                "PEs, tokens and experts of a token multiply to 2^31 or more, or there are more than {} experts, blocks or \
+                 micro-batches; give fewer",
+                MoeConfig::MOST
+            ),
         }
     }
 }
@@ -92,6 +97,8 @@ impl MoeConfig {
     pub const MOST_TOP_K: u32 = 32;
     /// The most bytes of a payload, of its scales, and of an output.
     pub const MOST_BYTES: u32 = 1 << 24;
+    /// The most experts, blocks, and micro-batches.
+    pub const MOST: u32 = 1 << 20;
 
     /// Up to `tokens` tokens of each PE at a time, and `experts` experts on all PEs together, of which each token has up to `top_k`
     /// different ones. One micro-batch, launches of up to 32 blocks, and nothing to send yet.
@@ -142,7 +149,8 @@ impl MoeConfig {
         experts_of(rank, self.experts, pes)
     }
 
-    /// Bytes of one token on its way: payload and scales, a header, and its experts and weights.
+    /// Bytes of one token on its way: payload and scales, a header, and its experts and weights. This and what follows are sizes of what
+    /// [`check`](Self::check) accepts.
     pub const fn message_bytes(&self) -> u32 {
         sixteens(self.payload) + sixteens(self.scales) + HEADER + sixteens(8 * self.top_k)
     }
@@ -199,8 +207,24 @@ impl MoeConfig {
             }
             i += 1;
         }
+        if pes == 0 {
+            return Err(MoeConfigError::Zero("PEs"));
+        }
+        let numbers = [self.experts, self.blocks, self.micro_batches];
+        let mut i = 0;
+        while i < numbers.len() {
+            if numbers[i] > Self::MOST {
+                return Err(MoeConfigError::TooMany);
+            }
+            i += 1;
+        }
         match (pes as u64 * self.tokens as u64).checked_mul(self.top_k as u64) {
-            Some(choices) if choices < 1 << 31 => Ok(()),
+            Some(choices) if choices < 1 << 31 => {}
+            _ => return Err(MoeConfigError::TooMany),
+        }
+        // Of so few choices and experts a micro-batch's bytes are a number; those of all may not be.
+        match self.layout(pes, true).batch.checked_mul(self.micro_batches as u64) {
+            Some(all) if all < 1 << 62 => Ok(()),
             _ => Err(MoeConfigError::TooMany),
         }
     }

@@ -50,6 +50,7 @@ impl Moe<'_> {
         E: Fn(usize) -> i32,
         W: Fn(usize) -> f32,
     {
+        self.check(&batch);
         let batch = batch.next::<Dispatched>(1);
         let (index, exchange) = (batch.index, batch.exchange);
         let wrong = self.route(index, exchange, tokens);
@@ -81,6 +82,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn dispatch_recv(&self, batch: MicroBatch<Dispatched>) -> Result<MicroBatch<Received>, Refused> {
+        self.check(&batch);
         let batch = batch.next::<Received>(0);
         self.hear(self.dispatched(batch.index), batch.exchange);
         let mut first = u32::MAX;
@@ -124,6 +126,8 @@ impl Moe<'_> {
         if !(self.view.output as usize).is_multiple_of(size_of::<T>()) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
             refuse!("a row of outputs is a whole number of elements of 1, 2, 4 or 8 bytes");
         }
+        self.check(&batch);
+        self.once(self.gate_word(batch.index, Gate::Answered), batch.exchange);
         let (blocks, mut before) = (self.block.count(), 0);
         for i in 0..self.n() {
             // Each begins with another one, so that not all send to the same at once.
@@ -132,7 +136,7 @@ impl Moe<'_> {
             // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                self.send_answer::<T, A>(&batch, &self.row(&batch, source, slot), &answer);
+                self.send_answer::<T, A>(&batch, &self.row_at(&batch, source, slot), &answer);
                 slot += blocks;
             }
             before += count;
@@ -161,6 +165,7 @@ impl Moe<'_> {
         dst: Sym<T>,
         added: Added<T>,
     ) -> MicroBatch<Idle> {
+        self.check(&batch);
         let (index, exchange) = (batch.index, batch.exchange);
         self.hear(self.combined(index), exchange);
         let count = self.ctx.load(self.counts(index, exchange), self.n()) as usize;
@@ -392,8 +397,24 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn arrive(&self, batch: u32, gate: Gate, exchange: u64, found: u32) {
-        let word = self.gate(batch, gate).elem(self.block.index());
+        let word = self.gate_word(batch, gate);
+        self.once(word, exchange);
         self.ctx.notify(&self.block, word.at(self.own_rank()).set(exchange << 8 | u64::from(found)));
+    }
+
+    /// This block's word of a gate.
+    #[inline(always)]
+    fn gate_word(&self, batch: u32, gate: Gate) -> Sym<Signal> {
+        self.gate(batch, gate).elem(self.block.index())
+    }
+
+    /// Ends the kernel where this block has come to a gate before in this exchange: then others may have passed it.
+    #[inline(always)]
+    #[track_caller]
+    fn once(&self, word: Sym<Signal>, exchange: u64) {
+        if self.ctx.signal_value(word) >> 8 >= exchange {
+            refuse!("a micro-batch goes through each step once: take it up by one value in one launch at a time");
+        }
     }
 
     /// Waits until all blocks have come to a gate.
@@ -456,7 +477,12 @@ impl<S> MicroBatch<S> {
     /// The same micro-batch at its next step, so many exchanges on.
     #[inline(always)]
     fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
-        MicroBatch { index: self.index, exchange: self.exchange + exchanges, step: core::marker::PhantomData }
+        MicroBatch {
+            of: self.of,
+            index: self.index,
+            exchange: self.exchange + exchanges,
+            step: core::marker::PhantomData,
+        }
     }
 }
 

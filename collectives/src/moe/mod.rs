@@ -130,6 +130,8 @@ pub struct Moe<'c> {
 /// [`Combining`]. One that is dropped is where it was: a later launch takes it up by [`Moe::resume`].
 #[must_use = "a micro-batch in flight goes through all steps, on every PE"]
 pub struct MicroBatch<S> {
+    /// Where the memory of its exchange is, which no other has.
+    of: u64,
     index: u32,
     /// How often the micro-batch has been sent.
     exchange: u64,
@@ -310,7 +312,16 @@ impl<'c> Moe<'c> {
         if state % 4 != S::NUMBER {
             refuse!("a micro-batch is at another step: each goes through dispatch and combine, send and recv, in turn");
         }
-        MicroBatch { index: index as u32, exchange: state / 4, step: PhantomData }
+        MicroBatch { of: self.view.scratch.offset(), index: index as u32, exchange: state / 4, step: PhantomData }
+    }
+
+    /// Ends the kernel where a micro-batch is another exchange's.
+    #[inline(always)]
+    #[track_caller]
+    fn check<S>(&self, batch: &MicroBatch<S>) {
+        if batch.of != self.view.scratch.offset() {
+            refuse!("a micro-batch is of another exchange than this one");
+        }
     }
 
     /// How many members.
@@ -355,7 +366,7 @@ impl<'c> Moe<'c> {
     #[inline(always)]
     fn signals(&self, batch: u32, start: u32, count: usize) -> Sym<Signal> {
         let each = 2 * self.view.signals_of_peers + GATES as u32 * self.view.signals_of_blocks;
-        let first = (batch * each + start) as usize;
+        let first = batch as usize * each as usize + start as usize;
         self.view.signals.slice(first..first + count)
     }
 

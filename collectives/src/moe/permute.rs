@@ -1,6 +1,6 @@
 //! Received tokens by expert, one behind the other, as grouped matrix products want them.
 
-use congruent_device::Sym;
+use congruent_device::{Sym, refuse};
 
 use super::{MicroBatch, Moe, Received, Row};
 
@@ -17,6 +17,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn start_of(&self, batch: &MicroBatch<Received>, expert: usize, align: usize) -> usize {
+        self.check(batch);
         self.start(batch.index, expert, align)
     }
 
@@ -40,9 +41,44 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn by_expert(&self, batch: &MicroBatch<Received>, dst: Sym<u8>, align: usize) -> Result<usize, TooManyRows> {
-        let (payload, experts) = (self.view.payload as usize, self.experts().len());
+        self.copy_by_expert(batch, dst, align, self.view.payload as usize, Row::payload)
+    }
+
+    /// The same of the rows' scales.
+    ///
+    /// # Errors
+    /// As [`by_expert`](Moe::by_expert).
+    ///
+    /// # Panics
+    /// Where tokens have no scales.
+    #[inline(always)]
+    #[track_caller]
+    pub fn scales_by_expert(
+        &self,
+        batch: &MicroBatch<Received>,
+        dst: Sym<u8>,
+        align: usize,
+    ) -> Result<usize, TooManyRows> {
+        if self.view.scales == 0 {
+            refuse!("tokens of this exchange have no scales");
+        }
+        self.copy_by_expert(batch, dst, align, self.view.scales as usize, Row::scales)
+    }
+
+    /// Copies so many bytes of each row.
+    #[inline(always)]
+    #[track_caller]
+    fn copy_by_expert(
+        &self,
+        batch: &MicroBatch<Received>,
+        dst: Sym<u8>,
+        align: usize,
+        bytes: usize,
+        part: impl Fn(&Row) -> Sym<u8>,
+    ) -> Result<usize, TooManyRows> {
+        let experts = self.experts().len();
         let rows = self.start_of(batch, experts, align);
-        if rows > dst.len() / payload {
+        if rows > dst.len() / bytes {
             return Err(TooManyRows(rows));
         }
         let mut start = 0;
@@ -53,9 +89,9 @@ impl Moe<'_> {
             let blocks = self.block.count();
             let mut row = start + (self.block.index() + blocks - start % blocks) % blocks;
             while row < end {
-                let dst = dst.slice(row * payload..(row + 1) * payload);
+                let dst = dst.slice(row * bytes..(row + 1) * bytes);
                 if row < start + count {
-                    self.ctx.copy(&self.block, dst, self.row_of(batch, expert, row - start).payload());
+                    self.ctx.copy(&self.block, dst, part(&self.row_of(batch, expert, row - start)));
                 } else {
                     self.ctx.fill(&self.block, dst, 0);
                 }

@@ -13,7 +13,9 @@ pub struct Tokens<E, W> {
     pub payload: Sym<u8>,
     /// The same of scales. Empty where there are none.
     pub scales: Sym<u8>,
-    /// The expert of choice `i % top_k` of token `i / top_k`; -1 for none. The experts of a token are different ones.
+    /// The expert of choice `i % top_k` of token `i / top_k`; -1 for none, whose weight is not looked at. The experts of a token are
+    /// different ones. Every block asks for all tokens' experts and weights: what they are read from is written by an earlier launch,
+    /// or before a meeting of all blocks. Payload and scales of token `t` may be written by the block that sends it.
     pub experts: E,
     /// The weight of the same choice.
     pub weights: W,
@@ -79,7 +81,7 @@ impl Moe<'_> {
         if expert < -1 || i64::from(expert) >= i64::from(self.view.experts) {
             return Wrong::NoSuchExpert as u32;
         }
-        if (tokens.weights)(i).is_nan() {
+        if expert >= 0 && (tokens.weights)(i).is_nan() {
             return Wrong::NotANumber as u32;
         }
         let first = i - i % self.top_k();

@@ -133,6 +133,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn count(&self, batch: &MicroBatch<Received>, source: usize) -> usize {
+        self.check(batch);
         (self.ctx.signal_value(self.dispatched(batch.index).elem(source)) >> 32) as usize
     }
 
@@ -143,9 +144,17 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn row(&self, batch: &MicroBatch<Received>, source: usize, slot: usize) -> Row {
-        if source >= self.n() || slot >= self.view.tokens as usize {
+        self.check(batch);
+        if source >= self.n() || slot >= self.count(batch, source) {
             refuse!("an exchange has no such row");
         }
+        self.row_at(batch, source, slot)
+    }
+
+    /// The same of a slot that there is.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn row_at(&self, batch: &MicroBatch<Received>, source: usize, slot: usize) -> Row {
         let (payload, scales, words) = self.parts(self.messages(batch.index, source, slot, 1));
         let row = Row { batch: batch.index, source: source as u32, slot: slot as u32, payload, scales, words };
         #[cfg(debug_assertions)]
@@ -197,6 +206,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn count_of(&self, batch: &MicroBatch<Received>, expert: usize) -> usize {
+        self.check(batch);
         self.ctx.load(self.listed(batch.index), expert) as usize
     }
 
@@ -212,7 +222,7 @@ impl Moe<'_> {
         }
         let row = self.ctx.load(self.list(batch.index, expert), i);
         let tokens = self.view.tokens;
-        self.row(batch, (row / tokens) as usize, (row % tokens) as usize)
+        self.row_at(batch, (row / tokens) as usize, (row % tokens) as usize)
     }
 
     /// Which of the rows of its expert a row is, where that is this PE's: what [`row_of`](Moe::row_of) finds it by. Choice `k` of its token
@@ -292,7 +302,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     fn choice(&self, batch: &MicroBatch<Received>, source: usize, slot: usize, expert: usize) -> usize {
-        let row = self.row(batch, source, slot);
+        let row = self.row_at(batch, source, slot);
         let mut choice = self.top_k();
         for k in 0..self.top_k() {
             if self.expert(&row, k) == expert as i32 {

@@ -450,6 +450,21 @@ kernels! {
         let _sent = Run { block, ctx, case, wrong }.send(&moe, moe.idle(0), exchange, room);
     }
 
+    /// Two micro-batches of one that is idle, which is a mistake.
+    pub fn moe_send_two(block, ctx, moe: MoeView, case: Case, exchange: u64, room: Sym<u8>, wrong: Sym<u64>) {
+        let moe = moe.enter(block, ctx);
+        let run = Run { block, ctx, case, wrong };
+        let (one, same) = (moe.idle(0), moe.idle(0));
+        let _sent = run.send(&moe, one, exchange, room);
+        let _again = run.send(&moe, same, exchange, room);
+    }
+
+    /// A micro-batch of another exchange, which is a mistake.
+    pub fn moe_send_of_other(block, ctx, moe: MoeView, other: MoeView, case: Case, room: Sym<u8>, wrong: Sym<u64>) {
+        let moe = moe.enter(block, ctx);
+        let _sent = Run { block, ctx, case, wrong }.send(&moe, other.enter(block, ctx).idle(0), 0, room);
+    }
+
     /// The second.
     pub fn moe_receive(block, ctx, moe: MoeView, case: Case, exchange: u64, major: Sym<u8>, wrong: Sym<u64>) {
         let moe = moe.enter(block, ctx);

@@ -4,7 +4,6 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::process::Command;
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use congruent::device::Pe;
 use congruent::{Error, World};
 use congruent_transports::Fabric;
 
-use super::machines::{MACHINE, Shape, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
+use super::machines::{Shape, alone, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
 use crate::skip;
 
 /// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
@@ -23,11 +22,11 @@ pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &
     if is_child() {
         return run_here(family, World::builder());
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     if let Err(error) = Fabric::find() {
         return skip(test, &error.to_string());
     }
-    for (width, npes) in shapes_of(shapes) {
+    for (width, npes) in shapes_of(shapes).into_iter().take(if few_shapes() { 1 } else { usize::MAX }) {
         let job = format!("width {width}, {npes} PEs by libfabric");
         let set = [
             ("CONGRUENT_MACHINE", "cpu".into()),
@@ -54,7 +53,7 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
         let both = |world: &mut World| are_apart(world).and_then(|()| family(world));
         return run_here(both, World::builder());
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     if let Err(error) = Fabric::find() {
         return skip(test, &error.to_string());
     }

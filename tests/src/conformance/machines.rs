@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::{env, io};
 
 use congruent::{Builder, Error, World};
@@ -52,8 +52,14 @@ fn few_of(many: &[usize]) -> impl Iterator<Item = usize> {
 /// The heap of each PE. Families free what they allocate, so this is what one of them needs at once.
 const HEAP: u64 = 32 << 20;
 
-/// One job at a time: the PEs of a few already share the cores of a small machine.
-pub(super) static MACHINE: Mutex<()> = Mutex::new(());
+/// One job at a time: the PEs of a few already share the cores of a small machine. Only those whose kernels one thread executes run beside
+/// each other.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Held by a job that has the machine to itself.
+pub(super) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs a family with PEs as threads of this process, in each of these shapes.
 ///
@@ -111,7 +117,7 @@ pub fn faulty(test: &str, family: fn(&mut World) -> Result<(), Error>) {
     if let Some(seed) = env::var(SEED).ok().and_then(|seed| seed.parse().ok()) {
         return run_here(family, World::builder().faulty(Faults::seeded(seed)));
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for seed in 0..seeds() {
         let (width, npes) = [(1, 2), (1, 3), (4, 2), (1, 4)][seed as usize % 4];
         let job = format!("seed {seed}, width {width}, {npes} PEs as threads");
@@ -123,7 +129,7 @@ pub fn faulty(test: &str, family: fn(&mut World) -> Result<(), Error>) {
 }
 
 fn local(family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape], builder: fn() -> Builder) {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for (width, npes) in shapes_of(shapes) {
         if let Err(error) = builder().heap(HEAP).width(width).local(npes, family) {
             panic!("width {width}, {npes} PEs as threads: {error}");
@@ -158,7 +164,7 @@ fn jobs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape
     if is_child() {
         return run_here(family, builder());
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for (width, npes) in shapes_of(shapes) {
         let job = format!("width {width}, {npes} PEs as processes");
         let set = [("CONGRUENT_MACHINE", "cpu".into()), ("CONGRUENT_CPU_WIDTH", width.to_string().into())];
@@ -198,7 +204,7 @@ pub fn cuda_processes(
     if is_child() {
         return run_here(family, World::builder());
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for npes in few_of(many) {
         let job = format!("{npes} PEs as processes");
@@ -219,7 +225,7 @@ pub fn cuda_threads(
     if is_child() {
         return run_here(family, World::builder());
     }
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _beside_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let set = [vec![("CONGRUENT_MACHINE", "cuda".into())], driver()].concat();
     for npes in few_of(many) {
         let job = format!("{npes} PEs as threads");

@@ -59,8 +59,8 @@ pub enum FabricError {
 /// One PE's endpoint.
 pub struct Fabric {
     objects: Objects,
-    /// Where this PE's heap begins, and what is added to offsets in it for peers.
-    heap: *mut u8,
+    memory: Memory,
+    /// What is added to offsets in this PE's heap for peers.
     base: u64,
     /// Each peer's address, the key of its heap, and what is added to offsets in it.
     peers: Vec<(u64, u64, u64)>,
@@ -69,8 +69,8 @@ pub struct Fabric {
     free: Vec<usize>,
     /// What failed when it was posted.
     refused: Vec<(u64, Failure)>,
-    /// What failed last.
-    failure: Failure,
+    /// Receives that the library did not take, and is given again.
+    unposted: Vec<usize>,
 }
 
 // SAFETY: the objects are used by who has the `Fabric`, one thread at a time, which is what FI_THREAD_DOMAIN asks for, and none of
@@ -176,13 +176,13 @@ impl Fabric {
         let base = unsafe { objects.open(heap, memory.bytes(), memory.npes())? };
         let mut fabric = Self {
             objects,
-            heap,
+            memory,
             base,
             peers: Vec::new(),
             contexts: (0..RECEIVES + SENDS).map(Context::new).collect(),
             free: Vec::new(),
             refused: Vec::new(),
-            failure: Failure::Reset,
+            unposted: Vec::new(),
         };
         fabric.free.extend(RECEIVES..RECEIVES + SENDS);
         for index in 0..RECEIVES {
@@ -210,14 +210,20 @@ impl Fabric {
         }
     }
 
+    /// Gives the library a receive again, now or later.
+    fn receive_again(&mut self, index: usize) {
+        if self.receive(index) != 0 {
+            self.unposted.push(index);
+        }
+    }
+
     /// Hears of one completion.
     fn completed(&mut self, context: *mut c_void, len: usize, hear: &mut dyn FnMut(Event<'_>)) {
         let Some(index) = index_of(context) else { return };
         if self.contexts[index].receives {
             let message = &self.contexts[index].buffer;
             hear(Event::Message(message.get(..len).unwrap_or_default()));
-            // Without it there is one receive less; peers' messages wait for the others.
-            let _posted = self.receive(index);
+            self.receive_again(index);
         } else {
             self.free.push(index);
             hear(Event::Done(self.contexts[index].id));
@@ -236,11 +242,10 @@ impl Fabric {
         }
         let Some(index) = index_of(error.context) else { return true };
         if self.contexts[index].receives {
-            let _posted = self.receive(index);
+            self.receive_again(index);
         } else {
             self.free.push(index);
-            self.failure = failure(error.err);
-            hear(Event::Failed(self.contexts[index].id, self.failure));
+            hear(Event::Failed(self.contexts[index].id, failure(error.err)));
         }
         true
     }
@@ -434,18 +439,28 @@ impl Network for Fabric {
             self.refused.push((id, Failure::LocalOperation));
             return true;
         };
+        // What lies here of it, so that the library reads and writes nothing but the heap.
+        let here = match post {
+            Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } => {
+                self.memory.at(self.memory.pe(), local, bytes, 1)
+            }
+            Post::Send(_) => Ok(ptr::null_mut()),
+        };
+        let Ok(here) = here else {
+            self.refused.push((id, Failure::LocalLength));
+            return true;
+        };
         let Some(index) = self.free.pop() else { return false };
         let endpoint = self.objects.endpoint;
         let context = &mut self.contexts[index];
         context.id = id;
-        // SAFETY: the endpoint is open. Ranges of the heap were checked by the shell, and it stays mapped (`open`); the copy of a
+        // SAFETY: the endpoint is open. The range is one of the heap, which stays mapped (`open`); the copy of a
         // message and the context live until the operation completes. A write's vectors are read by the call alone.
         let outcome = unsafe {
             match post {
-                Post::Write { remote, local, bytes } => {
-                    let from =
-                        library::Span { base: self.heap.wrapping_add(local as usize).cast(), len: bytes as usize };
-                    let to = library::RemoteSpan { addr: base + remote, len: bytes as usize, key };
+                Post::Write { remote, bytes, .. } => {
+                    let from = library::Span { base: here.cast(), len: bytes as usize };
+                    let to = library::RemoteSpan { addr: base.wrapping_add(remote), len: bytes as usize, key };
                     let mut descriptor = (*self.objects.region).mem_desc;
                     let message = library::RemoteMessage {
                         msg_iov: &raw const from,
@@ -460,13 +475,13 @@ impl Network for Fabric {
                     let flags = library::DELIVERY_COMPLETE | library::COMPLETION;
                     ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, flags)
                 }
-                Post::Read { remote, local, bytes } => ((*(*endpoint).rma).read)(
+                Post::Read { remote, bytes, .. } => ((*(*endpoint).rma).read)(
                     endpoint,
-                    self.heap.wrapping_add(local as usize).cast(),
+                    here.cast(),
                     bytes as usize,
                     (*self.objects.region).mem_desc,
                     address,
-                    base + remote,
+                    base.wrapping_add(remote),
                     key,
                     ptr::from_mut(context).cast(),
                 ),
@@ -492,12 +507,12 @@ impl Network for Fabric {
         if outcome == -library::EAGAIN {
             return false;
         }
-        self.failure = failure(-outcome as i32);
-        self.refused.push((id, self.failure));
+        self.refused.push((id, failure(-outcome as i32)));
         true
     }
 
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
+        std::mem::take(&mut self.unposted).into_iter().for_each(|index| self.receive_again(index));
         self.refused.drain(..).for_each(|(id, failure)| hear(Event::Failed(id, failure)));
         let mut entries = [QueueEntry { context: ptr::null_mut(), flags: 0, len: 0 }; 16];
         loop {
@@ -517,7 +532,8 @@ impl Network for Fabric {
         }
     }
 
-    fn reconnect(&mut self, _peer: Pe) -> Result<(), Failure> {
-        Err(self.failure)
+    /// Bytes of before may still land, so that nothing is connected anew.
+    fn reconnect(&mut self, _peer: Pe) -> bool {
+        false
     }
 }
