@@ -50,12 +50,6 @@ impl Transport for Nothing {
     fn state(&self, _: Pe) -> PeerState {
         PeerState::Up
     }
-    fn serves(&self) -> bool {
-        false
-    }
-    fn leave(&mut self) -> bool {
-        true
-    }
 }
 
 /// How long so many rounds take, of so many blocks.

@@ -442,12 +442,6 @@ mod tests {
         fn state(&self, _: Pe) -> PeerState {
             PeerState::Up
         }
-        fn serves(&self) -> bool {
-            false
-        }
-        fn leave(&mut self) -> bool {
-            true
-        }
     }
 
     #[test]

@@ -201,14 +201,6 @@ impl Transport for Late {
     fn state(&self, peer: Pe) -> PeerState {
         self.local.state(peer)
     }
-
-    fn serves(&self) -> bool {
-        false
-    }
-
-    fn leave(&mut self) -> bool {
-        true
-    }
 }
 
 #[test]

@@ -112,14 +112,6 @@ impl Transport for Network {
     fn state(&self, peer: Pe) -> PeerState {
         self.local.state(peer)
     }
-
-    fn serves(&self) -> bool {
-        false
-    }
-
-    fn leave(&mut self) -> bool {
-        true
-    }
 }
 
 /// Every request arrives once and in its thread's order, with its own reply, at every size of rings: with fewer slots than threads, and

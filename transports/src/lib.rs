@@ -48,12 +48,17 @@ pub trait Transport: Send {
     /// How it stands with a peer.
     fn state(&self, peer: Pe) -> PeerState;
 
-    /// Whether peers need [`poll`](Transport::poll) to reach this PE, so that its proxy may not sleep.
-    fn serves(&self) -> bool;
+    /// Whether peers need [`poll`](Transport::poll) to reach this PE, so that its proxy may not sleep. Not where memory or a network
+    /// card does what they ask.
+    fn serves(&self) -> bool {
+        false
+    }
 
     /// Tells the peers, at the first call, that nothing more comes from here. True once this PE may stop polling: every peer has
-    /// said the same, or is dead.
-    fn leave(&mut self) -> bool;
+    /// said the same, or is dead. At once where it [serves](Transport::serves) nobody.
+    fn leave(&mut self) -> bool {
+        true
+    }
 }
 
 /// What is done to a peer. Offsets are heap offsets, `remote` ones at the peer and `local` ones at this PE.

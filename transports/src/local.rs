@@ -52,14 +52,6 @@ impl Transport for Local {
     fn state(&self, _peer: Pe) -> PeerState {
         PeerState::Up
     }
-
-    fn serves(&self) -> bool {
-        false
-    }
-
-    fn leave(&mut self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]
