@@ -111,6 +111,8 @@ impl Case {
         match (self.wrong_at(pe, exchange), token + 1 == self.tokens as usize, k) {
             (2, true, 0) => return self.experts as i32,
             (3, true, _) => return 0,
+            // The weight of a choice that is dropped would not be looked at.
+            (4, true, _) => return k as i32,
             _ => {}
         }
         let chance = mix(self.of(pe, exchange), 2, token as u64);
