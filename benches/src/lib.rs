@@ -2,13 +2,15 @@
 //!
 //! The comparison (`cargo run --release -p congruent-benches --bin compare`) runs the same works with every [`peer`],
 //! each in processes of its own on the same two cores, and holds our times to what [`requirement`] asks. It also holds what the
-//! selector chooses to the best of its [`candidates`], what kernels [`compute`] to plain Rust, and says what [`checked`] calls and [`proxied`] puts cost.
+//! selector chooses to the best of its [`candidates`], what kernels [`compute`] to plain Rust, what is [`fused`] to the same apart, and says
+//! what [`checked`] calls and [`proxied`] puts cost.
 #![forbid(unsafe_code)]
 
 pub mod candidates;
 pub mod checked;
 mod collective;
 pub mod compute;
+pub mod fused;
 pub mod ours;
 pub mod peer;
 pub mod proxied;

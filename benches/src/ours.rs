@@ -2,7 +2,8 @@
 //!
 //! `compare ours PES REPEATS MAX_BYTES` does what the C peers do: it starts its PEs and prints one sample a line. What each
 //! work is, `compare/sample.h` says. `compare candidates PES REPEATS MAX_BYTES` times every way to do an all-reduce, and
-//! `compare checked PES REPEATS MAX_BYTES` calls of the host with and without checked mode.
+//! `compare checked PES REPEATS MAX_BYTES` calls of the host with and without checked mode; `compare fused PES REPEATS MAX_BYTES`
+//! a norm behind an all-reduce, fused and apart.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -16,9 +17,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use crate::candidates::{self, Timed};
-use crate::checked;
 use crate::proxied;
 use crate::sample::{Sample, Work};
+use crate::{checked, fused};
 
 /// The smallest buffer of the bulk works.
 const SMALLEST_BULK: u64 = 64 << 10;
@@ -33,8 +34,9 @@ pub const WORD: &str = "ours";
 /// Starts the PEs, or is one of them, where the command line's first word says so.
 pub fn main() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked =
-        words.first().filter(|word| [WORD, candidates::WORD, checked::WORD, proxied::WORD].contains(&word.as_str()))?;
+    let asked = words
+        .first()
+        .filter(|word| [WORD, candidates::WORD, checked::WORD, fused::WORD, proxied::WORD].contains(&word.as_str()))?;
     let done = match Bootstrap::from_env() {
         Ok(bootstrap) if bootstrap.job().launcher == Launcher::None => launch(&words),
         Ok(_) => measure(asked, &words).map(|()| ExitCode::SUCCESS),
@@ -60,7 +62,7 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     Ok(congruent_program::run::run(&args)?)
 }
 
-const USAGE: &str = "usage: compare ours|candidates|checked|proxied PES REPEATS MAX_BYTES";
+const USAGE: &str = "usage: compare ours|candidates|checked|fused|proxied PES REPEATS MAX_BYTES";
 
 fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [_, _, repeats, max_bytes] = words else { return Err(USAGE.into()) };
@@ -94,6 +96,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         match asked {
             candidates::WORD => ours.candidates(max_bytes, repeat > 0)?,
             checked::WORD => ours.checked(repeat > 0)?,
+            fused::WORD => fused::repeat(&ours, repeat > 0)?,
             proxied::WORD => ours.proxied(max_bytes, repeat > 0)?,
             _ if ours.world.npes() == 2 => ours.repeat(max_bytes, repeat > 0)?,
             _ => ours.shared_cores(max_bytes, repeat > 0)?,
@@ -111,7 +114,7 @@ pub(crate) struct Ours {
     slowest: SymVec<f64>,
     pub(crate) plan: Plan,
     pub(crate) comm: Comm,
-    unchecked: Comm,
+    pub(crate) unchecked: Comm,
     pub(crate) stream: Stream,
     pub(crate) world: World,
 }
@@ -222,7 +225,7 @@ impl Ours {
     }
 
     /// One line, by one PE.
-    fn print(&self, told: bool, sample: &impl Serialize) {
+    pub(crate) fn print(&self, told: bool, sample: &impl Serialize) {
         if told && self.world.pe().index() == 0 {
             println!("{}", serde_json::to_string(sample).unwrap_or_default());
         }
@@ -257,7 +260,7 @@ impl Ours {
     }
 
     /// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.
-    fn rounds(&self, bytes: u64) -> u64 {
+    pub(crate) fn rounds(&self, bytes: u64) -> u64 {
         let most = if self.world.npes() > 2 { 500 } else { 20_000 };
         ((256 << 20) / bytes.max(1)).clamp(4, most)
     }

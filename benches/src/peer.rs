@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::sample::Sample;
-use crate::{candidates, checked, ours, proxied};
+use crate::{candidates, checked, fused, ours, proxied};
 
 /// The name of our own side.
 pub const OURS: &str = "congruent";
@@ -252,6 +252,15 @@ pub fn candidates(effort: Effort) -> Result<Vec<candidates::Timed>, PeerError> {
 pub fn checked(effort: Effort) -> Result<Vec<checked::Timed>, PeerError> {
     let max_bytes = checked::LARGEST;
     samples_of(&mut ourselves(checked::WORD, Effort { max_bytes, ..effort })?)
+}
+
+/// The times of a norm behind an all-reduce, fused and apart.
+///
+/// # Errors
+/// As for peers.
+pub fn fused(effort: Effort) -> Result<Vec<fused::Timed>, PeerError> {
+    let max_bytes = fused::SIZES.into_iter().fold(0, u64::max) * 2;
+    samples_of(&mut ourselves(fused::WORD, Effort { max_bytes, ..effort })?)
 }
 
 /// Our own side, with every peer reached through the proxy by this transport.

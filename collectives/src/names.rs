@@ -136,5 +136,7 @@ names! {
         AllReduceTree = "all-reduce tree",
         ReduceTree = "reduce tree",
         BroadcastTree = "broadcast tree",
+        NormOneShot = "all-reduce and norm one-shot",
+        NormDirect = "all-reduce and norm direct",
     }
 }

@@ -8,6 +8,8 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
+use core::ops::Range;
+
 use congruent_device::{Group, Operand, Operands, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
@@ -39,12 +41,26 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         return coll.alone(dst, src, op);
     }
     let (to, from) = (coll.mine(dst), coll.mine(src));
+    exchange(coll, from, |coll, piece, from| {
+        coll.fold([coll.operand(to.slice(piece))], of_all(coll, from), op, coll.n());
+    });
+}
+
+/// Sends `from` to all others, as much of it at once as an inbox takes; `reduce` is to combine each piece, which [`of_all`] gives.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn exchange<T: Pod, B: Group>(
+    coll: &mut Coll<'_, B>,
+    from: Sym<T>,
+    reduce: impl Fn(&Coll<'_, B>, Range<usize>, Sym<T>),
+) {
     let (most, len) = (most::<T, B>(coll), from.len());
     for start in (0..len).step_by(most) {
-        let (to, from) = (to.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
+        let piece = start..(start + most).min(len);
+        let from = from.slice(piece.clone());
         let _step = step(coll, (start / most, len.div_ceil(most)), from.bytes());
         to_others(coll, from);
-        coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
+        reduce(coll, piece, from);
         done(coll);
     }
 }
@@ -158,7 +174,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 
 #[inline(always)]
 #[track_caller]
-fn begin<'c, B: Group>(coll: &mut Coll<'c, B>, operation: Operation, bytes: usize) -> Span<'c> {
+pub(crate) fn begin<'c, B: Group>(coll: &mut Coll<'c, B>, operation: Operation, bytes: usize) -> Span<'c> {
     if coll.plan.protocol() == Protocol::Simple {
         refuse!("one-shot algorithms need a plan over LL or LL128");
     }
@@ -221,7 +237,7 @@ fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
 /// Everybody's elements, in rank order: packets, and this member's own as they are.
 #[inline(always)]
 #[track_caller]
-fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -> impl Operands + use<'s, T, B> {
+pub(crate) fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -> impl Operands + use<'s, T, B> {
     operands(coll.n(), move |i| match i == coll.me() {
         true => coll.operand(own),
         false => packets(coll, i, coll.own(), own.bytes()).from_pe(coll.rank(i).pe()),

@@ -49,34 +49,37 @@ fn gpus(settings: &str) -> Vec<(&'static str, OsString)> {
 /// With how many PEs.
 const MANY: [usize; 3] = [1, 2, 4];
 
-/// In lockstep as processes, and by chance as threads, where races between PEs are errors.
+/// Seeded, and races are errors.
+const BY_CHANCE: &str = "schedule=random,seed=1,races=1";
+
+/// A test of each family.
+macro_rules! each {
+    ($($family:ident)* => $how:literal, $run:ident, $settings:expr) => {$(
+        #[test]
+        fn $family() {
+            $run(concat!($how, "::", stringify!($family)), conformance::$family, &MANY, || $settings);
+        }
+    )*};
+}
+
+/// In lockstep as processes, and by chance as threads, where races between PEs are errors. Families in brackets have nothing that another
+/// order could change but what a few elements show.
 macro_rules! families {
-    ($($family:ident)*) => {
+    ($($family:ident)* [$($alone:ident)*]) => {
         mod in_lockstep {
             use super::*;
-            $(
-                #[test]
-                fn $family() {
-                    let test = concat!("in_lockstep::", stringify!($family));
-                    cuda_processes(test, conformance::$family, &MANY, || GPUS.clone());
-                }
-            )*
+            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, GPUS.clone() }
         }
 
         mod by_chance {
             use super::*;
-            $(
-                #[test]
-                fn $family() {
-                    let test = concat!("by_chance::", stringify!($family));
-                    cuda_threads(test, conformance::$family, &MANY, || gpus("schedule=random,seed=1,races=1"));
-                }
-            )*
+            each! { $($family)* => "by_chance", cuda_threads, gpus(BY_CHANCE) }
+            each! { $($alone)* => "by_chance", cuda_threads, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
         }
     };
 }
 
-families! { rma signals ordering atomics teams groups lanes shared moe arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
+families! { rma signals ordering atomics teams groups lanes shared moe bulk direct collectives in_kernel norm flags protocols streams buffers [arithmetic] }
 
 /// Every peer through the proxy, whose rings are memory that the driver pinned.
 mod proxied {

@@ -14,7 +14,7 @@ use congruent_benches::peer::{self, Effort, OURS, PeerError, peers};
 use congruent_benches::roofline::{ROOFLINE, roofline};
 use congruent_benches::sample::{Sample, Summaries, summarize};
 use congruent_benches::table::{Row, Verdict, render, rows};
-use congruent_benches::{checked, compute, ours, proxied};
+use congruent_benches::{checked, compute, fused, ours, proxied};
 
 /// Compares with Open MPI and with memcpy: two processes on a core each, and four that share the cores.
 #[derive(Parser)]
@@ -62,8 +62,10 @@ fn main() -> ExitCode {
     let (chosen_well, broken) = choose(&arguments, broken);
     let broken = cost_of_checks(&arguments, broken);
     let (computes_well, broken) = computing(&arguments, broken);
+    let (saves, broken) = fusing(&arguments, broken);
     let (is_kept, broken) = through_proxies(&arguments, broken);
-    let fail = fail + usize::from(!chosen_well) + usize::from(!computes_well) + usize::from(!is_kept);
+    let fail =
+        fail + usize::from(!chosen_well) + usize::from(!computes_well) + usize::from(!saves) + usize::from(!is_kept);
     if broken > 0 || (fail > 0 && arguments.judged()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -164,6 +166,21 @@ fn computing(arguments: &Arguments, broken: usize) -> (bool, usize) {
             (false, broken + 1)
         }
     }
+}
+
+/// Prints what fusing saves. Whether that is enough, and how many runs failed with this one.
+fn fusing(arguments: &Arguments, broken: usize) -> (bool, usize) {
+    if !arguments.asks_for(OURS) {
+        return (true, broken);
+    }
+    eprintln!("measuring a norm behind an all-reduce ...");
+    let Some(timed) = told("a norm behind an all-reduce", peer::fused(arguments.effort(2))) else {
+        return (false, broken + 1);
+    };
+    let savings = fused::savings(&timed);
+    println!("{}", fused::render(&savings));
+    println!("at least 1.30 and 1.10 up to 64 KiB, and 1.00 above");
+    (savings.iter().all(fused::Saving::is_kept), broken)
 }
 
 /// Prints what puts through proxies cost. Whether that is what is promised, and how many runs failed with this one.

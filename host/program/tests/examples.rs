@@ -79,6 +79,17 @@ fn tokens_come_back_as_one_pe_computes_them() {
 }
 
 #[test]
+fn layers_are_summed_and_normalized_in_one_kernel() {
+    let same = "every token has the same bits on every PE, and is what one PE alone computes";
+    for (width, layers) in [(1, ""), (4, "--pes 3 --tokens 700"), (32, "--pes 1 --layers 2")] {
+        let text = on_threads("fused_norm", width, layers);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "fused_norm", "--tokens 5");
+    assert!(text.contains(same) && text.contains("6 layers of 5 tokens on 3 PEs"), "{text}");
+}
+
+#[test]
 fn digits_are_read_rightly_and_the_loss_is_that_of_one_pe() {
     let text = on_threads("digits", 1, "--compare");
     let accuracies: Vec<f64> = text

@@ -15,6 +15,7 @@ pub mod groups;
 pub mod lanes;
 pub mod moe;
 pub mod multicast;
+pub mod norm;
 pub mod ordering;
 pub mod rma;
 pub mod shared;

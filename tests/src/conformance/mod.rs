@@ -23,6 +23,7 @@ mod mixed;
 mod model;
 mod moe;
 mod multicast;
+mod norm;
 mod ordering;
 mod orders;
 mod pattern;
@@ -55,6 +56,7 @@ pub use machines::{
 pub use mixed::mixed;
 pub use moe::{moe, moe_rounds};
 pub use multicast::multicast;
+pub use norm::norm;
 pub use ordering::ordering;
 pub use rma::rma;
 pub use shared::shared;

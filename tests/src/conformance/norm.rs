@@ -1,0 +1,96 @@
+//! Rows that are summed over all PEs and normalized: sums bit for bit as they say, normalized rows as exactly as their type allows.
+
+use std::any::type_name;
+
+use congruent::collectives::norm::Normed;
+use congruent::collectives::{Layout, Op, PlanView, Protocol};
+use congruent::device::{Sym, bf16};
+use congruent::{Buffer, Error, Grid, LaunchError, Stream, World};
+use congruent_test_kernels::norm as kernels;
+
+use super::limit::at_most;
+use super::model::{Sample, samples};
+use super::pattern::assert_same;
+
+/// Elements around buffers that must stay as they are: they start on no boundary.
+const MARGIN: usize = 3;
+/// What these have.
+const AROUND: f32 = 77.0;
+const EPSILON: f32 = 1e-5;
+/// Blocks of the largest launch.
+const BLOCKS: u32 = 3;
+
+type Arguments<'a, T> = (PlanView, Sym<T>, Sym<T>, Sym<T>, &'a Buffer<T>, f32, &'a Buffer<T>);
+
+/// All-reduce, residual and RMSNorm.
+pub fn norm(world: &mut World) -> Result<(), Error> {
+    of_type::<f32>(world, 1e-5, |world, stream, grid, rows| world.launch(stream, kernels::norm_f32, grid, rows))?;
+    of_type::<bf16>(world, 1.0 / 255.0, |world, stream, grid, rows| {
+        world.launch(stream, kernels::norm_bf16, grid, rows)
+    })
+}
+
+/// Rows of a type whose roundings are off by less than so much of a number.
+fn of_type<T: Sample<Wide = f32> + Normed>(
+    world: &mut World,
+    exact: f64,
+    launch: impl Fn(&World, &Stream, Grid, Arguments<'_, T>) -> Result<(), LaunchError>,
+) -> Result<(), Error> {
+    let (n, me, stream) = (world.npes(), world.pe().index(), world.stream()?);
+    // So little room that rows go in several pieces.
+    let plan = world.plan(Layout::new(world.team(), BLOCKS).buffer(0))?;
+    let mut buffer = 300;
+    for (count, len) in [(0, 5), (1, 1), (5, 37), (7, at_most(200)), (20, at_most(4000))] {
+        let whole = count * len;
+        let weights: Vec<T> = samples(299, 0, len);
+        let mut by = world.buffer(len)?;
+        by.write(0, &weights)?;
+        let mut given = world.buffer(whole)?;
+        let mut room = || world.alloc::<T>(whole + 2 * MARGIN);
+        let (dst, src, residual) = (room()?, room()?, room()?);
+        // In two steps, and by packets.
+        for protocol in [Protocol::Simple, Protocol::Ll] {
+            for (grid, in_place) in [(Grid::one(32), false), (Grid::new(BLOCKS, 48), true)] {
+                buffer += 2;
+                let case = || format!("{count} rows of {len} {} over {protocol}, {grid:?}", type_name::<T>());
+                for all in [&dst, &src, &residual] {
+                    all.fill(T::from_acc(AROUND))?;
+                }
+                given.write(0, &samples(buffer, me, whole))?;
+                residual.write(MARGIN, &samples::<T>(buffer + 1, 0, whole))?;
+                // What others store here comes after what was just written.
+                world.barrier()?;
+                let rows = MARGIN..MARGIN + whole;
+                let to = if in_place { &src } else { &dst };
+                let of = |all: &congruent::SymVec<T>| all.slice(rows.clone());
+                let arguments = (plan.view().over(protocol), of(to)?, of(&src)?, of(&residual)?, &by, EPSILON, &given);
+                launch(world, &stream, grid, arguments)?;
+                world.synchronize(&stream)?;
+                let sum = |i| {
+                    let all = (1..n).fold(T::sample(buffer, 0, i).wide(), |sum, pe| {
+                        T::apply(Op::Sum, sum, T::sample(buffer, pe, i).wide())
+                    });
+                    T::rounded(T::apply(Op::Sum, all, T::sample(buffer + 1, 0, i).wide()))
+                };
+                let sums: Vec<T> = (0..whole).map(sum).collect();
+                let around = [T::from_acc(AROUND); MARGIN];
+                assert_same(&residual.to_vec()?, &[&around, &sums[..], &around].concat(), case);
+                let found = to.to_vec()?;
+                assert_same(&found[..MARGIN], &around, case);
+                assert_same(&found[MARGIN + whole..], &around, case);
+                for (found, sums) in found[rows].chunks(len).zip(sums.chunks(len)) {
+                    let squares: f64 = sums.iter().map(|x| f64::from(x.wide()).powi(2)).sum();
+                    let scale = 1.0 / (squares / len as f64 + f64::from(EPSILON)).sqrt();
+                    for ((found, sum), by) in found.iter().zip(sums).zip(&weights) {
+                        let right = f64::from(sum.wide()) * scale * f64::from(by.wide());
+                        let off = (f64::from(found.wide()) - right).abs();
+                        assert!(off <= right.abs() * exact + 1e-7, "{}, not {right}: {}", found.wide(), case());
+                    }
+                }
+                // Nobody writes anew what others still read or write.
+                world.barrier()?;
+            }
+        }
+    }
+    Ok(())
+}
