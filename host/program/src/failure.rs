@@ -38,7 +38,7 @@ impl Failure {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Size { .. } | RunError::NoProgram => Self::Usage(error.to_string()),
+            RunError::Size { .. } | RunError::NoProgram | RunError::Hosts(_) => Self::Usage(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }

@@ -31,9 +31,10 @@ pub(super) struct Args {
 }
 
 /// Variables that are not tunables: what launchers set, and what the tools that build kernels read.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 14] = [
     ("CONGRUENT_PE", "index of this PE; set by `congruent run`"),
     ("CONGRUENT_NPES", "number of PEs; set by `congruent run`"),
+    ("CONGRUENT_LOCAL_RANK", "index of this PE among those of its host; set by `congruent run`"),
     (
         "CONGRUENT_RENDEZVOUS",
         "host:port where the PEs meet; set by `congruent run`, and to be set where others lack one",
@@ -44,6 +45,11 @@ const OTHERS: [(&str, &str); 11] = [
         "the job's secret, the same on all PEs; set by `congruent run`, and to be set where PEs are on several hosts",
     ),
     ("CONGRUENT_BOOTSTRAP_DEADLINE", "seconds that a PE waits for the others, 1 to 86400; 60 unless set"),
+    ("CONGRUENT_HOST_ID", "a name for this host, where one is to be taken for several; not passed on to others"),
+    (
+        "CONGRUENT_SSH",
+        "the command by which `congruent run --hosts` reaches a host, before the host and a command for it",
+    ),
     (CONNECTIONS, "hardware queues for the streams of a process on a GPU, 8 unless set; `congruent run` sets it to 32"),
     ("CUDA_MODULE_LOADING", "when the CUDA driver loads kernels; `congruent run` sets it to EAGER, at once"),
     ("CONGRUENT_DEVICE_RUSTC", "the rustc that `congruent-build` compiles kernels with"),

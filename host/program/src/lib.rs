@@ -37,9 +37,14 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   congruent run -n 4 -- ./my-program --its-own-flag
   congruent run -n 2 --label -- congruent info
+  congruent run --hosts a:4,b:4 -- ./my-program     PEs 0 to 3 on host a, 4 to 7 on b, by ssh
   congruent run --virtual 2x4 -- ./my-program   on two virtual GPUs, four PEs on each
   congruent run --virtual 2x4 --seeds 1000 --races -- ./my-program   1,000 times, looking for races
   congruent run --virtual 2x4 --seed 17 --replay congruent.record -- ./my-program   one of them again
+
+With --hosts: the program, and congruent, are at the same path on every host, and the job runs in the same folder. ssh asks nothing,
+so keys are to be there. The PEs meet at the first host, by the address that its name in the list stands for there, or else the one
+that ssh has reached. CONGRUENT_* variables go along, others by -x; no PE reads the standard input.
 
 Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).
 With --seeds: 0 if no seed shows a mistake, 1 if one does.";
@@ -48,7 +53,7 @@ With --seeds: 0 if no seed shows a mistake, 1 if one does.";
 enum Command {
     #[command(subcommand)]
     Perf(perf::Operation),
-    /// Start the PEs of a job as processes on this machine, and end them together
+    /// Start the PEs of a job as processes, here or on several hosts, and end them together
     #[command(after_help = RUN_EXAMPLES)]
     Run(run::Args),
     Info(info::Args),
@@ -57,6 +62,9 @@ enum Command {
     Ptx(ptx::Args),
     Verify(verify::Args),
     Litmus(litmus::Args),
+    /// One host's share of a job that `congruent run --hosts` starts
+    #[command(name = run::SHARE, hide = true)]
+    RunShare,
 }
 
 /// Runs the program on the process's arguments.
@@ -70,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Ptx(args) => ptx::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Litmus(args) => litmus::run(&args),
+        Command::RunShare => return run::run_share(),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

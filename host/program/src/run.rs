@@ -1,8 +1,14 @@
-//! `congruent run`: starts the PEs of a job on this host, and ends them together.
+//! `congruent run`: starts the PEs of a job, and ends them together. Here is what runs those of one host; `ssh.rs` has such a share of
+//! the job run on each of several, by `share.rs` there.
 
 mod explore;
+mod hosts;
+mod look;
+mod output;
+mod share;
+mod ssh;
+mod wire;
 
-use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use congruent::MachineKind;
 use congruent::bootstrap::{BootstrapError, MAX_PES, Token};
 use congruent::program::{CONNECTIONS, advised_connections, mps_listens};
@@ -11,18 +17,19 @@ use rustix::process::{Pid, PidfdFlags, Resource, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::net::{Ipv4Addr, TcpListener};
-use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use hosts::{Across, HostsError};
+pub use look::{Look, Shape};
+use output::{Kept, Output};
+pub(crate) use share::{NAME as SHARE, run as run_share};
 
 /// After the first failure the other PEs have this long to notice and to report it themselves.
 const GRACE: Duration = Duration::from_millis(500);
@@ -32,9 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Descriptors that the launcher itself needs.
 const OWN_FILES: u64 = 32;
-/// A line of output longer than this is passed on in pieces.
-const LONGEST_LINE: u64 = 64 * 1024;
-
 /// What the virtual driver is told, a list of settings.
 const VIRTUAL_DRIVER: &str = "CONGRUENT_VIRTUAL_DRIVER";
 
@@ -54,14 +58,18 @@ const PLACING_VARIABLES: [&str; 8] = [
 /// The name of the engine that a job's PEs on virtual GPUs have together.
 const ENGINE: &str = "CONGRUENT_VIRTUAL_ENGINE";
 
-/// Starts N PEs of a program on this host.
-#[derive(clap::Args, Clone, Debug)]
+/// Starts N PEs of a program on this host, or some on each of several.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
     /// Number of PEs
-    #[arg(short = 'n', long = "npes", value_name = "N", required_unless_present = "on", conflicts_with = "on")]
+    #[arg(short = 'n', long = "npes", value_name = "N", required_unless_present_any = ["on", "list"])]
+    #[arg(conflicts_with_all = ["on", "list"])]
     pub npes: Option<u32>,
+    /// On which hosts, if not on this one.
+    #[command(flatten)]
+    pub across: Across,
     /// On virtual GPUs instead: 2x4 is two of them with four PEs on each, 4 is four with one PE on each
-    #[arg(id = "on", long = "virtual", value_name = "SHAPE")]
+    #[arg(id = "on", long = "virtual", value_name = "SHAPE", conflicts_with = "list")]
     pub on: Option<Shape>,
     /// What virtual GPUs look for, and how.
     #[command(flatten)]
@@ -74,93 +82,41 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// What virtual GPUs look for, and how.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Look {
-    /// End with a report where nothing orders two accesses of one place
-    #[arg(long, requires = "on")]
-    pub races: bool,
-    /// Let loads see any write that the memory model lets them see
-    #[arg(long, requires = "on")]
-    pub weak: bool,
-    /// Take turns as this seed has it: by chance if it is even, with one warp far behind at times if it is odd
-    #[arg(long, value_name = "SEED", requires = "on")]
-    pub seed: Option<u64>,
-    /// Run the program with so many seeds, from 0 or --seed on, until one of them shows a mistake
-    #[arg(long, value_name = "N", requires = "on", conflicts_with = "label")]
-    pub seeds: Option<NonZeroU64>,
-    /// Write down when launches come; with --seeds the run that shows a mistake is kept, in congruent.record if not here
-    #[arg(long, value_name = "FILE", requires = "on", value_parser = record())]
-    pub record: Option<PathBuf>,
-    /// Follow a record of the same seed: launches begin when it says
-    #[arg(long, value_name = "FILE", requires = "on", value_parser = record(), conflicts_with_all = ["seeds", "record"])]
-    pub replay: Option<PathBuf>,
-}
-
-/// A file that can be named in a list of settings.
-fn record() -> impl TypedValueParser<Value = PathBuf> {
-    NonEmptyStringValueParser::new().try_map(|text| match text.contains(',') {
-        true => Err("the name of a record has no comma"),
-        false => Ok(PathBuf::from(text)),
-    })
-}
-
-impl Look {
-    /// For the variable of the virtual driver, behind what the user has there.
-    fn settings(&self) -> String {
-        let schedule = |seed: u64| format!("schedule={},seed={seed}", ["random", "priorities"][(seed % 2) as usize]);
-        let mut settings: Vec<_> = self.seed.map(schedule).into_iter().collect();
-        settings.extend(
-            [("races=1", self.races), ("weak=1", self.weak)]
-                .map(|(word, asked)| asked.then(|| word.to_owned()))
-                .into_iter()
-                .flatten(),
-        );
-        settings.join(",")
-    }
-
-    /// The same for the engine of a job, which alone knows of records.
-    fn engine_settings(&self) -> String {
-        let records = [("record", &self.record), ("replay", &self.replay)];
-        let records = records.into_iter().filter_map(|(key, file)| Some(format!("{key}={}", file.as_ref()?.display())));
-        [self.settings()].into_iter().chain(records).collect::<Vec<_>>().join(",")
-    }
-}
-
-/// Virtual GPUs, and how many PEs there are on each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// How many GPUs.
-    pub gpus: u32,
-    /// How many PEs on each.
-    pub pes: u32,
-}
-
-/// The most virtual GPUs of a job.
-const MAX_GPUS: u32 = 64;
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}", self.gpus, self.pes)
-    }
-}
-
-impl FromStr for Shape {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (gpus, pes) = text.split_once('x').unwrap_or((text, "1"));
-        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
-        let shape = number(gpus).zip(number(pes)).filter(|(gpus, _)| *gpus <= MAX_GPUS);
-        let (gpus, pes) =
-            shape.ok_or_else(|| format!("give up to {MAX_GPUS} GPUs, or GPUs and PEs on each, such as 2x4"))?;
-        Ok(Self { gpus, pes })
-    }
-}
-
 impl Args {
     fn npes(&self) -> u32 {
         self.npes.or(self.on.map(|on| on.gpus.saturating_mul(on.pes))).unwrap_or(0)
+    }
+}
+
+/// The PEs of a job that are on one host.
+struct Share {
+    /// The first of them.
+    first: u32,
+    /// How many there are.
+    count: u32,
+    /// How many the job has.
+    npes: u32,
+    /// Where all PEs of the job meet.
+    place: String,
+    /// The socket that listens there, for PE 0.
+    listener: Option<TcpListener>,
+    /// The job's secret.
+    token: String,
+    /// What these PEs have in their environment beside what this process has.
+    set: Vec<(OsString, OsString)>,
+    /// Where this process is told of the rest of the job: a byte for each signal, by its number, and 0 for a failure elsewhere. The
+    /// end of it is the launcher's.
+    orders: Option<OwnedFd>,
+}
+
+impl Share {
+    /// All of a job.
+    fn whole(npes: u32) -> Result<Self, RunError> {
+        // PE 0 is given the socket itself, so nobody can listen there in its place, and who comes before it waits there.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("listening for PE 0"))?;
+        let place = listener.local_addr().map_err(system("listening for PE 0"))?.to_string();
+        let (token, listener) = (Token::random()?.reveal(), Some(listener));
+        Ok(Self { first: 0, count: npes, npes, place, listener, token, set: Vec::new(), orders: None })
     }
 }
 
@@ -211,6 +167,33 @@ pub enum RunError {
     /// The job's token could not be made.
     #[error(transparent)]
     Token(#[from] BootstrapError),
+    /// The hosts are not said as they should be.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// The working directory is not on a host.
+    #[error("cannot go to {folder}, where the job was started: {source}")]
+    Folder {
+        /// The folder.
+        folder: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no place for PEs of several hosts to meet.
+    #[error(
+        "{name} is no address of this host that other hosts reach: name it in the list as they do, or by its address"
+    )]
+    Unreached {
+        /// What it was called.
+        name: String,
+    },
+    /// A host's share of the job does not run, or no longer.
+    #[error("host {host}: {why}")]
+    Host {
+        /// The host, as it was given.
+        host: String,
+        /// What is known of the reason.
+        why: String,
+    },
 }
 
 /// Runs the job to its end: success if all PEs succeed, else the code of the first that failed, or 128 and its signal. One that
@@ -223,8 +206,13 @@ pub fn run(args: &Args) -> Result<ExitCode, RunError> {
     if let Some(seeds) = args.look.seeds {
         return explore::explore(args, seeds);
     }
-    let output = if args.label { Output::Labelled } else { Output::Own };
-    let first_failure = Launch::start(args, output)?.supervise()?;
+    let first_failure = match args.across.list()? {
+        Some(hosts) => ssh::run(args, hosts)?,
+        None => {
+            let output = if args.label { Output::Labelled } else { Output::Own };
+            Launch::start(args, Share::whole(args.npes())?, output)?.supervise()?
+        }
+    };
     Ok(first_failure.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
 }
 
@@ -233,12 +221,35 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// A job that runs.
+/// The failure that counts, of one known before and one just seen. The system closes a killed process's connections before its end can
+/// be seen, and who loses one may be gone before: until the PEs are signalled, whoever is killed is where it began.
+fn first_of(earlier: Option<ExitStatus>, status: ExitStatus, unsignalled: bool) -> ExitStatus {
+    match earlier {
+        Some(earlier) if !unsignalled || earlier.signal().is_some() || status.signal().is_none() => earlier,
+        _ => status,
+    }
+}
+
+/// What has happened.
+#[derive(Default)]
+struct Heard {
+    /// Which PEs have ended, by their place among those of this process.
+    ended: Vec<usize>,
+    /// Signals that this process was sent, or told of.
+    signals: Vec<Signal>,
+    /// Whether a PE has failed on another host.
+    elsewhere: bool,
+    /// Whether nobody gives orders any longer.
+    alone: bool,
+}
+
+/// PEs that run.
 struct Launch {
     /// Its virtual GPUs, if it has some.
     _engine: Option<Box<dyn Any>>,
     pes: Vec<Pe>,
     interrupts: [(Signal, UnixStream, signal_hook::SigId); 3],
+    orders: Option<OwnedFd>,
     /// Whether it was told to end from outside.
     interrupted: bool,
     output: Output,
@@ -255,32 +266,27 @@ struct Pe {
 }
 
 impl Launch {
-    fn start(args: &Args, output: Output) -> Result<Self, RunError> {
-        let npes = args.npes();
+    fn start(args: &Args, mut share: Share, output: Output) -> Result<Self, RunError> {
+        let Share { first, count, npes, .. } = share;
         if !(1..=MAX_PES).contains(&npes) {
             return Err(RunError::Size { npes });
         }
-        let needed = u64::from(npes) * if matches!(output, Output::Own) { 1 } else { 3 } + OWN_FILES;
+        let needed = u64::from(count) * if matches!(output, Output::Own) { 1 } else { 3 } + OWN_FILES;
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if needed > limit {
-            return Err(RunError::Files { npes, needed, limit });
+            return Err(RunError::Files { npes: count, needed, limit });
         }
-        let token = Token::random()?.reveal();
-        // PE 0 is given the socket itself, so nobody can listen there in its place, and who comes before it waits there.
-        let mut listener = Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("listening for PE 0"))?);
-        let place = listener.as_ref().map_or(Ok(String::new()), |at| at.local_addr().map(|at| at.to_string()));
-        let place = place.map_err(system("listening for PE 0"))?;
         let interrupts = [(Signal::INT, SIGINT), (Signal::TERM, SIGTERM), (Signal::CHILD, SIGCHLD)];
         let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
         let interrupts = [int?, term?, child?];
         let name = Token::random()?.reveal();
         let engine = engine(args, &name)?;
         let has_engine = engine.is_some();
+        let (orders, passing) = (share.orders.take(), mpsc::channel());
         let mut launch =
-            Self { _engine: engine, pes: Vec::new(), interrupts, interrupted: false, output, passing: mpsc::channel() };
-        for index in 0..npes {
-            let mut command = prepare(args, index, listener.take())?;
-            command.env("CONGRUENT_RENDEZVOUS", &place).env("CONGRUENT_JOB_TOKEN", &token);
+            Self { _engine: engine, pes: Vec::new(), interrupts, orders, interrupted: false, output, passing };
+        for index in first..first + count {
+            let mut command = prepare(args, &mut share, index)?;
             if has_engine {
                 command.env(ENGINE, &name);
             }
@@ -303,25 +309,26 @@ impl Launch {
         let mut first_failure = None;
         let mut escalation: Option<(Instant, Signal)> = None;
         while self.pes.iter().any(|pe| pe.running) {
-            let (ended, interrupts) = self.wait(escalation.map(|(due, _)| due))?;
+            let Heard { ended, signals, elsewhere, alone } = self.wait(escalation.map(|(due, _)| due))?;
             let failures = self.reap(&ended)?;
             // Who ends after being told to has not failed.
-            if escalation.is_none_or(|(_, next)| next == Signal::TERM) {
-                for (index, status) in &failures {
-                    self.output.tell(&format!("congruent run: PE {index} failed, {status}"));
-                }
+            let unsignalled = escalation.is_none_or(|(_, next)| next == Signal::TERM);
+            for (index, status) in &failures {
+                self.output.tell_failure(*index, *status, unsignalled);
             }
             if let Some((_, status)) = failures.first() {
-                let earlier = *first_failure.get_or_insert(*status);
-                // The system closes a killed process's connections before its end can be seen, and who loses one may be gone
-                // before. Until this process signals anyone, whoever is killed is where it began.
-                let unsignalled = escalation.is_none_or(|(_, next)| next == Signal::TERM);
-                if unsignalled && earlier.signal().is_none() && status.signal().is_some() {
-                    first_failure = Some(*status);
-                }
+                first_failure = Some(first_of(first_failure, *status, unsignalled));
+            }
+            if elsewhere || !failures.is_empty() {
                 escalation.get_or_insert((Instant::now() + GRACE, Signal::TERM));
             }
-            for signal in interrupts {
+            if alone {
+                self.orders = None;
+                self.interrupted = true;
+                self.signal_all(Signal::KILL);
+                escalation = Some((Instant::now() + PATIENCE, Signal::KILL));
+            }
+            for signal in signals {
                 if signal == Signal::CHILD {
                     self.tell_stopped();
                     continue;
@@ -345,12 +352,12 @@ impl Launch {
         Ok(first_failure)
     }
 
-    /// Which PEs have ended, and which signals this process was sent.
-    fn wait(&mut self, until: Option<Instant>) -> Result<(Vec<usize>, Vec<Signal>), RunError> {
+    /// Waits for something to happen.
+    fn wait(&mut self, until: Option<Instant>) -> Result<Heard, RunError> {
         let running: Vec<_> = (0..self.pes.len()).filter(|&at| self.pes[at].running).collect();
         let fds = running.iter().map(|&at| PollFd::new(&self.pes[at].ended, PollFlags::IN));
-        let mut fds: Vec<_> =
-            fds.chain(self.interrupts.iter().map(|(_, stream, _)| PollFd::new(stream, PollFlags::IN))).collect();
+        let fds = fds.chain(self.interrupts.iter().map(|(_, stream, _)| PollFd::new(stream, PollFlags::IN)));
+        let mut fds: Vec<_> = fds.chain(self.orders.iter().map(|orders| PollFd::new(orders, PollFlags::IN))).collect();
         let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
         let limit = limit.map(|limit| Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ });
         match poll(&mut fds, limit.as_ref()) {
@@ -358,14 +365,22 @@ impl Launch {
             Err(error) => return Err(system("waiting for the PEs")(error)),
         }
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let (pes, interrupts) = ready.split_at(running.len());
+        let (pes, others) = ready.split_at(running.len());
+        let (interrupts, orders) = others.split_at(self.interrupts.len());
         let ended = running.iter().zip(pes).filter(|(_, ready)| **ready).map(|(at, _)| *at).collect();
-        let mut signals = Vec::new();
+        let mut heard = Heard { ended, ..Heard::default() };
         for ((signal, stream, _), _) in self.interrupts.iter_mut().zip(interrupts).filter(|(_, ready)| **ready) {
             let _ = stream.read(&mut [0; 64]);
-            signals.push(*signal);
+            heard.signals.push(*signal);
         }
-        Ok((ended, signals))
+        if let Some(orders) = self.orders.as_ref().filter(|_| orders.contains(&true)) {
+            let mut bytes = [0; 64];
+            let length = rustix::io::read(orders, &mut bytes).unwrap_or(0);
+            heard.alone = length == 0;
+            heard.elsewhere = bytes[..length].contains(&wire::FAILURE);
+            heard.signals.extend(bytes[..length].iter().filter_map(|&byte| Signal::from_named_raw(byte.into())));
+        }
+        Ok(heard)
     }
 
     /// Takes in the statuses of PEs that have ended, and tells those that failed: the killed first, as others that end at
@@ -392,9 +407,9 @@ impl Launch {
                 && let Some(signal) = status.stopping_signal()
             {
                 let (index, pid) = (pe.index, pid.as_raw_nonzero());
-                eprintln!(
-                    "congruent run: PE {index} was stopped by signal {signal} and the others wait for it: kill -CONT {pid}"
-                );
+                self.output.tell(&format!(
+                    "PE {index} was stopped by signal {signal} and the others wait for it: kill -CONT {pid}"
+                ));
             }
         }
     }
@@ -448,20 +463,28 @@ fn driver_variables(npes: u32, mps: bool) -> [(&'static str, String); 2] {
     [(CONNECTIONS, queues.to_string()), ("CUDA_MODULE_LOADING", "EAGER".to_owned())]
 }
 
-/// The command of one PE: with the job's place in its environment, in a process group of its own, and bound to die with
-/// this thread. A listener is left to it.
-fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Command, RunError> {
+/// The command of one PE, with the job's place in its environment.
+fn prepare(args: &Args, share: &mut Share, index: u32) -> Result<Command, RunError> {
     let (program, arguments) = args.command.split_first().ok_or(RunError::NoProgram)?;
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.args(arguments);
     for name in PLACING_VARIABLES.into_iter().chain([ENGINE]) {
         command.env_remove(name);
     }
+    for (variable, value) in driver_variables(share.count, mps_listens()) {
+        if std::env::var_os(variable).is_none() {
+            command.env(variable, value);
+        }
+    }
+    command.envs(share.set.iter().map(|(name, value)| (name, value)));
+    let listener = share.listener.take();
     match &listener {
         Some(listener) => command.env("CONGRUENT_LISTENER", listener.as_raw_fd().to_string()),
         None => command.env_remove("CONGRUENT_LISTENER"),
     };
-    command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", args.npes().to_string());
+    command.env("CONGRUENT_PE", index.to_string()).env("CONGRUENT_NPES", share.npes.to_string());
+    command.env("CONGRUENT_LOCAL_RANK", (index - share.first).to_string());
+    command.env("CONGRUENT_RENDEZVOUS", &share.place).env("CONGRUENT_JOB_TOKEN", &share.token);
     if let Some(on) = args.on {
         command.env("CONGRUENT_MACHINE", MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", on.to_string());
         let said = std::env::var_os(VIRTUAL_DRIVER).filter(|said| !said.is_empty());
@@ -469,15 +492,16 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
         let settings: Vec<OsString> = settings.filter(|settings| !settings.is_empty()).collect();
         command.env(VIRTUAL_DRIVER, settings.join(OsStr::new(",")));
     }
-    for (variable, value) in driver_variables(args.npes(), mps_listens()) {
-        if std::env::var_os(variable).is_none() {
-            command.env(variable, value);
-        }
-    }
-    // A process outside the terminal's own group is stopped when it reads from it.
-    if index > 0 || io::stdin().is_terminal() {
+    // A process outside the terminal's own group is stopped when it reads from it. On several hosts, this process's is not the user's.
+    if index > 0 || share.count < share.npes || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
+    bind(&mut command, listener);
+    Ok(command)
+}
+
+/// Has a command run in a process group of its own and end with this thread. A listener is left to it.
+fn bind(command: &mut Command, listener: Option<TcpListener>) {
     let launcher = rustix::process::getpid();
     let bind = move || {
         if let Some(listener) = &listener {
@@ -491,8 +515,7 @@ fn prepare(args: &Args, index: u32, listener: Option<TcpListener>) -> Result<Com
         }
     };
     // SAFETY: between fork and exec the closure makes three system calls and touches no lock and no memory of others.
-    unsafe { command.pre_exec(bind) };
-    Ok(command)
+    unsafe { command.process_group(0).pre_exec(bind) };
 }
 
 /// Virtual GPUs for a job that runs on some, under a name.
@@ -509,91 +532,6 @@ fn interrupt(signal: Signal, number: i32) -> Result<(Signal, UnixStream, signal_
     let (heard, told) = UnixStream::pair().map_err(system("preparing for signals"))?;
     let id = signal_hook::low_level::pipe::register(number, told).map_err(system("preparing for signals"))?;
     Ok((signal, heard, id))
-}
-
-/// Where the PEs' output goes.
-#[derive(Clone)]
-enum Output {
-    /// Where the launcher's own goes: they write there themselves.
-    Own,
-    /// The same, each line with its PE.
-    Labelled,
-    /// Here, each line with its PE.
-    Kept(Kept),
-}
-
-/// Lines, in the order in which they were written.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Kept {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
-    }
-}
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Output {
-    fn forward(&self, index: u32, child: &mut Child, passing: &mpsc::Sender<()>) {
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let (done, done_too) = (passing.clone(), passing.clone());
-        match self.clone() {
-            Self::Own => {}
-            Self::Labelled => {
-                std::thread::spawn(move || copy(index, out, io::stdout, done));
-                std::thread::spawn(move || copy(index, err, io::stderr, done_too));
-            }
-            Self::Kept(kept) => {
-                let kept_too = kept.clone();
-                std::thread::spawn(move || copy(index, out, || kept.clone(), done));
-                std::thread::spawn(move || copy(index, err, || kept_too.clone(), done_too));
-            }
-        }
-    }
-
-    /// What the launcher itself has to say of the job.
-    fn tell(&self, line: &str) {
-        match self {
-            Self::Own | Self::Labelled => eprintln!("{line}"),
-            Self::Kept(kept) => _ = writeln!(kept.clone(), "{line}"),
-        }
-    }
-}
-
-/// Passes lines on whole, so that PEs do not cut each other's; and those that came at once at once, so that what a PE prints does not cut
-/// the report that its driver writes.
-fn copy<W: Write>(index: u32, from: Option<impl Read>, to: impl Fn() -> W, _done: mpsc::Sender<()>) {
-    let Some(from) = from else { return };
-    let mut from = BufReader::new(from);
-    let mut lines = Vec::new();
-    loop {
-        let _ = write!(lines, "[{index}] ");
-        let label = lines.len();
-        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut lines) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        if lines[label..].last() != Some(&b'\n') {
-            lines.push(b'\n');
-        }
-        if from.buffer().contains(&b'\n') && (lines.len() as u64) < LONGEST_LINE {
-            continue;
-        }
-        if to().write_all(&lines).is_err() {
-            return;
-        }
-        lines.clear();
-    }
 }
 
 /// For `map_err`: what was being done when the system refused.

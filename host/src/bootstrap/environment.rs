@@ -2,7 +2,7 @@
 //!
 //! | launcher | PE, number of PEs | meeting place |
 //! |---|---|---|
-//! | `congruent run` | `CONGRUENT_PE`, `CONGRUENT_NPES` | `CONGRUENT_RENDEZVOUS=host:port`; PE 0 listens there at descriptor `CONGRUENT_LISTENER` |
+//! | `congruent run`, on one host or by ssh on several | `CONGRUENT_PE`, `CONGRUENT_NPES` | `CONGRUENT_RENDEZVOUS=host:port`; PE 0 listens there at descriptor `CONGRUENT_LISTENER` |
 //! | torchrun | `RANK`, `WORLD_SIZE` | the 16 ports after `MASTER_PORT`, which torch itself uses, at `MASTER_ADDR` |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK`, `_SIZE` | a file, on one host |
 //! | PMI | `PMI_RANK`, `PMI_SIZE` | a file, on one host |
@@ -118,7 +118,8 @@ fn congruent(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
         return Err(BootstrapError::MissingVariable { name: "CONGRUENT_JOB_TOKEN", because: "CONGRUENT_PE" });
     }
     let name = "congruent".to_string();
-    Ok(Some(Seat { launcher: Launcher::Congruent, pe, npes, local_rank: Some(pe.1), name, rendezvous: None }))
+    let local_rank = env.number("CONGRUENT_LOCAL_RANK")?;
+    Ok(Some(Seat { launcher: Launcher::Congruent, pe, npes, local_rank, name, rendezvous: None }))
 }
 
 fn torchrun(env: &Environment<'_>) -> Result<Option<Seat>, BootstrapError> {
@@ -327,9 +328,11 @@ mod tests {
             ("CONGRUENT_RENDEZVOUS", "[::1]:4000"),
             ("CONGRUENT_JOB_TOKEN", "s"),
             ("CONGRUENT_BOOTSTRAP_DEADLINE", "5"),
+            ("CONGRUENT_LOCAL_RANK", "0"),
         ];
         let found = job(&ours).unwrap();
         assert_eq!((found.pe, found.npes, found.deadline), (1, 2, Duration::from_secs(5)));
+        assert_eq!((found.local_rank, job(&ours[..5]).unwrap().local_rank), (Some(0), None));
         assert_eq!(found.rendezvous, Rendezvous::Address { host: "::1".into(), port: 4000, ports: 1 });
         assert!(complaint(&ours[..3]).contains("CONGRUENT_JOB_TOKEN"));
         assert!(complaint(&[ours[0], ours[1], ours[3]]).contains("CONGRUENT_RENDEZVOUS"));

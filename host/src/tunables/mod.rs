@@ -60,15 +60,17 @@ impl fmt::Display for Source {
     }
 }
 
-/// Variables that the launcher sets for the bootstrap, which are not tunables.
-const OTHERS: [&str; 7] = [
+/// Variables of the launcher and the bootstrap, which are not tunables.
+const OTHERS: [&str; 9] = [
     "CONGRUENT_PE",
     "CONGRUENT_NPES",
+    "CONGRUENT_LOCAL_RANK",
     "CONGRUENT_RENDEZVOUS",
     "CONGRUENT_LISTENER",
     "CONGRUENT_JOB_TOKEN",
     "CONGRUENT_BOOTSTRAP_DEADLINE",
     "CONGRUENT_HOST_ID",
+    "CONGRUENT_SSH",
 ];
 
 /// Prefixes of variables that other tools of this project read.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
 
-use super::{Args, Kept, Launch, Output, RunError, code};
+use super::{Args, Kept, Launch, Output, RunError, Share, code};
 use crate::output::Progress;
 
 /// Where the run that shows a mistake is kept, if nobody says otherwise.
@@ -27,7 +27,7 @@ pub(super) fn explore(args: &Args, seeds: NonZeroU64) -> Result<ExitCode, RunErr
         (args.look.seed, args.look.seeds, args.look.record) = (Some(seed), None, Some(trial.clone()));
         let kept = Kept::default();
         let progress = Progress::show(format_args!("seed {seed} of {first} to {last}"));
-        let mut launch = Launch::start(&args, Output::Kept(kept.clone()))?;
+        let mut launch = Launch::start(&args, Share::whole(args.npes())?, Output::Kept(kept.clone()))?;
         let failure = launch.supervise()?;
         drop(progress);
         let tried = seed - first + 1;
@@ -115,7 +115,7 @@ mod tests {
         let record = Some("a record".into());
         let look = Look { races: true, seed: Some(7), record, ..Look::default() };
         let command = ["./a program", "--size=4", "it's"].map(Into::into).to_vec();
-        let args = Args { npes: None, on: "2x4".parse().ok(), look, label: false, command };
+        let args = Args { on: "2x4".parse().ok(), look, command, ..Args::default() };
         let expected =
             "congruent run --virtual 2x4 --seed 7 --races --replay 'a record' -- './a program' '--size=4' \"it's\"";
         assert_eq!(line(&args), expected);

@@ -1,27 +1,21 @@
+use super::output::copy;
 use super::*;
+use std::io::{BufRead, BufReader};
 use std::process::Output as Finished;
 
 /// Runs a shell script as every PE; the status of the first that failed, and how long it all took.
 fn job(npes: u32, script: &str) -> (Option<ExitStatus>, Duration) {
     let begun = Instant::now();
-    let args = Args {
-        npes: Some(npes),
-        on: None,
-        look: Look::default(),
-        label: false,
-        command: ["sh", "-c", script].map(OsString::from).to_vec(),
-    };
-    (Launch::start(&args, Output::Own).unwrap().supervise().unwrap(), begun.elapsed())
+    let args = Args { npes: Some(npes), command: ["sh", "-c", script].map(OsString::from).to_vec(), ..Args::default() };
+    (
+        Launch::start(&args, Share::whole(args.npes()).unwrap(), Output::Own).unwrap().supervise().unwrap(),
+        begun.elapsed(),
+    )
 }
 
 fn refusal(npes: u32, label: bool, command: &[&str]) -> String {
-    let args = Args {
-        npes: Some(npes),
-        on: None,
-        look: Look::default(),
-        label,
-        command: command.iter().map(OsString::from).collect(),
-    };
+    let args =
+        Args { npes: Some(npes), label, command: command.iter().map(OsString::from).collect(), ..Args::default() };
     run(&args).expect_err("refused").to_string()
 }
 
@@ -127,9 +121,8 @@ fn virtual_gpus_are_told_to_every_pe() {
     for text in ["", "0", "65", "x4", "2x", "2x0", "two"] {
         assert!(shape(text).is_err_and(|why| why.contains("2x4")), "{text}");
     }
-    let args =
-        Args { npes: None, on: shape("2x4").ok(), look: Look::default(), label: false, command: vec!["true".into()] };
-    let command = prepare(&args, 7, None).unwrap();
+    let args = Args { on: shape("2x4").ok(), command: vec!["true".into()], ..Args::default() };
+    let command = prepare(&args, &mut Share::whole(args.npes()).unwrap(), 7).unwrap();
     for (name, value) in [("CONGRUENT_NPES", "8"), ("CONGRUENT_MACHINE", "virtual"), ("CONGRUENT_VIRTUAL", "2x4")] {
         assert!(command.get_envs().any(|set| set == (name.as_ref(), Some(value.as_ref()))), "{name}");
     }
@@ -142,14 +135,12 @@ fn all_pes_have_one_engine() {
     let note = format!("{}/engine", folder.path().display());
     let script =
         format!("grep -c $CONGRUENT_VIRTUAL_ENGINE /proc/net/unix && echo $CONGRUENT_VIRTUAL_ENGINE >> {note}");
-    let args = Args {
-        npes: None,
-        on: "2x2".parse().ok(),
-        look: Look::default(),
-        label: false,
-        command: ["sh", "-c", &script].map(OsString::from).to_vec(),
-    };
-    assert_eq!(Launch::start(&args, Output::Own).unwrap().supervise().unwrap(), None);
+    let args =
+        Args { on: "2x2".parse().ok(), command: ["sh", "-c", &script].map(OsString::from).to_vec(), ..Args::default() };
+    assert_eq!(
+        Launch::start(&args, Share::whole(args.npes()).unwrap(), Output::Own).unwrap().supervise().unwrap(),
+        None
+    );
     let told = std::fs::read_to_string(note).unwrap();
     let first = told.lines().next().unwrap();
     assert!(told.lines().count() == 4 && told.lines().all(|name| name == first), "{told}");
@@ -157,8 +148,8 @@ fn all_pes_have_one_engine() {
 
 #[test]
 fn no_variable_of_an_outer_launcher_reaches_a_pe() {
-    let args = Args { npes: Some(2), on: None, look: Look::default(), label: false, command: vec!["true".into()] };
-    let command = prepare(&args, 1, None).unwrap();
+    let args = Args { npes: Some(2), command: vec!["true".into()], ..Args::default() };
+    let command = prepare(&args, &mut Share::whole(args.npes()).unwrap(), 1).unwrap();
     for name in ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
         assert!(command.get_envs().any(|(known, value)| known == name && value.is_none()), "{name}");
     }
@@ -167,7 +158,7 @@ fn no_variable_of_an_outer_launcher_reaches_a_pe() {
 #[test]
 fn labels_begin_every_line() {
     let lines = Kept::default();
-    copy(3, Some(&b"one\n\xff two"[..]), || lines.clone(), mpsc::channel().0);
+    copy(Some(3), Some(&b"one\n\xff two"[..]), || lines.clone(), mpsc::channel().0);
     assert_eq!(*lines.0.lock().unwrap(), b"[3] one\n[3] \xff two\n");
 }
 
@@ -179,17 +170,17 @@ fn lines_that_come_at_once_go_on_at_once() {
         writes.set(writes.get() + 1);
         lines.clone()
     };
-    copy(3, Some(&b"a report\n  of two lines\n"[..]), to, mpsc::channel().0);
+    copy(Some(3), Some(&b"a report\n  of two lines\n"[..]), to, mpsc::channel().0);
     assert_eq!((lines.0.lock().unwrap().as_slice(), writes.get()), (&b"[3] a report\n[3]   of two lines\n"[..], 1));
     let many = "line\n".repeat(100_000);
-    copy(3, Some(many.as_bytes()), to, mpsc::channel().0);
+    copy(Some(3), Some(many.as_bytes()), to, mpsc::channel().0);
     assert!((2..100).contains(&writes.get()), "{}", writes.get());
 }
 
 #[test]
 fn the_driver_is_told_what_pes_need_unless_the_user_says_otherwise() {
-    let args = Args { npes: Some(1), on: None, look: Look::default(), label: false, command: vec!["true".into()] };
-    let command = prepare(&args, 0, None).unwrap();
+    let args = Args { npes: Some(1), command: vec!["true".into()], ..Args::default() };
+    let command = prepare(&args, &mut Share::whole(args.npes()).unwrap(), 0).unwrap();
     for (variable, value) in [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")] {
         let set = command.get_envs().find(|(name, _)| *name == variable).and_then(|(_, value)| value);
         let kept = std::env::var_os(variable).is_some();
@@ -205,7 +196,7 @@ fn launcher(test: &str) -> Option<(Child, Vec<Pid>)> {
     const ROLE: &str = "CONGRUENT_TEST_LAUNCHER";
     if std::env::var_os(ROLE).is_some() {
         let command = ["sh", "-c", "echo PE $$; exec sleep 60"].map(OsString::from).to_vec();
-        let outcome = run(&Args { npes: Some(2), on: None, look: Look::default(), label: true, command }).unwrap();
+        let outcome = run(&Args { npes: Some(2), label: true, command, ..Args::default() }).unwrap();
         println!("CODE {outcome:?}");
         return None;
     }
