@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use walkdir::WalkDir;
 
 pub mod conformance;
+pub mod namespaces;
 
 /// Says that a test cannot run on this machine, in the form that `./check` counts. The test harness hides what passing
 /// tests print, so this goes past it.
@@ -18,6 +20,16 @@ pub fn skip(test: &str, why: &str) {
 pub fn repository() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
+}
+
+/// The `congruent` program of this tree, built as the calling test was; none if it cannot be built.
+pub fn program() -> Option<PathBuf> {
+    let myself = std::env::current_exe().ok()?;
+    let (profile, target) = (myself.ancestors().nth(2)?, myself.ancestors().nth(3)?);
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--quiet", "--offline", "--package", "congruent-program", "--bin", "congruent"]);
+    let built = build.arg("--target-dir").arg(target).current_dir(repository()).status().ok()?.success();
+    built.then(|| profile.join("congruent"))
 }
 
 /// A Rust source file of the repository.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use congruent::collectives::{Layout, PlanView, Sum, ring};
 use congruent::device::{Semaphore, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
-use congruent_tests::skip;
+use congruent_tests::{program, skip};
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
 const NPES: u32 = 3;
@@ -147,7 +147,7 @@ fn killed_under_the_launcher() {
     if is_pe() {
         return pe(Work::AllReduces);
     }
-    let Some(launcher) = launcher() else { return skip(TEST, "no `congruent` program could be built") };
+    let Some(launcher) = program() else { return skip(TEST, "no `congruent` program could be built") };
     let _alone = alone();
     for victim in 0..NPES {
         let program = myself(TEST);
@@ -180,26 +180,6 @@ fn killed_under_the_launcher() {
         }
         nothing_is_left(&heaps);
     }
-}
-
-/// The `congruent` program of this tree, built as these tests were.
-fn launcher() -> Option<std::path::PathBuf> {
-    let myself = std::env::current_exe().unwrap();
-    let (profile, target) = (myself.ancestors().nth(2)?, myself.ancestors().nth(3)?);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args([
-        "build",
-        "--quiet",
-        "--offline",
-        "--package",
-        "congruent-program",
-        "--bin",
-        "congruent",
-        "--target-dir",
-    ]);
-    let built = build.arg(target).current_dir(congruent_tests::repository()).status().ok()?.success();
-    built.then(|| profile.join("congruent"))
 }
 
 fn is_running(process: u32) -> bool {

@@ -4,14 +4,13 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use congruent::device::Pe;
 use congruent::{Error, World};
 use congruent_transports::Fabric;
 
 use super::machines::{Shape, alone, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
+use crate::namespaces::Hosts;
 use crate::skip;
 
 /// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
@@ -62,7 +61,7 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
         Err(error) => return skip(test, &format!("no network namespaces can be made: {error}")),
     };
     for &each in each.iter().take(if few_shapes() { 1 } else { each.len() }) {
-        hosts.run(test, each).unwrap_or_else(|error| panic!("two hosts of {each} PEs: {error}"));
+        run(&hosts, test, each).unwrap_or_else(|error| panic!("two hosts of {each} PEs: {error}"));
     }
 }
 
@@ -89,93 +88,27 @@ fn are_apart(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
-/// Until a device that was set up is up.
-const SOON: Duration = Duration::from_secs(10);
-
-/// Two network namespaces that are joined, while this lives.
-struct Hosts {
-    number: u32,
-}
-
-impl Hosts {
-    fn new() -> io::Result<Self> {
-        // Gone with its parts, whatever comes of the rest.
-        let hosts = Self { number: std::process::id() };
-        let [a, b] = [0, 1].map(|host| hosts.name(host));
-        for command in [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("-n {a} link add v0 type veth peer name v1 netns {b}"),
-            format!("-n {a} addr add 10.77.0.1/24 dev v0"),
-            format!("-n {b} addr add 10.77.0.2/24 dev v1"),
-            format!("-n {a} link set v0 up"),
-            format!("-n {b} link set v1 up"),
-            format!("-n {a} link set lo up"),
-            format!("-n {b} link set lo up"),
-        ] {
-            ip(&command)?;
-        }
-        let began = Instant::now();
-        for (host, device) in [(0, "v0"), (1, "v1")] {
-            while !ip(&format!("-n {} -o link show {device}", hosts.name(host)))?.contains("state UP") {
-                if began.elapsed() > SOON {
-                    return Err(io::Error::other(format!("{device} does not come up")));
-                }
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        Ok(hosts)
-    }
-
-    /// Runs a test on both, with so many PEs each.
-    fn run(&self, test: &str, each: usize) -> io::Result<()> {
-        let before = self.bytes()?;
-        let start = |pe: usize| {
-            let host = pe / each;
-            let set: [(&str, OsString); 7] = [
-                ("CONGRUENT_MACHINE", "cpu".into()),
-                ("CONGRUENT_HOST_ID", host.to_string().into()),
-                ("CONGRUENT_PE", pe.to_string().into()),
-                ("CONGRUENT_NPES", (2 * each).to_string().into()),
-                ("CONGRUENT_RENDEZVOUS", "10.77.0.1:29500".into()),
-                ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
-                (EACH, each.to_string().into()),
-            ];
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.name(host)]).arg(env::current_exe()?);
-            start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
-        };
-        let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
-        finish(&format!("two hosts of {each} PEs"), pes)?;
-        let moved = self.bytes()? - before;
-        assert!(moved > MOVED, "{moved} bytes went from host to host");
-        Ok(())
-    }
-
-    fn name(&self, host: usize) -> String {
-        format!("congruent-{}-{host}", self.number)
-    }
-
-    /// Bytes that have left the first host.
-    fn bytes(&self) -> io::Result<u64> {
-        let said = ip(&format!("netns exec {} cat /sys/class/net/v0/statistics/tx_bytes", self.name(0)))?;
-        said.trim().parse().map_err(|_| io::Error::other(said))
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for host in [0, 1] {
-            let _gone = ip(&format!("netns del {}", self.name(host)));
-        }
-    }
-}
-
-/// Runs `ip`, and gives what it says.
-fn ip(arguments: &str) -> io::Result<String> {
-    let said = Command::new("ip").args(arguments.split(' ')).output()?;
-    if said.status.success() {
-        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
-    }
-    Err(io::Error::other(format!("ip {arguments}: {}", String::from_utf8_lossy(&said.stderr))))
+/// Runs a test on both, with so many PEs each.
+fn run(hosts: &Hosts, test: &str, each: usize) -> io::Result<()> {
+    let before = hosts.bytes()?;
+    let start = |pe: usize| {
+        let host = pe / each;
+        let set: [(&str, OsString); 7] = [
+            ("CONGRUENT_MACHINE", "cpu".into()),
+            ("CONGRUENT_HOST_ID", host.to_string().into()),
+            ("CONGRUENT_PE", pe.to_string().into()),
+            ("CONGRUENT_NPES", (2 * each).to_string().into()),
+            ("CONGRUENT_RENDEZVOUS", format!("{}:29500", Hosts::ADDRESSES[0]).into()),
+            ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
+            (EACH, each.to_string().into()),
+        ];
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
+        start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
+    };
+    let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
+    finish(&format!("two hosts of {each} PEs"), pes)?;
+    let moved = hosts.bytes()? - before;
+    assert!(moved > MOVED, "{moved} bytes went from host to host");
+    Ok(())
 }
