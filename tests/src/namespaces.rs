@@ -3,20 +3,16 @@
 
 use std::io;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Until a device that was set up is up.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Two network namespaces that are joined, while this lives.
+/// Two network namespaces that are joined, while this lives; one pair in a process at a time.
 pub struct Hosts {
     number: u32,
 }
-
-/// How many this process has made.
-static MADE: AtomicU32 = AtomicU32::new(0);
 
 impl Hosts {
     /// Their addresses, each on its device.
@@ -28,7 +24,7 @@ impl Hosts {
     /// Where this user or this system makes no network namespaces.
     pub fn new() -> io::Result<Self> {
         // Gone with its parts, whatever comes of the rest.
-        let hosts = Self { number: MADE.fetch_add(1, Ordering::Relaxed) };
+        let hosts = Self { number: std::process::id() };
         let [at_a, at_b] = Self::ADDRESSES;
         let [a, b] = [0, 1].map(|host| hosts.name(host));
         for command in [
@@ -58,7 +54,7 @@ impl Hosts {
 
     /// The name of one's namespace.
     pub fn name(&self, host: usize) -> String {
-        format!("congruent-{}-{}-{host}", std::process::id(), self.number)
+        format!("congruent-{}-{host}", self.number)
     }
 
     /// Bytes that have left the first host.

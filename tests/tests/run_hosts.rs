@@ -52,13 +52,13 @@ impl Stage {
                 return None;
             }
         };
-        let program = program().expect("`congruent` is built");
+        let program = program().unwrap();
         let stage = Self { hosts, folder: tempfile::tempdir().unwrap(), program, _alone };
         let [a, b] = [0, 1].map(|host| stage.hosts.name(host));
         let script = format!(
             "#!/bin/sh
 case $1 in
-{A}) host={a} ;;
+{A} | localhost) host={a} ;;
 {B}) host={b} ;;
 *) echo \"ssh: Could not resolve hostname $1: Name or service not known\" >&2; exit 255 ;;
 esac
@@ -189,7 +189,16 @@ fn every_pe_has_its_place() {
     });
     assert_eq!((code, &*err), (Some(0), ""));
     assert_eq!(lines, expected);
-    // The same from a file, in another order.
+    // Where the first host is known to itself by an address that no other reaches, PEs meet at one that leads there.
+    let mut job = stage.launcher();
+    job.args(["--hosts", &format!("localhost:1,{B}:1"), "--", "sh", "-c", "echo $CONGRUENT_RENDEZVOUS"]);
+    let Ended { code, out, err } = ended(&mut job);
+    assert_eq!(
+        (code, out.lines().filter(|line| line.starts_with(&format!("{A}:"))).count()),
+        (Some(0), 2),
+        "{out}{err}"
+    );
+    // Hosts from a file, in another order.
     let hosts = stage.file("hosts", &format!("# ours\n{B} slots=1\n{A}:2\n"));
     let mut job = stage.launcher();
     job.arg("--hostfile").arg(hosts).args(["--label", "--", "sh", "-c", "ip netns identify"]);

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -12,6 +12,9 @@ use super::{Args, Launch, Output, RunError, Share, system};
 
 /// The subcommand.
 pub(crate) const NAME: &str = "run-share";
+
+/// A port that means nothing.
+const DISCARD: u16 = 9;
 
 /// What sshd says of the connection: the other's address and port, and its own.
 const CONNECTION: &str = "SSH_CONNECTION";
@@ -38,8 +41,8 @@ fn serve() -> Result<(), RunError> {
     std::env::set_current_dir(&job.folder)
         .map_err(|error| RunError::Folder { folder: folder.to_string(), source: error })?;
     let listener = match &job.meets_at {
-        Some(host) => {
-            let listener = listen(host, job.count == job.npes)?;
+        Some(hosts) => {
+            let listener = listen(hosts)?;
             let place = listener.local_addr().map_err(system("listening for PE 0"))?.to_string();
             wire::report(&Report::Meets { place });
             Some(listener)
@@ -55,19 +58,32 @@ fn serve() -> Result<(), RunError> {
     Ok(())
 }
 
-/// Listens where PEs of other hosts come: at the address that the host's name stands for, or that ssh has reached.
-fn listen(host: &str, alone: bool) -> Result<TcpListener, RunError> {
-    if alone {
+/// Listens where PEs of other hosts come: at the address that the first one's name, which is this one, stands for, or that ssh has
+/// reached, or that leads to another host.
+fn listen(hosts: &[String]) -> Result<TcpListener, RunError> {
+    let mut names = hosts.iter().map(|host| host.rsplit('@').next().unwrap_or(host));
+    let name = names.next().unwrap_or_default();
+    if hosts.len() == 1 {
         return TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("listening for PE 0"));
     }
-    let name = host.rsplit('@').next().unwrap_or(host);
     let named = (name, 0).to_socket_addrs().into_iter().flatten();
     let reached = std::env::var(CONNECTION).ok().and_then(|said| said.split(' ').nth(2)?.parse().ok());
     let reached = reached.map(|address: IpAddr| SocketAddr::new(address, 0));
-    let outward = named.chain(reached).filter(|address| !address.ip().to_canonical().is_loopback());
+    // Where this host is known to itself by a loopback address, as Debian has it, and ssh came from here.
+    let mut outward = named
+        .chain(reached)
+        .chain(names.filter_map(toward))
+        .filter(|address| !address.ip().to_canonical().is_loopback());
     // A name may stand for another host here than where it was given; there is no listening at that one's address.
-    let listener = outward.into_iter().find_map(|address| TcpListener::bind(address).ok());
+    let listener = outward.find_map(|address| TcpListener::bind(address).ok());
     listener.ok_or_else(|| RunError::Unreached { name: name.to_owned() })
+}
+
+/// This host's address on the way to another. Nothing is sent.
+fn toward(host: &str) -> Option<SocketAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((host, DISCARD)).ok()?;
+    Some(SocketAddr::new(socket.local_addr().ok()?.ip(), 0))
 }
 
 #[cfg(test)]
@@ -76,9 +92,10 @@ mod tests {
 
     #[test]
     fn pes_of_other_hosts_do_not_come_to_a_loopback_address() {
-        assert!(listen("localhost", true).unwrap().local_addr().unwrap().ip().is_loopback());
+        let listen = |names: &[&str]| listen(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert!(listen(&["localhost"]).unwrap().local_addr().unwrap().ip().is_loopback());
         for name in ["localhost", "me@127.0.0.1", "192.0.2.1"] {
-            let said = listen(name, false).expect_err(name).to_string();
+            let said = listen(&[name, "127.0.0.1"]).expect_err(name).to_string();
             assert!(said.contains(name.rsplit('@').next().unwrap()) && said.contains("other hosts"), "{said}");
         }
     }

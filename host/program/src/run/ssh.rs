@@ -117,6 +117,7 @@ impl Hosts {
         let waits = waits?.job().deadline;
         let until = Instant::now() + waits;
         let folder = std::env::current_dir().map_err(system("looking for the working directory"))?;
+        let names: Vec<_> = self.hosts.iter().map(|remote| remote.host.name.clone()).collect();
         let npes = self.hosts.iter().map(|remote| remote.host.slots).sum();
         let (token, set) = (Token::random()?.reveal(), args.across.variables()?);
         let mut meeting = None;
@@ -129,7 +130,7 @@ impl Hosts {
                         first: remote.first,
                         count: remote.host.slots,
                         npes,
-                        meets_at: (at == 0).then(|| remote.host.name.clone()),
+                        meets_at: (at == 0).then(|| names.clone()),
                         token: token.clone(),
                         label: args.label,
                         folder: folder.clone().into(),

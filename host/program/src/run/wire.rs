@@ -36,8 +36,8 @@ pub(super) struct Job {
     pub(super) count: u32,
     /// How many there are on all hosts.
     pub(super) npes: u32,
-    /// What its host is called, if the PEs are to meet there.
-    pub(super) meets_at: Option<String>,
+    /// What the hosts are called, its own first, if the PEs are to meet there.
+    pub(super) meets_at: Option<Vec<String>>,
     pub(super) token: String,
     pub(super) label: bool,
     pub(super) folder: OsString,
