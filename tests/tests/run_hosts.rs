@@ -4,171 +4,19 @@
 //! on each host.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-#[path = "processes/mod.rs"]
 mod processes;
+mod two_hosts;
 
-use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::sync::MutexGuard;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use congruent_tests::namespaces::Hosts;
-use congruent_tests::{program, skip};
-use congruent_transports::Fabric;
-use processes::{Pe, alone};
-use tempfile::TempDir;
-
-const A: &str = Hosts::ADDRESSES[0];
-const B: &str = Hosts::ADDRESSES[1];
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Two hosts, and a way to each.
-struct Stage {
-    hosts: Hosts,
-    folder: TempDir,
-    program: PathBuf,
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// How a launcher ended.
-#[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Stage {
-    fn new(test: &str) -> Option<Self> {
-        let _alone = alone();
-        let hosts = match Hosts::new() {
-            Ok(hosts) => hosts,
-            Err(error) => {
-                skip(test, &format!("no network namespaces can be made: {error}"));
-                return None;
-            }
-        };
-        let program = program().unwrap();
-        let stage = Self { hosts, folder: tempfile::tempdir().unwrap(), program, _alone };
-        let [a, b] = [0, 1].map(|host| stage.hosts.name(host));
-        let script = format!(
-            "#!/bin/sh
-case $1 in
-{A} | localhost) host={a} ;;
-{B}) host={b} ;;
-*) echo \"ssh: Could not resolve hostname $1: Name or service not known\" >&2; exit 255 ;;
-esac
-shift
-cd /
-env -i PATH=\"$PATH\" FAR=there ip netns exec $host sh -c \"${{HIDDEN:+mount -t tmpfs none $HIDDEN && }}$*\"
-exit $?
-"
-        );
-        let path = stage.file("enter", &script);
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        Some(stage)
-    }
-
-    /// The same for tests that build worlds.
-    fn with_fabric(test: &str) -> Option<Self> {
-        match Fabric::find() {
-            Ok(_) => Self::new(test),
-            Err(error) => {
-                skip(test, &error.to_string());
-                None
-            }
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        fs::write(self.path(name), text).unwrap();
-        self.path(name)
-    }
-
-    /// A launcher with the stand-in for ssh, in an environment without a user's variables.
-    fn launcher(&self) -> Command {
-        let mut command = clean(Command::new("timeout"));
-        command.args(["--signal=KILL", &PATIENCE.as_secs().to_string()]).arg(&self.program).arg("run");
-        command.arg("--ssh").arg(self.path("enter"));
-        command
-    }
-
-    /// A job of two PEs on each host.
-    fn job(&self, options: &[&str], command: &[&OsStr]) -> Command {
-        let mut launcher = self.launcher();
-        launcher.args(["--hosts", &format!("{A}:2,{B}:2")]).args(options).arg("--").args(command);
-        launcher
-    }
-
-    /// One whose PEs are a script.
-    fn script(&self, options: &[&str], script: &str) -> Command {
-        self.job(options, &["sh".as_ref(), "-c".as_ref(), script.as_ref()])
-    }
-
-    /// One whose PEs measure an operation, by their own program.
-    fn perf(&self, arguments: &str) -> Command {
-        let words = ["perf"].into_iter().chain(arguments.split(' ')).map(OsStr::new);
-        self.job(&[], &[self.program.as_os_str()].into_iter().chain(words).collect::<Vec<_>>())
-    }
-
-    /// Runs a command on a host.
-    fn on(&self, host: usize, command: impl AsRef<OsStr>) -> Command {
-        let mut enter = clean(Command::new("ip"));
-        enter.args(["netns", "exec", &self.hosts.name(host)]).arg(command);
-        enter
-    }
-
-    /// Waits until no more processes than these are on the hosts, and says which are there too long.
-    fn left(&self, but: &[i32]) -> Vec<String> {
-        let until = Instant::now() + PATIENCE / 4;
-        loop {
-            let there = [0, 1].into_iter().flat_map(|host| self.hosts.processes(host).unwrap());
-            let there: Vec<_> = there.filter(|process| !but.contains(process)).map(command_of).collect();
-            if there.is_empty() || Instant::now() > until {
-                return there;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-/// Without a user's variables.
-fn clean(mut command: Command) -> Command {
-    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CONGRUENT_")) {
-        command.env_remove(name);
-    }
-    command.env("CONGRUENT_MACHINE", "cpu");
-    command
-}
-
-fn ended(command: &mut Command) -> Ended {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: status.code(), out: text(stdout), err: text(stderr) }
-}
-
-fn command_of(process: i32) -> String {
-    let words = fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    format!("{process}: {}", words.replace('\0', " "))
-}
-
-fn signal(signal: &str, process: impl ToString) {
-    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
-}
-
-/// The launcher that a process of these tests runs by `timeout`.
-fn launcher_of(job: &Pe) -> u32 {
-    let id = job.child.id();
-    fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap().trim().parse().unwrap()
-}
+use congruent_tests::skip;
+use processes::Pe;
+use two_hosts::{
+    A, ALL_REDUCE, B, Ended, PATIENCE, Stage, all_reduce_is_right, clean, command_of, ended, signal, unpacked,
+};
 
 #[test]
 fn every_pe_has_its_place() {
@@ -231,18 +79,7 @@ fn lines_arrive_whole() {
 #[test]
 fn an_all_reduce_takes_the_network_and_is_right() {
     let Some(stage) = Stage::with_fabric("an_all_reduce_takes_the_network_and_is_right") else { return };
-    let before = stage.hosts.bytes().unwrap();
-    let Ended { code, out, err } = ended(&mut stage.perf("all-reduce -b 8 -e 1M -f 32 -n 5"));
-    assert_eq!((code, &*err), (Some(0), ""), "{out}");
-    assert!(out.contains("PEs: 4 processes") && out.contains("by libfabric tcp on v0"), "{out}");
-    let rows: Vec<Vec<_>> =
-        out.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["8", "256", "8192", "262144"], "{out}");
-    assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{out}");
-    assert!(out.contains("# Out of bounds values : 0 OK"), "{out}");
-    // Both ways of each size, five rounds each; what a host knows crosses at least once.
-    let moved = stage.hosts.bytes().unwrap() - before;
-    assert!(moved > 2 * 5 * (262_144 + 8192), "{moved} bytes went from host to host");
+    all_reduce_is_right(&stage, 4, || ended(&mut stage.perf(&ALL_REDUCE)));
 }
 
 #[test]
@@ -275,7 +112,7 @@ fn nothing_outlives_a_killed_launcher() {
     }
     // On each host two PEs with their sleeps, and their launcher.
     assert!([0, 1].iter().all(|&host| stage.hosts.processes(host).unwrap().len() >= 5));
-    signal("-KILL", launcher_of(&job));
+    signal("-KILL", job.child.id());
     assert_eq!(stage.left(&[]), Vec::<String>::new());
 }
 
@@ -287,7 +124,7 @@ fn signals_reach_the_pes_of_all_hosts() {
         for _ in 0..4 {
             job.hear("up", PATIENCE);
         }
-        signal(name, launcher_of(&job));
+        signal(name, job.child.id());
         for _ in 0..script.matches("saved").count() * 4 {
             job.hear("saved", PATIENCE);
         }
@@ -323,7 +160,7 @@ fn a_stopped_pe_is_named_with_its_host() {
 #[test]
 fn a_host_that_stands_still_ends_the_job() {
     let Some(stage) = Stage::with_fabric("a_host_that_stands_still_ends_the_job") else { return };
-    let mut job = stage.perf("all-reduce -b 8 -e 8 -n 100000000");
+    let mut job = stage.perf(&["perf", "all-reduce", "-b", "8", "-e", "8", "-n", "100000000"]);
     job.env("CONGRUENT_DEADLINE_MS", "2000");
     let mut job = Pe::start(job);
     job.hear("# launch", PATIENCE);
@@ -385,7 +222,7 @@ fn what_cannot_run_is_said_with_its_host() {
     fs::create_dir_all(&inside).unwrap();
     let mut job = stage.script(&[], "true");
     let said = ended(job.env("HIDDEN", hidden).current_dir(&inside));
-    let parts = [A, "hidden/inside, where the job was started", "No such file"];
+    let parts = ["host 10.77.0.", "hidden/inside, where the job was started", "No such file"];
     assert!(said.code == Some(1) && parts.iter().all(|part| said.err.contains(part)), "{said:?}");
 }
 
@@ -406,35 +243,8 @@ fn the_token_is_in_the_environment_of_pes_and_nowhere_else() {
         assert!(!has(&variables, token) || has(&variables, b"CONGRUENT_PE="), "{}", String::from_utf8_lossy(&words));
     }
     assert_eq!((pes, shares), (4, 2));
-}
-
-/// Open MPI's own launcher, by the same stand-in for ssh.
-#[test]
-fn mpirun_starts_several_pes_on_each_host() {
-    const TEST: &str = "mpirun_starts_several_pes_on_each_host";
-    if Command::new("mpirun").arg("--version").output().is_err() {
-        return skip(TEST, "no mpirun: ./check tools installs it");
-    }
-    let Some(stage) = Stage::with_fabric(TEST) else { return };
-    let mpirun = |variables: &[&str]| {
-        let mut command = stage.on(0, "mpirun");
-        command.args(["--mca", "plm_rsh_agent", stage.path("enter").to_str().unwrap(), "-n", "4"]);
-        command.args(["--host", &format!("{A}:2,{B}:2"), "-x", "CONGRUENT_MACHINE"]);
-        variables.iter().for_each(|variable| _ = command.args(["-x", variable]));
-        command.arg(&stage.program).args("perf all-reduce -b 8 -e 256K -f 32 -n 5".split(' '));
-        command.env("CONGRUENT_JOB_TOKEN", "a test of two hosts").env("CONGRUENT_RENDEZVOUS", format!("{A}:29500"));
-        // In containers root is all there is.
-        ended(command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
-    };
-    let before = stage.hosts.bytes().unwrap();
-    let Ended { code, out, err } = mpirun(&["CONGRUENT_JOB_TOKEN", "CONGRUENT_RENDEZVOUS"]);
-    assert_eq!(code, Some(0), "{out}{err}");
-    assert!(out.contains("PEs: 4 processes") && out.contains("# Out of bounds values : 0 OK"), "{out}");
-    let moved = stage.hosts.bytes().unwrap() - before;
-    assert!(moved > 2 * 5 * (262_144 + 8192), "{moved} bytes went from host to host");
-    // Who passes no secret on is told what to do.
-    let Ended { code, err, .. } = mpirun(&["CONGRUENT_RENDEZVOUS"]);
-    assert!(code != Some(0) && err.contains("CONGRUENT_JOB_TOKEN"), "{err}");
+    drop(job);
+    assert_eq!(stage.left(&[]), Vec::<String>::new());
 }
 
 /// Hosts whose `sshd` are real, with keys of their own: a launcher on the first reaches both by ssh, under names that only ssh knows.
@@ -446,7 +256,7 @@ struct Sshd {
 impl Stage {
     /// `None` where there is no `sshd`, or it cannot be started here.
     fn sshd(&self, test: &str) -> Option<Sshd> {
-        let unpacked = congruent_build::cache_folder().map(|cache| cache.join("sshd")).unwrap_or_default();
+        let unpacked = unpacked("sshd");
         let places = [unpacked.join("usr/sbin/sshd"), "/usr/sbin/sshd".into()];
         let Some(sshd) = places.iter().find(|place| place.exists()) else {
             skip(test, "no sshd: ./check tools unpacks it");
@@ -505,14 +315,8 @@ fn real_ssh_leads_to_both_hosts() {
         launcher.args(["run", "--ssh", ssh, "--hosts", "near:1,far:2", "--"]).args(words);
         launcher
     };
-    let before = stage.hosts.bytes().unwrap();
     let program = stage.program.to_str().unwrap();
-    let measured = ended(&mut job(&[program, "perf", "all-reduce", "-b", "8", "-e", "256K", "-f", "32", "-n", "5"]));
-    assert_eq!(measured.code, Some(0), "{measured:?}");
-    assert!(measured.out.contains("PEs: 3 processes"), "{}", measured.out);
-    assert!(measured.out.contains("# Out of bounds values : 0 OK"), "{}", measured.out);
-    let moved = stage.hosts.bytes().unwrap() - before;
-    assert!(moved > 2 * 5 * (262_144 + 8192), "{moved} bytes went from host to host");
+    all_reduce_is_right(&stage, 3, || ended(&mut job(&[&[program], &ALL_REDUCE[..]].concat())));
 
     let failed = ended(&mut job(&["sh", "-c", "[ $CONGRUENT_PE != 2 ] || exit 7; sleep 60"]));
     assert_eq!((failed.code, &*failed.err), (Some(7), "congruent run: host far: PE 2 failed, exit status: 7\n"));
