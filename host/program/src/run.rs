@@ -375,7 +375,7 @@ impl Launch {
         }
         if let Some(orders) = self.orders.as_ref().filter(|_| orders.contains(&true)) {
             let mut bytes = [0; 64];
-            let length = rustix::io::read(orders, &mut bytes).unwrap_or(0);
+            let length = rustix::io::retry_on_intr(|| rustix::io::read(orders, &mut bytes)).unwrap_or(0);
             heard.alone = length == 0;
             heard.elsewhere = bytes[..length].contains(&wire::FAILURE);
             heard.signals.extend(bytes[..length].iter().filter_map(|&byte| Signal::from_named_raw(byte.into())));
