@@ -52,13 +52,8 @@ fn launch(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let [_, npes, _, _] = words else { return Err(USAGE.into()) };
     let mut command = vec![std::env::current_exe()?.into_os_string()];
     command.extend(words.iter().map(Into::into));
-    let args = congruent_program::run::Args {
-        npes: Some(npes.parse()?),
-        on: None,
-        look: Default::default(),
-        label: false,
-        command,
-    };
+    let args =
+        congruent_program::run::Args { npes: Some(npes.parse()?), command, ..congruent_program::run::Args::default() };
     Ok(congruent_program::run::run(&args)?)
 }
 
