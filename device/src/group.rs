@@ -187,6 +187,16 @@ impl<'m> Block<'m> {
         self.lane.threads().div_ceil(self.lane.warp_size()) as usize
     }
 
+    /// How many warps a block of `N` threads has, for a kernel that is launched with so many: on a GPU `N / 32`, which the compiler knows.
+    ///
+    /// # Panics
+    /// On a GPU, where the block has another number of threads.
+    #[inline(always)]
+    #[track_caller]
+    pub fn warps_of<const N: usize>(&self) -> usize {
+        arch::warps_of::<N>(&self.lane)
+    }
+
     /// Index of this block in the launch.
     #[inline(always)]
     pub fn index(&self) -> usize {

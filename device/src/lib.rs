@@ -44,6 +44,30 @@ macro_rules! outlined {
     )*};
 }
 
+/// Does something for each number below a constant of at most 16. On a GPU in as many copies, and with no closure that is called: arrays
+/// that are indexed by it stay in registers.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! copies {
+    ($i:ident in $n:ident => $each:expr) => {
+        copies!($i in $n => $each; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($i:ident in $n:ident => $each:expr; $($number:literal)*) => {{
+        const { assert!($n <= 16, "a fragment has at most 16 parts in a row or a column") };
+        $(if $number < $n {
+            let $i = $number;
+            $each;
+        })*
+    }};
+}
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! copies {
+    ($i:ident in $n:ident => $each:expr) => {
+        for $i in 0..$n {
+            $each;
+        }
+    };
+}
+
 mod access;
 mod any;
 mod arch;
@@ -62,6 +86,7 @@ mod kernels;
 mod lanes;
 mod link;
 pub mod math;
+pub mod matrix;
 mod multicast;
 mod nonblocking;
 mod operand;
@@ -114,7 +139,9 @@ pub use reduce::{
 };
 #[doc(hidden)]
 pub use reduce::{Keep, is_named};
-pub use shared::{Shared, SharedAll, SharedArray, SharedArrays, SharedAtomic, SharedCells, SharedPart, SharedType};
+pub use shared::{
+    Global, Shared, SharedAll, SharedArray, SharedArrays, SharedAtomic, SharedCells, SharedPart, SharedType,
+};
 pub use team::Team;
 pub use wait::TimedOut;
 #[cfg(not(target_arch = "nvptx64"))]

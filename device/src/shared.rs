@@ -78,6 +78,15 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
         block.sync();
         A::phase(self.room)
     }
+
+    /// As [`sync`](Shared::sync), once all copies are done that threads of the block have begun ([`SharedCells::copy_async`]): what
+    /// they copied is there.
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait(&mut self, block: &Block<'_>) -> A::Phase<'_> {
+        arch::copies_done();
+        self.sync(block)
+    }
 }
 
 /// The arrays of a [`Shared`]: a tuple of one to six, `[T; N]` each, and the last may be `[T]`.
@@ -194,6 +203,13 @@ impl<'p, T: Pod> SharedArray<'p, T> {
         SharedCells(self)
     }
 
+    /// The same bytes as elements of another type; those of a last one that is not whole are left out.
+    #[inline(always)]
+    pub fn cast<U: Pod>(self) -> SharedArray<'p, U> {
+        const { assert!(align_of::<U>() <= 16, "arrays begin at multiples of 16 bytes") };
+        SharedArray { start: self.start, len: self.len * size_of::<T>() / size_of::<U>().max(1), of: PhantomData }
+    }
+
     /// How many elements it has.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -262,6 +278,12 @@ impl<T: Pod> SharedPart<'_, T> {
 pub struct SharedAll<'p, T>(SharedArray<'p, T>);
 
 impl<T: Pod> SharedAll<'_, T> {
+    /// Where it begins.
+    #[inline(always)]
+    pub(crate) fn start(&self) -> SharedAt {
+        self.0.start
+    }
+
     /// How many elements it has.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -290,6 +312,12 @@ impl<T: Pod> SharedAll<'_, T> {
 pub struct SharedCells<'p, T>(SharedArray<'p, T>);
 
 impl<T: Pod> SharedCells<'_, T> {
+    /// Where it begins.
+    #[inline(always)]
+    pub(crate) fn start(&self) -> SharedAt {
+        self.0.start
+    }
+
     /// How many elements it has.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -320,6 +348,65 @@ impl<T: Pod> SharedCells<'_, T> {
     #[track_caller]
     pub fn store(&self, i: usize, value: T) {
         self.0.store(i, value);
+    }
+}
+
+impl<T: Pod> SharedCells<'_, T> {
+    /// Begins to copy element `at` of `from` to element `i`, or zeros where `from` has none there: it is done when
+    /// [`Shared::wait`] is, and the thread goes on meanwhile. A GPU has an instruction for it that needs no registers (`cp.async`);
+    /// the CPU copies at once.
+    ///
+    /// # Panics
+    /// Where `i` is out of bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn copy_async(&self, i: usize, from: Global<'_, T>, at: usize) {
+        const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16, "16 bytes at a time, aligned") };
+        self.0.check(i);
+        let is_there = at < from.0.len();
+        // SAFETY: `i` is checked; an element is read where it is there, in global memory.
+        unsafe { arch::copy_later(self.0.start, i, from.0.as_ptr().wrapping_add(at), is_there) }
+    }
+}
+
+/// Elements in the memory that all threads see: what [`SharedCells::copy_async`] copies from.
+#[derive(Clone, Copy)]
+pub struct Global<'g, T>(&'g [T]);
+
+impl<'g, T: Pod> Global<'g, T> {
+    /// A slice that is there: what a launch was lent, or a settled part of symmetric memory.
+    ///
+    /// # Panics
+    /// Where it is on a GPU thread's own stack.
+    #[inline(always)]
+    #[track_caller]
+    pub fn of(elements: &'g [T]) -> Self {
+        if !elements.is_empty() && !arch::is_global(elements.as_ptr()) {
+            refuse!("only what is in global memory can be copied asynchronously");
+        }
+        Self(elements)
+    }
+
+    /// Those in a range.
+    ///
+    /// # Panics
+    /// Where they are not all inside.
+    #[inline(always)]
+    #[track_caller]
+    pub fn slice(&self, range: core::ops::Range<usize>) -> Self {
+        Self(&self.0[range])
+    }
+
+    /// How many.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

@@ -7,8 +7,9 @@
 use std::time::{Duration, Instant};
 
 use congruent::collectives::{Layout, PlanView, Sum, multimem, ring};
+use congruent::device::matrix::A;
 use congruent::device::{
-    Group, Kernel, Semaphore, Slice, SliceMut, Sym, TeamView, Thread, World as WorldTag, kernels, operands,
+    Group, Kernel, Semaphore, Slice, SliceMut, Sym, TeamView, Thread, World as WorldTag, bf16, kernels, operands,
 };
 use congruent::{Arguments, Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
@@ -155,6 +156,17 @@ kernels! {
     /// A team with a multicast window that the world lacks.
     pub fn window_of_nobody(block, ctx, team: TeamView<WorldTag>) {
         ctx.barrier(block, &ctx.team(team));
+    }
+
+    /// Matrices by a warp that lacks threads.
+    pub fn matrices_of_a_partial_warp(block, _ctx) {
+        block.warp().whole();
+    }
+
+    /// A matrix that begins between groups of eight.
+    pub fn matrix_out_of_line(block, _ctx, at: u64; shared: ([bf16; 400],)) {
+        let (tile,) = shared.sync(block);
+        A::<_, 1>::load(&block.warp().whole(), &tile.all(), at as usize, 24);
     }
 
     /// A panic of the program's own, by every lane.
@@ -320,6 +332,27 @@ fn sessions_in_turn_and_a_threads_beside_a_blocks() {
             Ok::<_, Error>(world.run(&stream, sessions_in_turn, Grid::one(32), (numbers.view(), plan.view()))?)
         };
         builder(false).width(width).local(2, program).unwrap();
+    }
+}
+
+#[test]
+fn matrices_that_are_not_all_there() {
+    panics(matrix_out_of_line, |_| (4,), "begins at a multiple of 8 elements");
+    panics(matrix_out_of_line, |_| (32,), "a matrix is not all inside");
+    panics(matrix_out_of_line, |_| (u64::MAX - 7,), "a matrix is not all inside");
+}
+
+/// Where lanes are told apart, a warp of half a block's threads is not whole.
+#[test]
+fn matrices_of_a_warp_that_lacks_threads() {
+    for width in [4, 32] {
+        let program = |world: &mut World| {
+            let stream = world.stream()?;
+            let told = world.run(&stream, matrices_of_a_partial_warp, Grid::one(48), ()).unwrap_err();
+            assert!(told.to_string().contains("matrices need whole warps"), "{told}");
+            Ok::<_, Error>(())
+        };
+        builder(false).width(width).local(1, program).unwrap();
     }
 }
 

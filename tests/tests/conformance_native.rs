@@ -43,7 +43,7 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups lanes shared arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
+families! { rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
 
 /// A wait of a stream ends, though the driver's has no deadline. The PEs take in their PTX before they wait, and not all at the
 /// same time: the deadline is longer than that.

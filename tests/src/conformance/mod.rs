@@ -19,6 +19,7 @@ mod in_kernel;
 mod lanes;
 mod limit;
 mod machines;
+mod matrix;
 mod mixed;
 mod model;
 mod moe;
@@ -53,6 +54,7 @@ pub use machines::{
     CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, faulty, few_shapes, is_child, processes,
     processes_with_multicast, proxied, threads, threads_with_multicast,
 };
+pub use matrix::matrix;
 pub use mixed::mixed;
 pub use moe::{moe, moe_rounds};
 pub use multicast::multicast;

@@ -18,6 +18,7 @@ mod bulk;
 mod fused;
 mod lanes;
 mod math;
+mod matrix;
 mod multimem;
 mod shared;
 mod single;
@@ -35,9 +36,12 @@ pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
+pub(crate) use matrix::{
+    PartA, PartB, PartC, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a, part_b, store_c, warps_of,
+};
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use shared::{Room, SharedAt};
-pub(crate) use shared::{SharedAdd, room, shared_load, shared_store};
+pub(crate) use shared::{SharedAdd, copies_done, copy_later, is_global, room, shared_load, shared_store};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
 pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 

@@ -62,6 +62,26 @@ pub(crate) unsafe fn shared_store<T: Pod>(start: SharedAt, i: usize, value: T) {
     unsafe { start.0.cast::<T>().add(i).write(value) }
 }
 
+/// Copies an element that is there, or zeros: at once.
+///
+/// # Safety
+/// As for [`shared_store`]; where it is there, `from` is that of an element.
+#[inline(always)]
+pub(crate) unsafe fn copy_later<T: Pod>(start: SharedAt, i: usize, from: *const T, is_there: bool) {
+    // SAFETY: the caller's contract.
+    unsafe { shared_store(start, i, if is_there { from.read() } else { T::zeroed() }) }
+}
+
+/// They are done when they have begun.
+#[inline(always)]
+pub(crate) fn copies_done() {}
+
+/// All memory is alike.
+#[inline(always)]
+pub(crate) fn is_global<T>(_at: *const T) -> bool {
+    true
+}
+
 /// An addition that no other lane comes between.
 pub(crate) trait SharedAdd: Pod {
     unsafe fn add(start: SharedAt, i: usize, value: Self) -> Self;

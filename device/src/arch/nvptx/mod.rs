@@ -30,6 +30,7 @@ mod bulk;
 mod fold;
 mod lanes;
 mod math;
+mod matrix;
 #[cfg(target_feature = "sm_90")]
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
@@ -44,11 +45,16 @@ pub(crate) use bulk::{copy, fill};
 pub(crate) use fold::{fold, fold_reduction, transfer};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
+pub(crate) use matrix::{
+    PartA, PartB, PartC, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a, part_b, store_c, warps_of,
+};
 #[cfg(target_feature = "sm_90")]
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 #[cfg(not(target_feature = "sm_90"))]
 pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
-pub(crate) use shared::{Room, SharedAdd, SharedAt, room, shared_load, shared_store};
+pub(crate) use shared::{
+    Room, SharedAdd, SharedAt, copies_done, copy_later, is_global, room, shared_load, shared_store,
+};
 use wide::{load_words, load16, store_words, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]

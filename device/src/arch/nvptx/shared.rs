@@ -19,6 +19,14 @@ pub struct Room(u32);
 #[derive(Clone, Copy)]
 pub struct SharedAt(u32);
 
+impl SharedAt {
+    /// The address of an element.
+    #[inline(always)]
+    pub(super) fn element<T>(self, i: usize) -> u32 {
+        self.0 + (i * size_of::<T>()) as u32
+    }
+}
+
 /// # Safety
 /// As for [`Shared::of`](crate::Shared::of).
 #[inline(always)]
@@ -156,6 +164,43 @@ pub(crate) unsafe fn shared_store<T: Pod>(start: SharedAt, i: usize, value: T) {
             }
         }
     }
+}
+
+/// Begins to copy an element of 16 bytes that is there, or zeros.
+///
+/// # Safety
+/// As for [`shared_store`]; where it is there, `from` is that of an element in global memory, aligned to 16.
+#[inline(always)]
+pub(crate) unsafe fn copy_later<T: Pod>(start: SharedAt, i: usize, from: *const T, is_there: bool) {
+    let bytes = if is_there { 16_u32 } else { 0 };
+    // SAFETY: the caller's contract. Of the source so many bytes are read, and zeros take the place of the others (PTX ISA, cp.async).
+    unsafe {
+        asm!(
+            "{{ .reg .b64 g; cvta.to.global.u64 g, {p}; cp.async.cg.shared.global [{a}], [g], 16, {n}; }}",
+            p = in(reg64) from, a = in(reg32) start.element::<T>(i), n = in(reg32) bytes, options(nostack)
+        );
+    }
+}
+
+/// Waits for all that this thread has begun to copy.
+#[inline(always)]
+pub(crate) fn copies_done() {
+    // SAFETY: waits.
+    unsafe { asm!("cp.async.wait_all;", options(nostack)) }
+}
+
+/// Whether an address is one of global memory.
+#[inline(always)]
+pub(crate) fn is_global<T>(at: *const T) -> bool {
+    let is: u32;
+    // SAFETY: looks at an address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred q; isspacep.global q, {p}; selp.b32 {r}, 1, 0, q; }}",
+            p = in(reg64) at, r = out(reg32) is, options(pure, nomem, nostack)
+        );
+    }
+    is != 0
 }
 
 /// An addition that no other thread of the block comes between.

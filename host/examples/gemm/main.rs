@@ -1,0 +1,68 @@
+//! Rows of numbers times the weights of a layer, by tiles: shared memory, asynchronous copies and matrices of a warp.
+//!
+//! The lesson: the body of a tiled product is the same on every machine. Fragments say which rows and columns a warp has and never which
+//! thread has what, so it runs with warps of one lane on the CPU, and by tensor cores on a GPU. The kernel (`kernel.rs`) is a file
+//! that a crate of kernels has as well, which is how it becomes PTX.
+//!
+//! Run it with `cargo run --release --example gemm`, or with other sizes: `-- --m 300 --n 500 --k 100`.
+
+mod kernel;
+
+use std::time::Instant;
+
+use clap::Parser;
+use congruent::device::{SmallFloat, bf16};
+use congruent::{Error, Grid};
+use kernel::{Eight, THREADS, gemm};
+
+/// How large the matrices are.
+#[derive(Parser)]
+struct Sizes {
+    /// Rows of the first factor.
+    #[arg(long, default_value_t = 300)]
+    m: usize,
+    /// Rows of the second factor, which are columns of the result.
+    #[arg(long, default_value_t = 500)]
+    n: usize,
+    /// Numbers in a row of either factor.
+    #[arg(long, default_value_t = 100)]
+    k: usize,
+}
+
+/// Rows of `k` small numbers, each a sixteenth of an integer: with zeros behind them where they are no multiple of eight.
+fn rows(count: usize, k: usize, seed: usize) -> Vec<Eight> {
+    let number =
+        |row: usize, i: usize| if i < k { ((row * 31 + i * 7 + seed) % 29) as f32 / 16.0 - 0.875 } else { 0.0 };
+    let group = |row, first| Eight(std::array::from_fn(|j| bf16::narrow(number(row, first + j))));
+    (0..count).flat_map(|row| (0..k).step_by(8).map(move |first| group(row, first))).collect()
+}
+
+fn main() -> Result<(), Error> {
+    let Sizes { m, n, k } = Sizes::parse();
+    congruent::run(1, |world| {
+        let groups = k.div_ceil(8);
+        let (rows, weights) = (rows(m, k, world.pe().index()), rows(n, k, 3));
+        let (mut a, mut b) = (world.buffer::<Eight>(rows.len())?, world.buffer::<Eight>(weights.len())?);
+        a.write(0, &rows)?;
+        b.write(0, &weights)?;
+        let (stream, mut c) = (world.stream()?, world.buffer::<bf16>(m * n)?);
+        let started = Instant::now();
+        world.run(&stream, gemm, Grid::new(4, THREADS as u32), (&a, &b, &mut c, groups as u64))?;
+        let took = started.elapsed();
+        // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
+        let product = |x: &[Eight], y: &[Eight]| -> f32 {
+            let (x, y) = (x.iter().flat_map(|eight| eight.0), y.iter().flat_map(|eight| eight.0));
+            x.zip(y).map(|(x, y)| x.widen() * y.widen()).sum()
+        };
+        let expected = rows.chunks(groups.max(1)).flat_map(|x| weights.chunks(groups.max(1)).map(move |y| (x, y)));
+        for (i, (found, (x, y))) in c.to_vec()?.iter().zip(expected).enumerate() {
+            let right = bf16::narrow(product(x, y));
+            assert!(*found == right, "row {}, column {}: {found}, not {right}", i / n, i % n);
+        }
+        if world.pe().index() == 0 {
+            println!("{m} x {k} times {k} x {n} is what a plain loop computes, in {took:?} on {}", world.machine());
+        }
+        Ok::<_, Error>(())
+    })?;
+    Ok(())
+}
