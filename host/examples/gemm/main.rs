@@ -6,7 +6,7 @@
 //!
 //! Run it with `cargo run --release --example gemm`, or with other sizes: `-- --m 300 --n 500 --k 100`.
 
-mod kernel;
+pub mod kernel;
 
 use std::time::Instant;
 
