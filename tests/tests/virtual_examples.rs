@@ -19,6 +19,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use congruent::collectives::PlanView;
+use congruent_build::Builder;
 use congruent_tests::repository;
 use processes::{Port, alone, seat};
 use virtual_support::{declare, ends, entry, entry_of, on_virtual};
@@ -85,6 +86,22 @@ fn weights_that_cudarc_has_are_trained() {
         let text = printed(&example, &ptx, npes, "");
         assert!(text.contains(&format!("every weight of a slice of cudarc's is {weight} after 3 steps")), "{text}");
     }
+}
+
+/// The kernel is in the crate of test kernels too, so that its PTX is executed.
+#[test]
+fn products_by_tiles_are_those_of_a_plain_loop() {
+    let _alone = alone();
+    let built = Builder::new(repository().join("tests/kernels")).targets(["sm_80:ptx80".parse().unwrap()]);
+    let ptx = built.out_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gemm")).build().unwrap().swap_remove(0).path;
+    let mut command = Command::new(example("gemm"));
+    command
+        .args(["--m", "140", "--n", "20", "--k", "70"])
+        .envs([("CONGRUENT_MACHINE", "virtual")])
+        .env("CONGRUENT_PTX", ptx);
+    let end = ends(vec![command], PATIENCE).remove(0);
+    let same = "140 x 70 times 70 x 20 is what a plain loop computes";
+    assert!(end.succeeded && end.said.contains(same) && end.said.contains("virtual GPU"), "{end:?}");
 }
 
 #[test]

@@ -68,6 +68,16 @@ fn the_plate_comes_to_rest_as_it_does_sequentially() {
 }
 
 #[test]
+fn products_by_tiles_are_those_of_a_plain_loop() {
+    for (width, sizes) in [(1, ""), (4, "--m 1 --n 130 --k 33"), (32, "--m 129 --n 3 --k 8")] {
+        let text = on_threads("gemm", width, sizes);
+        assert!(text.contains("is what a plain loop computes") && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(2, "gemm", "--m 20 --n 20 --k 20");
+    assert!(text.contains("20 x 20 times 20 x 20 is what a plain loop computes"), "{text}");
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let same = "every token on every PE is what one PE alone computes, bit for bit";
     for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {
