@@ -36,6 +36,7 @@ fn rows(lane: &Lane<'_>) -> StepBy<Range<usize>> {
 
 /// `c += a * b`: to each sum one product after the other, each rounded.
 #[inline(always)]
+#[expect(clippy::extra_unused_type_parameters, reason = "a GPU has an instruction for each type")]
 pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
     lane: &Lane<'_>,
     c: &mut [[PartC; N]; M],
