@@ -188,6 +188,8 @@ impl<T: Multiplicand, const M: usize> A<T, M> {
     pub fn load(warp: &WholeWarp<'_>, from: &SharedAll<'_, T>, at: usize, stride: usize) -> Self {
         check_shared(from.len(), at, ROWS * M, ROWS, stride);
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartA::default(); M]);
+        // SAFETY: all threads of a whole warp call it.
+        unsafe { arch::convergent() };
         // SAFETY: they were found inside, in the right places.
         copies!(m in M => parts[m] = unsafe { arch::load_a::<T>(lane, start, at + ROWS * m * stride, stride, false) });
         Self { parts, of: PhantomData }
@@ -202,6 +204,8 @@ impl<T: Multiplicand, const M: usize> A<T, M> {
     pub fn load_transposed(warp: &WholeWarp<'_>, from: &SharedAll<'_, T>, at: usize, stride: usize) -> Self {
         check_shared(from.len(), at, ROWS, ROWS * M, stride);
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartA::default(); M]);
+        // SAFETY: all threads of a whole warp call it.
+        unsafe { arch::convergent() };
         // SAFETY: as above.
         copies!(m in M => parts[m] = unsafe { arch::load_a::<T>(lane, start, at + ROWS * m, stride, true) });
         Self { parts, of: PhantomData }
@@ -272,6 +276,8 @@ impl<T: Multiplicand, const N: usize> B<T, N> {
         transposed: bool,
     ) -> Self {
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartB::default(); N]);
+        // SAFETY: all threads of a whole warp call it.
+        unsafe { arch::convergent() };
         // Two by one instruction, and the last one of an odd number by itself.
         // SAFETY: the caller's contract.
         copies!(n in N => unsafe {

@@ -11,6 +11,7 @@
 //! | `Room`, `SharedAt`, `room`, `shared_load`, `shared_store`, `SharedAdd` | the block's shared memory, where an array of it begins, and accesses of elements |
 //! | `copy_later`, `copies_done`, `is_global` | copies from global to shared memory that go on by themselves |
 //! | `PartA`, `PartB`, `PartC`, `part_a`, `part_b`, `load_a`, `load_b`, `load_b2`, `fill_c`, `map_c`, `store_c`, `mma` | a lane's shares of matrices, and what is done with them |
+//! | `convergent` | stands before assembly that a whole warp runs together |
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `approx` | arithmetic that has instructions, exact and not |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |

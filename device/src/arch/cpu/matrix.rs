@@ -27,6 +27,13 @@ pub(crate) fn warps_of<const N: usize>(lane: &Lane<'_>) -> usize {
     lane.threads.div_ceil(lane.warp) as usize
 }
 
+/// Lanes are.
+///
+/// # Safety
+/// None is needed.
+#[inline(always)]
+pub(crate) unsafe fn convergent() {}
+
 /// The rows that a lane has.
 #[inline(always)]
 fn rows(lane: &Lane<'_>) -> StepBy<Range<usize>> {

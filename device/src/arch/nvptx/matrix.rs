@@ -1,4 +1,5 @@
-//! Matrices spread over a warp: `mma` and `ldmatrix`, by LLVM intrinsics, which are convergent.
+//! Matrices spread over a warp: `mma` by an LLVM intrinsic, which is convergent, where there is one; the rest by assembly behind
+//! something that is.
 //!
 //! Lane `l` has, of the accumulator, rows `l / 4` and that plus 8, columns `l % 4 * 2` and the next (PTX ISA, "Matrix Fragments for
 //! mma.m16n8k16"); of `A` the same rows, and of `B` the same columns as rows, each 2 elements to a register.
@@ -27,14 +28,45 @@ struct Four<T>(T, T, T, T);
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn mma_bf16(a: u32, b: u32, c: u32, d: u32, e: u32, f: u32, s: f32, t: f32, u: f32, v: f32) -> Four<f32>;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x2.b16.p0"]
-    fn ldmatrix2(row: *const u16) -> Two<u32>;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x2.trans.b16.p0"]
-    fn ldmatrix2_trans(row: *const u16) -> Two<u32>;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16.p0"]
-    fn ldmatrix4(row: *const u16) -> Four<u32>;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.trans.b16.p0"]
-    fn ldmatrix4_trans(row: *const u16) -> Four<u32>;
+}
+
+macro_rules! ldmatrix {
+    ($($name:ident: $instruction:literal, $result:ident { $($register:ident)* };)*) => {$(
+        /// # Safety
+        /// Every lane of a whole warp calls it behind [`convergent`], with the address of a row of 16 bytes in shared memory, aligned to that.
+        #[inline(always)]
+        unsafe fn $name(row: u32) -> $result<u32> {
+            $(let $register: u32;)*
+            // SAFETY: the caller's contract. The intrinsics take generic addresses, of which ptxas makes those of shared memory again
+            // and again, so it is assembly: see `convergent`.
+            unsafe {
+                asm!(
+                    concat!("ldmatrix.sync.aligned.m8n8.", $instruction, ".b16 {{", ldmatrix!(@ $($register)*), "}}, [{row}];"),
+                    row = in(reg32) row, $($register = out(reg32) $register,)* options(nostack)
+                );
+            }
+            $result($($register),*)
+        }
+    )*};
+    (@ a b) => { "{a}, {b}" };
+    (@ a b c d) => { "{a}, {b}, {c}, {d}" };
+}
+ldmatrix! {
+    ldmatrix2: "x2.shared", Two { a b };
+    ldmatrix2_trans: "x2.trans.shared", Two { a b };
+    ldmatrix4: "x4.shared", Four { a b c d };
+    ldmatrix4_trans: "x4.trans.shared", Four { a b c d };
+}
+
+/// Ahead of assembly that a whole warp runs together: LLVM does not know of assembly that it is convergent, and knows it of this. It
+/// makes no second copy of a block that has it, and what is volatile stays there.
+///
+/// # Safety
+/// Every lane of a whole warp calls it.
+#[inline(always)]
+pub(crate) unsafe fn convergent() {
+    // SAFETY: the caller's contract.
+    unsafe { bar_warp_sync(-1) }
 }
 
 /// The lane's index in its warp, and how many there are.
@@ -61,10 +93,9 @@ pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
     b: &[PartB; N],
 ) {
     if !T::IS_BF16 {
-        // The intrinsic for `f16` takes vectors, which rustc passes to no function on this target, so it is assembly, of which LLVM does
-        // not know that it is convergent. But this is: LLVM makes no second copy of a block that has it, and what is volatile stays there.
+        // The intrinsic for `f16` takes vectors, which rustc passes to no function on this target, so it is assembly.
         // SAFETY: every lane of a whole warp calls it, by the contract of matrices.
-        unsafe { bar_warp_sync(-1) };
+        unsafe { convergent() };
     }
     copies!(m in M => copies!(n in N => {
         // SAFETY: every lane of a whole warp calls it, by the contract of matrices; sm_80 and later have it.
@@ -170,26 +201,21 @@ pub(crate) fn map_c(lane: &Lane<'_>, [s, t, u, v]: PartC, mut each: impl FnMut(u
 /// Where the lane's row of a matrix of `ldmatrix` begins: of 8 rows each, the matrices lie one below the other and then beside each
 /// other, or the other way round.
 #[inline(always)]
-fn row(lane: &Lane<'_>, start: SharedAt, at: usize, stride: usize, below_first: bool) -> *const u16 {
+fn row(lane: &Lane<'_>, start: SharedAt, at: usize, stride: usize, below_first: bool) -> u32 {
     let lane = in_whole_warp(lane).0;
     let (first, second) = (lane / 8 % 2 * 8, lane / 16 * 8);
     let (down, right) = if below_first { (first, second) } else { (second, first) };
-    let array: *const u16;
-    // SAFETY: makes a generic address of one of shared memory, which is what the intrinsics take.
-    unsafe {
-        asm!(
-            "{{ .reg .b64 w; cvt.u64.u32 w, {p}; cvta.shared.u64 {g}, w; }}",
-            p = in(reg32) start.element::<u16>(0), g = out(reg64) array, options(pure, nomem, nostack)
-        );
-    }
-    // The lane's own offset first: what is known when the kernel is compiled is part of the instruction then.
-    array.wrapping_add((lane % 8 + down) * stride + right).wrapping_add(at)
+    let mut place = start.element::<u16>((lane % 8 + down) * stride + right);
+    // SAFETY: does nothing. What is added behind it becomes part of the instruction: it is not worked out ahead of a loop, for each
+    // instruction in a register of its own.
+    unsafe { asm!("/* {0} */", inout(reg32) place, options(nomem, nostack)) };
+    place + 2 * at as u32
 }
 
 /// `A` from shared memory, where each row is `stride` elements behind the one before; of its transposed one, where it lies so.
 ///
 /// # Safety
-/// There are 16 rows of 16 elements from element `at` on, which is a multiple of 8 as `stride` is.
+/// There are 16 rows of 16 elements from element `at` on, which is a multiple of 8 as `stride` is. [`convergent`] comes before.
 #[inline(always)]
 pub(crate) unsafe fn load_a<T: Multiplicand>(
     lane: &Lane<'_>,
