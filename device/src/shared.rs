@@ -71,21 +71,15 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
         Self { room: unsafe { arch::room::<A>(block.as_lane()) }, arrays: PhantomData }
     }
 
-    /// Waits for the block, ends the phase before, and gives each array anew. What any thread wrote before is there.
+    /// Waits for the block, ends the phase before, and gives each array anew. What any thread wrote before is there, and what it has
+    /// begun to copy ([`SharedCells::copy_async`]).
     #[inline(always)]
     #[track_caller]
     pub fn sync(&mut self, block: &Block<'_>) -> A::Phase<'_> {
+        // Always: what is still on its way would be stored beside what the next phase reads.
+        arch::copies_done();
         block.sync();
         A::phase(self.room)
-    }
-
-    /// As [`sync`](Shared::sync), once all copies are done that threads of the block have begun ([`SharedCells::copy_async`]): what
-    /// they copied is there.
-    #[inline(always)]
-    #[track_caller]
-    pub fn wait(&mut self, block: &Block<'_>) -> A::Phase<'_> {
-        arch::copies_done();
-        self.sync(block)
     }
 }
 
@@ -352,8 +346,8 @@ impl<T: Pod> SharedCells<'_, T> {
 }
 
 impl<T: Pod> SharedCells<'_, T> {
-    /// Begins to copy element `at` of `from` to element `i`, or zeros where `from` has none there: it is done when
-    /// [`Shared::wait`] is, and the thread goes on meanwhile. A GPU has an instruction for it that needs no registers (`cp.async`);
+    /// Begins to copy element `at` of `from` to element `i`, or zeros where `from` has none there: it is done at the next
+    /// [`Shared::sync`], and the thread goes on meanwhile. A GPU has an instruction for it that needs no registers (`cp.async`);
     /// the CPU copies at once.
     ///
     /// # Panics

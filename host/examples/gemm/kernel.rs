@@ -56,15 +56,15 @@ kernels! {
                 // Behind the end of a row there are zeros.
                 let mut at = 0;
                 while at < k {
-                    let (even, odd) = shared.wait(block);
+                    let (even, odd) = shared.sync(block);
                     fetch(threads, odd, rows, at + DEPTH / 8);
                     multiply(&mut sums, &warp, even, [down, right]);
-                    let (even, odd) = shared.wait(block);
+                    let (even, odd) = shared.sync(block);
                     at += 2 * DEPTH / 8;
                     fetch(threads, even, rows, at);
                     multiply(&mut sums, &warp, odd, [down, right]);
                 }
-                let (even, odd) = shared.wait(block);
+                let (even, odd) = shared.sync(block);
                 let half = if right == 0 { even } else { odd };
                 sums.store(&warp, &half.cast::<bf16>().cells(), down * PART_STRIDE, PART_STRIDE);
                 let (even, odd) = shared.sync(block);
