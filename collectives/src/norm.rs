@@ -35,7 +35,7 @@ pub struct NormRows<'a, T> {
 pub trait Normed: Number + AccumulateIn<f32> {}
 impl<T: Number + AccumulateIn<f32>> Normed for T {}
 
-/// Sums and normalizes rows: [`one_shot`] where the plan is over packets, else [`direct`]. The host knows which is faster: that
+/// Sums and normalizes rows: [`one_shot()`] where the plan is over packets, else [`direct`]. The host knows which is faster: that
 /// which a call of all-reduce with as many bytes takes, one-shot or another algorithm.
 ///
 /// ```
