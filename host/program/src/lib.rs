@@ -42,8 +42,8 @@ Examples:
   congruent run --virtual 2x4 --seeds 1000 --races -- ./my-program   1,000 times, looking for races
   congruent run --virtual 2x4 --seed 17 --replay congruent.record -- ./my-program   one of them again
 
-With --hosts: the program, and congruent, are at the same path on every host, and the job runs in the same folder. ssh asks nothing,
-so keys are to be there. The PEs meet at the first host, by the address that its name in the list stands for there, or the one that
+With --hosts: the program, and congruent, are at the same path on every host, and the job runs in the same folder. ssh may not ask:
+it needs a key, and to know the hosts' keys, that of this one among them if it is in the list. The PEs meet at the first host, by the address that its name in the list stands for there, or the one that
 ssh has reached, or the one that leads to another host. CONGRUENT_* variables go along, others by -x; no PE reads the standard input.
 
 Exit codes: 0 if all PEs succeed, else that of the first that failed (128 and its number for a signal).

@@ -23,12 +23,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hosts::{Across, HostsError};
 pub use look::{Look, Shape};
-use output::{Kept, Output};
+use output::{Kept, Output, Passing};
 pub(crate) use share::{NAME as SHARE, run as run_share};
 
 /// After the first failure the other PEs have this long to notice and to report it themselves.
@@ -55,6 +54,8 @@ const PLACING_VARIABLES: [&str; 8] = [
     "PMI_SIZE",
 ];
 
+/// Says on what kernels run.
+const MACHINE: &str = "CONGRUENT_MACHINE";
 /// The name of the engine that a job's PEs on virtual GPUs have together.
 const ENGINE: &str = "CONGRUENT_VIRTUAL_ENGINE";
 
@@ -131,7 +132,7 @@ pub enum RunError {
         npes: u32,
     },
     /// So many PEs need more open files than this process may have.
-    #[error("-n {npes} takes {needed} open files and the limit is {limit}: raise it with ulimit -n")]
+    #[error("{npes} PEs on one host take {needed} open files and the limit is {limit}: raise it with ulimit -n")]
     Files {
         /// The number of PEs asked for.
         npes: u32,
@@ -253,8 +254,7 @@ struct Launch {
     /// Whether it was told to end from outside.
     interrupted: bool,
     output: Output,
-    /// What passes output on, until it is dropped; and who hears that all of it is.
-    passing: (mpsc::Sender<()>, mpsc::Receiver<()>),
+    passing: Passing,
 }
 
 struct Pe {
@@ -280,9 +280,9 @@ impl Launch {
         let [int, term, child] = interrupts.map(|(signal, number)| interrupt(signal, number));
         let interrupts = [int?, term?, child?];
         let name = Token::random()?.reveal();
-        let engine = engine(args, &name)?;
+        let engine = engine(args, &share, &name)?;
         let has_engine = engine.is_some();
-        let (orders, passing) = (share.orders.take(), mpsc::channel());
+        let (orders, passing) = (None, Passing::new());
         let mut launch =
             Self { _engine: engine, pes: Vec::new(), interrupts, orders, interrupted: false, output, passing };
         for index in first..first + count {
@@ -295,12 +295,13 @@ impl Launch {
             }
             let program = command.get_program().display().to_string();
             let mut child = command.spawn().map_err(|source| RunError::Start { pe: index, program, source })?;
-            launch.output.forward(index, &mut child, &launch.passing.0);
+            launch.output.forward(index, &mut child, &launch.passing);
             let ended = rustix::process::pidfd_open(pid(&child)?, PidfdFlags::empty());
             // Without a way to watch it, the child is ended at once with the others, by `drop`.
             let watched = ended.map_err(system("watching a PE")).inspect_err(|_| drop(child.kill()));
             launch.pes.push(Pe { index, child, ended: watched?, running: true });
         }
+        launch.orders = share.orders.take();
         Ok(launch)
     }
 
@@ -346,9 +347,13 @@ impl Launch {
                 escalation = Some((Instant::now() + PATIENCE, Signal::KILL));
             }
         }
-        // The last lines, but not for a daemon that has left its group with the output open.
-        self.passing.0 = mpsc::channel().0;
-        while self.passing.1.recv_timeout(GRACE).is_ok() {}
+        // The last lines, unless nobody wants them.
+        while self.passing.goes_on(GRACE) {
+            let Heard { signals, alone, .. } = self.wait(Some(Instant::now()))?;
+            if alone || signals.iter().any(|signal| *signal != Signal::CHILD) {
+                break;
+            }
+        }
         Ok(first_failure)
     }
 
@@ -486,14 +491,14 @@ fn prepare(args: &Args, share: &mut Share, index: u32) -> Result<Command, RunErr
     command.env("CONGRUENT_LOCAL_RANK", (index - share.first).to_string());
     command.env("CONGRUENT_RENDEZVOUS", &share.place).env("CONGRUENT_JOB_TOKEN", &share.token);
     if let Some(on) = args.on {
-        command.env("CONGRUENT_MACHINE", MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", on.to_string());
+        command.env(MACHINE, MachineKind::Virtual.name()).env("CONGRUENT_VIRTUAL", on.to_string());
         let said = std::env::var_os(VIRTUAL_DRIVER).filter(|said| !said.is_empty());
         let settings = [said, Some(args.look.settings().into())].into_iter().flatten();
         let settings: Vec<OsString> = settings.filter(|settings| !settings.is_empty()).collect();
         command.env(VIRTUAL_DRIVER, settings.join(OsStr::new(",")));
     }
-    // A process outside the terminal's own group is stopped when it reads from it. On several hosts, this process's is not the user's.
-    if index > 0 || share.count < share.npes || io::stdin().is_terminal() {
+    // A process outside the terminal's own group is stopped when it reads from it. A share's is not the user's.
+    if index > 0 || share.orders.is_some() || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
     bind(&mut command, listener);
@@ -519,8 +524,10 @@ fn bind(command: &mut Command, listener: Option<TcpListener>) {
 }
 
 /// Virtual GPUs for a job that runs on some, under a name.
-fn engine(args: &Args, name: &str) -> Result<Option<Box<dyn Any>>, RunError> {
-    if args.on.is_some() || std::env::var("CONGRUENT_MACHINE").is_ok_and(|kind| kind == MachineKind::Virtual.name()) {
+fn engine(args: &Args, share: &Share, name: &str) -> Result<Option<Box<dyn Any>>, RunError> {
+    let told = share.set.iter().rev().find(|(name, _)| name == MACHINE).map(|(_, value)| value.clone());
+    let machine = told.or_else(|| std::env::var_os(MACHINE));
+    if args.on.is_some() || machine.is_some_and(|kind| kind == MachineKind::Virtual.name()) {
         let server =
             congruent_virtual_driver::Server::start(name, args.on.map(|on| on.gpus), &args.look.engine_settings());
         return Ok(server.map_err(RunError::Virtual)?.map(|server| Box::new(server) as Box<dyn Any>));

@@ -2,16 +2,31 @@
 
 use congruent::bootstrap::MAX_PES;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// How hosts are reached, unless someone says otherwise: without a question that nobody answers, and with an end to silence.
-const SSH: &str = "ssh -x -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+/// What reaches a host, unless someone says otherwise.
+const SSH: &str = "ssh";
+/// What it is told behind what the user tells it, which counts where both say the same: without a question that nobody answers, and with
+/// an end to silence.
+const SSH_OPTIONS: [&str; 10] = [
+    "-x",
+    "-T",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=10",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=3",
+];
 /// Says otherwise.
 const SSH_VARIABLE: &str = "CONGRUENT_SSH";
 
 /// Variables that hold for one PE, host or job, and so are not passed on.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "CONGRUENT_PE",
     "CONGRUENT_NPES",
     "CONGRUENT_LOCAL_RANK",
@@ -20,6 +35,7 @@ const OWN: [&str; 8] = [
     "CONGRUENT_JOB_TOKEN",
     "CONGRUENT_HOST_ID",
     SSH_VARIABLE,
+    super::ENGINE,
 ];
 
 /// A job on several hosts.
@@ -31,10 +47,10 @@ pub struct Across {
     /// A file of them: a line for each host, as `a:4` or `a slots=4`; # begins a comment
     #[arg(long, value_name = "FILE", group = "list")]
     pub hostfile: Option<PathBuf>,
-    /// What runs a command on a host [default: CONGRUENT_SSH, or ssh without questions]
+    /// What runs a command on a host [default: CONGRUENT_SSH, or ssh]
     #[arg(long, value_name = "COMMAND", requires = "list")]
     pub ssh: Option<String>,
-    /// Where this program is on the hosts [default: where it is here]
+    /// Where this program is on the hosts, from the home folder there [default: where it is here]
     #[arg(long, value_name = "PATH", requires = "list")]
     pub remote_program: Option<PathBuf>,
     /// Pass a variable on to the hosts, or set it there; those of congruent are passed on
@@ -128,7 +144,11 @@ impl Across {
         let said = self.ssh.clone().or_else(|| Some(env::var_os(SSH_VARIABLE)?.to_string_lossy().into_owned()));
         let command = said.unwrap_or_else(|| SSH.to_owned());
         let words = shlex::split(&command).filter(|words| !words.is_empty());
-        words.ok_or(HostsError::Ssh { command })
+        let mut words = words.ok_or(HostsError::Ssh { command })?;
+        if Path::new(&words[0]).file_name().is_some_and(|name| name == SSH) {
+            words.extend(SSH_OPTIONS.map(str::to_owned));
+        }
+        Ok(words)
     }
 
     /// What the PEs on every host have in their environment.
@@ -137,9 +157,9 @@ impl Across {
             |name: &OsStr| name.to_string_lossy().starts_with("CONGRUENT_") && !OWN.iter().any(|own| name == *own);
         let mut set: Vec<_> = env::vars_os().filter(|(name, _)| ours(name)).collect();
         for export in &self.export {
-            let text = export.to_string_lossy();
-            let (name, value) = match text.split_once('=') {
-                Some((name, value)) => (OsString::from(name), Some(value.into())),
+            let bytes = export.as_bytes();
+            let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+                Some(at) => (OsStr::from_bytes(&bytes[..at]).into(), Some(OsStr::from_bytes(&bytes[at + 1..]).into())),
                 None => (export.clone(), env::var_os(export)),
             };
             let unknown = || HostsError::Export { name: name.to_string_lossy().into_owned() };
@@ -272,6 +292,9 @@ mod tests {
             let said = export(&[name]).variables().expect_err(name).to_string();
             assert!(said.contains(part), "{said}");
         }
+        let words = |command: &str| Across { ssh: Some(command.into()), ..Across::default() }.ssh().unwrap();
+        assert_eq!(words("/bin/ssh -p 22")[..4], ["/bin/ssh", "-p", "22", "-x"]);
+        assert_eq!(words("enter ssh"), ["enter", "ssh"]);
         for command in ["", "ssh 'x"] {
             let across = Across { ssh: Some(command.into()), ..Across::default() };
             assert!(across.ssh().expect_err(command).to_string().contains("is no command"));

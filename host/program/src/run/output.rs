@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ExitStatus};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
 use super::wire::{self, Report, Stream};
 
@@ -46,11 +47,68 @@ impl Write for Kept {
     }
 }
 
+/// Threads that pass output on.
+pub(super) struct Passing {
+    each: Each,
+    ended: mpsc::Receiver<()>,
+}
+
+/// What each of them has.
+#[derive(Clone)]
+pub(super) struct Each {
+    counts: Arc<Mutex<Counts>>,
+    /// Goes with the last of them.
+    ends: mpsc::Sender<()>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// How many are writing: whoever reads that may be slow.
+    writing: u32,
+    /// How often something was written.
+    written: u64,
+}
+
+impl Passing {
+    pub(super) fn new() -> Self {
+        let (ends, ended) = mpsc::channel();
+        Self { each: Each { counts: Arc::default(), ends }, ended }
+    }
+
+    /// Whether something is still passed on after so long. A daemon that has left its group may have the output open, and print nothing.
+    pub(super) fn goes_on(&mut self, limit: Duration) -> bool {
+        self.each.ends = mpsc::channel().0;
+        let before = self.each.counts().written;
+        let ended = self.ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Disconnected);
+        let Counts { writing, written } = *self.each.counts();
+        !ended && (writing > 0 || written != before)
+    }
+
+    /// What a thread has.
+    pub(super) fn each(&self) -> Each {
+        self.each.clone()
+    }
+}
+
+impl Each {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, mut to: impl Write, lines: &[u8]) -> io::Result<()> {
+        self.counts().writing += 1;
+        let done = to.write_all(lines);
+        let mut counts = self.counts();
+        (counts.writing, counts.written) = (counts.writing - 1, counts.written + 1);
+        done
+    }
+}
+
 impl Output {
-    /// Passes on what a PE prints; `passing` goes when all of it has.
-    pub(super) fn forward(&self, index: u32, child: &mut Child, passing: &mpsc::Sender<()>) {
+    /// Passes on what a PE prints.
+    pub(super) fn forward(&self, index: u32, child: &mut Child, passing: &Passing) {
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let (done, done_too) = (passing.clone(), passing.clone());
+        let (done, done_too) = (passing.each(), passing.each());
         match self.clone() {
             Self::Own => {}
             Self::Labelled => {
@@ -96,7 +154,7 @@ pub(super) fn tell(text: &str) {
 
 /// Passes lines on whole, with a label or without, so that PEs do not cut each other's; and those that came at once at once, so that what a
 /// PE prints does not cut the report that its driver writes.
-pub(super) fn copy<W: Write>(label: Option<u32>, from: Option<impl Read>, to: impl Fn() -> W, _done: mpsc::Sender<()>) {
+pub(super) fn copy<W: Write>(label: Option<u32>, from: Option<impl Read>, to: impl Fn() -> W, each: Each) {
     let Some(from) = from else { return };
     let mut from = BufReader::new(from);
     let mut lines = Vec::new();
@@ -115,7 +173,7 @@ pub(super) fn copy<W: Write>(label: Option<u32>, from: Option<impl Read>, to: im
         if from.buffer().contains(&b'\n') && (lines.len() as u64) < LONGEST_LINE {
             continue;
         }
-        if to().write_all(&lines).is_err() {
+        if each.write(to(), &lines).is_err() {
             return;
         }
         lines.clear();

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -32,7 +32,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn serve() -> Result<(), RunError> {
     let hearing = system("hearing from the launcher");
-    writeln!(io::stdout(), "{}", wire::GREETING).map_err(system("greeting the launcher"))?;
+    writeln!(io::stdout(), "\n{}", wire::GREETING).map_err(system("greeting the launcher"))?;
     let orders = io::stdin().as_fd().try_clone_to_owned().map_err(hearing)?;
     // Nothing is read ahead: what follows is for `Launch`.
     let mut orders = File::from(orders);
@@ -81,9 +81,13 @@ fn listen(hosts: &[String]) -> Result<TcpListener, RunError> {
 
 /// This host's address on the way to another. Nothing is sent.
 fn toward(host: &str) -> Option<SocketAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((host, DISCARD)).ok()?;
-    Some(SocketAddr::new(socket.local_addr().ok()?.ip(), 0))
+    let own = |to: SocketAddr| {
+        let any = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(to).ok()?;
+        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), 0))
+    };
+    (host, DISCARD).to_socket_addrs().ok()?.find_map(own)
 }
 
 #[cfg(test)]

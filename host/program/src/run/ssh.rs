@@ -1,6 +1,7 @@
 //! A job on several hosts: starts a share of it on each by ssh, and ends them together.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -20,15 +21,17 @@ use super::{Args, FAREWELL, GRACE, PATIENCE, RunError, SHARE, bind, first_of, pi
 
 /// Lines of ssh's that an error repeats.
 const REPEATED: usize = 10;
-/// A longer line, before a share says anything, is taken for several.
+/// A longer line of a shell's or of ssh's is taken for several.
 const LONGEST_LINE: u64 = 4096;
 /// Between two looks at what ends without a word.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Runs the job to its end. The status of the first PE that failed.
 pub(super) fn run(args: &Args, hosts: Vec<Host>) -> Result<Option<ExitStatus>, RunError> {
+    // Wrong usage is said before anyone logs in.
+    let set = args.across.variables()?;
     let mut hosts = Hosts::start(args, hosts)?;
-    match hosts.meet(args)? {
+    match hosts.meet(args, &set)? {
         Some(signal) => Ok(Some(ExitStatus::from_raw(signal.as_raw()))),
         None => hosts.supervise(),
     }
@@ -109,7 +112,7 @@ impl Hosts {
     }
 
     /// Tells the shares of the job, and where its PEs meet, once all are there; or gives the signal that came before.
-    fn meet(&mut self, args: &Args) -> Result<Option<Signal>, RunError> {
+    fn meet(&mut self, args: &Args, set: &[(OsString, OsString)]) -> Result<Option<Signal>, RunError> {
         let waits = Bootstrap::from_lookup(|name| match name {
             "CONGRUENT_BOOTSTRAP_DEADLINE" => std::env::var_os(name),
             _ => None,
@@ -119,7 +122,7 @@ impl Hosts {
         let folder = std::env::current_dir().map_err(system("looking for the working directory"))?;
         let names: Vec<_> = self.hosts.iter().map(|remote| remote.host.name.clone()).collect();
         let npes = self.hosts.iter().map(|remote| remote.host.slots).sum();
-        let (token, set) = (Token::random()?.reveal(), args.across.variables()?);
+        let token = Token::random()?.reveal();
         let mut meeting = None;
         while meeting.is_none() || self.hosts.iter().any(|remote| !remote.greeted) {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -134,7 +137,7 @@ impl Hosts {
                         token: token.clone(),
                         label: args.label,
                         folder: folder.clone().into(),
-                        set: set.clone(),
+                        set: set.to_vec(),
                         command: args.command.clone(),
                     };
                     remote.order(&wire::message(&job).map_err(system("telling a host of the job"))?);
@@ -165,9 +168,7 @@ impl Hosts {
             let waits = ending.map_or(Duration::MAX, |(_, until)| until.saturating_duration_since(Instant::now()));
             let Ok(event) = self.events.recv_timeout(waits) else {
                 for remote in self.hosts.iter().filter(|remote| remote.state == State::Runs) {
-                    remote.host.tell(
-                        "it does not say that its PEs have ended; they end when it hears that nobody waits for them",
-                    );
+                    remote.host.tell("no answer from it; its PEs end with the connection");
                 }
                 break;
             };
@@ -236,8 +237,11 @@ impl Remote {
             Said::Reports(Report::Tells { text }) => self.host.tell(&text),
             Said::Complains(line) if self.greeted => self.host.tell(&line),
             Said::Complains(line) => {
+                // The last ones say why.
                 self.complaints.push_back(line);
-                self.complaints.truncate(REPEATED);
+                if self.complaints.len() > REPEATED {
+                    self.complaints.pop_front();
+                }
             }
             Said::Reports(Report::Refuses { why }) if self.state == State::Runs => return Err(self.host.fails(why)),
             Said::Ends(why) if self.state == State::Runs => {
@@ -306,8 +310,8 @@ fn listen(at: usize, out: Option<ChildStdout>, err: Option<ChildStderr>, heard: 
     let (Some(out), Some(err)) = (out, err) else { return };
     let (told, complains) = (heard.clone(), heard.clone());
     let complaints = thread::spawn(move || {
-        let lines = BufReader::new(err).split(b'\n').map_while(Result::ok);
-        lines.map(|line| said(at, &line)).try_for_each(|event| complains.send(event))
+        let mut err = BufReader::new(err);
+        std::iter::from_fn(|| line(&mut err)).try_for_each(|line| complains.send(said(at, &line)))
     });
     thread::spawn(move || {
         let why = hear(at, BufReader::new(out), &told);
@@ -321,6 +325,13 @@ fn listen(at: usize, out: Option<ChildStdout>, err: Option<ChildStderr>, heard: 
     });
 }
 
+/// The next line.
+fn line(from: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let read = from.take(LONGEST_LINE).read_until(b'\n', &mut line);
+    read.is_ok_and(|length| length > 0).then_some(line)
+}
+
 fn said(at: usize, line: &[u8]) -> Event {
     Event::Host(at, Said::Complains(String::from_utf8_lossy(line).trim_end().to_owned()))
 }
@@ -329,11 +340,12 @@ fn said(at: usize, line: &[u8]) -> Event {
 fn hear(at: usize, mut from: BufReader<ChildStdout>, told: &mpsc::Sender<Event>) -> Option<String> {
     // A shell may say something before.
     loop {
-        let mut line = Vec::new();
-        if matches!(from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(0) | Err(_)) {
-            return None;
-        }
+        let line = line(&mut from)?;
         let text = String::from_utf8_lossy(&line);
+        // Of a shell that has said something without ending the line, the greeting ends it.
+        if text.trim().is_empty() {
+            continue;
+        }
         if text.trim_end() == wire::GREETING {
             break;
         }

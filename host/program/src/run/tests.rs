@@ -158,7 +158,7 @@ fn no_variable_of_an_outer_launcher_reaches_a_pe() {
 #[test]
 fn labels_begin_every_line() {
     let lines = Kept::default();
-    copy(Some(3), Some(&b"one\n\xff two"[..]), || lines.clone(), mpsc::channel().0);
+    copy(Some(3), Some(&b"one\n\xff two"[..]), || lines.clone(), Passing::new().each());
     assert_eq!(*lines.0.lock().unwrap(), b"[3] one\n[3] \xff two\n");
 }
 
@@ -170,10 +170,10 @@ fn lines_that_come_at_once_go_on_at_once() {
         writes.set(writes.get() + 1);
         lines.clone()
     };
-    copy(Some(3), Some(&b"a report\n  of two lines\n"[..]), to, mpsc::channel().0);
+    copy(Some(3), Some(&b"a report\n  of two lines\n"[..]), to, Passing::new().each());
     assert_eq!((lines.0.lock().unwrap().as_slice(), writes.get()), (&b"[3] a report\n[3]   of two lines\n"[..], 1));
     let many = "line\n".repeat(100_000);
-    copy(Some(3), Some(many.as_bytes()), to, mpsc::channel().0);
+    copy(Some(3), Some(many.as_bytes()), to, Passing::new().each());
     assert!((2..100).contains(&writes.get()), "{}", writes.get());
 }
 
