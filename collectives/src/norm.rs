@@ -35,7 +35,7 @@ pub struct NormRows<'a, T> {
 pub trait Normed: Number + AccumulateIn<f32> {}
 impl<T: Number + AccumulateIn<f32>> Normed for T {}
 
-/// Sums and normalizes rows: [`one_shot()`] where the plan is over packets, else [`direct`]. The host knows which is faster: that
+/// Sums and normalizes rows: [`one_shot()`] where the plan is over packets or lines, else [`direct`]. The host knows which is faster: that
 /// which a call of all-reduce with as many bytes takes, one-shot or another algorithm.
 ///
 /// ```
@@ -88,22 +88,31 @@ pub fn one_shot<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>
     let _call = one_shot::begin(coll, Operation::NormOneShot, rows.src.bytes());
     let mine = rows_of_block(rows.count(), coll.block as usize, coll.blocks as usize);
     let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
-    one_shot::exchange(coll, from, |coll, piece, from| {
-        let (sums, all) = (sums.slice(piece), one_shot::of_all(coll, from));
-        let and_residual = operands(coll.n() + 1, |i| if i == coll.n() { coll.operand(sums) } else { all.get(i) });
-        coll.fold::<T>([coll.operand(sums)], and_residual, Sum, coll.n());
-    });
+    let (most, len) = (one_shot::most::<T, _>(coll), from.len());
+    for start in (0..len).step_by(most) {
+        let (sums, from) = (sums.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
+        let _step = one_shot::step(coll, (start / most, len.div_ceil(most)), from.bytes());
+        one_shot::to_others(coll, from);
+        {
+            let all = one_shot::of_all(coll, from);
+            let and_residual = operands(coll.n() + 1, |i| if i == coll.n() { coll.operand(sums) } else { all.get(i) });
+            coll.fold::<T>([coll.operand(sums)], and_residual, Sum, coll.n());
+        }
+        one_shot::done(coll);
+    }
     rows.normalize(coll, mine);
 }
 
 /// The same in two steps: each member sums and normalizes its part of the rows, and gives them to all.
 ///
 /// # Collective
-/// Over the team. Each member reads `(n-1)/n` of `src` and writes twice as much. All give the same residual, weights and epsilon.
+/// Over the team. Each member reads `(n-1)/n` of `src` and writes twice as much. All give as many rows, in as many blocks, and the same
+/// residual, weights and epsilon.
 ///
 /// # Ordering
 /// What a member stored to `src` and `residual` before, in the block whose [row](rows_of_block) it is or before this kernel, is summed;
-/// on return this block's rows of `dst` and `residual` are complete, and those of `src` may be overwritten.
+/// on return this block's rows of `dst` and `residual` are complete, and those of `src` may be overwritten. Until then other members
+/// store to these rows: no other block of this PE reads them.
 ///
 /// # Panics
 /// Where the lengths differ or are no whole number of rows, buffers overlap other than that `dst` is `src`, or a member is reached
@@ -123,7 +132,6 @@ pub fn direct<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) 
     coll.fold::<T>(everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
     let normalized = rows.of(rows.dst, &mine);
     rows.normalize(coll, mine);
-    coll.group().sync();
     if coll.n() > 1 {
         let others = coll.ctx().places(coll.n() - 1, |i| normalized.at(coll.after(i + 1)));
         coll.transfer(others, coll.only(normalized));
@@ -172,7 +180,7 @@ impl<T: Normed> NormRows<'_, T> {
         buffer.slice(rows.start * self.weights.len()..rows.end * self.weights.len())
     }
 
-    /// Normalizes rows whose sums the group's threads have just stored.
+    /// Normalizes rows whose sums the group's threads have just stored, and has them meet again.
     #[inline(always)]
     #[track_caller]
     fn normalize(&self, coll: &Coll<'_, Block<'_>>, rows: Range<usize>) {
@@ -188,5 +196,6 @@ impl<T: Normed> NormRows<'_, T> {
                 ctx.store(to, i, T::from_acc(wide(ctx.load(from, i)) * scale * wide(self.weights[i])));
             }
         }
+        group.sync();
     }
 }

@@ -8,8 +8,6 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
-use core::ops::Range;
-
 use congruent_device::{Group, Operand, Operands, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
@@ -41,26 +39,12 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         return coll.alone(dst, src, op);
     }
     let (to, from) = (coll.mine(dst), coll.mine(src));
-    exchange(coll, from, |coll, piece, from| {
-        coll.fold([coll.operand(to.slice(piece))], of_all(coll, from), op, coll.n());
-    });
-}
-
-/// Sends `from` to all others, as much of it at once as an inbox takes; `reduce` is to combine each piece, which [`of_all`] gives.
-#[inline(always)]
-#[track_caller]
-pub(crate) fn exchange<T: Pod, B: Group>(
-    coll: &mut Coll<'_, B>,
-    from: Sym<T>,
-    reduce: impl Fn(&Coll<'_, B>, Range<usize>, Sym<T>),
-) {
     let (most, len) = (most::<T, B>(coll), from.len());
     for start in (0..len).step_by(most) {
-        let piece = start..(start + most).min(len);
-        let from = from.slice(piece.clone());
+        let (to, from) = (to.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
         let _step = step(coll, (start / most, len.div_ceil(most)), from.bytes());
         to_others(coll, from);
-        reduce(coll, piece, from);
+        coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
         done(coll);
     }
 }
@@ -178,13 +162,15 @@ pub(crate) fn begin<'c, B: Group>(coll: &mut Coll<'c, B>, operation: Operation, 
     if coll.plan.protocol() == Protocol::Simple {
         refuse!("one-shot algorithms need a plan over LL or LL128");
     }
+    // What any thread of the group has stored is sent.
+    coll.group().sync();
     coll.begin(operation, bytes)
 }
 
 /// How many elements one exchange takes.
 #[inline(always)]
 #[track_caller]
-fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
+pub(crate) fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
     let most = coll.plan.shot_bytes() / size_of::<T>();
     if most == 0 {
         refuse!("the plan's buffer is too small for one-shot algorithms");
@@ -194,13 +180,13 @@ fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
 
 /// An exchange, as traces show it.
 #[inline(always)]
-fn step<'c, B: Group>(coll: &Coll<'c, B>, part: (usize, usize), bytes: usize) -> Span<'c> {
+pub(crate) fn step<'c, B: Group>(coll: &Coll<'c, B>, part: (usize, usize), bytes: usize) -> Span<'c> {
     coll.step(EXCHANGE, part, coll.own(), bytes)
 }
 
 /// The exchange is over: what follows is the next one.
 #[inline(always)]
-fn done<B: Group>(coll: &mut Coll<'_, B>) {
+pub(crate) fn done<B: Group>(coll: &mut Coll<'_, B>) {
     coll.set(|state| state.exchanges += 1);
 }
 
@@ -226,7 +212,7 @@ fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
 /// Sends the same to all others.
 #[inline(always)]
 #[track_caller]
-fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
+pub(crate) fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
     for i in 1..coll.n() {
         clean(coll, coll.after(i), piece.bytes());
     }

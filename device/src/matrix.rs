@@ -6,12 +6,12 @@
 //! lanes there are. `M` and `N` are what the registers have room for: on a GPU a thread has `4 M N` sums, `4 M` and `2 N` words.
 //!
 //! All of it is called by every thread of a warp that is whole ([`Warp::whole`]), with the same arguments, as the operations of a group
-//! are. None of it orders memory, but for what its threads load and store themselves.
+//! are; who makes a warp one that is whole promises that ([`Warp::whole`]). None of it orders memory.
 //!
 //! # Rounding
 //! Products are exact, but for what is below the range of `f32`. On the CPU a sum is the accumulator, then products from the first
 //! to the last, rounded to nearest after each: the same bits whatever the width. A GPU's order and rounding within 16 products are
-//! its own: NVIDIA promises about the precision of `f32`, and no more. Sums whose parts are all integers below 2^24 are exact
+//! its own: NVIDIA promises about the precision of `f32`, and no more. Sums whose partial sums are all integers below 2^24 are exact
 //! everywhere.
 //!
 //! ```
@@ -23,7 +23,8 @@
 //!     /// a multiple of 32, and `k` and `n` are of 16.
 //!     pub fn multiply(block, ctx, a: Slice<bf16>, b: Slice<bf16>, c: Relaxed<f32>, n: u64, k: u64) {
 //!         let (n, k) = (n as usize, k as usize);
-//!         let warp = block.warp().whole();
+//!         // SAFETY: all threads of the block go through the same steps, and none leaves before the end.
+//!         let warp = unsafe { block.warp().whole() };
 //!         let (m, warps) = (a.len() / k, block.count() * block.warps());
 //!         let first = block.index() * block.warps() + block.warp_index();
 //!         for tile in (first..m / 32 * (n / 16)).step_by(warps) {
@@ -117,9 +118,14 @@ impl<'m> Warp<'m> {
     ///
     /// # Panics
     /// Where it has fewer: the last warp of a block may. On the CPU at width 1 each warp is whole.
+    ///
+    /// # Safety
+    /// All threads of the warp call each operation of matrices together: no condition that differs between them is around one, and none
+    /// has left the kernel before, as one does whose wait has failed. A GPU has these instructions only in a form that is undefined
+    /// otherwise (PTX ISA, `.aligned`).
     #[inline(always)]
     #[track_caller]
-    pub fn whole(&self) -> WholeWarp<'m> {
+    pub unsafe fn whole(&self) -> WholeWarp<'m> {
         let lane = *self.as_lane();
         if lanes_of_warp(&lane) < lane.warp_size() {
             refuse!("matrices need whole warps: launch blocks of a multiple of 32 threads");
@@ -171,6 +177,7 @@ impl<T: Multiplicand, const M: usize> A<T, M> {
     #[inline(always)]
     #[track_caller]
     pub fn from_slice(warp: &WholeWarp<'_>, from: &[T], stride: usize) -> Self {
+        const { assert!(M > 0, "a matrix has rows") };
         check(from.len(), 0, ROWS * M, ROWS, stride);
         // SAFETY: they were all found inside.
         Self::from_fn(warp, |row, column| unsafe { *from.get_unchecked(row * stride + column) })
@@ -186,9 +193,10 @@ impl<T: Multiplicand, const M: usize> A<T, M> {
     #[inline(always)]
     #[track_caller]
     pub fn load(warp: &WholeWarp<'_>, from: &SharedAll<'_, T>, at: usize, stride: usize) -> Self {
+        const { assert!(M > 0, "a matrix has rows") };
         check_shared(from.len(), at, ROWS * M, ROWS, stride);
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartA::default(); M]);
-        // SAFETY: all threads of a whole warp call it.
+        // SAFETY: all threads of a whole warp call it ([`Warp::whole`]).
         unsafe { arch::convergent() };
         // SAFETY: they were found inside, in the right places.
         copies!(m in M => parts[m] = unsafe { arch::load_a::<T>(lane, start, at + ROWS * m * stride, stride, false) });
@@ -204,7 +212,7 @@ impl<T: Multiplicand, const M: usize> A<T, M> {
     pub fn load_transposed(warp: &WholeWarp<'_>, from: &SharedAll<'_, T>, at: usize, stride: usize) -> Self {
         check_shared(from.len(), at, ROWS, ROWS * M, stride);
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartA::default(); M]);
-        // SAFETY: all threads of a whole warp call it.
+        // SAFETY: all threads of a whole warp call it ([`Warp::whole`]).
         unsafe { arch::convergent() };
         // SAFETY: as above.
         copies!(m in M => parts[m] = unsafe { arch::load_a::<T>(lane, start, at + ROWS * m, stride, true) });
@@ -259,6 +267,7 @@ impl<T: Multiplicand, const N: usize> B<T, N> {
     #[inline(always)]
     #[track_caller]
     pub fn load_transposed(warp: &WholeWarp<'_>, from: &SharedAll<'_, T>, at: usize, stride: usize) -> Self {
+        const { assert!(N > 0, "a matrix has columns") };
         check_shared(from.len(), at, COLUMNS * N, ROWS, stride);
         // SAFETY: as above.
         unsafe { Self::of_shared(warp, from, at, stride, COLUMNS * stride, true) }
@@ -276,7 +285,7 @@ impl<T: Multiplicand, const N: usize> B<T, N> {
         transposed: bool,
     ) -> Self {
         let (lane, start, mut parts) = (&warp.lane, from.start(), [PartB::default(); N]);
-        // SAFETY: all threads of a whole warp call it.
+        // SAFETY: all threads of a whole warp call it ([`Warp::whole`]).
         unsafe { arch::convergent() };
         // Two by one instruction, and the last one of an odd number by itself.
         // SAFETY: the caller's contract.
@@ -345,6 +354,7 @@ impl<const M: usize, const N: usize> Accumulator<M, N> {
     #[inline(always)]
     #[track_caller]
     pub fn store<T: Stored>(&self, warp: &WholeWarp<'_>, to: &SharedCells<'_, T>, at: usize, stride: usize) {
+        const { assert!(M > 0, "a matrix has rows") };
         check_shared(to.len(), at, ROWS * M, COLUMNS * N, stride);
         copies!(m in M => copies!(n in N => {
             let at = at + ROWS * m * stride + COLUMNS * n;

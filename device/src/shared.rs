@@ -83,6 +83,14 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
     }
 }
 
+impl<A: ?Sized + SharedArrays> Drop for Shared<'_, A> {
+    /// What was still being copied is not stored to memory that another block has by then.
+    #[inline(always)]
+    fn drop(&mut self) {
+        arch::copies_done();
+    }
+}
+
 /// The arrays of a [`Shared`]: a tuple of one to six, `[T; N]` each, and the last may be `[T]`.
 pub trait SharedArrays: Sealed {
     /// Bytes of the arrays whose length is known.
@@ -112,7 +120,10 @@ impl<T: Pod> Sealed for [T] {}
 
 impl<T: Pod, const N: usize> SharedType for [T; N] {
     type Item = T;
-    const BYTES: usize = (N * size_of::<T>()).next_multiple_of(16);
+    const BYTES: usize = {
+        assert!(align_of::<T>() <= 16, "arrays begin at multiples of 16 bytes");
+        (N * size_of::<T>()).next_multiple_of(16)
+    };
     const ITEM: usize = 0;
     #[inline(always)]
     fn phase<'p>(room: Room, at: usize) -> SharedArray<'p, T> {
@@ -122,7 +133,10 @@ impl<T: Pod, const N: usize> SharedType for [T; N] {
 
 impl<T: Pod> SharedType for [T] {
     type Item = T;
-    const BYTES: usize = 0;
+    const BYTES: usize = {
+        assert!(align_of::<T>() <= 16, "arrays begin at multiples of 16 bytes");
+        0
+    };
     const ITEM: usize = size_of::<T>();
     #[inline(always)]
     fn phase<'p>(room: Room, _at: usize) -> SharedArray<'p, T> {
@@ -343,9 +357,7 @@ impl<T: Pod> SharedCells<'_, T> {
     pub fn store(&self, i: usize, value: T) {
         self.0.store(i, value);
     }
-}
 
-impl<T: Pod> SharedCells<'_, T> {
     /// Begins to copy element `at` of `from` to element `i`, or zeros where `from` has none there: it is done at the next
     /// [`Shared::sync`], and the thread goes on meanwhile. A GPU has an instruction for it that needs no registers (`cp.async`);
     /// the CPU copies at once.
@@ -358,8 +370,9 @@ impl<T: Pod> SharedCells<'_, T> {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16, "16 bytes at a time, aligned") };
         self.0.check(i);
         let is_there = at < from.0.len();
-        // SAFETY: `i` is checked; an element is read where it is there, in global memory.
-        unsafe { arch::copy_later(self.0.start, i, from.0.as_ptr().wrapping_add(at), is_there) }
+        let element = from.0.as_ptr().wrapping_add(if is_there { at } else { 0 });
+        // SAFETY: `i` is checked; an element is read where it is there, in global memory, and nobody writes it ([`Global::of`]).
+        unsafe { arch::copy_later(self.0.start, i, element, is_there) }
     }
 }
 
@@ -372,9 +385,12 @@ impl<'g, T: Pod> Global<'g, T> {
     ///
     /// # Panics
     /// Where it is on a GPU thread's own stack.
+    ///
+    /// # Safety
+    /// Nobody writes what is copied from it until the next [`Shared::sync`], which a borrow that ends before does not say.
     #[inline(always)]
     #[track_caller]
-    pub fn of(elements: &'g [T]) -> Self {
+    pub unsafe fn of(elements: &'g [T]) -> Self {
         if !elements.is_empty() && !arch::is_global(elements.as_ptr()) {
             refuse!("only what is in global memory can be copied asynchronously");
         }

@@ -160,13 +160,16 @@ kernels! {
 
     /// Matrices by a warp that lacks threads.
     pub fn matrices_of_a_partial_warp(block, _ctx) {
-        block.warp().whole();
+        // SAFETY: no matrix is loaded.
+        unsafe { block.warp().whole() };
     }
 
     /// A matrix that begins between groups of eight.
     pub fn matrix_out_of_line(block, _ctx, at: u64; shared: ([bf16; 400],)) {
         let (tile,) = shared.sync(block);
-        A::<_, 1>::load(&block.warp().whole(), &tile.all(), at as usize, 24);
+        // SAFETY: all threads of a block go the same way.
+        let warp = unsafe { block.warp().whole() };
+        A::<_, 1>::load(&warp, &tile.all(), at as usize, 24);
     }
 
     /// A panic of the program's own, by every lane.

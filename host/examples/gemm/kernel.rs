@@ -36,10 +36,12 @@ kernels! {
         block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u64;
         shared: ([Eight; STAGE], [Eight; STAGE])
     ) {
-        let (warps, warp) = (block.warps_of::<THREADS>(), block.warp().whole());
+        // SAFETY: all threads of a warp go the same way, and none waits for another PE.
+        let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
         let (index, k) = (block.warp_index() % warps, (k as usize).max(1));
         let (m, n) = (a.len() / k, b.len() / k);
-        let (a, b, across) = (Global::of(a), Global::of(b), n.div_ceil(TILE));
+        // SAFETY: a launch is lent both to be read, which lasts until it is over.
+        let (a, b, across) = unsafe { (Global::of(a), Global::of(b), n.div_ceil(TILE)) };
         for tile in (block.index()..m.div_ceil(TILE) * across).step_by(block.count()) {
             let (row, column) = (tile / across * TILE, tile % across * TILE);
             for pass in 0..4_usize.div_ceil(warps) {

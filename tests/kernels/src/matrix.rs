@@ -33,7 +33,8 @@ kernels! {
 
     /// What fragments are made of: counts in `wrong` the elements that are otherwise, and in `seen` how often each sum was seen.
     pub fn fragments(block, ctx, wrong: Sym<u64>, seen: Sym<u32>) {
-        let (warp, me) = (block.warp().whole(), ctx.world().me());
+        // SAFETY: all threads of a block go the same way.
+        let (warp, me) = (unsafe { block.warp().whole() }, ctx.world().me());
         let mut wrongs = 0;
         let mut expect = |is: bool| wrongs += u64::from(!is);
         expect(warp.rank() == block.warp().rank() && warp.size() == block.warp().size());
@@ -53,12 +54,13 @@ kernels! {
         ctx.add(wrong.at(me), wrongs);
     }
 
-    /// Reads a matrix that is not all there.
+    /// Reads the last matrix that is all there.
     pub fn last_matrix(block, ctx, told: Sym<f32>, at: u64; shared: ([bf16; 600],)) {
         let (tile,) = shared.sync(block);
         tile.part(block).fill_with(|_| bf16::narrow(1.0));
         let (tile,) = shared.sync(block);
-        let (warp, tile) = (block.warp().whole(), tile.all());
+        // SAFETY: all threads of a block go the same way.
+        let (warp, tile) = (unsafe { block.warp().whole() }, tile.all());
         let mut sums = Accumulator::<1, 1>::fill(0.5);
         let (a, b) = (A::load(&warp, &tile, at as usize, 24), B::load(&warp, &tile, 0, 24));
         sums.mma(&warp, &a, &b);
@@ -80,7 +82,8 @@ fn product<T: Multiplicand>(
     k: usize,
     mut store: impl FnMut(usize, f32),
 ) {
-    let warp = block.warp().whole();
+    // SAFETY: all threads of a warp go the same way, and none leaves.
+    let warp = unsafe { block.warp().whole() };
     let (m, across) = (a.len() / k, n / 24);
     let first = block.index() * block.warps() + block.warp_index();
     for tile in (first..m / 32 * across).step_by(block.count() * block.warps()) {
@@ -104,7 +107,8 @@ fn ways<T: Multiplicand>(
     shared: &mut Shared<'_, ([T; 2688], [T; 2688], [f32; 1536])>,
     mut store: impl FnMut(usize, f32),
 ) {
-    let warp = block.warp().whole();
+    // SAFETY: all threads of a warp go the same way, and none leaves.
+    let warp = unsafe { block.warp().whole() };
     for way in 0..4 {
         let (a_turned, b_turned) = (way & 1 > 0, way & 2 > 0);
         let (x, y, _) = shared.sync(block);

@@ -8,19 +8,23 @@ use congruent_device::{Group, Slice, Sym, bf16, kernels};
 macro_rules! of_types {
     ($($name:ident: $type:ty;)*) => {
         kernels! {$(
-            /// Sums and normalizes rows that each block has just stored.
+            /// Sums and normalizes rows that each block has just stored; and in the same session each thread looks at what another has.
             pub fn $name(
                 block, ctx, plan: PlanView, dst: Sym<$type>, src: Sym<$type>, residual: Sym<$type>,
-                weights: Slice<$type>, epsilon: f32, given: Slice<$type>,
+                weights: Slice<$type>, epsilon: f32, given: Slice<$type>, seen: Sym<$type>,
             ) {
                 let len = weights.len();
                 let mine = rows_of_block(given.len() / len, block.index(), block.count());
-                for i in block.strided(mine.len() * len) {
-                    ctx.store(src, mine.start * len + i, given[mine.start * len + i]);
+                let (first, whole) = (mine.start * len, mine.len() * len);
+                let mut coll = plan.enter(block, ctx);
+                for i in block.strided(whole) {
+                    ctx.store(src, first + i, given[first + i]);
                 }
-                block.sync();
                 let rows = NormRows { dst, src, residual, weights, epsilon };
-                norm::all_reduce(&mut plan.enter(block, ctx), rows);
+                norm::all_reduce(&mut coll, rows);
+                for i in block.strided(whole) {
+                    ctx.store(seen, first + i, ctx.load(dst, first + (i + 1) % whole));
+                }
             }
         )*}
     };

@@ -2,7 +2,7 @@
 
 use std::any::type_name;
 
-use congruent::collectives::norm::Normed;
+use congruent::collectives::norm::{Normed, rows_of_block};
 use congruent::collectives::{Layout, Op, PlanView, Protocol};
 use congruent::device::{Sym, bf16};
 use congruent::{Buffer, Error, Grid, LaunchError, Stream, World};
@@ -16,11 +16,12 @@ use super::pattern::assert_same;
 const MARGIN: usize = 3;
 /// What these have.
 const AROUND: f32 = 77.0;
-const EPSILON: f32 = 1e-5;
+/// As large as the squares are, so that it is missed.
+const EPSILON: f32 = 0.5;
 /// Blocks of the largest launch.
 const BLOCKS: u32 = 3;
 
-type Arguments<'a, T> = (PlanView, Sym<T>, Sym<T>, Sym<T>, &'a Buffer<T>, f32, &'a Buffer<T>);
+type Arguments<'a, T> = (PlanView, Sym<T>, Sym<T>, Sym<T>, &'a Buffer<T>, f32, &'a Buffer<T>, Sym<T>);
 
 /// All-reduce, residual and RMSNorm.
 pub fn norm(world: &mut World) -> Result<(), Error> {
@@ -48,6 +49,7 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
         let mut given = world.buffer(whole)?;
         let mut room = || world.alloc::<T>(whole + 2 * MARGIN);
         let (dst, src, residual) = (room()?, room()?, room()?);
+        let seen = world.alloc::<T>(whole.max(1))?;
         // In two steps, and by packets.
         for protocol in [Protocol::Simple, Protocol::Ll] {
             for (grid, in_place) in [(Grid::one(32), false), (Grid::new(BLOCKS, 48), true)] {
@@ -63,7 +65,8 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
                 let rows = MARGIN..MARGIN + whole;
                 let to = if in_place { &src } else { &dst };
                 let of = |all: &congruent::SymVec<T>| all.slice(rows.clone());
-                let arguments = (plan.view().over(protocol), of(to)?, of(&src)?, of(&residual)?, &by, EPSILON, &given);
+                let arguments =
+                    (plan.view().over(protocol), of(to)?, of(&src)?, of(&residual)?, &by, EPSILON, &given, seen.view());
                 launch(world, &stream, grid, arguments)?;
                 world.synchronize(&stream)?;
                 let sum = |i| {
@@ -77,6 +80,14 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
                 assert_same(&residual.to_vec()?, &[&around, &sums[..], &around].concat(), case);
                 let found = to.to_vec()?;
                 assert_same(&found[..MARGIN], &around, case);
+                let seen = seen.to_vec()?;
+                for block in 0..grid.blocks as usize {
+                    let mine = rows_of_block(count, block, grid.blocks as usize);
+                    let mut expected = found[rows.clone()][mine.start * len..mine.end * len].to_vec();
+                    let by = expected.len().min(1);
+                    expected.rotate_left(by);
+                    assert_same(&seen[mine.start * len..mine.end * len], &expected, case);
+                }
                 assert_same(&found[MARGIN + whole..], &around, case);
                 for (found, sums) in found[rows].chunks(len).zip(sums.chunks(len)) {
                     let squares: f64 = sums.iter().map(|x| f64::from(x.wide()).powi(2)).sum();

@@ -27,10 +27,10 @@ pub(crate) fn warps_of<const N: usize>(lane: &Lane<'_>) -> usize {
     lane.threads.div_ceil(lane.warp) as usize
 }
 
-/// Lanes are.
+/// Nothing: lanes of a CPU take turns.
 ///
 /// # Safety
-/// None is needed.
+/// As a GPU's.
 #[inline(always)]
 pub(crate) unsafe fn convergent() {}
 

@@ -1,5 +1,5 @@
-//! Matrices spread over a warp: `mma` by an LLVM intrinsic, which is convergent, where there is one; the rest by assembly behind
-//! something that is.
+//! Matrices spread over a warp: `mma` by an LLVM intrinsic where there is one, the rest by assembly; each behind something convergent,
+//! which to LLVM's passes over its IR neither is.
 //!
 //! Lane `l` has, of the accumulator, rows `l / 4` and that plus 8, columns `l % 4 * 2` and the next (PTX ISA, "Matrix Fragments for
 //! mma.m16n8k16"); of `A` the same rows, and of `B` the same columns as rows, each 2 elements to a register.
@@ -58,8 +58,8 @@ ldmatrix! {
     ldmatrix4_trans: "x4.trans.shared", Four { a b c d };
 }
 
-/// Ahead of assembly that a whole warp runs together: LLVM does not know of assembly that it is convergent, and knows it of this. It
-/// makes no second copy of a block that has it, and what is volatile stays there.
+/// Ahead of what a whole warp runs together: LLVM does not know that it is convergent, and knows it of this. It brings no block that
+/// has it under another condition, and what is volatile or needs its results stays behind it.
 ///
 /// # Safety
 /// Every lane of a whole warp calls it.
@@ -92,11 +92,8 @@ pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
     a: &[PartA; M],
     b: &[PartB; N],
 ) {
-    if !T::IS_BF16 {
-        // The intrinsic for `f16` takes vectors, which rustc passes to no function on this target, so it is assembly.
-        // SAFETY: every lane of a whole warp calls it, by the contract of matrices.
-        unsafe { convergent() };
-    }
+    // SAFETY: every lane of a whole warp calls it, by the contract of matrices.
+    unsafe { convergent() };
     copies!(m in M => copies!(n in N => {
         // SAFETY: every lane of a whole warp calls it, by the contract of matrices; sm_80 and later have it.
         c[m][n] = unsafe { if T::IS_BF16 { mma_of_bf16(a[m], b[n], c[m][n]) } else { mma_of_f16(a[m], b[n], c[m][n]) } };
@@ -143,8 +140,10 @@ unsafe fn mma_of_bf16(a: PartA, b: PartB, c: PartC) -> PartC {
     [s, t, u, v]
 }
 
+/// The intrinsic for `f16` takes vectors, which rustc passes to no function on this target, so it is assembly.
+///
 /// # Safety
-/// As for [`mma_of_bf16`], with something convergent in the same block.
+/// As for [`mma_of_bf16`].
 #[inline(always)]
 unsafe fn mma_of_f16([a0, a1, a2, a3]: PartA, [b0, b1]: PartB, [mut s, mut t, mut u, mut v]: PartC) -> PartC {
     // SAFETY: the caller's contract.
