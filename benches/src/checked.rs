@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
 
 use crate::sample::summary;
-use crate::table::{Time, size};
+use crate::table::{Time, size, to_the_right};
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "checked";
@@ -69,10 +69,7 @@ pub fn render(costs: &[Cost]) -> Table {
         let time = |ns| Time(ns).to_string();
         table.add_row([size(cost.bytes), time(cost.unchecked), time(cost.checked), format!("{:.2}", cost.ratio())]);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    to_the_right(table)
 }
 
 #[cfg(test)]

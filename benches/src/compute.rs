@@ -3,12 +3,12 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use congruent::device::{Slice, SliceMut, kernels};
 use congruent::{Error, Grid, World};
 
 use crate::sample::summary;
-use crate::table::{Time, size};
+use crate::table::{Time, size, to_the_right};
 
 /// Bytes of each of the two buffers.
 pub const SIZES: [u64; 2] = [64 << 10, 64 << 20];
@@ -108,10 +108,7 @@ pub fn render(timed: &[Timed]) -> Table {
         let (ratio, required) = (format!("{:.2}", one.ratio()), format!("{REQUIRED:.2}"));
         table.add_row([size(one.bytes), time(one.plain), time(one.ours), ratio, required]);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    to_the_right(table)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use congruent::collectives::norm::{self, NormRows};
 use congruent::collectives::{Algorithm, Collective, Datatype, Op, PlanView, Protocol, Sum, direct, one_shot};
 use congruent::device::{Block, Ctx, Group, Slice, Sym, kernels, math};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ours::Ours;
 use crate::sample::summary;
-use crate::table::{Time, size};
+use crate::table::{Time, size, to_the_right};
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "fused";
@@ -193,10 +193,7 @@ pub fn render(savings: &[Saving]) -> Table {
             ratio(How::TwoCalls, How::OneCall),
         ]);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    to_the_right(table)
 }
 
 #[cfg(test)]

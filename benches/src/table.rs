@@ -108,6 +108,14 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A table with every column at its right edge.
+pub(crate) fn to_the_right(mut table: Table) -> Table {
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
 /// Nanoseconds, in a unit that suits them.
 pub(crate) struct Time(pub(crate) f64);
 
