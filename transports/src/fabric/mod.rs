@@ -26,6 +26,8 @@ const LOOPBACK: &str = "lo";
 /// Receives that are posted, and things that may be under way from here.
 const RECEIVES: usize = 256;
 const SENDS: usize = 1024;
+/// How often an endpoint is opened: the library binds it to a free port and listens later, and somebody else may listen there by then.
+const TRIES: usize = 8;
 /// The longest name of an endpoint.
 const NAME: usize = 128;
 
@@ -297,13 +299,14 @@ impl Objects {
             };
             let opened = ((*ops).av_open)(self.domain, &raw mut attributes, &raw mut self.addresses, ptr::null_mut());
             self.check("opening a table of addresses", opened)?;
-            let opened = ((*ops).endpoint)(self.domain, info, &raw mut self.endpoint, ptr::null_mut());
-            self.check("opening an endpoint", opened)?;
-            let endpoint: *mut Fid = self.endpoint.cast();
-            let (bind, control) = ((*(*endpoint).ops).bind, (*(*endpoint).ops).control);
-            self.check("binding", bind(endpoint, self.addresses.cast(), 0))?;
-            self.check("binding", bind(endpoint, self.queue.cast(), library::TRANSMIT | library::RECV))?;
-            self.check("enabling an endpoint", control(endpoint, library::ENABLE, ptr::null_mut()))?;
+            let mut enabled = 0;
+            for _ in 0..TRIES {
+                enabled = self.open_endpoint()?;
+                if enabled != -library::EADDRINUSE {
+                    break;
+                }
+            }
+            self.check("enabling an endpoint", enabled)?;
             let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
             let reg = (*(*self.domain).mr).reg;
             let domain: *mut Fid = self.domain.cast();
@@ -312,6 +315,30 @@ impl Objects {
             self.check("registering the heap", opened)?;
             let by_address = (*(*info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
             Ok(if by_address { heap.expose_provenance() as u64 } else { 0 })
+        }
+    }
+
+    /// Opens the endpoint, and gives what the library says of enabling it. Where its port was taken, it is closed again.
+    ///
+    /// # Safety
+    /// Fabric, domain, queue and table of addresses are open, and there is no endpoint.
+    unsafe fn open_endpoint(&mut self) -> Result<i32, FabricError> {
+        // SAFETY: as the caller says, with attributes as the headers have them. What is closed is not used again.
+        unsafe {
+            let ops = (*self.domain).ops;
+            let opened = ((*ops).endpoint)(self.domain, self.info, &raw mut self.endpoint, ptr::null_mut());
+            self.check("opening an endpoint", opened)?;
+            let endpoint: *mut Fid = self.endpoint.cast();
+            let (bind, control, close) =
+                ((*(*endpoint).ops).bind, (*(*endpoint).ops).control, (*(*endpoint).ops).close);
+            self.check("binding", bind(endpoint, self.addresses.cast(), 0))?;
+            self.check("binding", bind(endpoint, self.queue.cast(), library::TRANSMIT | library::RECV))?;
+            let enabled = control(endpoint, library::ENABLE, ptr::null_mut());
+            if enabled == -library::EADDRINUSE {
+                self.endpoint = ptr::null_mut();
+                self.check("closing an endpoint", close(endpoint))?;
+            }
+            Ok(enabled)
         }
     }
 }
