@@ -13,50 +13,15 @@
 //! Run it with `cargo run --release --example fused_norm -- --pes 4`, or with `congruent run -n 4 target/release/examples/fused_norm`.
 
 use std::error::Error;
-use std::ops::Range;
 use std::time::Instant;
 
 use clap::Parser;
-use congruent::collectives::norm::{self, NormRows, rows_of_block};
-use congruent::collectives::{Algorithm, Collective, Datatype, Layout, Op, PlanView, Protocol};
-use congruent::device::{Group, Slice, Sym, kernels};
+use congruent::collectives::{Algorithm, Collective, Datatype, Layout, Op, Protocol};
 use congruent::{Grid, World};
+use congruent_example_kernels::fused_norm::{EPSILON, HIDDEN, columns, multiply_sum_and_norm, partial};
 
-/// Numbers of a token.
-const HIDDEN: usize = 64;
 /// Blocks of a launch.
 const BLOCKS: u32 = 2;
-const EPSILON: f32 = 1e-5;
-
-/// The columns of a matrix that a PE has, of so many PEs.
-fn columns(pe: usize, pes: usize) -> Range<usize> {
-    pe * HIDDEN / pes..(pe + 1) * HIDDEN / pes
-}
-
-/// A number of a product: some columns of a row of the matrix, times as many numbers of a token, in order.
-fn partial(row: &[f32], columns: Range<usize>, x: impl Fn(usize) -> f32) -> f32 {
-    columns.fold(0.0, |sum, j| sum + row[j] * x(j))
-}
-
-kernels! {
-    /// A layer: `tokens` become their sum with the product of `normed`, and that is normalized to `normed` anew.
-    fn multiply_sum_and_norm(
-        block, ctx, plan: PlanView, normed: Sym<f32>, partials: Sym<f32>, tokens: Sym<f32>, matrix: Slice<f32>,
-        weights: Slice<f32>,
-    ) {
-        let mine = columns(ctx.pe().index(), ctx.npes());
-        for token in rows_of_block(tokens.len() / HIDDEN, block.index(), block.count()) {
-            for i in block.strided(HIDDEN) {
-                let row = &matrix[i * HIDDEN..(i + 1) * HIDDEN];
-                let product = partial(row, mine.clone(), |j| ctx.load(normed, token * HIDDEN + j));
-                ctx.store(partials, token * HIDDEN + i, product);
-            }
-        }
-        block.sync();
-        let rows = NormRows { dst: normed, src: partials, residual: tokens, weights, epsilon: EPSILON };
-        norm::all_reduce(&mut plan.enter(block, ctx), rows);
-    }
-}
 
 /// Runs tokens through layers that are divided among several PEs.
 #[derive(Parser)]

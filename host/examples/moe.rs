@@ -14,125 +14,15 @@ use std::error::Error;
 use std::time::Instant;
 
 use clap::Parser;
-use congruent::collectives::moe::{Added, MoeConfig, MoeView, Tokens};
-use congruent::device::{Group, Slice, Sym, bf16, kernel_arg, kernels};
+use congruent::collectives::moe::MoeConfig;
+use congruent::device::bf16;
 use congruent::{Grid, World};
+use congruent_example_kernels::moe::{
+    Batch, HIDDEN, TOP_K, choose, choose_experts, compute_answers, dot, send_tokens, sum_answers,
+};
 
-/// Numbers of a token.
-const HIDDEN: usize = 64;
-/// Experts of a token.
-const TOP_K: usize = 4;
 /// Micro-batches.
 const BATCHES: usize = 2;
-
-kernel_arg! {
-    /// A micro-batch of this PE: its number, its tokens, which experts they chose and with what weights, and what comes of them.
-    struct Batch {
-        x: Sym<bf16>,
-        experts: Sym<i32>,
-        weights: Sym<f32>,
-        /// What this PE's experts answer: for each of them a row for each token that it may have.
-        answers: Sym<f32>,
-        y: Sym<bf16>,
-        index: u32,
-        tokens: u32,
-    }
-}
-
-impl Batch {
-    /// Answer `place` of an expert of this PE.
-    fn answer(&self, expert: usize, place: usize, experts: usize) -> Sym<f32> {
-        let rows = self.answers.len() / HIDDEN / experts;
-        let row = expert * rows + place;
-        self.answers.slice(row * HIDDEN..(row + 1) * HIDDEN)
-    }
-}
-
-/// The choices of a token, by the rows of a router: the experts with the largest scores, of equal ones the first; and their weights.
-fn choose(router: &[f32], x: impl Fn(usize) -> f32) -> [(i32, f32); TOP_K] {
-    let mut best = [(-1, -1.0); TOP_K];
-    for (expert, row) in router.chunks_exact(HIDDEN).enumerate() {
-        let score = dot(row, &x).abs();
-        let mut candidate = (expert as i32, score);
-        for place in &mut best {
-            if candidate.1 > place.1 {
-                (*place, candidate) = (candidate, *place);
-            }
-        }
-    }
-    let all = best.iter().fold(1e-6, |sum, (_, score)| sum + score);
-    best.map(|(expert, score)| (expert, score / all))
-}
-
-/// A row times a token, in order.
-fn dot(row: &[f32], x: impl Fn(usize) -> f32) -> f32 {
-    row.iter().enumerate().fold(0.0, |sum, (i, weight)| sum + weight * x(i))
-}
-
-kernels! {
-    /// Chooses the experts of each token, a thread for each.
-    fn choose_experts(block, ctx, batch: Batch, router: Slice<f32>) {
-        let all = block.count() * block.size();
-        for token in (block.index() * block.size() + block.rank()..batch.tokens as usize).step_by(all) {
-            let chosen = choose(router, |i| ctx.load(batch.x, token * HIDDEN + i).to_f32());
-            for (k, (expert, weight)) in chosen.into_iter().enumerate() {
-                ctx.store(batch.experts, token * TOP_K + k, expert);
-                ctx.store(batch.weights, token * TOP_K + k, weight);
-            }
-        }
-    }
-
-    /// Sends a micro-batch on its way.
-    fn send_tokens(block, ctx, moe: MoeView, batch: Batch) {
-        let moe = moe.enter(block, ctx);
-        let tokens = Tokens {
-            count: batch.tokens as usize,
-            payload: batch.x.cast(),
-            scales: Sym::empty(),
-            experts: |i| ctx.load(batch.experts, i),
-            weights: |i| ctx.load(batch.weights, i),
-        };
-        let _sent = moe.dispatch_send(moe.idle(batch.index as usize), &tokens);
-    }
-
-    /// Waits for the tokens of a micro-batch, and has this PE's experts answer them.
-    fn compute_answers(block, ctx, moe: MoeView, batch: Batch, matrices: Slice<f32>, served: Sym<u64>) {
-        let moe = moe.enter(block, ctx);
-        let Ok(sent) = moe.resume(batch.index as usize) else { return };
-        let Ok(received) = moe.dispatch_recv(sent) else { return };
-        let experts = moe.experts().len();
-        let mut dealt = 0;
-        for (expert, matrix) in matrices.chunks_exact(HIDDEN * HIDDEN).enumerate() {
-            for place in 0..moe.count_of(&received, expert) {
-                if dealt % block.count() == block.index() {
-                    let x = moe.row_of(&received, expert, place).payload().cast::<bf16>();
-                    for i in block.strided(HIDDEN) {
-                        let row = &matrix[i * HIDDEN..(i + 1) * HIDDEN];
-                        ctx.store(batch.answer(expert, place, experts), i, dot(row, |i| ctx.load(x, i).to_f32()));
-                    }
-                }
-                dealt += 1;
-            }
-        }
-        if block.index() == 0 && block.leader() {
-            ctx.store(served, 0, ctx.load(served, 0) + dealt as u64);
-        }
-    }
-
-    /// Sends the answers back, and adds what comes back to the tokens of this PE.
-    fn sum_answers(block, ctx, moe: MoeView, batch: Batch) {
-        let moe = moe.enter(block, ctx);
-        let experts = moe.experts();
-        // There is nothing to answer where somebody's tokens were wrong, and every PE has found that.
-        let Ok(received) = moe.resume(batch.index as usize) else { return };
-        let combining = moe.combine_send::<bf16, _>(received, |row, k| {
-            let expert = moe.expert(row, k) as usize - experts.start;
-            let answer = batch.answer(expert, moe.place(row, k), experts.len());
-            move |i| ctx.load(answer, i)
-        });
-        let _idle = moe.combine_recv(combining, batch.y, Added::Residual(batch.x));
-    }
-}
 
 /// Sends tokens through layers of experts on several PEs.
 #[derive(Parser)]

@@ -8,44 +8,32 @@
 
 use std::time::Instant;
 
-use congruent::device::{Group, Semaphore, Sym, kernels};
+use clap::Parser;
+use congruent::device::Semaphore;
 use congruent::{Error, Grid};
+use congruent_example_kernels::ping_pong::ping_pong;
 
-kernels! {
-    /// Bounces `ball` between PE 0 and PE 1; each adds 1 before it sends the ball on.
-    pub fn ping_pong(block, ctx, ball: Sym<u64>, turn: Sym<Semaphore>, rounds: u64) {
-        let team = ctx.world();
-        let (peer, first) = (team.next(), team.me().index() == 0);
-        for _ in 0..rounds {
-            if !first {
-                ctx.wait(block, turn.from_rank(peer), 1);
-            }
-            if block.leader() {
-                ctx.store(ball, 0, ctx.load(ball, 0) + 1);
-            }
-            block.sync();
-            ctx.put_signal(block, ball.at(peer), ball, turn.at(peer).post());
-            if first {
-                ctx.wait(block, turn.from_rank(peer), 1);
-            }
-        }
-    }
+/// Lets two PEs bounce a counter.
+#[derive(Parser)]
+struct Args {
+    /// How often in a launch, there and back
+    #[arg(long, default_value_t = 100_000)]
+    rounds: u64,
 }
 
-const ROUNDS: u64 = 100_000;
-
 fn main() -> Result<(), Error> {
+    let Args { rounds } = Args::parse();
     congruent::run(2, |world| {
         let ball = world.alloc::<u64>(1)?;
         let turn = world.alloc::<Semaphore>(1)?;
         let stream = world.stream()?;
         for launch in 1..=2 {
             let started = Instant::now();
-            world.run(&stream, ping_pong, Grid::one(32), (ball.view(), turn.view(), ROUNDS))?;
-            let half = started.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64;
+            world.run(&stream, ping_pong, Grid::one(32), (ball.view(), turn.view(), rounds))?;
+            let half = started.elapsed().as_nanos() as f64 / (2 * rounds) as f64;
             if world.pe().index() == 0 {
                 println!("launch {launch}: the ball says {}, {half:.0} ns each way", ball.to_vec()?[0]);
-                assert_eq!(ball.to_vec()?[0], 2 * ROUNDS * launch);
+                assert_eq!(ball.to_vec()?[0], 2 * rounds * launch);
             }
         }
         Ok::<_, Error>(())

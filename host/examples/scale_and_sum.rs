@@ -6,20 +6,9 @@
 //! Run it with `cargo run --release --example scale_and_sum`, or with
 //! `congruent run -n 4 target/release/examples/scale_and_sum`.
 
-use congruent::collectives::{Layout, PlanView, Sum, ring};
-use congruent::device::{Group, Sym, kernels};
+use congruent::collectives::Layout;
 use congruent::{Error, Grid};
-
-kernels! {
-    /// Doubles this PE's numbers, then sums them over all PEs.
-    pub fn scale_and_sum(block, ctx, numbers: Sym<f32>, plan: PlanView) {
-        for i in block.strided(numbers.len()) {
-            ctx.store(numbers, i, ctx.load(numbers, i) * 2.0);
-        }
-        block.sync();
-        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, Sum);
-    }
-}
+use congruent_example_kernels::scale_and_sum::scale_and_sum;
 
 fn main() -> Result<(), Error> {
     congruent::run(4, |world| {

@@ -8,17 +8,9 @@
 
 use congruent::collectives::Op;
 use congruent::cudarc::driver::CudaContext;
-use congruent::device::{SliceMut, Sym, kernels};
+use congruent::device::SliceMut;
 use congruent::{Error, Grid, Lend, Stream, World};
-
-kernels! {
-    /// A step against the gradients, which are the same on all PEs.
-    pub fn descend(block, ctx, weights: SliceMut<f32>, gradients: Sym<f32>, rate: f32) {
-        for (i, weight) in weights.iter_mut(block) {
-            *weight -= rate * ctx.load(gradients, i);
-        }
-    }
-}
+use congruent_example_kernels::descend::descend;
 
 const LEN: usize = 100_000;
 const STEPS: usize = 3;

@@ -17,11 +17,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-transports", &["congruent-heap"]),
     ("congruent-collectives", &["congruent-device", "congruent-heap"]),
     ("congruent-kernels", &["congruent-collectives", "congruent-device", "congruent-heap"]),
+    ("congruent-example-kernels", &["congruent-collectives", "congruent-device"]),
     (
         "congruent",
         &[
             "congruent-collectives",
             "congruent-device",
+            "congruent-example-kernels",
             "congruent-heap",
             "congruent-kernels",
             "congruent-transports",

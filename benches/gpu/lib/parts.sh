@@ -9,7 +9,8 @@ part_doctor() {
     step "compile fixed kernels" 300 "$KIT/bin/congruent" perf barrier -p 1 -n 1
 }
 
-FAMILIES=(rma signals ordering atomics teams groups bulk direct collectives in_kernel flags protocols)
+FAMILIES=(rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe
+    flags protocols buffers)
 
 part_conformance() {
     local family pes
@@ -26,6 +27,18 @@ part_conformance() {
         for family in "${FAMILIES[@]}"; do
             suite "processes $pes $family" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=$pes "${SHARED[@]}"
         done
+    done
+    end_mps
+}
+
+part_examples() {
+    local example
+    for example in "$KIT"/bin/examples/*; do
+        step "${example##*/}" "$STEP_LIMIT" "$example"
+    done
+    begin_mps
+    for example in "$KIT"/bin/examples/*; do
+        step "${example##*/}, processes" "$STEP_LIMIT" env "${SHARED[@]}" "$KIT/bin/congruent" run -n 2 -- "$example"
     done
     end_mps
 }

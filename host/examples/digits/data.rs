@@ -2,7 +2,7 @@
 
 use flate2::read::GzDecoder;
 
-use crate::model::{CLASSES, PIXELS};
+use congruent_example_kernels::digits::{CLASSES, PIXELS};
 
 /// The file, compressed, in the program: its PEs may start in any folder. `data/SOURCE.md` says where it is from.
 static FILE: &[u8] = include_bytes!("data/digits.csv.gz");

@@ -12,8 +12,6 @@
 //! `congruent run -n 4 target/release/examples/digits`.
 
 mod data;
-mod math;
-mod model;
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -21,9 +19,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use congruent::collectives::Layout;
 use congruent::{Grid, World};
+use congruent_example_kernels::digits::{self, CLASSES, HIDDEN, Images, Network, PARAMETERS, PIXELS, Schedule};
 
 use data::Digits;
-use model::{CLASSES, HIDDEN, Images, Network, PARAMETERS, PIXELS, Schedule};
 
 /// Trains a network on handwritten digits, on several PEs.
 #[derive(Parser)]
@@ -149,9 +147,9 @@ fn learn(world: &mut World, args: &Args, training: &Digits, tests: &Digits) -> R
 
     let started = Instant::now();
     let arguments = (network, train, plan.view(), history.view(), schedule);
-    world.run(&stream, model::train, Grid::one(256), arguments)?;
+    world.run(&stream, digits::train, Grid::one(256), arguments)?;
     let took = started.elapsed();
-    world.run(&stream, model::test, Grid::one(256), (network, test, right.view()))?;
+    world.run(&stream, digits::test, Grid::one(256), (network, test, right.view()))?;
     Ok(Outcome { history: history.to_vec()?, parameters: parameters.to_vec()?, right: right.to_vec()?[0], took })
 }
 

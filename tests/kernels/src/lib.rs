@@ -11,8 +11,6 @@ pub mod bulk;
 mod by;
 pub mod collectives;
 pub mod direct;
-#[path = "../../../host/examples/gemm/kernel.rs"]
-pub mod gemm;
 pub mod groups;
 pub mod lanes;
 pub mod matrix;

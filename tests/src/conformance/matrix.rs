@@ -4,7 +4,7 @@
 use congruent::device::matrix::Multiplicand;
 use congruent::device::{Kernel, Relaxed, Slice, SmallFloat, bf16, f16};
 use congruent::{Arguments, Buffer, Error, Grid, World};
-use congruent_test_kernels::gemm::{self, Eight};
+use congruent_example_kernels::gemm::{self, Eight};
 use congruent_test_kernels::matrix as kernels;
 
 use super::limit::is_limited;

@@ -91,17 +91,12 @@ pub(crate) fn declare(name: &str, entries: &[String]) -> PathBuf {
 
 /// The declaration of a kernel.
 pub(crate) fn entry<K: Kernel>() -> String {
-    entry_of(K::NAME, K::Args::SIZES)
+    declared(K::NAME, K::Args::SIZES, ".reg .b64 %now; mov.u64 %now, %globaltimer; ret;")
 }
 
 /// The declaration of a kernel that never waits: it does not look at the clock.
 pub(crate) fn entry_without_waits<K: Kernel>() -> String {
     declared(K::NAME, K::Args::SIZES, "ret;")
-}
-
-/// The declaration of a kernel that is out of sight, with arguments of so many bytes.
-pub(crate) fn entry_of(name: &str, arguments: &[usize]) -> String {
-    declared(name, arguments, ".reg .b64 %now; mov.u64 %now, %globaltimer; ret;")
 }
 
 fn declared(name: &str, arguments: &[usize], body: &str) -> String {

@@ -1,19 +1,16 @@
 //! Rows of numbers times the weights of a layer, by tiles: shared memory, asynchronous copies and matrices of a warp.
 //!
 //! The lesson: the body of a tiled product is the same on every machine. Fragments say which rows and columns a warp has and never which
-//! thread has what, so it runs with warps of one lane on the CPU, and by tensor cores on a GPU. The kernel (`kernel.rs`) is a file
-//! that a crate of kernels has as well, which is how it becomes PTX.
+//! thread has what, so it runs with warps of one lane on the CPU, and by tensor cores on a GPU.
 //!
 //! Run it with `cargo run --release --example gemm`, or with other sizes: `-- --m 300 --n 500 --k 100`.
-
-pub mod kernel;
 
 use std::time::Instant;
 
 use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
 use congruent::{Error, Grid};
-use kernel::{Eight, THREADS, gemm};
+use congruent_example_kernels::gemm::{Eight, THREADS, gemm};
 
 /// How large the matrices are.
 #[derive(Parser)]

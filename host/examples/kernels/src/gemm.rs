@@ -1,4 +1,4 @@
-//! A product of matrices by tiles: the kernel of the example `gemm`.
+//! A product of matrices by tiles.
 //!
 //! A block has a tile of 128 rows and 128 columns of the result, and each of its four warps a quarter of that in registers. Both
 //! factors go through shared memory, 32 elements of each row at a time, in two stages: while the warps multiply one, the next is on its
@@ -28,7 +28,7 @@ const PART_STRIDE: usize = PART + 8;
 /// Groups of eight of a stage: the rows of both factors.
 const STAGE: usize = 2 * TILE * STRIDE / 8;
 
-kernels! {
+kernels! { in crate::PTX;
     /// `c` becomes `a` times `b` transposed: element `i, j` is the product of row `i` of `a` and row `j` of `b`, as a layer's weights
     /// are rows. A row has `k` groups of eight: where there are fewer numbers, zeros follow. Sums are `f32`, and
     /// rounded at the end. Blocks of [`THREADS`] threads, as many as you like.

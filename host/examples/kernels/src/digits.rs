@@ -3,59 +3,58 @@
 //! Every value that is computed has one thread that computes it, in an order that depends on nothing but the PEs' number.
 //! So a run gives the same bits for every number of threads, and with the ring all PEs keep the same bits too.
 
-use congruent::collectives::{PlanView, Sum, ring};
-use congruent::device::{Block, Ctx, Group, Sym, kernel_arg, kernels};
-
-use crate::math::{exp, ln};
+use congruent_collectives::{PlanView, Sum, ring};
+use congruent_device::math::{exp, ln};
+use congruent_device::{Block, Ctx, Group, Sym, kernel_arg, kernels};
 
 /// Pixels of an image.
-pub(crate) const PIXELS: usize = 64;
+pub const PIXELS: usize = 64;
 /// Units of the hidden layer.
-pub(crate) const HIDDEN: usize = 32;
+pub const HIDDEN: usize = 32;
 /// Digits there are.
-pub(crate) const CLASSES: usize = 10;
+pub const CLASSES: usize = 10;
 /// Weights and biases of both layers.
-pub(crate) const PARAMETERS: usize = (PIXELS + 1) * HIDDEN + (HIDDEN + 1) * CLASSES;
+pub const PARAMETERS: usize = (PIXELS + 1) * HIDDEN + (HIDDEN + 1) * CLASSES;
 
 kernel_arg! {
     /// What a kernel needs of the network, on every PE.
-    pub(crate) struct Network {
+    pub struct Network {
         /// The parameters, the same on every PE.
-        pub(crate) parameters: Sym<f32>,
+        pub parameters: Sym<f32>,
         /// How fast each parameter moves.
-        pub(crate) momentum: Sym<f32>,
+        pub momentum: Sym<f32>,
         /// The gradient, and behind it the loss: one all-reduce sums both.
-        pub(crate) gradient: Sym<f32>,
+        pub gradient: Sym<f32>,
         /// For each image: what its hidden units give, and the gradient of that.
-        pub(crate) hidden: Sym<f32>,
+        pub hidden: Sym<f32>,
         /// For each image: what the network says about each class, and the gradient of that.
-        pub(crate) classes: Sym<f32>,
+        pub classes: Sym<f32>,
         /// For each image: its part of the loss.
-        pub(crate) losses: Sym<f32>,
+        pub losses: Sym<f32>,
     }
 }
 
 kernel_arg! {
     /// Images on every PE; each PE has all of them and works on its share.
-    pub(crate) struct Images {
+    pub struct Images {
         /// [`PIXELS`] numbers for each image.
-        pub(crate) pixels: Sym<f32>,
+        pub pixels: Sym<f32>,
         /// The digit on each image.
-        pub(crate) labels: Sym<u8>,
+        pub labels: Sym<u8>,
     }
 }
 
 kernel_arg! {
     /// How to learn.
-    pub(crate) struct Schedule {
+    pub struct Schedule {
         /// How often every image is shown.
-        pub(crate) epochs: u32,
+        pub epochs: u32,
         /// Images of one step, on all PEs together.
-        pub(crate) batch: u32,
+        pub batch: u32,
         /// How far a step goes against the gradient.
-        pub(crate) rate: f32,
+        pub rate: f32,
         /// How much of the last step the next one keeps.
-        pub(crate) keep: f32,
+        pub keep: f32,
     }
 }
 
@@ -200,10 +199,10 @@ fn softmax(ctx: &Ctx<'_>, answers: Sym<f32>, label: usize) -> f32 {
     loss
 }
 
-kernels! {
+kernels! { in crate::PTX;
     /// Trains the network, all epochs of it. Each batch is divided among the PEs image by image; each PE computes the
     /// gradient of its share, the ring sums it, and each makes the same step. The mean loss of each epoch goes to `history`.
-    pub(crate) fn train(block, ctx, network: Network, images: Images, plan: PlanView, history: Sym<f32>, schedule: Schedule) {
+    pub fn train(block, ctx, network: Network, images: Images, plan: PlanView, history: Sym<f32>, schedule: Schedule) {
         let team = ctx.world();
         let (me, npes) = (team.me().index(), team.size());
         let (all, batch) = (images.labels.len(), schedule.batch as usize);
@@ -227,7 +226,7 @@ kernels! {
     }
 
     /// Counts, at PE 0, how many images the network names rightly; each PE looks at its share.
-    pub(crate) fn test(block, ctx, network: Network, images: Images, right: Sym<u32>) {
+    pub fn test(block, ctx, network: Network, images: Images, right: Sym<u32>) {
         let team = ctx.world();
         let (me, npes) = (team.me().index(), team.size());
         let count = images.labels.len().saturating_sub(me).div_ceil(npes);

@@ -1,0 +1,20 @@
+//! The kernels of the examples, and their PTX: a crate of kernels as any user's, so that each example runs on a GPU too.
+//!
+//! A module has the kernels of one example; what is to be learnt from them is said there (`host/examples/NAME.rs`).
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
+
+pub mod descend;
+pub mod digits;
+pub mod fused_norm;
+pub mod gemm;
+pub mod jacobi;
+pub mod moe;
+pub mod ping_pong;
+pub mod scale_and_sum;
+
+/// The PTX of the kernels here.
+#[cfg(not(target_arch = "nvptx64"))]
+pub static PTX: congruent_device::Module = congruent_device::Module {
+    name: "congruent-example-kernels",
+    images: &[("sm_80", include_str!(concat!(env!("OUT_DIR"), "/congruent_example_kernels.sm_80.ptx")))],
+};
