@@ -4,6 +4,7 @@ mod doctor;
 mod failure;
 mod info;
 mod litmus;
+mod new;
 mod output;
 mod perf;
 mod ptx;
@@ -29,6 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   congruent perf all-reduce              bandwidth of an all-reduce over 4 PEs, 8 B to 64 MiB
   congruent run -n 4 -- ./my-program     start 4 PEs of a program on this machine
+  congruent new halo                     a program with kernels, to start from
   congruent doctor                       what this machine can do, and what it lacks
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
@@ -56,6 +58,7 @@ enum Command {
     /// Start the PEs of a job as processes, here or on several hosts, and end them together
     #[command(after_help = RUN_EXAMPLES)]
     Run(run::Args),
+    New(new::Args),
     Info(info::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
@@ -72,6 +75,7 @@ pub fn main() -> ExitCode {
     let done = match Program::parse().command {
         Command::Perf(operation) => perf::run(&operation),
         Command::Run(args) => run::run(&args).map_err(Failure::from),
+        Command::New(args) => new::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => topo::run(&args),

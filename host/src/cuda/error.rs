@@ -160,8 +160,8 @@ pub enum CudaError {
     },
     /// A kernel without PTX.
     #[error(
-        "kernel {kernel} has no PTX, which GPUs run: name its crate's module (`kernels! {{ in crate::PTX; ... }}`), or give the \
-         file that congruent-build wrote in CONGRUENT_PTX"
+        "kernel {kernel} has no PTX, which GPUs run: run `congruent-build build` in its crate, and name the crate's module \
+         (`kernels! {{ in crate::PTX; ... }}`), or give the file that it wrote in CONGRUENT_PTX"
     )]
     NoPtx {
         /// The kernel.

@@ -126,8 +126,10 @@ impl Modules {
     /// The module that has the kernel; of several, the newest that the driver can compile.
     fn module(&self, entry: &Entry) -> Found {
         let mut failed = CudaError::NoPtx { kernel: entry.name };
-        let files = entry.module.is_none().then(|| files::with(entry.name, self.device.properties.compute));
-        for module in entry.module.into_iter().chain(files.into_iter().flatten()) {
+        // A crate may name a module before there is PTX for it.
+        let own = entry.module.filter(|module| !module.images.is_empty());
+        let files = own.is_none().then(|| files::with(entry.name, self.device.properties.compute));
+        for module in own.into_iter().chain(files.into_iter().flatten()) {
             let found = match lock(&self.used).entry(std::ptr::from_ref(module) as usize) {
                 hash_map::Entry::Occupied(used) => used.get().clone(),
                 hash_map::Entry::Vacant(place) => match Loaded::find(&self.device, module) {

@@ -21,6 +21,7 @@ impl Folder {
         (repository(), name).hash(&mut hasher);
         let folder = Self(env::temp_dir().join(format!("congruent-newcomer-{:016x}", hasher.finish())));
         folder.clear();
+        fs::create_dir_all(&folder.0).unwrap();
         for file in files {
             let copy = folder.0.join(file);
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
