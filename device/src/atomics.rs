@@ -1,18 +1,19 @@
-//! Remote atomics: 32 and 64 bits, at system scope.
+//! Remote atomics: 32 and 64 bits, and floats of 16, at system scope.
 //!
 //! They act on the first element of a place, by the calling thread. All are relaxed (MM-7): they order nothing else; what
 //! orders data is a notify and a wait. Those with `fetch_` return the old value; those without need no answer and are
 //! cheaper where the peer is far.
 
 use congruent_heap::abi::{AtomicOp, NumberKind};
-use congruent_heap::{Place, Pod, Sym};
+use congruent_heap::{Place, Pod, Sym, bf16, f16};
 
 use crate::arch::{Rmw, RmwInt};
 use crate::proxy::Computed;
 use crate::sealed::Sealed;
 use crate::{Ctx, Thread, access};
 
-/// A number that can be added to, swapped and compared remotely: `u32`, `i32`, `u64`, `i64`, `f32`, `f64`.
+/// A number that can be added to, swapped and compared remotely: `u32`, `i32`, `u64`, `i64`, `f32`, `f64`, `f16`, `bf16`. Those of 16
+/// bits need no neighbour: the other half of their word may be another's.
 #[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
 pub trait Atomic: Pod + Rmw + Sealed {
     /// How the proxy computes with it.
@@ -26,13 +27,19 @@ pub trait AtomicInteger: Atomic + RmwInt {}
 
 macro_rules! atomics {
     ($($type:ty: $kind:ident;)*) => {$(
-        impl Sealed for $type {}
         impl Atomic for $type {
             const KIND: NumberKind = NumberKind::$kind;
         }
     )*};
 }
-atomics! { u32: Unsigned; i32: Signed; u64: Unsigned; i64: Signed; f32: Float; f64: Float; }
+atomics! { u32: Unsigned; i32: Signed; u64: Unsigned; i64: Signed; f32: Float; f64: Float; f16: Float; bf16: Bfloat; }
+
+impl Sealed for u32 {}
+impl Sealed for i32 {}
+impl Sealed for u64 {}
+impl Sealed for i64 {}
+impl Sealed for f32 {}
+impl Sealed for f64 {}
 
 impl AtomicInteger for u32 {}
 impl AtomicInteger for i32 {}
@@ -125,7 +132,7 @@ impl Ctx<'_> {
         unsafe { Rmw::swap(word, value) }
     }
 
-    /// Adds. Integers wrap around.
+    /// Adds. Integers wrap around; floats of 16 bits are rounded after each addition.
     ///
     /// # One-sided
     /// On return it may not have happened yet; a quiet waits for it.
@@ -202,7 +209,9 @@ fn bits<T: Atomic>(value: T) -> u64 {
 #[inline(always)]
 fn same_bits<T: Atomic>(a: &T, b: &T) -> bool {
     match size_of::<T>() {
-        // SAFETY: an Atomic is Pod and 4 or 8 bytes wide.
+        // SAFETY: an Atomic is Pod and 2, 4 or 8 bytes wide.
+        2 => unsafe { core::mem::transmute_copy::<T, u16>(a) == core::mem::transmute_copy::<T, u16>(b) },
+        // SAFETY: as above.
         4 => unsafe { core::mem::transmute_copy::<T, u32>(a) == core::mem::transmute_copy::<T, u32>(b) },
         // SAFETY: as above.
         _ => unsafe { core::mem::transmute_copy::<T, u64>(a) == core::mem::transmute_copy::<T, u64>(b) },

@@ -6,7 +6,7 @@ use core::ptr::with_exposed_provenance_mut;
 use congruent_heap::{Element, KernelArg, Pe, Place, Pod, Sym, Tag, TeamView, World};
 use congruent_heap::{abi, is_inside};
 
-use crate::arch::{self, Lane};
+use crate::arch::{self, Lane, Word};
 use crate::poll::Polled;
 use crate::{Team, access};
 
@@ -235,7 +235,14 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn word(&self, offset: u64, pe: Pe) -> Polled {
-        let word = self.locate(Sym::<u64>::from_raw(arch::opaque(offset), 1), pe);
+        self.word_of(offset, pe)
+    }
+
+    /// The same, of any width.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn word_of<W: Word + Element>(&self, offset: u64, pe: Pe) -> Polled<W> {
+        let word = self.locate(Sym::<W>::from_raw(arch::opaque(offset), 1), pe);
         // SAFETY: `locate` checked that it is on that heap, which `Ctx::new` vouches for, and aligned.
         unsafe { Polled::new(word) }
     }

@@ -143,7 +143,7 @@ pub use shared::{
     Global, Shared, SharedAll, SharedArray, SharedArrays, SharedAtomic, SharedCells, SharedPart, SharedType,
 };
 pub use team::Team;
-pub use wait::TimedOut;
+pub use wait::{TimedOut, Waitable};
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use watch::Note;

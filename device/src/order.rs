@@ -50,6 +50,21 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
+        if let Some(ticket) = self.start_put_signal(group, place, src, notify) {
+            self.end_unless(self.finish(group, place.pe(), ticket));
+        }
+    }
+
+    /// The put and its signal, which a direct route is done with on return. Through the proxy, the leader's ticket.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_put_signal<T: Pod, G>(
+        &self,
+        group: &impl Group,
+        place: Place<T, G>,
+        src: Sym<T>,
+        notify: Notify,
+    ) -> Option<u64> {
         if place.pe() != notify.pe() {
             refuse!("put_signal signals the PE that it puts to");
         }
@@ -58,11 +73,11 @@ impl Ctx<'_> {
             self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
             group.sync();
             // One request, so that data and signal are never two unordered messages.
-            let ticket = if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 };
-            return self.end_unless(self.finish(group, place.pe(), ticket));
+            return Some(if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 });
         }
         self.start_put(group, place, src);
         self.notify(group, notify);
+        None
     }
 
     /// Orders what this group put to that PE before with what it puts there later.

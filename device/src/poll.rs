@@ -6,40 +6,42 @@ use congruent_heap::abi::{self, Cause};
 
 use crate::Ctx;
 use crate::Operand;
-use crate::arch::{self, Backoff};
+use crate::arch::{self, Backoff, Word};
 
 /// A word that may be polled: mapped, aligned, and never plain memory of somebody's.
 #[derive(Clone, Copy)]
-pub(crate) struct Polled(*mut u64);
+pub(crate) struct Polled<W = u64>(*mut W);
 
-impl Polled {
+impl<W: Word> Polled<W> {
     /// # Safety
     /// The word is mapped for as long as the kernel runs, aligned, and accessed as words of `arch` are.
     #[inline(always)]
-    pub(crate) unsafe fn new(word: *mut u64) -> Self {
+    pub(crate) unsafe fn new(word: *mut W) -> Self {
         Self(word)
     }
 
     /// Where it is.
     #[inline(always)]
-    pub(crate) fn as_ptr(self) -> *mut u64 {
+    pub(crate) fn as_ptr(self) -> *mut W {
         self.0
     }
 
     /// What it holds, relaxed.
     #[inline(always)]
-    pub(crate) fn load(self) -> u64 {
+    pub(crate) fn load(self) -> W {
         // SAFETY: `new` was promised that it is mapped and aligned.
         unsafe { arch::load(self.0) }
     }
 
     /// What it holds, with acquire.
     #[inline(always)]
-    pub(crate) fn load_acquire(self) -> u64 {
+    pub(crate) fn load_acquire(self) -> W {
         // SAFETY: as in `load`.
         unsafe { arch::load_acquire(self.0) }
     }
+}
 
+impl Polled {
     /// Whether it has reached `value`, with acquire.
     #[inline(always)]
     pub(crate) fn at_least(self, value: u64) -> bool {
@@ -85,6 +87,16 @@ impl Ctx<'_> {
         }
     }
 
+    /// Waits until the word at `offset` of this PE is `value`, which `peer` is to see to. False when the kernel must end; then the
+    /// reason is recorded.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn equals<W: Word>(&self, offset: u64, peer: u32, value: W) -> bool {
+        let word: Polled<W> = self.word_of(offset, self.pe());
+        let ready = || word.load_acquire() == value;
+        self.poll(word, self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value.into()))
+    }
+
     /// Waits until the packets of an operand have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,
     /// and then the reason is recorded.
     #[cold]
@@ -109,9 +121,9 @@ impl Ctx<'_> {
     /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the launch is ending, and
     /// when the budget is spent: of that `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
-    pub(crate) fn poll(
+    pub(crate) fn poll<W: Word>(
         &self,
-        word: Polled,
+        word: Polled<W>,
         budget_ns: u64,
         mut ready: impl FnMut() -> bool,
         expired: impl FnOnce(Expiry),
@@ -123,7 +135,7 @@ impl Ctx<'_> {
         let mut started = NOT_YET;
         loop {
             // Read before `ready`, so that a sleep on this value ends at once if the word has changed since.
-            let seen = word.load();
+            let seen = word.load().into();
             if ready() {
                 return true;
             }

@@ -133,7 +133,13 @@ impl Ctx<'_> {
     /// Whether the group's leader could ask. False when the kernel must end.
     #[cold]
     pub(crate) fn asked(&self, group: &impl Group, ticket: u64) -> bool {
-        !group.any(group.leader() && ticket == ENDING)
+        !group.any(group.leader() && !self.took(ticket))
+    }
+
+    /// Whether the proxy took what this thread asked. False when the kernel must end.
+    #[inline(always)]
+    pub(crate) fn took(&self, ticket: u64) -> bool {
+        ticket != ENDING
     }
 
     /// Puts a request into the block's ring and wakes the proxy, which sleeps on a count where it has nothing to do. The header has the

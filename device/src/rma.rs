@@ -117,12 +117,39 @@ impl Ctx<'_> {
         src_stride: usize,
         count: usize,
     ) {
+        let (last, failed) = self.start_get_strided(group, (dst, dst_stride), (place, src_stride), count);
+        match last {
+            // Each thread's own: what is asked of a peer is complete in order.
+            Some(ticket) => self.join(group, failed || !self.complete(place.pe(), ticket)),
+            None => self.join(group, failed),
+        }
+    }
+
+    /// The part of a strided get that moves data; the group is not synchronized after it. Through the proxy, the ticket of what this
+    /// thread asked for last, and whether it could not ask.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_get_strided<T: Pod, G>(
+        &self,
+        group: &impl Group,
+        (dst, dst_stride): (Sym<T>, usize),
+        (place, src_stride): (Place<T, G>, usize),
+        count: usize,
+    ) -> (Option<u64>, bool) {
         check_strided(dst, dst_stride, count);
         check_strided(place.sym(), src_stride, count);
+        let (mut last, mut failed) = (None, false);
         for i in group.strided(count) {
-            self.store(dst, i * dst_stride, self.load_at(place.elem(i * src_stride)));
+            let (to, from) = (dst.elem(i * dst_stride), place.elem(i * src_stride));
+            if !self.is_proxied(place.pe()) {
+                self.store(to, 0, self.load_at(from));
+            } else if !failed {
+                let ticket = self.start_get(&Thread, to, from);
+                failed = ticket.is_some_and(|ticket| !self.took(ticket));
+                last = ticket.or(last);
+            }
         }
-        group.sync();
+        (last, failed)
     }
 
     /// The part of a put that moves data; the group is not synchronized after it. Through the proxy, the leader's ticket.

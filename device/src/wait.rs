@@ -6,12 +6,34 @@ use core::time::Duration;
 use congruent_heap::abi::{NO_DEADLINE, NO_PE};
 use congruent_heap::{Awaited, Element, Notify, Pe, Rank, Semaphore, Signal, Sym};
 
+use crate::arch::Word;
 use crate::poll::{Polled, reaches};
+use crate::sealed::Sealed;
 use crate::{Ctx, Group, Thread, arch};
 
-/// What [`Ctx::try_wait`] gives when its budget is spent.
+/// What [`Ctx::try_wait`] and [`Ctx::try_wait_at_least`] give when its budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedOut;
+
+/// What [`Ctx::wait_equal`] waits on: a [`Signal`], or a word of data of 8, 16, 32 or 64 bits.
+#[expect(private_bounds, reason = "the machine's part of the trait is nobody else's business")]
+pub trait Waitable: Element + Sealed {
+    /// What it holds.
+    type Value: Word;
+}
+
+macro_rules! waitables {
+    ($($type:ty: $value:ty;)*) => {$(
+        impl Waitable for $type {
+            type Value = $value;
+        }
+    )*};
+}
+waitables! { Signal: u64; u64: u64; u32: u32; u16: u16; u8: u8; }
+
+impl Sealed for Signal {}
+impl Sealed for u16 {}
+impl Sealed for u8 {}
 
 impl Ctx<'_> {
     /// Waits for `n` posts and takes them. One group at a time waits on a semaphore.
@@ -42,6 +64,54 @@ impl Ctx<'_> {
         let awaited = signal.into();
         let failed = group.leader() && !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
         self.join(group, failed);
+    }
+
+    /// Waits until a word is `value`, as where a generation is waited for: it need not grow. Who sets it does not go on to the next value
+    /// before this one was seen.
+    ///
+    /// A word of data, of 8 bits or more, is set by [`put_value`](Ctx::put_value) after a [`fence`](Ctx::fence), which orders what the
+    /// sender put before. Nobody wakes a waiter of the CPU for it, as for a signal: it may notice half a millisecond late.
+    ///
+    /// # Ordering
+    /// Acquire (MM-3), as [`wait`](Ctx::wait), of what a notify released, or a fence before the word was put (MM-4).
+    ///
+    /// # Panics
+    /// Where the object has no word in it.
+    ///
+    /// ```
+    /// use congruent_device::{Group, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// Each PE sends the next one its rows, and then in one byte which generation they are of.
+    ///     pub fn pass_on(block, ctx, inbox: Sym<f32>, rows: Sym<f32>, flag: Sym<u8>, generation: u32) {
+    ///         let world = ctx.world();
+    ///         ctx.put(block, inbox.at(world.next()), rows);
+    ///         ctx.fence(block, world.next());
+    ///         if block.leader() { ctx.put_value(flag.at(world.next()), generation as u8); }
+    ///         ctx.wait_equal(block, flag.from_rank(world.prev()), generation as u8);
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait_equal<W: Waitable>(&self, group: &impl Group, word: impl Into<Awaited<W>>, value: W::Value) {
+        let awaited = word.into();
+        let failed = group.leader() && !self.equals(awaited.word().elem(0).offset(), sender(awaited), value);
+        self.join(group, failed);
+    }
+
+    /// Whether a word is `value` now; the same for every thread of the group.
+    ///
+    /// # Ordering
+    /// Acquire where it is true, as [`wait_equal`](Ctx::wait_equal).
+    ///
+    /// # Panics
+    /// Where the object has no word in it.
+    #[inline(always)]
+    #[track_caller]
+    pub fn test_equal<W: Waitable>(&self, group: &impl Group, word: Sym<W>, value: W::Value) -> bool {
+        let offset = word.elem(0).offset();
+        group.any(group.leader() && self.word_of::<W::Value>(offset, self.pe()).load_acquire() == value)
     }
 
     /// Waits until every one of these signals is at least `value`; the group shares the work.
@@ -137,7 +207,8 @@ impl Ctx<'_> {
         group.broadcast(found as u64) as usize
     }
 
-    /// Waits for `n` posts like [`wait`](Ctx::wait), but gives up after `budget`, and then has taken none.
+    /// Waits for `n` posts like [`wait`](Ctx::wait), but gives up after `budget`, and then has taken none. With a budget of 0 it looks
+    /// once and does not wait; a loop around it asks [`aborted`](Ctx::aborted) too.
     ///
     /// # Errors
     /// [`TimedOut`], the same for every thread of the group.
@@ -154,19 +225,80 @@ impl Ctx<'_> {
         budget: Duration,
     ) -> Result<(), TimedOut> {
         let awaited = semaphore.into();
-        let (mut expired, mut aborted) = (false, false);
+        let mut outcome = Within::Came;
         if group.leader() {
             let (posted, taken, expected) = self.claim_posts(awaited.word(), n);
-            let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
-            let came = self.poll(posted, budget, || posted.at_least(expected), |_| expired = true);
-            aborted = !came && !expired;
-            if came {
+            outcome = self.within(posted, expected, budget);
+            if outcome == Within::Came {
                 // SAFETY: `taken` is the owner's word of a semaphore on this PE's heap.
                 unsafe { arch::store(taken.as_ptr(), expected) };
             }
         }
-        self.join(group, aborted);
-        if group.any(expired) { Err(TimedOut) } else { Ok(()) }
+        self.told(group, outcome)
+    }
+
+    /// Waits until a signal is at least `value` like [`wait_at_least`](Ctx::wait_at_least), but gives up after `budget`; with one of 0 it
+    /// does not wait, as [`test`](Ctx::test).
+    ///
+    /// # Errors
+    /// [`TimedOut`], the same for every thread of the group.
+    ///
+    /// # Ordering
+    /// Acquire on success (MM-3).
+    ///
+    /// # Panics
+    /// Where the object has no signal in it.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use congruent_device::{Signal, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// Waits for a round, and counts how often it was late.
+    ///     pub fn patient(block, ctx, round: Sym<Signal>, late: Sym<u64>, number: u64) {
+    ///         while ctx.try_wait_at_least(block, round, number, Duration::from_millis(1)).is_err() {
+    ///             ctx.store(late, 0, ctx.load(late, 0) + 1);
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn try_wait_at_least(
+        &self,
+        group: &impl Group,
+        signal: impl Into<Awaited<Signal>>,
+        value: u64,
+        budget: Duration,
+    ) -> Result<(), TimedOut> {
+        let mut outcome = Within::Came;
+        if group.leader() {
+            let word = self.word(signal.into().word().elem(0).offset(), self.pe());
+            outcome = self.within(word, value, budget);
+        }
+        self.told(group, outcome)
+    }
+
+    /// Waits until a word is at least `value`, for at most `budget`.
+    #[inline(always)]
+    fn within(&self, word: Polled, value: u64, budget: Duration) -> Within {
+        let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
+        let mut expired = budget == 0;
+        let ready = || word.at_least(value);
+        let came = if expired { ready() } else { self.poll(word, budget, ready, |_| expired = true) };
+        match (came, expired) {
+            (true, _) => Within::Came,
+            (false, true) => Within::TimedOut,
+            (false, false) => Within::Aborted,
+        }
+    }
+
+    /// Tells all threads of a group how its leader's bounded wait went.
+    #[inline(always)]
+    #[track_caller]
+    fn told(&self, group: &impl Group, outcome: Within) -> Result<(), TimedOut> {
+        self.join(group, outcome == Within::Aborted);
+        if group.any(outcome == Within::TimedOut) { Err(TimedOut) } else { Ok(()) }
     }
 
     /// Whether a signal is at least `value` now; the same for every thread of the group.
@@ -249,8 +381,16 @@ impl Ctx<'_> {
     }
 }
 
+/// How a bounded wait went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Came,
+    TimedOut,
+    Aborted,
+}
+
 /// The PE that is to notify, or [`NO_PE`].
 #[inline(always)]
-fn sender<T: Element>(awaited: Awaited<T>) -> u32 {
+pub(crate) fn sender<T: Element>(awaited: Awaited<T>) -> u32 {
     awaited.from().map_or(NO_PE, Pe::raw)
 }

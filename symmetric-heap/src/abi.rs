@@ -170,8 +170,10 @@ pub enum NumberKind {
     Unsigned = 0,
     /// Signed.
     Signed = 1,
-    /// Floating.
+    /// Floating: IEEE's, of 2, 4 or 8 bytes.
     Float = 2,
+    /// `bf16`.
+    Bfloat = 3,
 }
 
 impl Request {
@@ -226,7 +228,8 @@ impl Request {
         match (self.header >> 24) as u8 {
             0 => NumberKind::Unsigned,
             1 => NumberKind::Signed,
-            _ => NumberKind::Float,
+            2 => NumberKind::Float,
+            _ => NumberKind::Bfloat,
         }
     }
 

@@ -47,6 +47,15 @@ kernels! {
     pub fn wait_any(block, ctx, _semaphore: Sym<Semaphore>, signals: Sym<Signal>) {
         ctx.wait_any(block, signals, 1);
     }
+    pub fn wait_equal(block, ctx, _semaphore: Sym<Semaphore>, signals: Sym<Signal>) {
+        ctx.wait_equal(block, signals.elem(0), 7);
+    }
+    pub fn wait_each(block, ctx, _semaphore: Sym<Semaphore>, signals: Sym<Signal>) {
+        ctx.wait_each(block, signals.len(), |i| Some((signals.elem(i).into(), 1)));
+    }
+    pub fn wait_some(block, ctx, _semaphore: Sym<Semaphore>, signals: Sym<Signal>) {
+        ctx.wait_some(block, signals.len(), |i| Some((signals.elem(i).into(), 1)), |_| {});
+    }
     pub fn sync(block, ctx, _semaphore: Sym<Semaphore>, _signals: Sym<Signal>) {
         ctx.sync(block, &ctx.world());
     }
@@ -177,6 +186,9 @@ fn of_a_wait_in_a_kernel() {
         wait_at_least: "ctx.wait_at_least(block,";
         wait_all: "ctx.wait_all(block,";
         wait_any: "ctx.wait_any(block,";
+        wait_equal: "ctx.wait_equal(block,";
+        wait_each: "ctx.wait_each(block,";
+        wait_some: "ctx.wait_some(block,";
         sync: "ctx.sync(block,";
         team_barrier: "ctx.barrier(block,";
     }

@@ -2,9 +2,10 @@
 
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::{Ordering, fence};
 
-use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, Context, HeapHeader, NumberKind};
+use congruent_heap::{Pe, bf16, f16};
 
 use crate::{Atomic, Operation, Signal, TransportError};
 
@@ -21,7 +22,7 @@ pub struct Access {
     pub store: unsafe fn(*mut u8, usize, u64),
     /// Stores a word of 8 bytes, with release.
     pub store_release: unsafe fn(*mut u8, u64),
-    /// Replaces a word of 4 or 8 bytes, with release, by the second value where it is the first; gives what it was.
+    /// Replaces a word of 2, 4 or 8 bytes, with release, by the second value where it is the first; gives what it was.
     pub compare_exchange: unsafe fn(*mut u8, usize, u64, u64) -> u64,
     /// Wakes who sleeps on a word, given by its low half.
     pub wake: unsafe fn(*const u32),
@@ -96,9 +97,9 @@ impl Memory {
         self.at(peer, remote, bytes, bytes)
     }
 
-    /// Replaces a word of 4 or 8 bytes by what becomes of it, and gives the old one.
+    /// Replaces a word of 2, 4 or 8 bytes by what becomes of it, and gives the old one.
     fn update(&self, peer: Pe, remote: u64, bytes: u64, new: impl Fn(u64) -> u64) -> Result<u64, TransportError> {
-        let word = self.word(peer, remote, bytes, &[4, 8])?;
+        let word = self.word(peer, remote, bytes, &[2, 4, 8])?;
         // SAFETY: `word` checked that it is on the heap and aligned, here and below.
         let mut seen = unsafe { (self.access.load)(word, bytes as usize) };
         loop {
@@ -127,7 +128,7 @@ impl Memory {
             Operation::Store { remote, bytes, .. } | Operation::Load { remote, bytes } => {
                 self.word(peer, remote, bytes, &[1, 2, 4, 8]).map(drop)
             }
-            Operation::Atomic { remote, atomic } => self.word(peer, remote, atomic.bytes, &[4, 8]).map(drop),
+            Operation::Atomic { remote, atomic } => self.word(peer, remote, atomic.bytes, &[2, 4, 8]).map(drop),
         }
     }
 
@@ -159,9 +160,11 @@ impl Memory {
         self.wake(peer, word)
     }
 
-    /// Stores a word of 1, 2, 4 or 8 bytes.
+    /// Stores a word of 1, 2, 4 or 8 bytes, after all that was done before.
     pub(crate) fn store(&self, peer: Pe, remote: u64, bytes: u64, value: u64) -> Result<(), TransportError> {
         let word = self.word(peer, remote, bytes, &[1, 2, 4, 8])?;
+        // Who acquires the word sees what was written there before (MM-4).
+        fence(Ordering::Release);
         // SAFETY: `word` checked that it is on the heap and aligned.
         unsafe { (self.access.store)(word, bytes as usize, value) };
         Ok(())
@@ -195,6 +198,13 @@ fn compute(atomic: Atomic, old: u64) -> u64 {
         (AtomicOp::And, _) => old & value,
         (AtomicOp::Or, _) => old | value,
         (AtomicOp::Xor, _) => old ^ value,
+        // A sum in f32, rounded once more, is the sum rounded once: 24 bits are at least 2 * 11 + 2.
+        (AtomicOp::Add, NumberKind::Bfloat) => {
+            (bf16::from_bits(old as u16) + bf16::from_bits(value as u16)).to_bits().into()
+        }
+        (AtomicOp::Add, NumberKind::Float) if bytes == 2 => {
+            (f16::from_bits(old as u16) + f16::from_bits(value as u16)).to_bits().into()
+        }
         (AtomicOp::Add, NumberKind::Float) if bytes == 4 => {
             (f32::from_bits(old as u32) + f32::from_bits(value as u32)).to_bits().into()
         }

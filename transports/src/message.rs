@@ -93,6 +93,7 @@ impl Header {
                 0 => NumberKind::Unsigned,
                 1 => NumberKind::Signed,
                 2 => NumberKind::Float,
+                3 => NumberKind::Bfloat,
                 _ => return None,
             },
             then: match then {

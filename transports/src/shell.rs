@@ -910,7 +910,7 @@ mod tests {
         for cut in 0..message.len() {
             assert_eq!(Header::decode(&message[..cut]), None, "{cut} bytes");
         }
-        for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 3), (24, 9)] {
+        for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 4), (24, 9)] {
             let mut changed = message.clone();
             changed[at] = byte;
             assert_eq!(Header::decode(&changed), None, "byte {at} is {byte}");

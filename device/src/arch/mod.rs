@@ -15,15 +15,18 @@
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `approx` | arithmetic that has instructions, exact and not |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
-//! | `load_acquire`, `store_release`, `add_release` | the same for 8 bytes with acquire or release at system scope |
+//! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
+//! | `store_release`, `add_release` | a store and an addition of 8 bytes with release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
-//! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes |
+//! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes; of 16-bit floats `Rmw` |
 //! | `copy`, `fill`, `fold`, `fold_reduction`, `transfer` | bulk accesses by a group; bytes may tear, memory may not |
 //! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `opaque` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `divide` | which indices each of so many threads has of a plain loop |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
+
+use congruent_heap::Element;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
@@ -38,7 +41,7 @@ mod nvptx;
 pub(crate) use nvptx::*;
 
 /// An unsigned integer that one instruction moves.
-pub(crate) trait Word: Copy + PartialEq + Into<u64> {}
+pub(crate) trait Word: Element + PartialEq + Into<u64> {}
 impl Word for u8 {}
 impl Word for u16 {}
 impl Word for u32 {}

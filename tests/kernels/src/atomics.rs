@@ -1,6 +1,6 @@
 //! Remote atomics: each operation once, with what it gave, and many at once.
 
-use congruent_device::{Group, Sym, Thread, kernels};
+use congruent_device::{Group, Sym, Thread, bf16, f16, kernels};
 
 /// How many words the sequence of an integer's operations tells.
 pub const INTEGER_STEPS: usize = 16;
@@ -35,6 +35,33 @@ macro_rules! crowd {
                             match ctx.compare_exchange(third, seen, seen + ONE) {
                                 Ok(_) => break,
                                 Err(other) => seen = other,
+                            }
+                        }
+                    }
+                }
+                ctx.barrier(block, &world);
+            }
+        }
+    };
+}
+
+macro_rules! small_crowd {
+    ($kernel:ident: $type:ty) => {
+        kernels! {
+            /// The same by one thread of each block, for what counts only so far. The sums are neighbours in a word.
+            pub fn $kernel(block, ctx, sums: Sym<$type>, threads: Sym<u64>, rounds: u64) {
+                const ONE: $type = <$type>::ONE;
+                let world = ctx.world();
+                if block.leader() {
+                    ctx.add(threads.at(world.me()), 1);
+                    for _ in 0..rounds {
+                        for rank in world.ranks() {
+                            ctx.fetch_add(sums.elem(0).at(rank), ONE);
+                            ctx.add(sums.elem(1).at(rank), ONE);
+                            let third = sums.elem(2).at(rank);
+                            let mut seen = ctx.get_value(third);
+                            while let Err(other) = ctx.compare_exchange(third, seen, seen + ONE) {
+                                seen = other;
                             }
                         }
                     }
@@ -102,7 +129,7 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    ($($sequence:ident $crowd:ident: $type:ty;)*) => {$(
+    ($($sequence:ident $crowd:ident ($many:ident): $type:ty;)*) => {$(
         kernels! {
             /// Every operation once on the next PE's word, by one thread.
             pub fn $sequence(block, ctx, word: Sym<$type>, operands: Sym<$type>, gave: Sym<$type>, stored: Sym<u64>) {
@@ -125,7 +152,7 @@ macro_rules! floats {
                 ctx.barrier(block, &world);
             }
         }
-        crowd!($crowd: $type);
+        $many!($crowd: $type);
 
         #[cfg(not(target_arch = "nvptx64"))]
         impl Counted for $type {
@@ -142,6 +169,8 @@ integers! {
     atomics_i64 crowd_i64: i64;
 }
 floats! {
-    atomics_f32 crowd_f32: f32;
-    atomics_f64 crowd_f64: f64;
+    atomics_f32 crowd_f32 (crowd): f32;
+    atomics_f64 crowd_f64 (crowd): f64;
+    atomics_f16 crowd_f16 (small_crowd): f16;
+    atomics_bf16 crowd_bf16 (small_crowd): bf16;
 }

@@ -117,6 +117,42 @@ kernels! {
         }
     }
 
+    /// Parts with a signal each, all in flight at once, and then an atomic: a part's signal covers the part and those before it, and at
+    /// the end of the scope all are complete.
+    pub fn signals_in_flight(
+        block, ctx, inbox: Sym<u64>, outbox: Sym<u64>, arrived: Sym<Semaphore>, free: Sym<Semaphore>, count: Sym<u64>,
+        wrong: Sym<u64>, rounds: u64, by: By,
+    ) {
+        let world = ctx.world();
+        let (next, prev, parts) = (world.next(), world.prev(), arrived.len());
+        as_group!(by, block, |group| for round in 1..=rounds {
+            for i in group.strided(outbox.len()) {
+                ctx.store(outbox, i, stamp(world.me(), round, i));
+            }
+            group.sync();
+            ctx.nonblocking(group, |nb| {
+                for part in 0..parts {
+                    let (there, here) = (inbox.chunk(part, parts).at(next), outbox.chunk(part, parts));
+                    nb.put_signal(there, here, arrived.elem(part).at(next).post());
+                }
+                if group.leader() {
+                    ctx.add(count.at(next), 1);
+                }
+            });
+            if group.leader() && ctx.get_value(count.at(next)) != round {
+                ctx.add(wrong.at(world.me()), 1);
+            }
+            // The last one first: it covers the others.
+            ctx.wait(group, arrived.elem(parts - 1).from_rank(prev), 1);
+            check(ctx, group, inbox, wrong, prev, round);
+            for part in 0..parts - 1 {
+                ctx.wait(group, arrived.elem(part).from_rank(prev), 1);
+            }
+            ctx.notify(group, free.at(prev).post());
+            ctx.wait(group, free.from_rank(next), 1);
+        });
+    }
+
     /// Pairs of PEs each put to the other, quiet, and look at what the other put: in no round do both miss it. `missed`
     /// has a word for each round.
     pub fn crossing(block, ctx, word: Sym<u64>, missed: Sym<u64>, wrong: Sym<u64>) {
@@ -167,4 +203,57 @@ kernels! {
         }
         ctx.barrier(block, &world);
     }
+}
+
+/// A word that generations are told by.
+#[cfg(not(target_arch = "nvptx64"))]
+pub trait Generation: bytemuck::Pod + Send + Sync {
+    /// The kernel that waits for them: inbox, outbox, flags, free, wrong, the first generation, rounds, by whom.
+    type Wait: congruent_device::Kernel<Args = (Sym<u64>, Sym<u64>, Sym<Self>, Sym<Semaphore>, Sym<u64>, u64, u64, By)>;
+}
+
+macro_rules! generations {
+    ($($kernel:ident: $type:ty;)*) => {$(
+        kernels! {
+            /// Data, a fence, and then its generation in a word whose neighbours stay as they are: who has waited for the word sees
+            /// the data. Generations wrap around.
+            pub fn $kernel(
+                block, ctx, inbox: Sym<u64>, outbox: Sym<u64>, flags: Sym<$type>, free: Sym<Semaphore>, wrong: Sym<u64>,
+                first: u64, rounds: u64, by: By,
+            ) {
+                let world = ctx.world();
+                let (next, prev, flag) = (world.next(), world.prev(), flags.elem(1));
+                as_group!(by, block, |group| for round in first..first + rounds {
+                    for i in group.strided(outbox.len()) {
+                        ctx.store(outbox, i, stamp(world.me(), round, i));
+                    }
+                    group.sync();
+                    ctx.put(group, inbox.at(next), outbox);
+                    ctx.fence(group, next);
+                    if group.leader() {
+                        ctx.put_value(flag.at(next), round as $type);
+                    }
+                    ctx.wait_equal(group, flag.from_rank(prev), round as $type);
+                    check(ctx, group, inbox, wrong, prev, round);
+                    if !ctx.test_equal(group, flag, round as $type) || ctx.test_equal(group, flag, (round + 1) as $type) {
+                        ctx.add(wrong.at(world.me()), 1);
+                    }
+                    ctx.notify(group, free.at(prev).post());
+                    ctx.wait(group, free.from_rank(next), 1);
+                });
+            }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        impl Generation for $type {
+            type Wait = $kernel;
+        }
+    )*};
+}
+
+generations! {
+    generations_u8: u8;
+    generations_u16: u16;
+    generations_u32: u32;
+    generations_u64: u64;
 }

@@ -31,6 +31,8 @@ kernel_arg! {
         /// Puts every third element of `from` to every second of `to`, and gets every second of `from` to every third of
         /// `back`: a third of the elements, rounded up.
         Strided = 2,
+        /// The same, all in flight at once.
+        StridedAtOnce = 3,
     }
 }
 
@@ -68,6 +70,11 @@ macro_rules! movable {
                         ctx.put_strided(group, to.at(next), 2, from, 3, third);
                         ctx.get_strided(group, back, 3, from.at(next), 2, third);
                     }
+                    Transfer::StridedAtOnce => ctx.nonblocking(group, |nb| {
+                        let third = from.len().div_ceil(3);
+                        ctx.put_strided(group, to.at(next), 2, from, 3, third);
+                        nb.get_strided(back, 3, from.at(next), 2, third);
+                    }),
                 });
                 // Every PE's data has arrived.
                 ctx.barrier(block, &world);

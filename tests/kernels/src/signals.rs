@@ -126,6 +126,86 @@ kernels! {
         ctx.barrier(block, &world);
     }
 
+    /// Sets of signals, each with a value of its own, of which PE `p` sets number `p` to `round * (p + 1)` everywhere: those of even PEs
+    /// first. Tells the size of the group, what is there before, how many came first, whether those were the even ones in order, how many
+    /// there are at the end, and that none has gone further.
+    pub fn signal_sets(block, ctx, from: Sym<Signal>, told: Sym<u64>, round: u64, by: By) {
+        let world = ctx.world();
+        let (n, me) = (world.size(), world.me().index());
+        let value = |i: usize| round * (i as u64 + 1);
+        let at = |i: usize| from.elem(i).from_rank(world.rank(i));
+        as_group!(by, block, |group| {
+            tell::leader(ctx, group, told, 0, group.size() as u64);
+            tell::all(ctx, told, 1, ctx.test_some(group, n, |i| Some((at(i), value(i))), |_| {}) as u64);
+        });
+        ctx.barrier(block, &world);
+        as_group!(by, block, |group| {
+            if me.is_multiple_of(2) {
+                for rank in world.ranks() {
+                    ctx.notify(group, from.elem(me).at(rank).set(value(me)));
+                }
+            }
+            // Each once: those that have been seen are not awaited again.
+            let (mut next, mut ordered, mut count) = (0, true, 0);
+            let evens = n.div_ceil(2);
+            let mut seen = 0u64;
+            while count < evens {
+                let before = seen;
+                let mut last = None;
+                let awaited = |i: usize| (i.is_multiple_of(2) && before >> i & 1 == 0).then(|| (at(i), value(i)));
+                count += ctx.wait_some(group, n, awaited, |i| {
+                    ordered &= before >> i & 1 == 0 && i % 2 == 0 && last.is_none_or(|last| last < i);
+                    last = Some(i);
+                    seen |= 1 << i;
+                    next += 1;
+                });
+            }
+            tell::all(ctx, told, 2, next);
+            tell::all(ctx, told, 3, ordered.into());
+        });
+        ctx.barrier(block, &world);
+        as_group!(by, block, |group| {
+            tell::all(ctx, told, 4, ctx.test_some(group, n, |i| Some((at(i), value(i))), |_| {}) as u64);
+        });
+        ctx.barrier(block, &world);
+        as_group!(by, block, |group| {
+            if me % 2 == 1 {
+                for rank in world.ranks() {
+                    ctx.notify(group, from.elem(me).at(rank).set(value(me)));
+                }
+            }
+            ctx.wait_each(group, n, |i| (i % 2 == 1).then(|| (at(i), value(i))));
+            tell::all(ctx, told, 5, ctx.test_some(group, n, |i| Some((at(i), value(i))), |_| {}) as u64);
+            tell::all(ctx, told, 6, ctx.test_some(group, n, |i| Some((at(i), value(i) + 1)), |_| {}) as u64);
+            ctx.wait_equal(group, from.elem(n - 1), value(n - 1));
+        });
+        ctx.barrier(block, &world);
+    }
+
+    /// Looks and bounded waits: for a post that has not come and then has, and for a signal of `round` likewise. Tells the size of the
+    /// group, how many of its threads missed it each time, and what is left of the semaphore.
+    pub fn looks(block, ctx, turn: Sym<Semaphore>, sum: Sym<Signal>, told: Sym<u64>, round: u64, by: By) {
+        let world = ctx.world();
+        let (now, soon, late) = (Duration::ZERO, Duration::from_micros(200), Duration::from_secs(60));
+        as_group!(by, block, |group| {
+            tell::leader(ctx, group, told, 0, group.size() as u64);
+            tell::all(ctx, told, 1, ctx.try_wait(group, turn, 1, now).is_err().into());
+            tell::all(ctx, told, 2, ctx.try_wait_at_least(group, sum, round, now).is_err().into());
+            tell::all(ctx, told, 3, ctx.try_wait_at_least(group, sum, round, soon).is_err().into());
+        });
+        ctx.barrier(block, &world);
+        as_group!(by, block, |group| {
+            ctx.notify(group, turn.at(world.next()).post());
+            ctx.notify(group, sum.at(world.next()).set(round));
+            tell::all(ctx, told, 4, ctx.try_wait_at_least(group, sum.from_rank(world.prev()), round, late).is_err().into());
+            // The post came before the signal.
+            tell::all(ctx, told, 5, ctx.try_wait(group, turn, 1, now).is_err().into());
+            tell::all(ctx, told, 6, ctx.try_wait(group, turn, 1, now).is_err().into());
+            tell::leader(ctx, group, told, 7, ctx.available(turn));
+        });
+        ctx.barrier(block, &world);
+    }
+
     /// Counts that wrap around: each PE adds [`LEAP`] to the next PE's signal and semaphore, `rounds` times, and waits each
     /// time for its own. Tells what is left of the semaphore.
     pub fn leaps(block, ctx, far: Sym<Signal>, turn: Sym<Semaphore>, told: Sym<u64>, rounds: u64) {

@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 
+use congruent::device::{bf16, f16};
 use congruent::{Error, Grid, World};
 use congruent_test_kernels::atomics::{Counted, FLOAT_STEPS, INTEGER_STEPS};
 
@@ -15,6 +16,12 @@ pub fn atomics(world: &mut World) -> Result<(), Error> {
     integers::<i64>(world)?;
     floats::<f32>(world)?;
     floats::<f64>(world)?;
+    floats::<f16>(world)?;
+    floats::<bf16>(world)?;
+    rounded::<f16>(world, f16::from_f32)?;
+    rounded::<bf16>(world, bf16::from_f32)?;
+    small_crowd::<f16>(world, f16::from_f32)?;
+    small_crowd::<bf16>(world, bf16::from_f32)?;
     crowd::<u32>(world, |count| count as u32)?;
     crowd::<i32>(world, |count| count as i32)?;
     crowd::<u64>(world, |count| count)?;
@@ -75,34 +82,77 @@ fn integers<T: Integer>(world: &mut World) -> Result<(), Error> {
 }
 
 trait Float: Counted {
-    const OPERANDS: [Self; 9];
-    const GAVE: [Self; FLOAT_STEPS];
-    const LEFT: Self;
+    /// To add twice, to swap in, and pairs to compare with and to store: a zero of the other sign is not the same, a NaN is the same
+    /// as itself.
+    fn operands() -> [Self; 9];
+    /// What each step gives; the first is what was there.
+    fn gave() -> [Self; FLOAT_STEPS];
 }
 
 macro_rules! floats {
-    ($($type:ty)*) => {$(
+    ($($type:ty: $number:expr;)*) => {$(
         impl Float for $type {
-            /// To add twice, to swap in, and pairs to compare with and to store: a zero of the other sign is not the same,
-            /// a NaN is the same as itself.
-            const OPERANDS: [Self; 9] = [0.25, -3.5, -0.0, 0.0, 7.0, -0.0, <$type>::NAN, <$type>::NAN, 2.5];
-            const GAVE: [Self; FLOAT_STEPS] = [1.5, -1.75, -1.75, -0.0, -0.0, <$type>::NAN];
-            const LEFT: Self = 2.5;
+            fn operands() -> [Self; 9] {
+                let [a, b, c, d, e, f, g] = [0.25, -3.5, -0.0, 0.0, 7.0, -0.0, 2.5f32].map($number);
+                [a, b, c, d, e, f, Self::NAN, Self::NAN, g]
+            }
+            fn gave() -> [Self; FLOAT_STEPS] {
+                let [a, b, c, d, e] = [1.5, -1.75, -1.75, -0.0, -0.0f32].map($number);
+                [a, b, c, d, e, Self::NAN]
+            }
         }
     )*};
 }
-floats! { f32 f64 }
+floats! { f32: core::convert::identity; f64: f64::from; f16: f16::from_f32; bf16: bf16::from_f32; }
 
 fn floats<T: Float>(world: &mut World) -> Result<(), Error> {
-    let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(T::OPERANDS.len())?);
+    let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(T::operands().len())?);
     let (gave, stored) = (world.alloc::<T>(FLOAT_STEPS)?, world.alloc::<u64>(3)?);
-    word.fill(T::GAVE[0])?;
-    operands.write(0, &T::OPERANDS)?;
+    word.fill(T::gave()[0])?;
+    operands.write(0, &T::operands())?;
     let arguments = (word.view(), operands.view(), gave.view(), stored.view());
     world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
-    assert_same(&gave.to_vec()?, &T::GAVE, || type_name::<T>().into());
-    assert_same(&word.to_vec()?, &[T::LEFT], || type_name::<T>().into());
+    assert_same(&gave.to_vec()?, &T::gave(), || type_name::<T>().into());
+    assert_same(&word.to_vec()?, &T::operands()[8..], || type_name::<T>().into());
     assert_eq!(stored.to_vec()?, [0, 1, 1], "{}", type_name::<T>());
+    Ok(())
+}
+
+/// Sums are rounded to the nearest, ties to even, as the type rounds them: by both ways to add, subnormal ones and those past the largest
+/// number too.
+fn rounded<T: Float>(world: &mut World, number: impl Fn(f32) -> T) -> Result<(), Error>
+where
+    f32: From<T>,
+{
+    let (stream, word, operands) = (world.stream()?, world.alloc::<T>(1)?, world.alloc::<T>(T::operands().len())?);
+    let (gave, stored) = (world.alloc::<T>(FLOAT_STEPS)?, world.alloc::<u64>(3)?);
+    for (start, first, second) in
+        [(2049.0, 1.0, 3.0), (257.0, 1.0, -1.0), (6e-8, 6e-8, -1.2e-7), (1.0, 3e-4, 0.004), (65504.0, 15.0, 17.0)]
+    {
+        word.fill(number(start))?;
+        let mut values = T::operands();
+        (values[0], values[1]) = (number(first), number(second));
+        operands.write(0, &values)?;
+        let arguments = (word.view(), operands.view(), gave.view(), stored.view());
+        world.run(&stream, T::Sequence::default(), Grid::one(64), arguments)?;
+        let once = number(f32::from(number(start)) + f32::from(values[0]));
+        let twice = number(f32::from(once) + f32::from(values[1]));
+        assert_same(&gave.to_vec()?[..2], &[number(start), twice], || {
+            format!("{start} + {first} + {second}, {}", type_name::<T>())
+        });
+    }
+    Ok(())
+}
+
+fn small_crowd<T: Counted>(world: &mut World, number: impl Fn(f32) -> T) -> Result<(), Error> {
+    const BLOCKS: u32 = 2;
+    // 256 is the most that 8 bits of a number count to.
+    let rounds = 256 / (u64::from(BLOCKS) * world.npes() as u64);
+    let (stream, sums, leaders) = (world.stream()?, world.alloc::<T>(4)?, world.alloc::<u64>(1)?);
+    world.run(&stream, T::Crowd::default(), Grid::new(BLOCKS, 64), (sums.view(), leaders.view(), rounds))?;
+    assert_eq!(leaders.to_vec()?, [u64::from(BLOCKS)]);
+    let all = number((rounds * u64::from(BLOCKS) * world.npes() as u64) as f32);
+    assert_same(&sums.to_vec()?, &[all, all, all, number(0.0)], || type_name::<T>().into());
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use congruent::device::Semaphore;
 use congruent::{Error, Grid, World};
 use congruent_test_kernels::By;
-use congruent_test_kernels::ordering as kernels;
+use congruent_test_kernels::ordering::{self as kernels, Generation};
 
 use super::limit::{at_most, limited, times};
 use super::pattern::{assert_same, value, values};
@@ -19,8 +19,50 @@ pub fn ordering(world: &mut World) -> Result<(), Error> {
     covered(world)?;
     baton(world)?;
     fenced(world)?;
+    in_flight(world)?;
+    generations::<u8>(world, u8::MAX.into())?;
+    generations::<u16>(world, u16::MAX.into())?;
+    generations::<u32>(world, u32::MAX.into())?;
+    generations::<u64>(world, 1)?;
     crossing(world)?;
     exchange(world)
+}
+
+fn in_flight(world: &mut World) -> Result<(), Error> {
+    const PARTS: usize = 5;
+    let (stream, wrong, len) = (world.stream()?, world.alloc::<u64>(1)?, at_most(300));
+    let (inbox, outbox) = (world.alloc::<u64>(len)?, world.alloc::<u64>(len)?);
+    let (arrived, free) = (world.alloc::<Semaphore>(PARTS)?, world.alloc::<Semaphore>(1)?);
+    for by in By::ALL {
+        let (count, rounds) = (world.alloc::<u64>(1)?, times(ROUNDS / 2));
+        let (signals, inbox, outbox) = ((arrived.view(), free.view()), inbox.view(), outbox.view());
+        let arguments = (inbox, outbox, signals.0, signals.1, count.view(), wrong.view(), rounds, by);
+        world.run(&stream, kernels::signals_in_flight, Grid::one(64), arguments)?;
+        // The last addition comes behind the last signal.
+        world.barrier()?;
+        assert_eq!((wrong.to_vec()?, count.to_vec()?), (vec![0], vec![rounds]), "by {by:?}");
+    }
+    Ok(())
+}
+
+/// Rounds on both sides of the largest generation, of which there is one more than `largest`.
+fn generations<T: Generation + Into<u64>>(world: &mut World, largest: u64) -> Result<(), Error> {
+    let (stream, wrong, len, rounds) =
+        (world.stream()?, world.alloc::<u64>(1)?, at_most(100), times(ROUNDS / 4).max(4));
+    let (inbox, outbox) = (world.alloc::<u64>(len)?, world.alloc::<u64>(len)?);
+    let (flags, free) = (world.alloc::<T>(3)?, world.alloc::<Semaphore>(1)?);
+    for by in By::ALL {
+        flags.fill(T::zeroed())?;
+        world.barrier()?;
+        let (first, words) = (largest - 1, (flags.view(), free.view(), wrong.view()));
+        let arguments = (inbox.view(), outbox.view(), words.0, words.1, words.2, first.max(1), rounds, by);
+        world.run(&stream, T::Wait::default(), Grid::one(64), arguments)?;
+        assert_eq!(wrong.to_vec()?, [0], "{} by {by:?}", std::any::type_name::<T>());
+        let last = first.max(1) + rounds - 1;
+        let left: Vec<u64> = flags.to_vec()?.into_iter().map(Into::into).collect();
+        assert_eq!(left, [0, if largest > 1 { last % (largest + 1) } else { last }, 0]);
+    }
+    Ok(())
 }
 
 fn messages(world: &mut World) -> Result<(), Error> {

@@ -58,7 +58,7 @@ fn every_size<T: Movable>(world: &mut World) -> Result<(), Error> {
         buffers.run(world, len, Transfer::Whole, By::Block)?;
     }
     for len in limited(&[1, 7, 65, 4095]) {
-        for what in [Transfer::Whole, Transfer::Values, Transfer::Strided] {
+        for what in [Transfer::Whole, Transfer::Values, Transfer::Strided, Transfer::StridedAtOnce] {
             for by in By::ALL {
                 buffers.run(world, len, what, by)?;
             }
@@ -105,7 +105,7 @@ impl<T: Movable> Buffers<T> {
                     back[at_back + i] = value(FROM, next, at_from + i);
                 }
             }
-            Transfer::Strided => {
+            Transfer::Strided | Transfer::StridedAtOnce => {
                 for i in 0..len.div_ceil(3) {
                     to[at_to + 2 * i] = value(FROM, prev, at_from + 3 * i);
                     back[at_back + 3 * i] = value(FROM, next, at_from + 2 * i);

@@ -13,6 +13,8 @@ pub fn signals(world: &mut World) -> Result<(), Error> {
     many_posters(world)?;
     bounded_waits(world)?;
     signal_words(world)?;
+    signal_sets(world)?;
+    looks(world)?;
     leaps(world)
 }
 
@@ -74,6 +76,35 @@ fn signal_words(world: &mut World) -> Result<(), Error> {
             assert_eq!(said, [before, between, after].concat(), "round {round}, by {by:?}");
             assert_eq!(told[10..], [n * round * (round + 1) / 2, round], "round {round}, by {by:?}");
         }
+    }
+    Ok(())
+}
+
+fn signal_sets(world: &mut World) -> Result<(), Error> {
+    let n = world.npes() as u64;
+    for by in By::ALL {
+        let (stream, from, told) = (world.stream()?, world.alloc::<Signal>(world.npes())?, world.alloc::<u64>(7)?);
+        for round in 1..=3 {
+            told.fill(0)?;
+            world.run(&stream, kernels::signal_sets, Grid::one(64), (from.view(), told.view(), round, by))?;
+            let told = told.to_vec()?;
+            let evens = n.div_ceil(2);
+            let expected = [0, evens, 1, evens, n, 0].map(|one| one * told[0]);
+            assert_eq!(told[1..], expected, "round {round}, by {by:?}, a group of {}", told[0]);
+        }
+    }
+    Ok(())
+}
+
+fn looks(world: &mut World) -> Result<(), Error> {
+    let (stream, told) = (world.stream()?, world.alloc::<u64>(8)?);
+    let (turn, sum) = (world.alloc::<Semaphore>(1)?, world.alloc::<Signal>(1)?);
+    for (round, by) in (1..).zip(By::ALL) {
+        told.fill(0)?;
+        world.run(&stream, kernels::looks, Grid::one(64), (turn.view(), sum.view(), told.view(), round, by))?;
+        let told = told.to_vec()?;
+        let size = told[0];
+        assert_eq!(told, [size, size, size, size, 0, 0, size, 0], "by {by:?}");
     }
     Ok(())
 }

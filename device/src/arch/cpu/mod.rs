@@ -11,6 +11,7 @@ use core::sync::atomic::{self, Ordering};
 use congruent_heap::{bf16, f16};
 
 use crate::Note;
+use crate::arch::Word;
 use crate::poll::Polled;
 
 mod bulk;
@@ -199,14 +200,20 @@ impl Backoff {
 
     /// One turn of a poll of `word`, which held `seen`; true when it is time to look at the abort word and the clock.
     #[inline(always)]
-    pub(crate) fn turn(&mut self, lane: &Lane<'_>, word: Polled, seen: u64) -> bool {
+    pub(crate) fn turn<W: Word>(&mut self, lane: &Lane<'_>, word: Polled<W>, seen: u64) -> bool {
         self.turn += 1;
         if self.turn < lane.spins {
             core::hint::spin_loop();
             return false;
         }
-        // SAFETY: a word that may be polled. Its half that changes with every notify is the low one, which comes first.
-        unsafe { lane.machine.pause(lane.thread, self.turn - lane.spins, word.as_ptr().cast(), seen as u32) };
+        // Sleeps are on 4 bytes. Of 8, the half that changes with every notify is the low one, which comes first.
+        let bytes = word.as_ptr().cast::<u8>();
+        let whole = bytes.wrapping_sub(bytes.addr() % 4).cast::<u32>();
+        // SAFETY: a word that may be polled, and with it the 4 bytes that it is in, as heaps begin and end at multiples of more.
+        unsafe {
+            let seen = if size_of::<W>() < 4 { load(whole) } else { seen as u32 };
+            lane.machine.pause(lane.thread, self.turn - lane.spins, whole, seen);
+        }
         true
     }
 }

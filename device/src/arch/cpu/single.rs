@@ -7,6 +7,9 @@
 use core::arch::asm;
 use core::mem::transmute_copy;
 
+use congruent_heap::{bf16, f16};
+
+use crate::SmallFloat;
 use crate::arch::{Rmw, RmwInt, Word};
 
 /// The instruction for each access: `{v}` is the value, `{p}` its place.
@@ -22,7 +25,10 @@ macro_rules! text {
     (store 4) => { "mov dword ptr [{p}], {v:e}" };
     (store 8) => { "mov qword ptr [{p}], {v:r}" };
     // Loads are not reordered with later accesses, nor stores with earlier ones (Intel SDM, volume 3, 9.2.2).
-    (load_acquire) => { "mov {v:r}, qword ptr [{p}]" };
+    (load_acquire 1) => { text!(load 1) };
+    (load_acquire 2) => { text!(load 2) };
+    (load_acquire 4) => { text!(load 4) };
+    (load_acquire 8) => { text!(load 8) };
     (store_release) => { "mov qword ptr [{p}], {v:r}" };
 }
 
@@ -39,7 +45,10 @@ macro_rules! text {
     (store 2) => { "strh {v:w}, [{p}]" };
     (store 4) => { "str {v:w}, [{p}]" };
     (store 8) => { "str {v:x}, [{p}]" };
-    (load_acquire) => { "ldar {v:x}, [{p}]" };
+    (load_acquire 1) => { "ldarb {v:w}, [{p}]" };
+    (load_acquire 2) => { "ldarh {v:w}, [{p}]" };
+    (load_acquire 4) => { "ldar {v:w}, [{p}]" };
+    (load_acquire 8) => { "ldar {v:x}, [{p}]" };
     (store_release) => { "stlr {v:x}, [{p}]" };
 }
 
@@ -88,13 +97,27 @@ pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
 }
 
 /// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
+/// `pointer` is mapped symmetric memory, aligned to its width.
 #[inline(always)]
-pub(crate) unsafe fn load_acquire(pointer: *const u64) -> u64 {
-    let value;
-    // SAFETY: the caller's contract. Without `readonly`, so that the compiler moves nothing before it.
-    unsafe { asm!(text!(load_acquire), v = out(reg) value, p = in(reg) pointer, options(nostack, preserves_flags)) };
-    value
+pub(crate) unsafe fn load_acquire<W: Word>(pointer: *const W) -> W {
+    // Without `readonly`, so that the compiler moves nothing before it.
+    macro_rules! load {
+        ($bytes:tt) => {{
+            let bits: u64;
+            asm!(text!(load_acquire $bytes), v = out(reg) bits, p = in(reg) pointer, options(nostack, preserves_flags));
+            bits
+        }};
+    }
+    // SAFETY: the caller's contract. The value is the low bytes, which come first.
+    unsafe {
+        let bits = match size_of::<W>() {
+            1 => load!(1),
+            2 => load!(2),
+            4 => load!(4),
+            _ => load!(8),
+        };
+        transmute_copy(&bits)
+    }
 }
 
 /// # Safety
@@ -161,6 +184,8 @@ macro_rules! rmw {
 }
 
 #[cfg(target_arch = "x86_64")]
+rmw!(u16, "x");
+#[cfg(target_arch = "x86_64")]
 rmw!(u32, "e");
 #[cfg(target_arch = "x86_64")]
 rmw!(u64, "r");
@@ -168,7 +193,7 @@ rmw!(u64, "r");
 /// Read-modify-writes of a word, each acquire and release: pairs of exclusive accesses with both (Arm ARM, B2.9).
 #[cfg(target_arch = "aarch64")]
 macro_rules! rmw {
-    ($word:ty, $register:literal) => {
+    ($word:ty, $register:literal, $width:literal) => {
         impl Rmw for $word {
             #[inline(always)]
             unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self {
@@ -177,9 +202,9 @@ macro_rules! rmw {
                 unsafe {
                     asm!(
                         "2:",
-                        concat!("ldaxr {o:", $register, "}, [{p}]"),
+                        concat!("ldaxr", $width, " {o:", $register, "}, [{p}]"),
                         concat!("add {n:", $register, "}, {o:", $register, "}, {v:", $register, "}"),
-                        concat!("stlxr {failed:w}, {n:", $register, "}, [{p}]"),
+                        concat!("stlxr", $width, " {failed:w}, {n:", $register, "}, [{p}]"),
                         "cbnz {failed:w}, 2b",
                         o = out(reg) old, n = out(reg) _, failed = out(reg) _, v = in(reg) value, p = in(reg) pointer,
                         options(nostack, preserves_flags)
@@ -194,8 +219,8 @@ macro_rules! rmw {
                 unsafe {
                     asm!(
                         "2:",
-                        concat!("ldaxr {o:", $register, "}, [{p}]"),
-                        concat!("stlxr {failed:w}, {v:", $register, "}, [{p}]"),
+                        concat!("ldaxr", $width, " {o:", $register, "}, [{p}]"),
+                        concat!("stlxr", $width, " {failed:w}, {v:", $register, "}, [{p}]"),
                         "cbnz {failed:w}, 2b",
                         o = out(reg) old, failed = out(reg) _, v = in(reg) value, p = in(reg) pointer,
                         options(nostack, preserves_flags)
@@ -210,13 +235,13 @@ macro_rules! rmw {
                 unsafe {
                     asm!(
                         "2:",
-                        concat!("ldaxr {o:", $register, "}, [{p}]"),
+                        concat!("ldaxr", $width, " {o:", $register, "}, [{p}]"),
                         concat!("cmp {o:", $register, "}, {e:", $register, "}"),
                         "b.ne 3f",
-                        concat!("stlxr {failed:w}, {v:", $register, "}, [{p}]"),
+                        concat!("stlxr", $width, " {failed:w}, {v:", $register, "}, [{p}]"),
                         "cbnz {failed:w}, 2b",
                         "3:",
-                        o = out(reg) seen, failed = out(reg) _, e = in(reg) expected, v = in(reg) new, p = in(reg) pointer,
+                        o = out(reg) seen, failed = out(reg) _, e = in(reg) u64::from(expected), v = in(reg) new, p = in(reg) pointer,
                         options(nostack)
                     );
                 }
@@ -227,9 +252,11 @@ macro_rules! rmw {
 }
 
 #[cfg(target_arch = "aarch64")]
-rmw!(u32, "w");
+rmw!(u16, "w", "h");
 #[cfg(target_arch = "aarch64")]
-rmw!(u64, "x");
+rmw!(u32, "w", "");
+#[cfg(target_arch = "aarch64")]
+rmw!(u64, "x", "");
 
 /// Replaces a word by what becomes of it, and gives the old one.
 ///
@@ -247,6 +274,12 @@ unsafe fn update<W: Word + Rmw>(pointer: *mut W, new: impl Fn(W) -> W) -> W {
         }
         seen = old;
     }
+}
+
+/// A sum in `f32`, rounded once more, is the sum rounded once: 24 bits are at least 2 * 11 + 2.
+#[inline(always)]
+fn sum<T: SmallFloat>(a: T, b: T) -> T {
+    T::narrow(a.widen() + b.widen())
 }
 
 /// Numbers that are as wide and as aligned as a word.
@@ -276,6 +309,8 @@ macro_rules! rmw_by_bits {
 rmw_by_bits! {
     i32 as u32: i32::cast_unsigned, u32::cast_signed, |word, value| u32::fetch_add(word, value.cast_unsigned());
     i64 as u64: i64::cast_unsigned, u64::cast_signed, |word, value| u64::fetch_add(word, value.cast_unsigned());
+    f16 as u16: f16::to_bits, f16::from_bits, |word, value| update(word, |old| sum(f16::from_bits(old), value).to_bits());
+    bf16 as u16: bf16::to_bits, bf16::from_bits, |word, value| update(word, |old| sum(bf16::from_bits(old), value).to_bits());
     f32 as u32: f32::to_bits, f32::from_bits, |word, value| update(word, |old| (f32::from_bits(old) + value).to_bits());
     f64 as u64: f64::to_bits, f64::from_bits, |word, value| update(word, |old| (f64::from_bits(old) + value).to_bits());
 }
@@ -357,7 +392,7 @@ pub unsafe fn add_for_host(at: *mut u32, value: u32) {
     unsafe { u32::add(at, value) }
 }
 
-/// Replaces a word of 4 or 8 bytes by `new` where it is `expected`, and gives what it was: acquire and release.
+/// Replaces a word of 2, 4 or 8 bytes by `new` where it is `expected`, and gives what it was: acquire and release.
 ///
 /// # Safety
 /// As [`load_for_host`].
@@ -365,6 +400,7 @@ pub unsafe fn compare_exchange_for_host(at: *mut u8, bytes: usize, expected: u64
     // SAFETY: the caller's contract.
     unsafe {
         match bytes {
+            2 => u16::compare_exchange(at.cast(), expected as u16, new as u16).into(),
             4 => u32::compare_exchange(at.cast(), expected as u32, new as u32).into(),
             _ => u64::compare_exchange(at.cast(), expected, new),
         }
@@ -388,7 +424,7 @@ mod tests {
             store(at.add(1), 0xaa_u8);
             store(at.add(2).cast(), 0xbbcc_u16);
             store(at.add(4).cast(), 0xdddd_eeee_u32);
-            assert_eq!(load_acquire(at.cast()), 0xdddd_eeee_bbcc_aa11);
+            assert_eq!(load_acquire(at.cast::<u64>()), 0xdddd_eeee_bbcc_aa11);
             store_release(at.cast(), 5);
             add_release(at.cast(), u64::MAX);
         }

@@ -8,9 +8,10 @@ use core::arch::{asm, global_asm};
 use core::marker::PhantomData;
 use core::mem::transmute_copy;
 
-use congruent_heap::abi;
+use congruent_heap::{abi, bf16, f16};
 
 use super::{Rmw, RmwInt, Word};
+use crate::SmallFloat;
 use crate::group::lanes_of_warp;
 
 /// One instruction on global memory at a generic address.
@@ -220,7 +221,7 @@ impl Backoff {
         Self { turn: 0 }
     }
     #[inline(always)]
-    pub(crate) fn turn(&mut self, _lane: &Lane<'_>, _word: crate::poll::Polled, _seen: u64) -> bool {
+    pub(crate) fn turn<W>(&mut self, _lane: &Lane<'_>, _word: crate::poll::Polled<W>, _seen: u64) -> bool {
         self.turn = self.turn.wrapping_add(1);
         self.turn & 1023 == 0
     }
@@ -289,12 +290,33 @@ pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
 }
 
 /// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
+/// `pointer` is mapped symmetric memory, aligned to its width.
 #[inline(always)]
-pub(crate) unsafe fn load_acquire(pointer: *const u64) -> u64 {
-    let v: u64;
-    on_global!("ld.acquire.sys.global.u64 {v}, [g];", pointer, v = out(reg64) v);
-    v
+pub(crate) unsafe fn load_acquire<W: Word>(pointer: *const W) -> W {
+    let bits: u64 = match size_of::<W>() {
+        1 => {
+            let v: u16;
+            on_global!("ld.acquire.sys.global.u8 {v}, [g];", pointer, v = out(reg16) v);
+            u64::from(v)
+        }
+        2 => {
+            let v: u16;
+            on_global!("ld.acquire.sys.global.u16 {v}, [g];", pointer, v = out(reg16) v);
+            u64::from(v)
+        }
+        4 => {
+            let v: u32;
+            on_global!("ld.acquire.sys.global.u32 {v}, [g];", pointer, v = out(reg32) v);
+            u64::from(v)
+        }
+        _ => {
+            let v: u64;
+            on_global!("ld.acquire.sys.global.u64 {v}, [g];", pointer, v = out(reg64) v);
+            v
+        }
+    };
+    // SAFETY: W is an unsigned integer of at most 8 bytes, and this target is little-endian.
+    unsafe { transmute_copy(&bits) }
 }
 
 /// # Safety
@@ -384,6 +406,83 @@ rmw! {
     f32, reg32, "b32", "add.f32";
     f64, reg64, "b64", "add.f64";
 }
+
+/// Floats of 16 bits: a GPU adds them where it has an instruction (those of `bf16` from sm_90 on), and replaces them by compare and swap.
+macro_rules! rmw_small {
+    ($($type:ty: $($number:literal)?;)*) => {$(
+        impl Rmw for $type {
+            rmw_small! { @ $($number)? }
+            #[inline(always)]
+            unsafe fn swap(pointer: *mut Self, value: Self) -> Self {
+                // SAFETY: the trait's contract.
+                unsafe { update(pointer, |_| value) }
+            }
+            #[inline(always)]
+            unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self {
+                let old: u16;
+                on_global!(
+                    "atom.relaxed.sys.global.cas.b16 {o}, [g], {e}, {n};",
+                    pointer, o = out(reg16) old, e = in(reg16) expected.to_bits(), n = in(reg16) new.to_bits()
+                );
+                Self::from_bits(old)
+            }
+        }
+    )*};
+    (@ $number:literal) => {
+        #[inline(always)]
+        unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self {
+            let old: u16;
+            on_global!(
+                concat!("atom.relaxed.sys.global.add.noftz.", $number, " {o}, [g], {v};"),
+                pointer, o = out(reg16) old, v = in(reg16) value.to_bits()
+            );
+            Self::from_bits(old)
+        }
+        #[inline(always)]
+        unsafe fn add(pointer: *mut Self, value: Self) {
+            on_global!(
+                concat!("red.relaxed.sys.global.add.noftz.", $number, " [g], {v};"),
+                pointer, v = in(reg16) value.to_bits()
+            );
+        }
+    };
+    (@) => {
+        #[inline(always)]
+        unsafe fn fetch_add(pointer: *mut Self, value: Self) -> Self {
+            // SAFETY: the trait's contract. A sum in f32, rounded once more, is the sum rounded once.
+            unsafe { update(pointer, |old| Self::narrow(old.widen() + value.widen())) }
+        }
+    };
+}
+
+/// Replaces a float of 16 bits by what becomes of it, and gives the old one.
+///
+/// # Safety
+/// As [`Rmw`].
+#[inline(always)]
+unsafe fn update<T: Rmw + SmallFloat>(pointer: *mut T, new: impl Fn(T) -> T) -> T {
+    let bits = |value: T| -> u16 {
+        const { assert!(size_of::<T>() == 2) };
+        // SAFETY: it has 16 bits.
+        unsafe { transmute_copy(&value) }
+    };
+    // SAFETY: the caller's contract; any bits are a float.
+    let mut seen: T = unsafe { transmute_copy(&load(pointer.cast::<u16>())) };
+    loop {
+        // SAFETY: the caller's contract.
+        let old = unsafe { T::compare_exchange(pointer, seen, new(seen)) };
+        if bits(old) == bits(seen) {
+            return old;
+        }
+        seen = old;
+    }
+}
+
+rmw_small! { f16: "f16"; }
+#[cfg(target_feature = "sm_90")]
+rmw_small! { bf16: "bf16"; }
+#[cfg(not(target_feature = "sm_90"))]
+rmw_small! { bf16: ; }
 
 rmw_int! {
     u32, reg32, "b32", "u32";
