@@ -4,7 +4,7 @@ use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{Cause, SyncLayout};
 use congruent_heap::refuse;
-use congruent_heap::{KernelArg, Rank, Tag, TeamView, World};
+use congruent_heap::{KernelArg, Pe, Rank, Tag, TeamView, World};
 
 use crate::{Ctx, Group, arch};
 
@@ -72,6 +72,40 @@ impl<'c, G: Tag> Team<'c, G> {
                 unsafe { arch::load(member) }
             })
         })
+    }
+
+    /// The member that a PE is, or `None` where it is none.
+    ///
+    /// A list is looked through from the start; a computed team computes.
+    #[inline(always)]
+    pub fn rank_of(&self, pe: Pe) -> Option<Rank<G>> {
+        match self.view.index_of(pe) {
+            Some(found) => found.and_then(|i| self.get(i)),
+            None => self.ranks().find(|rank| rank.pe() == pe),
+        }
+    }
+
+    /// The member that a member of another team is, or `None` where it is none (OpenSHMEM's team_translate_pe).
+    ///
+    /// ```
+    /// use congruent_device::{Sym, TeamView, kernels, team_tag};
+    ///
+    /// team_tag! { pub Row }
+    /// team_tag! { pub Column }
+    ///
+    /// kernels! {
+    ///     /// Sends a number to the next PE of the row, if it is in this PE's column too.
+    ///     pub fn neighbour(block, ctx, row: TeamView<Row>, column: TeamView<Column>, inbox: Sym<u64>) {
+    ///         let (row, column) = (ctx.team(row), ctx.team(column));
+    ///         if let Some(rank) = column.translate(row.next()) {
+    ///             ctx.put_value(inbox.at(rank), rank.index() as u64);
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    pub fn translate<H>(&self, rank: Rank<H>) -> Option<Rank<G>> {
+        self.rank_of(rank.pe())
     }
 
     /// The member after this PE, in a ring.

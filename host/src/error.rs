@@ -272,6 +272,9 @@ pub enum SplitError {
     /// Its words on the heap.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// A parent of another world.
+    #[error("the team is of another world; split it with the world that made it")]
+    ForeignWorld,
     /// `CONGRUENT_NVLS_ENABLE` is 1, and it can have no multicast.
     #[error("no multicast for the team, which CONGRUENT_NVLS_ENABLE=1 asks for: {0}; set it to 2 to do without")]
     Multicast(CudaError),

@@ -62,6 +62,11 @@ impl<T: Element> SymVec<T> {
         context.address(Pe::new(context.pe), self.sym.raw_offset())
     }
 
+    /// Whether it is of this world.
+    pub(crate) fn is_of(&self, world: &Shared) -> bool {
+        self.shared.id() == world.id()
+    }
+
     /// How many elements.
     pub fn len(&self) -> usize {
         self.sym.len()

@@ -47,6 +47,18 @@ impl<G: Tag> Team<G> {
         self.me as usize
     }
 
+    /// The PE of a rank, or `None` where there is no such rank.
+    pub fn pe(&self, rank: usize) -> Option<Pe> {
+        u32::try_from(rank).ok().and_then(|rank| self.members.pe(rank))
+    }
+
+    /// The rank of a PE, or `None` where it is no member.
+    ///
+    /// A rank of one team is that of another by way of its PE: `rows.pe(i).and_then(|pe| columns.rank_of(pe))`.
+    pub fn rank_of(&self, pe: Pe) -> Option<usize> {
+        self.members.rank_of(pe).map(|rank| rank as usize)
+    }
+
     /// The members, in rank order.
     pub fn pes(&self) -> impl Iterator<Item = Pe> + '_ {
         self.members.pes()
@@ -84,6 +96,66 @@ impl World {
         let teams: Vec<Members> = teams.collect();
         let mine = Members::split(&choices, me.index());
         self.form(mine, &teams)
+    }
+
+    /// Splits teams: members of one parent that give the same colour form a team, ordered by key and then by PE. `None` as a colour
+    /// joins none. Of several parents without a common member each PE gives its own, and their colours are different ones.
+    ///
+    /// A rank of the parent as colour and key gives what [`strided_team`](World::strided_team) gives of the world, and rows and
+    /// columns.
+    ///
+    /// # Collective
+    /// Over the world, so that heaps stay alike: a PE without a parent gives `None`, and joins none.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    ///
+    /// ```
+    /// # use congruent::{Error, Team, device::World as All, local};
+    /// let sizes = local(6, |world| {
+    ///     // Two rows of three; of each row, the first and the others.
+    ///     let row: Option<Team<All>> = world.split(Some(world.pe().raw() / 3), 0)?;
+    ///     let colour = row.as_ref().map(|row| u32::from(row.me() > 0));
+    ///     let part: Option<Team<All>> = world.split_team(row.as_ref(), colour, 0)?;
+    ///     Ok::<_, Error>(part.map(|part| part.size()))
+    /// })?;
+    /// assert_eq!(sizes, [1, 2, 2, 1, 2, 2].map(Some));
+    /// # Ok::<_, Error>(())
+    /// ```
+    #[track_caller]
+    pub fn split_team<P: Tag, G: Tag>(
+        &mut self,
+        parent: Option<&Team<P>>,
+        colour: Option<u32>,
+        key: u32,
+    ) -> Result<Option<Team<G>>, SplitError> {
+        if parent.is_some_and(|parent| !parent.sync.is_of(self.shared())) {
+            return Err(SplitError::ForeignWorld);
+        }
+        // Teams that one call made have their words at the same place, and different first members.
+        let identity = parent.and_then(|parent| Some((parent.sync.view().raw_offset(), parent.pe(0)?.raw())));
+        let colour = identity.and(colour);
+        let (offset, first) = identity.unwrap_or_default();
+        self.split_parts("split of teams", &format!("{offset} {first}"), colour, key)
+    }
+
+    /// Splits the members of each `parent` by colour, in a call of this name.
+    #[track_caller]
+    pub(crate) fn split_parts<G: Tag>(
+        &mut self,
+        call: &str,
+        parent: &str,
+        colour: Option<u32>,
+        key: u32,
+    ) -> Result<Option<Team<G>>, SplitError> {
+        let mine = colour.map(|colour| format!("{parent}/{colour}")).unwrap_or_default();
+        let all = self.exchange(call, &mine)?;
+        // Parts of different parents are different, whatever their colours, so they are numbered anew.
+        let mut parts: Vec<&String> = all.iter().filter(|part| !part.is_empty()).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let number = colour.and_then(|_| parts.iter().position(|part| **part == mine));
+        self.split(number.map(|number| number as u32), key)
     }
 
     /// The team of the PEs `start + i * stride`, for `i` below `size`. `None` for a PE that is not in it.

@@ -79,6 +79,20 @@ impl<G: Tag> TeamView<G> {
         Rank::new(self.me, pe)
     }
 
+    /// The index of a PE in a computed team, `Some(None)` where it is no member; `None` where the members are listed.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub const fn index_of(&self, pe: Pe) -> Option<Option<usize>> {
+        if !self.members.is_empty() {
+            return None;
+        }
+        // A team of one may have any stride, and 0 divides nothing.
+        let stride = if self.stride == 0 { 1 } else { self.stride };
+        let far = pe.raw().wrapping_sub(self.start);
+        let member = pe.raw() >= self.start && far.is_multiple_of(stride) && far / stride < self.size;
+        Some(if member { Some((far / stride) as usize) } else { None })
+    }
+
     /// Member `i`, which is below [`size`](Self::size); `listed(i)` reads the list where there is one.
     #[inline(always)]
     pub fn rank_with(&self, i: usize, listed: impl FnOnce(usize) -> u32) -> Rank<G> {

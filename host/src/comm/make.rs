@@ -162,17 +162,10 @@ impl World {
         key: u32,
         options: CommOptions,
     ) -> Result<Option<Comm>, CommError> {
-        let mine = colour.map(|colour| format!("{parent}/{colour}")).unwrap_or_default();
-        let all = self.exchange("split of communicators", &mine)?;
-        // Parts of different parents are different, whatever their colours, so they are numbered anew.
-        let mut parts: Vec<&String> = all.iter().filter(|part| !part.is_empty()).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        let number = colour.and_then(|_| parts.iter().position(|part| **part == mine));
-        let team: Option<Team<WorldTag>> = self.split(number.map(|number| number as u32), key)?;
-        let view = team.as_ref().map_or(self.team(), Team::view);
+        let team: Option<Team<WorldTag>> = self.split_parts("split of communicators", &parent, colour, key)?;
+        let (is_member, view) = (team.is_some(), team.as_ref().map_or(self.team(), Team::view));
         let comm = self.make_comm(view, team, options)?;
-        Ok(number.map(|_| comm))
+        Ok(is_member.then_some(comm))
     }
 
     #[track_caller]

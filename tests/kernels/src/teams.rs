@@ -10,7 +10,8 @@ team_tag! {
 }
 
 kernels! {
-    /// Tells size, rank, neighbours' PEs, whether there is a member past the last, and then the members' PEs.
+    /// Tells size, rank, neighbours' PEs, whether there is a member past the last, then the members' PEs, and then
+    /// which rank each PE of the world has, the size for none.
     pub fn team_facts(block, ctx, team: TeamView<Crew>, told: Sym<u64>) {
         let team = ctx.team(team);
         tell::leader(ctx, block, told, 0, team.size() as u64);
@@ -20,6 +21,14 @@ kernels! {
         tell::leader(ctx, block, told, 4, team.get(team.size()).is_some().into());
         for (rank, i) in team.ranks().zip(5..) {
             tell::leader(ctx, block, told, i, rank.pe().index() as u64);
+        }
+        // Which rank each PE of the world has here, after them.
+        let (world, none) = (ctx.world(), team.size() as u64);
+        for (rank, i) in world.ranks().zip(5 + team.size()..) {
+            let found = team.translate(rank);
+            let back = found.is_none_or(|found| world.translate(found) == Some(rank));
+            let index = found.map_or(none, |found| found.index() as u64);
+            tell::leader(ctx, block, told, i, if back { index } else { none + 1 });
         }
     }
 

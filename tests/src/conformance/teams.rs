@@ -1,5 +1,6 @@
 //! Teams: who is in one and in which order, and barriers that keep every member together, block by block.
 
+use congruent::device::Pe;
 use congruent::{Error, Grid, Stream, SymVec, Team, World};
 use congruent_test_kernels::teams::{self as kernels, Crew};
 
@@ -34,13 +35,28 @@ pub fn teams(world: &mut World) -> Result<(), Error> {
 
     // Equal keys leave the order of PEs.
     let team = world.split::<Crew>(Some(7), 0)?;
-    check(world, team, Some((0..n).collect()))
+    check(world, team, Some((0..n).collect()))?;
+
+    // Parts of parts: of even and odd PEs, each team backwards by pairs of its ranks; rank 1 of each joins none.
+    let half = world.split::<Crew>(Some(me % 2), n - me)?;
+    let rank = half.as_ref().map_or(0, |half| half.me() as u32);
+    let ranks: Vec<u32> = (0..n).rev().filter(|pe| pe % 2 == me % 2).collect();
+    let pair = |rank: u32| (rank != 1).then_some(rank / 2);
+    let team = world.split_team::<Crew, Crew>(half.as_ref(), pair(rank), n - rank)?;
+    let mine = (0..).zip(&ranks).filter(|&(other, _)| pair(other) == pair(rank)).map(|(_, &pe)| pe);
+    let mine: Vec<u32> = mine.collect::<Vec<_>>().into_iter().rev().collect();
+    check(world, team, pair(rank).map(|_| mine))?;
+
+    // Who has no parent is in no part, whatever its colour.
+    let first = world.strided_team::<Crew>(0, 1, 1)?;
+    let team = world.split_team::<Crew, Crew>(first.as_ref(), Some(0), 0)?;
+    check(world, team, (me == 0).then(|| vec![0]))
 }
 
 fn check(world: &mut World, team: Option<Team<Crew>>, members: Option<Vec<u32>>) -> Result<(), Error> {
     // Collective calls, so also for PEs that are in no team.
     let n = world.npes();
-    let (told, wrong) = (world.alloc::<u64>(5 + n)?, world.alloc::<u64>(1)?);
+    let (told, wrong) = (world.alloc::<u64>(5 + 2 * n)?, world.alloc::<u64>(1)?);
     let board = world.alloc::<u64>(n * BLOCKS as usize)?;
     assert_eq!(team.is_some(), members.is_some(), "{} in a team", world.pe());
     if let (Some(team), Some(members)) = (team, members) {
@@ -59,9 +75,17 @@ fn facts(world: &World, stream: &Stream, team: &Team<Crew>, members: &[u32], tol
     assert_eq!(team.pes().map(|pe| pe.raw()).collect::<Vec<_>>(), members);
     world.run(stream, kernels::team_facts, Grid::one(64), (team.view(), told.view()))?;
     let neighbours = [members[(me + 1) % size], members[(me + size - 1) % size]];
-    let expected = [&[size as u32, me as u32][..], &neighbours, &[0], members].concat();
+    let rank_of = |pe| members.iter().position(|&member| member == pe);
+    let ranks: Vec<u32> = (0..world.npes() as u32).map(|pe| rank_of(pe).unwrap_or(size) as u32).collect();
+    for pe in 0..world.npes() as u32 {
+        assert_eq!(team.rank_of(Pe::new(pe)), rank_of(pe), "PE {pe}");
+    }
+    assert_eq!((0..=size).map(|rank| team.pe(rank).map(Pe::raw)).collect::<Vec<_>>(), {
+        members.iter().copied().map(Some).chain([None]).collect::<Vec<_>>()
+    });
+    let expected = [&[size as u32, me as u32][..], &neighbours, &[0], members, &ranks].concat();
     let told: Vec<u32> = told.to_vec()?.into_iter().map(|word| word as u32).take(expected.len()).collect();
-    assert_eq!(told, expected, "size, rank, next, previous, one past the last, members");
+    assert_eq!(told, expected, "size, rank, next, previous, one past the last, members, ranks of PEs");
     Ok(())
 }
 
