@@ -8,6 +8,7 @@ use std::env;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::{again, begin, call, is_child, ok, stream};
 use congruent_virtual_driver::*;
@@ -15,6 +16,7 @@ use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
     CUmemLocation, CUmemLocationType, CUmulticastObjectProp, CUresult,
 };
+use rustix::process::{Pid, Signal};
 
 const GRANULE: usize = 2 << 20;
 const POSIX: u32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
@@ -217,6 +219,43 @@ fn an_engine_that_is_killed_is_missed() {
     assert!(
         !late.status.success() && String::from_utf8_lossy(&late.stderr).contains("no connection to the job's engine")
     );
+}
+
+/// Waits in vain: the engine's process is stopped, as one that hangs.
+#[test]
+fn an_engine_that_is_silent_is_missed() {
+    const TEST: &str = "an_engine_that_is_silent_is_missed";
+    if is_child() && env::var_os(ENGINE).is_none() {
+        let _server = Server::start(&env::var(NUMBER).unwrap(), None, "").unwrap();
+        println!("\nserves");
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        return;
+    }
+    if is_child() {
+        begin(0);
+        let silent = CUresult::CUDA_ERROR_TIMEOUT;
+        assert_eq!(run(c"forever", map(create(0), 0)), silent);
+        assert_eq!(call!(cuCtxSynchronize()), silent);
+        return;
+    }
+    let name = name(TEST);
+    let mut engine = again(TEST).env(NUMBER, &name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    hear(&mut engine, "serves");
+    let mut process = process(TEST, &name, 0).env(VARIABLE, "silence=4").spawn().unwrap();
+    hear(&mut process, "launched");
+    // A launch may take longer than that, as long as its engine is there.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(process.try_wait().unwrap(), None);
+    let pid = Pid::from_child(&engine);
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    assert!(end(process).contains("the engine of this job has said nothing for 4 s"));
+    // Who comes later is told as well.
+    let late = again(TEST).env(ENGINE, &name).env(NUMBER, "1").env(VARIABLE, "silence=1").output().unwrap();
+    assert!(
+        !late.status.success() && String::from_utf8_lossy(&late.stderr).contains("no connection to the job's engine")
+    );
+    engine.kill().unwrap();
+    engine.wait().unwrap();
 }
 
 #[test]

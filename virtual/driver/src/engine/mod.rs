@@ -48,6 +48,8 @@ pub(crate) enum Request {
     Unbind { devices: u32, part: Part },
     /// Runs a kernel to its end.
     Launch(Kernel),
+    /// Says that it is there.
+    Alive,
 }
 
 /// What a file is.

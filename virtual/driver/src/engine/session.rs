@@ -201,6 +201,7 @@ impl Session {
                 });
                 Ok(())
             }
+            (Request::Alive, _) => Ok(()),
             (Request::Unload { module }, _) => {
                 lock(&self.modules).remove(&module);
                 Ok(())
