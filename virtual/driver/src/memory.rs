@@ -117,7 +117,7 @@ pub(crate) fn with_all<T>(look: impl FnOnce(&mut BTreeMap<u64, Range>) -> T) -> 
 pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
     let bytes = rounded(bytes)?;
     let charge = driver::get()?.device(context.ordinal)?.charge(bytes)?;
-    insert(bytes, |pages| Kind::Device { context, _pages: pages, _charge: charge })
+    insert(bytes, Object::Unwritten, |pages| Kind::Device { context, _pages: pages, _charge: charge })
 }
 
 /// Pinned memory of the host, zeroed.
@@ -125,7 +125,7 @@ pub(crate) fn allocate(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for nothing, `CUDA_ERROR_OUT_OF_MEMORY`
 pub(crate) fn allocate_host(context: Arc<Context>, bytes: usize) -> Outcome<u64> {
-    insert(rounded(bytes)?, |pages| Kind::Host { context, _pages: pages })
+    insert(rounded(bytes)?, Object::Memory, |pages| Kind::Host { context, _pages: pages })
 }
 
 fn rounded(bytes: usize) -> Outcome<u64> {
@@ -136,16 +136,29 @@ fn rounded(bytes: usize) -> Outcome<u64> {
     }
 }
 
-fn insert(bytes: u64, kind: impl FnOnce(Pages) -> Kind) -> Outcome<u64> {
+fn insert(bytes: u64, object: Object, kind: impl FnOnce(Pages) -> Kind) -> Outcome<u64> {
     let file = pages::file("congruent-virtual-memory", bytes)?;
     let pages = Pages::of(&file, bytes)?;
     let at = pages.at();
     let range = Range { bytes, kind: kind(pages) };
     let mut ranges = lock(&RANGES);
-    engine::tell(Request::Map { at, bytes, object: Object::Memory }, &[file.as_fd()])?;
+    engine::tell(Request::Map { at, bytes, object }, &[file.as_fd()])?;
     show(at, &range)?;
     ranges.insert(at, range);
     Ok(at)
+}
+
+/// The host writes memory. Who looks for reads of what nobody wrote is told, before it does.
+///
+/// # Errors
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE` where there is no engine any more
+pub(crate) fn host_writes(to: Side, bytes: usize) -> Outcome {
+    match to {
+        Side::Device(at) if driver::get()?.config.races => {
+            engine::tell(Request::Written { at, bytes: bytes as u64 }, &[])
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Tells each device what it may do with a range.

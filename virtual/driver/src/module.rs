@@ -68,6 +68,8 @@ fn place_globals(context: &Arc<Context>, image: &Image) -> Outcome<(Arc<[u64]>, 
     }
     let bytes = usize::try_from(bytes).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let memory = memory::allocate(context.clone(), bytes)?;
+    // Variables without a value hold zeros.
+    memory::host_writes(Side::Device(memory), bytes)?;
     let globals: Arc<[u64]> = places.iter().map(|place| memory + place).collect();
     for (index, &at) in globals.iter().enumerate() {
         let value = image.program.initial(index, &globals);

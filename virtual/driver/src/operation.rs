@@ -84,12 +84,14 @@ impl Operation {
         match self {
             Self::Copy { to, from, bytes } => {
                 to.check(*bytes).and(from.check(*bytes)).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+                memory::host_writes(*to, *bytes)?;
                 // SAFETY: device memory was just found mapped with access, and host memory is good until the copy ran,
                 // which the driver API asks of the caller.
                 unsafe { core::ptr::copy(from.pointer().cast_const(), to.pointer(), *bytes) };
             }
             Self::Staged { to, bytes } => {
                 to.check(bytes.len()).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+                memory::host_writes(*to, bytes.len())?;
                 // SAFETY: as for `Copy`; the source is ours.
                 unsafe { core::ptr::copy(bytes.as_ptr(), to.pointer(), bytes.len()) };
             }
@@ -139,6 +141,7 @@ fn fill(at: u64, pattern: &[u8], count: usize) -> Outcome {
     let bytes = pattern.len().saturating_mul(count);
     let to = Side::Device(at);
     to.check(bytes).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+    memory::host_writes(to, bytes)?;
     // Whole heaps are zeroed.
     if pattern == [0] && pages::zero(at, bytes) {
         return Ok(());
@@ -172,6 +175,7 @@ impl Word {
     /// Writes it after all that came before, as without `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
     fn store(self, at: u64) -> Outcome {
         self.check(at).map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        memory::host_writes(Side::Device(at), self.bytes())?;
         let place = Side::Device(at).pointer();
         match self {
             // SAFETY: just found aligned and mapped with access; kernels touch such words atomically.

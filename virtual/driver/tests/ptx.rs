@@ -5,7 +5,7 @@ mod common;
 
 use core::ffi::{CStr, c_void};
 
-use common::{alone, begin, call, ok, stream};
+use common::{again, alone, begin, call, is_child, ok, stream};
 use congruent_virtual_driver::*;
 use cudarc::driver::sys::{CUdevice_attribute, CUfunction, CUmodule, CUresult, CUstream};
 
@@ -96,6 +96,30 @@ fn faults(kernel: &CStr, at: impl Fn() -> u64, code: CUresult) {
     let (function, stream, at) = (function(load(), kernel), stream(), at());
     assert_eq!(run(function, [1; 3], [1; 3], stream, at), code);
     assert_eq!(call!(cuCtxSynchronize()), code);
+}
+
+/// Words that a kernel reads and nobody has written, among others that the host has.
+#[test]
+fn memory_that_nobody_wrote_is_read() {
+    const TEST: &str = "memory_that_nobody_wrote_is_read";
+    if is_child() {
+        begin(0);
+        let (function, stream, at) = (function(load(), c"meet"), stream(), allocate(64));
+        ok!(cuMemsetD8_v2(at + 4, 0, 4));
+        ok!(cuMemcpyHtoDAsync_v2(at + 8, [0_u32].as_ptr().cast(), 4, stream));
+        ok!(cuStreamWriteValue32_v2(stream, at + 12, 0, 0));
+        ok!(cuMemcpyDtoD_v2(at + 16, at + 12, 4));
+        for word in 1..5 {
+            assert_eq!(run(function, [1; 3], [1; 3], stream, at + 4 * word), CUresult::CUDA_SUCCESS, "{word}");
+        }
+        assert_eq!(run(function, [1; 3], [1; 3], stream, at + 20), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        return;
+    }
+    let output = again(TEST).env(VARIABLE, "races=1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("4 bytes at 0x14 are read, and nobody has written them\n  in kernel meet"), "{said}");
+    assert!(said.contains("line 22 of the PTX: atom.acq_rel.gpu.global.add.u32 %r2, [%rd1], 1;"), "{said}");
 }
 
 #[test]

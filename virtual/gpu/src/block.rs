@@ -83,7 +83,9 @@ impl Block {
         if program.codes[entry].local_bytes > 0 {
             warps.iter_mut().for_each(Warp::need_local);
         }
-        Self { number, index, sm, shared: Segment::zeroed(shared), warps, arrived: HashMap::new() }
+        let shared = Segment::zeroed(shared);
+        shared.begin_unwritten();
+        Self { number, index, sm, shared, warps, arrived: HashMap::new() }
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -7,7 +7,8 @@
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::fault::Cause;
 
@@ -18,6 +19,8 @@ pub struct Segment {
     id: u64,
     base: *mut u8,
     bytes: u64,
+    /// Of memory that nobody had written at first, what the host has written: ends of ranges, by their starts.
+    written: OnceLock<Mutex<BTreeMap<u64, u64>>>,
     /// Keeps the memory alive.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -46,7 +49,7 @@ impl Segment {
     pub unsafe fn new(base: *mut u8, bytes: u64, owner: impl Any + Send + Sync) -> Arc<Self> {
         static SEGMENTS: AtomicU64 = AtomicU64::new(0);
         let id = SEGMENTS.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, base, bytes, _owner: Box::new(owner) })
+        Arc::new(Self { id, base, bytes, written: OnceLock::new(), _owner: Box::new(owner) })
     }
 
     /// Zeroed memory of its own.
@@ -60,6 +63,37 @@ impl Segment {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Says that nobody has written it, so that who reads what nobody writes from here on can be told. Memory of which this is not
+    /// said holds what it does.
+    pub fn begin_unwritten(&self) {
+        self.written.get_or_init(Mutex::default);
+    }
+
+    /// Whether nobody had written it at first.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.written.get().is_some()
+    }
+
+    /// The host has written bytes, which kernels may read.
+    pub fn host_wrote(&self, offset: u64, bytes: u64) {
+        let Some(written) = self.written.get() else { return };
+        let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut start, mut end) = (offset, offset.saturating_add(bytes));
+        // Ranges that touch it become one with it.
+        while let Some((&from, &to)) = written.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            written.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        written.insert(start, end);
+    }
+
+    /// Whether the host has written a byte.
+    pub(crate) fn is_of_host(&self, offset: u64) -> bool {
+        let Some(written) = self.written.get() else { return true };
+        let written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.range(..=offset).next_back().is_some_and(|(_, end)| offset < *end)
     }
 
     /// How many bytes there are.

@@ -267,8 +267,6 @@ pub(crate) struct Access {
     pub(crate) bytes: u64,
     /// The instruction's number in its program.
     pub(crate) instruction: u32,
-    /// Whether nothing is there before it is written.
-    pub(crate) is_fresh: bool,
     /// Stands for the addresses of the place that it uses: the same for accesses by the same address.
     pub(crate) alias: u32,
     /// The clock of its warp.
@@ -282,7 +280,7 @@ type Pages = HashMap<(u64, u64), Box<[Cell; PAGE]>>;
 #[derive(Default)]
 pub(crate) struct Order {
     /// Whether races, and reads of what nobody wrote, are errors.
-    reports: bool,
+    pub(crate) reports: bool,
     /// Whether loads may be stale, and what they may not be.
     pub(crate) weak: Option<Promises>,
     time: u64,
@@ -539,7 +537,8 @@ impl Order {
     /// # Errors
     /// If it races with an earlier one, or reads what nobody wrote, where that is reported
     pub(crate) fn access(&mut self, past: &mut Past, segment: &Arc<Segment>, access: Access) -> Result<(), Cause> {
-        let Access { kind, lane, offset, bytes, is_fresh, alias, .. } = access;
+        let Access { kind, lane, offset, bytes, alias, .. } = access;
+        let is_fresh = self.reports && segment.is_fresh();
         let id = segment.id();
         for cell in access.cells() {
             let mark = past.mark(&access, cell);
@@ -571,8 +570,12 @@ impl Order {
             {
                 return Err(places.race((other, Kind::Read), (&mark, kind)));
             }
-            if reports && is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
-                return Err(Cause::Unwritten { at: offset, bytes });
+            if is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
+                let is_new = |byte: &u64| own.written >> byte & 1 == 0 && segment.is_of_host(cell * CELL + byte);
+                own.written |= (0..CELL).filter(is_new).fold(0, |bytes, byte| bytes | 1 << byte);
+                if own.written & mark.bytes != mark.bytes {
+                    return Err(Cause::Unwritten { at: offset, bytes });
+                }
             }
             match kind {
                 Kind::Read => {

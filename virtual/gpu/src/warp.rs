@@ -43,11 +43,50 @@ pub(crate) struct Warp {
     free: Vec<usize>,
     /// The condition code of each lane.
     carry: u32,
-    local: Option<Arc<Segment>>,
+    local: Option<Local>,
     /// Copies that are asked for and not done yet, in groups that were committed; the last is open.
     copies: Vec<VecDeque<Vec<Copy>>>,
     /// What its lanes know of what happened, where races are looked for.
     pub(crate) past: Option<Past>,
+}
+
+/// Memory of the lanes, of each for itself.
+struct Local {
+    memory: Arc<Segment>,
+    /// Which bytes were written, by words of eight.
+    written: Vec<u8>,
+}
+
+impl Default for Local {
+    fn default() -> Self {
+        let bytes = LOCAL * LANES as u64;
+        Self { memory: Segment::zeroed(bytes), written: vec![0; bytes as usize / 8] }
+    }
+}
+
+impl Local {
+    /// Remembers an access.
+    ///
+    /// # Errors
+    /// If it reads what nobody wrote. Some of its bytes may be so: compilers copy what lies between the fields of a structure
+    fn access(&mut self, kind: Kind, offset: u64, bytes: u64) -> Result<(), Cause> {
+        let (word, mask) = (offset as usize / 8, (((1_u16 << bytes) - 1) << (offset % 8)) as u8);
+        if kind != Kind::Write && self.written[word] & mask == 0 {
+            return Err(Cause::Unwritten { at: offset % LOCAL, bytes });
+        }
+        if kind != Kind::Read {
+            self.written[word] |= mask;
+        }
+        Ok(())
+    }
+
+    /// Lanes call a function, whose variables are there.
+    fn forget(&mut self, lanes: u32, at: u64, bytes: u64) {
+        for lane in lanes_of(lanes) {
+            let start = lane as u64 * LOCAL + at;
+            self.written[start as usize / 8..(start + bytes).div_ceil(8) as usize].fill(0);
+        }
+    }
 }
 
 /// Lanes at one place.
@@ -572,7 +611,7 @@ impl Warp {
                 if inside(have) { Ok((around.shared, at)) } else { Err(Cause::Shared { at, bytes, have }) }
             }
             Where::Local => match &self.local {
-                Some(local) if inside(LOCAL) => Ok((local, lane as u64 * LOCAL + at)),
+                Some(local) if inside(LOCAL) => Ok((&local.memory, lane as u64 * LOCAL + at)),
                 local => {
                     let have = if local.is_some() { LOCAL } else { 0 };
                     Err(Cause::Local { at, bytes, have })
@@ -884,16 +923,23 @@ impl Warp {
     ) -> Result<Vec<order::Access>, Cause> {
         let instruction = self.number(around.program, group);
         let (Some(order), Some(past)) = (&mut around.order, &mut self.past) else { return Ok(Vec::new()) };
-        let is = |own: Option<&Arc<Segment>>, segment| own.is_some_and(|own| Arc::ptr_eq(own, segment));
         let mut accesses = Vec::new();
         let mut is_own = false;
         for (segment, Place { lane, offset, at, .. }) in places.iter() {
-            if is(self.local.as_ref(), segment) || is(Some(around.params), segment) {
+            if let Some(local) = self.local.as_mut().filter(|local| Arc::ptr_eq(&local.memory, segment)) {
+                is_own = true;
+                if order.reports {
+                    let units = (0..access.count).map(|index| offset + index * access.unit);
+                    units.into_iter().try_for_each(|at| local.access(kind, at, access.unit))?;
+                }
+                continue;
+            }
+            if Arc::ptr_eq(around.params, segment) {
                 is_own = true;
                 continue;
             }
             // Addresses of shared memory have 32 bits, and what is computed of them may have wrapped around.
-            let is_shared = is(Some(around.shared), segment);
+            let is_shared = Arc::ptr_eq(around.shared, segment);
             for index in 0..access.count {
                 let access = order::Access {
                     kind,
@@ -902,7 +948,6 @@ impl Warp {
                     offset: offset + index * access.unit,
                     bytes: access.unit,
                     instruction,
-                    is_fresh: is_shared,
                     alias: match access.is_noncoherent {
                         true => order::NONCOHERENT,
                         false if is_shared => 0,
@@ -1138,7 +1183,6 @@ impl Warp {
                             offset: offset + index * access.unit,
                             bytes: access.unit,
                             instruction,
-                            is_fresh: false,
                             alias: order::MULTICAST,
                             clock: past.clock(),
                         };
@@ -1254,7 +1298,7 @@ impl Warp {
                 let mut made = None;
                 if let (Some(order), Some(past)) = (&mut around.order, &mut self.past) {
                     let clock = past.clock();
-                    let access = |kind, offset, bytes, is_fresh, alias| order::Access {
+                    let access = |kind, offset, bytes, alias| order::Access {
                         kind,
                         clock,
                         strength: Strength::Weak,
@@ -1262,13 +1306,12 @@ impl Warp {
                         offset,
                         bytes,
                         instruction: copy.instruction,
-                        is_fresh,
                         alias,
                     };
                     if filled > 0 {
-                        order.access(past, from, access(Kind::Read, from_at + start, filled, false, copy.alias))?;
+                        order.access(past, from, access(Kind::Read, from_at + start, filled, copy.alias))?;
                     }
-                    let write = access(Kind::Write, to_at + start, 4, true, 0);
+                    let write = access(Kind::Write, to_at + start, 4, 0);
                     order.access(past, to, write)?;
                     made = Some(write);
                 }
@@ -1501,6 +1544,7 @@ impl Warp {
         }
         if code.local_bytes > 0 {
             self.need_local();
+            self.local.iter_mut().for_each(|own| own.forget(lanes, local, code.local_bytes));
         }
         let own = &mut self.groups[group];
         (own.frame, own.at) = (frame, 0);
@@ -1509,7 +1553,7 @@ impl Warp {
 
     /// Local memory is made when it is first used.
     pub(crate) fn need_local(&mut self) {
-        self.local.get_or_insert_with(|| Segment::zeroed(LOCAL * LANES as u64));
+        self.local.get_or_insert_with(Local::default);
     }
 
     /// Lanes return from a function, or end.

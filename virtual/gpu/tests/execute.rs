@@ -54,7 +54,10 @@ fn run_program(program: Arc<Program>, run: Run) -> Result<Vec<u32>, Box<Fault>> 
 
 /// Runs kernels of several streams.
 fn run_streams(streams: Vec<Vec<Arc<Program>>>, run: Run) -> Result<Vec<u32>, Box<Fault>> {
-    let memory = Segment::zeroed(4 * WORDS as u64);
+    run_on(&Segment::zeroed(4 * WORDS as u64), streams, run)
+}
+
+fn run_on(memory: &Arc<Segment>, streams: Vec<Vec<Arc<Program>>>, run: Run) -> Result<Vec<u32>, Box<Fault>> {
     let space = Space::new(0);
     let (bytes, access) = (memory.bytes(), Access::ReadWrite);
     let backing = Backing::Memory(memory.clone(), 0);
@@ -349,6 +352,46 @@ fn shared_memory_is_ordered_by_barriers() {
 fn memory_that_nobody_wrote_is_read() {
     let body = ".shared .align 4 .b8 pool[1024];===\nmov.u32 %r1, pool; ld.shared.u32 %r2, [%r1+8]; ret;";
     assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 8, bytes: 4 }));
+    let body = ".local .align 8 .b8 own[16]; st.local.u32 [own], 1; ld.local.u64 %rd2, [own]; ld.local.u32 %r2, [own+4]; ret;";
+    assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 4, bytes: 4 }));
+}
+
+/// What an earlier call left at its place is nobody's.
+#[test]
+fn variables_of_a_call_are_written_anew() {
+    let body = |second: u32| {
+        format!(
+            ".func f(.param .b32 n) {{\n\
+             .reg .b32 %r<3>; .reg .pred %p<2>; .local .align 4 .b8 keep[4];\n\
+             ld.param.b32 %r1, [n]; setp.eq.u32 %p1, %r1, 0; @%p1 bra read; st.local.u32 [keep], %r1;\n\
+             read: ld.local.u32 %r2, [keep]; ret; }}===\n\
+             {{ .param .b32 a; st.param.b32 [a], 1; call.uni f, (a); }}\n\
+             {{ .param .b32 a; st.param.b32 [a], {second}; call.uni f, (a); }}\n\
+             ret;"
+        )
+    };
+    assert_eq!(race(&body(1), 1, 32), None);
+    assert_eq!(race(&body(0), 1, 32), Some(Cause::Unwritten { at: 0, bytes: 4 }));
+}
+
+/// Of memory that holds nothing at first, what the host or a kernel wrote is read.
+#[test]
+fn what_the_host_writes_is_written() {
+    let words = |host: &[(u64, u64)], body: &str| {
+        let memory = Segment::zeroed(4096);
+        memory.begin_unwritten();
+        host.iter().for_each(|&(at, bytes)| memory.host_wrote(at, bytes));
+        let run = Run { races: true, threads: 1, ..ONE_WARP };
+        run_on(&memory, vec![vec![program(body)]], run).map_err(|fault| (fault.cause, fault.line))
+    };
+    let read = "ld.global.u32 %r1, [%rd0+8]; st.global.u32 [%rd0], %r1; ld.global.u32 %r1, [%rd0];\n\
+        ld.global.v2.u32 {%r1, %r2}, [%rd0+16]; ret;";
+    let unwritten = |at, bytes, line| Some((Cause::Unwritten { at, bytes }, line));
+    assert_eq!(words(&[], read).err(), unwritten(8, 4, 12));
+    assert_eq!(words(&[(9, 3)], read).err(), unwritten(8, 4, 12));
+    assert_eq!(words(&[(8, 4), (0, 4), (16, 4), (4, 5)], read).err(), unwritten(20, 4, 13));
+    assert_eq!(words(&[(10, 2), (8, 2), (12, 12)], read).err(), None);
+    assert_eq!(words(&[], "atom.global.add.u32 %r1, [%rd0], 1; ret;").err(), unwritten(0, 4, 12));
 }
 
 /// In how many of two hundred orders, with loads that may be stale, a kernel leaves a word that is not `expected`.

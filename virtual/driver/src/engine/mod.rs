@@ -40,6 +40,8 @@ pub(crate) enum Request {
     Map { at: u64, bytes: u64, object: Object },
     /// Says what each device may do at what was mapped at an address; those not listed, nothing.
     Allow { at: u64, access: Vec<(u32, Access)> },
+    /// The host has written memory that nobody had written at first.
+    Written { at: u64, bytes: u64 },
     /// Takes away what is mapped in a range.
     Unmap { at: u64, bytes: u64 },
     /// Gives a device a part of a multicast object: the first file is the object, the second the memory.
@@ -57,6 +59,8 @@ pub(crate) enum Request {
 pub(crate) enum Object {
     /// Memory.
     Memory,
+    /// Memory that nobody has written.
+    Unwritten,
     /// A multicast object of so many devices.
     Multicast { devices: u32 },
 }

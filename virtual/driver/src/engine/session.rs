@@ -182,6 +182,10 @@ impl Session {
         match (request, files) {
             (Request::Map { at, bytes, object }, &[file]) => self.map(at, bytes, object, file),
             (Request::Allow { at, access }, _) => self.allow(at, &access),
+            (Request::Written { at, bytes }, _) => {
+                self.written(at, bytes);
+                Ok(())
+            }
             (Request::Unmap { at, bytes }, _) => {
                 let end = at.saturating_add(bytes);
                 lock(&self.ranges).retain(|start, _| !(at..end).contains(start));
@@ -213,6 +217,11 @@ impl Session {
     fn map(&self, at: u64, bytes: u64, object: Object, file: BorrowedFd<'_>) -> Outcome {
         let backing = match object {
             Object::Memory => Backing::Memory(self.job.memory(file)?, 0),
+            Object::Unwritten => {
+                let memory = self.job.memory(file)?;
+                memory.begin_unwritten();
+                Backing::Memory(memory, 0)
+            }
             Object::Multicast { devices } => Backing::Multicast(self.job.multicast(file, devices)?),
         };
         if matches!(&backing, Backing::Memory(memory, _) if memory.bytes() < bytes) || at.checked_add(bytes).is_none() {
@@ -220,6 +229,20 @@ impl Session {
         }
         lock(&self.ranges).insert(at, (bytes, backing));
         Ok(())
+    }
+
+    fn written(&self, at: u64, bytes: u64) {
+        let end = at.saturating_add(bytes);
+        for (&start, (bytes, backing)) in lock(&self.ranges).range(..end).rev() {
+            let (from, to) = (at.max(start), end.min(start + bytes));
+            if from >= to {
+                // What lies further ahead does not reach it either.
+                break;
+            }
+            if let Backing::Memory(memory, offset) = backing {
+                memory.host_wrote(offset + (from - start), to - from);
+            }
+        }
     }
 
     fn allow(&self, at: u64, access: &[(u32, Access)]) -> Outcome {
