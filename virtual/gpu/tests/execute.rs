@@ -352,7 +352,8 @@ fn shared_memory_is_ordered_by_barriers() {
 fn memory_that_nobody_wrote_is_read() {
     let body = ".shared .align 4 .b8 pool[1024];===\nmov.u32 %r1, pool; ld.shared.u32 %r2, [%r1+8]; ret;";
     assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 8, bytes: 4 }));
-    let body = ".local .align 8 .b8 own[16]; st.local.u32 [own], 1; ld.local.u64 %rd2, [own]; ld.local.u32 %r2, [own+4]; ret;";
+    let body =
+        ".local .align 8 .b8 own[16]; st.local.u32 [own], 1; ld.local.u64 %rd2, [own]; ld.local.u32 %r2, [own+4]; ret;";
     assert_eq!(race(body, 1, 1), Some(Cause::Unwritten { at: 4, bytes: 4 }));
 }
 
