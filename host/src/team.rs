@@ -101,8 +101,8 @@ impl World {
     /// Splits teams: members of one parent that give the same colour form a team, ordered by key and then by PE. `None` as a colour
     /// joins none. Of several parents without a common member each PE gives its own, and their colours are different ones.
     ///
-    /// A rank of the parent as colour and key gives what [`strided_team`](World::strided_team) gives of the world, and rows and
-    /// columns.
+    /// Colours that are computed from the rank in the parent give parts with a stride (`rank % n`) and blocks (`rank / n`), and so rows and
+    /// columns of it.
     ///
     /// # Collective
     /// Over the world, so that heaps stay alike: a PE without a parent gives `None`, and joins none.

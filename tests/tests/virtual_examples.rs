@@ -1,5 +1,5 @@
 //! Examples do on virtual GPUs what they do on the CPU, with PEs as threads and as processes: by the PTX that is in them, with nothing else
-//! set.
+//! set but where cudarc finds a driver.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod virtual_support;

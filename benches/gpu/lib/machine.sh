@@ -49,7 +49,8 @@ environment() {
     # Kernels of PEs in one process wait for each other: each stream has its own queue, and no function is loaded late.
     export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
     export CUDA_CACHE_PATH=$OUT/cache CUDA_CACHE_MAXSIZE=4294967296
-    [[ -z $VIRTUAL ]] || export LD_LIBRARY_PATH=$KIT/virtual${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    [[ -z $VIRTUAL ]] || export LD_LIBRARY_PATH=$KIT/virtual${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+        CONGRUENT_VIRTUAL_DRIVER=engine=native
 }
 
 # What the report is of: a name and a value a line.

@@ -23,12 +23,14 @@ pub(super) struct Args {
 }
 
 /// The files, in which `NAME` stands for the program's name, `IDENT` for that in Rust, and `CONGRUENT` for the folder of the sources.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("new/template/Cargo.toml.in")),
     (".gitignore", include_str!("new/template/gitignore")),
     ("src/main.rs", include_str!("new/template/src/main.rs")),
     ("kernels/Cargo.toml", include_str!("new/template/kernels/Cargo.toml.in")),
     ("kernels/build.rs", include_str!("new/template/kernels/build.rs")),
+    // There from the start: a folder that cargo watches and does not find has it build all anew each time.
+    ("kernels/ptx/.gitkeep", ""),
     ("kernels/src/lib.rs", include_str!("new/template/kernels/src/lib.rs")),
 ];
 
@@ -42,9 +44,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     })?;
     print(&format!(
         "{name} is written. In its folder:\n\
-         \x20 cargo run                                          on the CPU, 4 PEs as threads\n\
-         \x20 cargo build && congruent run -n 2 -- target/debug/{name}   as processes\n\
-         \x20 cargo test\n\
+         \x20 CONGRUENT_MACHINE=cpu cargo run                    on the CPU, 4 PEs as threads\n\
+         \x20 CONGRUENT_MACHINE=cpu cargo test\n\
+         \x20 CONGRUENT_MACHINE=cpu congruent run -n 2 -- target/debug/{name}    as processes\n\
          \x20 congruent-build build --manifest-path kernels      writes PTX; then, without a GPU and with one:\n\
          \x20 CONGRUENT_MACHINE=virtual cargo run\n\
          \x20 cargo run\n"
@@ -56,13 +58,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn name(folder: &Path) -> Result<&str, Failure> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let letters = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
-    // The crates that it uses have names, too.
-    let is_taken =
-        name == "congruent" || name.starts_with("congruent-") || ["test", "core", "std", "alloc"].contains(&name);
+    // The crates that it uses have names, too, and cargo's folders.
+    let is_taken = name == "congruent"
+        || name.starts_with("congruent-")
+        || ["test", "core", "std", "alloc", "build", "deps", "examples", "incremental"].contains(&name);
     if !letters || !name.starts_with(|first: char| first.is_ascii_lowercase()) || is_taken {
         return Err(Failure::Usage(format!(
             "a program cannot be called '{name}': a name of lowercase letters, digits, - and _, with a letter first, that is no \
-             library's"
+             library's and none of cargo's folders"
         )));
     }
     Ok(name)
@@ -75,7 +78,13 @@ fn sources(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let folder = given.or(here).unwrap_or(Path::new("."));
     let is_there = ["host", "device", "collectives"].iter().all(|part| folder.join(part).join("Cargo.toml").is_file());
     match path::absolute(folder) {
-        Ok(folder) if is_there && folder.to_str().is_some_and(|path| !path.contains(['"', '\\'])) => Ok(folder),
+        Ok(folder) if is_there => {
+            let is_odd = |letter: char| letter.is_control() || ['"', '\\'].contains(&letter);
+            if folder.to_str().is_some_and(|path| !path.contains(is_odd)) {
+                return Ok(folder);
+            }
+            Err(Failure::Usage(format!("the path {folder:?} cannot be written to a manifest")))
+        }
         _ => Err(Failure::Usage(format!(
             "congruent's sources are not in {}: say where they are with --congruent",
             folder.display()
@@ -112,7 +121,9 @@ mod tests {
         for good in ["halo", "a", "x-1_y", "some/where/halo", "/halo"] {
             assert_eq!(name(Path::new(good)).unwrap(), good.rsplit('/').next().unwrap());
         }
-        for bad in ["", "..", "Halo", "1st", "-x", "h\u{e4}", "a b", "a\"", "congruent", "congruent-x", "std", "/"] {
+        for bad in
+            ["", "..", "Halo", "1st", "-x", "h\u{e4}", "a b", "a\"", "congruent", "congruent-x", "std", "build", "/"]
+        {
             assert!(matches!(name(Path::new(bad)), Err(Failure::Usage(_))), "{bad}");
         }
     }

@@ -119,14 +119,15 @@ impl Client {
         gone().code
     }
 
-    /// Waits until the engine says something; not, if it is silent for long. A launch may take long, so the engine is asked for a
-    /// sign of life half way. While nobody waits for it, it may be silent.
+    /// Waits until the engine says something; not, if it is silent for long. A launch may take long, so the engine is first asked for a
+    /// sign of life, and has all of that time for it. While nobody waits for it, it may be silent.
     fn is_there(&self, answers: &UnixStream) -> io::Result<bool> {
-        let half = Timespec::try_from(self.silence / 2).map_err(io::Error::other)?;
+        let [half, whole] = [self.silence / 2, self.silence].map(Timespec::try_from);
+        let (half, whole) = (half.map_err(io::Error::other)?, whole.map_err(io::Error::other)?);
         let mut is_asked = false;
         loop {
             let mut awaited = [PollFd::new(answers, PollFlags::IN)];
-            match poll(&mut awaited, Some(&half)) {
+            match poll(&mut awaited, Some(if is_asked { &whole } else { &half })) {
                 Ok(0) if lock(&self.waiting).done.is_empty() => is_asked = false,
                 Ok(0) if is_asked => return Ok(false),
                 Ok(0) => {

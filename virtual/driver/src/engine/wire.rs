@@ -47,7 +47,9 @@ pub(super) fn send(
     if !files.is_empty() && !parcel.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(ErrorKind::InvalidInput.into());
     }
-    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&head)], &mut parcel, SendFlags::NOSIGNAL)?;
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(stream, &[IoSlice::new(&head)], &mut parcel, SendFlags::NOSIGNAL)
+    })?;
     stream.write_all(&head[sent..])?;
     stream.write_all(&body)
 }
