@@ -190,14 +190,30 @@ fn a_process_that_is_killed_leaves_the_others() {
     });
 }
 
+/// Whether this process is the engine of a test that ends or stops its own.
+fn is_engine() -> bool {
+    is_child() && env::var_os(ENGINE).is_none()
+}
+
+/// Is the engine until nobody holds its standard input.
+fn serve() {
+    let _server = Server::start(&env::var(NUMBER).unwrap(), None, "").unwrap();
+    println!("\nserves");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// A process that is the engine of that name, and serves.
+fn serving(test: &str, name: &str) -> Child {
+    let mut engine = again(test).env(NUMBER, name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    hear(&mut engine, "serves");
+    engine
+}
+
 #[test]
 fn an_engine_that_is_killed_is_missed() {
     const TEST: &str = "an_engine_that_is_killed_is_missed";
-    if is_child() && env::var_os(ENGINE).is_none() {
-        let _server = Server::start(&env::var(NUMBER).unwrap(), None, "").unwrap();
-        println!("\nserves");
-        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-        return;
+    if is_engine() {
+        return serve();
     }
     if is_child() {
         begin(0);
@@ -207,8 +223,7 @@ fn an_engine_that_is_killed_is_missed() {
         return;
     }
     let name = name(TEST);
-    let mut engine = again(TEST).env(NUMBER, &name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    hear(&mut engine, "serves");
+    let mut engine = serving(TEST, &name);
     let mut process = process(TEST, &name, 0).spawn().unwrap();
     hear(&mut process, "launched");
     engine.kill().unwrap();
@@ -225,11 +240,8 @@ fn an_engine_that_is_killed_is_missed() {
 #[test]
 fn an_engine_that_is_silent_is_missed() {
     const TEST: &str = "an_engine_that_is_silent_is_missed";
-    if is_child() && env::var_os(ENGINE).is_none() {
-        let _server = Server::start(&env::var(NUMBER).unwrap(), None, "").unwrap();
-        println!("\nserves");
-        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-        return;
+    if is_engine() {
+        return serve();
     }
     if is_child() {
         begin(0);
@@ -239,8 +251,7 @@ fn an_engine_that_is_silent_is_missed() {
         return;
     }
     let name = name(TEST);
-    let mut engine = again(TEST).env(NUMBER, &name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    hear(&mut engine, "serves");
+    let mut engine = serving(TEST, &name);
     let mut process = process(TEST, &name, 0).env(VARIABLE, "silence=4").spawn().unwrap();
     hear(&mut process, "launched");
     // A launch may take longer than that, as long as its engine is there.
