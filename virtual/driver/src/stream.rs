@@ -24,7 +24,7 @@ const NON_BLOCKING: u32 = 1;
 /// The lowest and the highest priority.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
-/// Streams that were made and not destroyed.
+/// Streams that were made, and have not done all that they were given before they were destroyed.
 static STREAMS: Table<Stream> = Table::new();
 
 thread_local! {
@@ -67,6 +67,9 @@ pub(crate) fn find(handle: u64) -> Outcome<Arc<Stream>> {
         return context::current()?.legacy();
     }
     let stream = STREAMS.get(handle)?;
+    if lock(&stream.queue).closed {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
     stream.context.check()?;
     Ok(stream)
 }
@@ -89,16 +92,18 @@ pub(crate) fn create(context: Arc<Context>, flags: u32, priority: i32) -> Outcom
     Ok(handle)
 }
 
-/// Destroys a stream: at once for the caller, after its last operation for its thread.
+/// Destroys a stream: at once for the caller, after its last operation for its thread and for the context.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, also for default streams
 pub(crate) fn destroy(handle: u64) -> Outcome {
-    let stream = STREAMS.remove(handle)?;
+    let stream = STREAMS.get(handle)?;
+    if !stream.close() {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
     if let Some(position) = lock(&stream.capturing).take() {
         position.capture.invalidate();
     }
-    stream.close();
     Ok(())
 }
 
@@ -221,9 +226,11 @@ impl Stream {
         })
     }
 
-    fn close(&self) {
-        lock(&self.queue).closed = true;
+    /// Whether it was open until now.
+    fn close(&self) -> bool {
+        let was = std::mem::replace(&mut lock(&self.queue).closed, true);
         changed();
+        !was
     }
 
     /// Closes it and waits for its thread. In a faulted context that may be in a kernel that never ends, so it is left to
@@ -244,6 +251,8 @@ impl Stream {
             lock(&self.queue).done += 1;
             changed();
         }
+        // Not of the context that ends, which has taken it, and of a legacy stream.
+        drop(STREAMS.remove(self.handle));
         lock(&self.queue).ended = true;
         changed();
     }

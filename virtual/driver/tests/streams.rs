@@ -49,6 +49,10 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
+unsafe extern "C" fn sleep(_data: *mut c_void) {
+    std::thread::sleep(Duration::from_millis(100));
+}
+
 /// Lets a stream go on that waits for the word.
 fn open(gate: u64) {
     // SAFETY: device memory of the virtual driver is memory of the process, and the word is aligned.
@@ -183,6 +187,32 @@ fn what_a_context_had_ends_with_it() {
             std::thread::yield_now();
         }
         assert_eq!(threads(), before);
+    });
+}
+
+#[test]
+fn what_a_destroyed_stream_has_yet_to_do_is_waited_for() {
+    alone("what_a_destroyed_stream_has_yet_to_do_is_waited_for", "", || {
+        begin(0);
+        let at = words(1);
+        let leave = |number| {
+            let stream = stream();
+            ok!(cuLaunchHostFunc(stream, Some(sleep), core::ptr::null_mut()));
+            host(stream, number);
+            ok!(cuStreamDestroy_v2(stream));
+            assert_eq!(call!(cuStreamQuery(stream)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+            assert_eq!(call!(cuStreamDestroy_v2(stream)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+            assert_eq!(noted().len(), number - 1);
+        };
+        leave(1);
+        ok!(cuMemFree_v2(at));
+        assert_eq!(noted(), [1]);
+        leave(2);
+        ok!(cuCtxSynchronize());
+        assert_eq!(noted(), [1, 2]);
+        leave(3);
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+        assert_eq!(noted(), [1, 2, 3]);
     });
 }
 
