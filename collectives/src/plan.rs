@@ -185,6 +185,11 @@ impl Layout {
         payload(self.channel().inbox, protocol, self.line)
     }
 
+    /// The same of each block, where `buffer` bytes of scratch serve so many members.
+    pub const fn shot_of(buffer: u64, members: usize, protocol: Protocol) -> usize {
+        payload(ChannelLayout::of(buffer, members).inbox, protocol, Self::LINE_BYTES)
+    }
+
     /// The most bytes of data in a slot of a queue: what one step of an algorithm moves at once in a protocol, where `buffer` bytes
     /// of scratch serve so many members.
     pub const fn chunk(buffer: u64, members: usize, protocol: Protocol) -> usize {

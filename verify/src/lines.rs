@@ -92,12 +92,17 @@ impl Lines {
         })
     }
 
-    /// The same in words, without what is in Rust's own libraries, unless there is nothing else.
-    pub fn describe(&self, line: usize) -> Option<String> {
+    /// The same as text, without what is in Rust's own libraries, unless there is nothing else.
+    pub fn chain(&self, line: usize) -> Vec<String> {
         let ours: Vec<_> = self.at(line).filter(|(file, _)| !file.starts_with(LIBRARY)).collect();
         let shown = if ours.is_empty() { self.at(line).collect() } else { ours };
-        let words: Vec<_> = shown.iter().map(|(file, line)| format!("{file}:{line}")).collect();
-        (!words.is_empty()).then(|| words.join(", called at "))
+        shown.iter().map(|(file, line)| format!("{file}:{line}")).collect()
+    }
+
+    /// The same in words.
+    pub fn describe(&self, line: usize) -> Option<String> {
+        let chain = self.chain(line);
+        (!chain.is_empty()).then(|| chain.join(", called at "))
     }
 
     /// The file of the table of a text, in the cache.

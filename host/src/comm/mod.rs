@@ -128,16 +128,6 @@ impl Comm {
         Grid::new(self.most, self.options.threads())
     }
 
-    /// Blocks of a launch for so many bytes, the same on every member: what one block carries at once is left to one.
-    fn blocks(&self, bytes: u64) -> u32 {
-        if self.options.blocks.is_some() {
-            return self.most;
-        }
-        // Up to there packets go in one round; and beyond it each thread has an access of 16 bytes.
-        let each = self.layout().shot(Protocol::Ll).min(self.options.threads() as usize * 16).max(1);
-        bytes.div_ceil(each as u64).clamp(1, self.most.into()) as u32
-    }
-
     /// Makes every call take this algorithm and protocol; a call that cannot is an error.
     pub fn force(&mut self, algorithm: Algorithm, protocol: Protocol) {
         self.forced = Some((algorithm, protocol));
@@ -174,7 +164,8 @@ impl Comm {
             Err(refusal) => return Err(LaunchError::Forced { collective, algorithm, protocol, refusal }),
         }
         let predicted_ns = self.selector.predict(collective, algorithm, protocol, &call);
-        Ok(Choice { algorithm, protocol, source: Source::Forced, predicted_ns })
+        let blocks = self.selector.blocks(collective, algorithm, protocol, &call);
+        Ok(Choice { algorithm, protocol, blocks, source: Source::Forced, predicted_ns })
     }
 
     /// What is known of a call: what the selector decides by.
@@ -189,7 +180,9 @@ impl Comm {
             multicast: self.team.window() != 0,
             ll128: self.selector.ll128(self.lines_arrive),
             buffer: self.layout().buffer_bytes(),
-            blocks: self.blocks(bytes),
+            blocks: self.most,
+            // As many as a thread keeps in flight. NCCL asks for as many (`NCCL_SIMPLE_THREAD_THRESHOLD`).
+            block_bytes: if self.options.blocks.is_some() { 0 } else { u64::from(self.options.threads()) * 64 },
         }
     }
 

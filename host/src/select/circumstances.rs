@@ -23,8 +23,10 @@ pub struct Circumstances {
     pub ll128: Ll128State,
     /// Bytes of a plan's scratch for each block slot: of `CONGRUENT_BUFFSIZE`, the part that a block has.
     pub buffer: u64,
-    /// Blocks that share the call, each with a slot of the scratch.
+    /// The most blocks that share the call, each with a slot of the scratch.
     pub blocks: u32,
+    /// Bytes of a call that are left to one block, where fewer may share it. 0 where all do.
+    pub block_bytes: u64,
 }
 
 /// Whether LL128 may be used. Where the stores of a line may become visible out of order it corrupts data, so it is off
@@ -53,6 +55,7 @@ impl Circumstances {
             ll128: Ll128State::Disabled,
             buffer: 1 << 20,
             blocks: 1,
+            block_bytes: 0,
         }
     }
 }

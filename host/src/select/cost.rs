@@ -14,7 +14,8 @@ use super::parameters::Parameters;
 /// The time of a call in nanoseconds, from the first member's entry to the last one's end, without the kernel's launch.
 /// Meaningless for a protocol that the algorithm does not have.
 pub fn nanoseconds(machine: &Parameters, of: &Descriptor, protocol: Protocol, call: &Circumstances) -> f64 {
-    let blocks = call.blocks.max(1);
+    let blocks = blocks(of, protocol, call);
+    let call = &Circumstances { blocks, ..*call };
     let load = machine.load(call.members, blocks);
     let cost = machine.protocol(of.queued, protocol);
     let work = work(machine, of, protocol, call);
@@ -27,6 +28,21 @@ pub fn nanoseconds(machine: &Parameters, of: &Descriptor, protocol: Protocol, ca
         + work.posts * machine.post_ns
         + work.moved / (rate(machine.copy_rate) * cost.efficiency * efficiency)
         + work.reduced / rate(machine.reduce_rate)
+}
+
+/// How many blocks a launch takes: so many that the threads of each have accesses enough to keep in flight, as NCCL chooses its
+/// channels. What goes through a plan's slots needs blocks for the room that they have, too.
+pub fn blocks(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> u32 {
+    let &Circumstances { members, bytes, buffer, blocks, block_bytes, .. } = call;
+    let each = match protocol {
+        Protocol::Simple if !of.queued => block_bytes,
+        // An access for each thread, and packets in one round.
+        _ => (block_bytes / 4).min(Layout::shot_of(buffer, members, Protocol::Ll) as u64),
+    };
+    match each {
+        0 => blocks.max(1),
+        each => bytes.div_ceil(each).clamp(1, blocks.max(1).into()) as u32,
+    }
 }
 
 fn work(machine: &Parameters, of: &Descriptor, protocol: Protocol, call: &Circumstances) -> Work {
@@ -44,7 +60,7 @@ mod tests {
     use super::*;
     use Collective::{AllReduce, AllToAll, Barrier, Broadcast};
     use Protocol::{Ll, Simple};
-    use congruent_collectives::{Algorithm, direct, ring, tree};
+    use congruent_collectives::{Algorithm, direct, one_shot, ring, tree};
 
     fn of(collective: Collective, algorithm: Algorithm) -> &'static Descriptor {
         Descriptor::of(collective, algorithm).unwrap()
@@ -159,6 +175,20 @@ mod tests {
             }
         }
     }
+    #[test]
+    fn short_calls_take_few_blocks() {
+        let call = |bytes| Circumstances { blocks: 32, block_bytes: 16 << 10, ..Circumstances::plain(8, bytes) };
+        let taken = |of, bytes| [0, 1, bytes, 1 << 30].map(|bytes| blocks(of, Simple, &call(bytes)));
+        assert_eq!(taken(&direct::ALL_REDUCE, 64 << 10), [1, 1, 4, 32]);
+        assert_eq!(taken(&ring::ALL_REDUCE, 64 << 10), [1, 1, 16, 32]);
+        let room = Layout::shot_of(32 << 10, 8, Ll) as u64;
+        assert!(room < 4 << 10);
+        let narrow = Circumstances { buffer: 32 << 10, ..call(3 * room) };
+        assert_eq!(blocks(&one_shot::ALL_REDUCE, Ll, &narrow), 3);
+        let given = Circumstances { block_bytes: 0, ..call(8) };
+        assert_eq!(blocks(&ring::ALL_REDUCE, Simple, &given), 32);
+    }
+
     #[test]
     fn a_pipelines_chunk_is_what_the_plan_has_room_for() {
         let call = Circumstances { blocks: 2, ..Circumstances::plain(8, 1 << 20) };

@@ -23,7 +23,7 @@ use crate::FixedKernel;
 use crate::tunables::{Key, TextKey, Tunables};
 
 pub use circumstances::{Circumstances, Ll128State};
-pub use cost::nanoseconds;
+pub use cost::{blocks, nanoseconds};
 pub use filter::{Filter, FilterError, Filtered, GENERAL};
 pub use parameters::{Cache, Origin, Parameters, ProtocolCost};
 pub use refusal::{Refusal, check};
@@ -48,6 +48,8 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// How data and signals travel.
     pub protocol: Protocol,
+    /// Blocks that share the call.
+    pub blocks: u32,
     /// What decided.
     pub source: Source,
     /// How long the call should take, in nanoseconds, without the launch.
@@ -181,7 +183,8 @@ impl Selector {
             // Of equals, `min_by` gives the first: the order of the descriptors and of the file.
             let (algorithm, protocol, predicted_ns) = times.min_by(|a, b| a.2.total_cmp(&b.2))?;
             let source = if filtered && left.len() == 1 { Source::Forced } else { source };
-            Some(Choice { algorithm, protocol, source, predicted_ns })
+            let blocks = self.blocks(collective, algorithm, protocol, call);
+            Some(Choice { algorithm, protocol, blocks, source, predicted_ns })
         };
         let is_left = |algorithm, protocol| left.iter().any(|way| (way.0.algorithm, way.1) == (algorithm, protocol));
         let mut measured = self.measured(collective, call).filter(|way| is_left(way.0, way.1));
@@ -250,6 +253,18 @@ impl Selector {
         }
     }
 
+    /// How many blocks share a call that goes this way.
+    pub fn blocks(
+        &self,
+        collective: Collective,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        call: &Circumstances,
+    ) -> u32 {
+        let of = self.descriptor(collective, algorithm);
+        of.map_or(call.blocks, |of| blocks(of, protocol, call))
+    }
+
     /// By the model; for ever where there is no such algorithm.
     fn modelled(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol, call: &Circumstances) -> f64 {
         let of = self.descriptor(collective, algorithm);
@@ -272,7 +287,8 @@ impl Selector {
         collective: Collective,
         call: &Circumstances,
     ) -> impl Iterator<Item = (Algorithm, Protocol, f64)> {
-        let rows = self.table.iter().flat_map(move |table| table.nearest(&self.machine.name, collective, call));
+        let blocks = move |row: &Measured| self.blocks(collective, row.algorithm, row.protocol, call);
+        let rows = self.table.iter().flat_map(move |table| table.nearest(&self.machine.name, collective, call, blocks));
         rows.map(move |row| {
             let model = |bytes| {
                 let call = Circumstances { bytes, ..*call };

@@ -4,7 +4,7 @@
 //! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,budget=1000000000,leap=50,halt=1:5000,flip=1:5000:0,late=1,
 //! silence=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE` makes
 //! the N-th call of a function fail, `*` every call of it. `halt`, `flip`, `late` and `fail` may be given several times.
-//! `record=FILE` and `replay=FILE` are for one engine each: of a job, or of the only process.
+//! `record=FILE`, `replay=FILE` and `profile=FILE` are for one engine each: of a job, or of the only process.
 
 use std::env;
 use std::path::PathBuf;
@@ -81,6 +81,8 @@ pub(crate) struct Config {
     pub(crate) record: Option<PathBuf>,
     /// Which record to follow: `replay=FILE`.
     pub(crate) replay: Option<PathBuf>,
+    /// Where to write down how often what was executed: `profile=FILE`.
+    pub(crate) profile: Option<PathBuf>,
     /// How many seconds the engine of a job may say nothing to a process that waits for it.
     pub(crate) silence: u32,
     /// Calls that fail.
@@ -131,6 +133,7 @@ impl Default for Config {
             injections: Vec::new(),
             record: None,
             replay: None,
+            profile: None,
             silence: 60,
             faults: Vec::new(),
         }
@@ -217,12 +220,13 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "halt" | "flip" | "late" => config.injections.push(injection(key, value)?),
             "record" => config.record = Some(value.into()),
             "replay" => config.replay = Some(value.into()),
+            "profile" => config.profile = Some(value.into()),
             "silence" => config.silence = number(key, value, 1..=86_400)?,
             "fail" => config.faults.push(fault(value)?),
             _ => {
                 let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
-                             seed, races, weak, mutant, patience, budget, leap, halt, flip, late, record, replay, silence, \
-                             fail";
+                             seed, races, weak, mutant, patience, budget, leap, halt, flip, late, record, replay, profile, \
+                             silence, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
             }
         }
@@ -328,7 +332,7 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
-                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,budget=5000000000,leap=50,halt=1:5000,flip=2:7:33,late=0,record=a/file,replay=another,silence=9,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
+                    engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,budget=5000000000,leap=50,halt=1:5000,flip=2:7:33,late=0,record=a/file,replay=another,profile=third,silence=9,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
@@ -356,6 +360,7 @@ mod tests {
             ],
             record: Some("a/file".into()),
             replay: Some("another".into()),
+            profile: Some("third".into()),
             silence: 9,
             faults: vec![
                 fault("cuMemCreate", Some(3), CUresult::CUDA_ERROR_OUT_OF_MEMORY),

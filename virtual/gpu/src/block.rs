@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::alu::matrix;
 use crate::fault::Cause;
+use crate::machine::Counts;
 use crate::memory::{AddressMap, Segment};
 use crate::order::{Meeting, Order};
 use crate::program::Program;
@@ -43,6 +44,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) sums: matrix::Order,
     /// Where the order of accesses is kept.
     pub(crate) order: Option<&'a mut Order>,
+    /// Where it is counted what is executed.
+    pub(crate) counts: Option<&'a mut Counts>,
 }
 
 impl Surroundings<'_> {

@@ -7,9 +7,9 @@ use congruent_verify::ptx::{self, Body, Operand, RegisterId, Space, Variable};
 
 use crate::alu::{self, Function, matrix};
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Combine, Global, Instruction, LoadError, Matrix, Names,
-    Operation, Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength, Target, Together,
-    Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Combination, Combine, Comparison, Global, Instruction,
+    LoadError, Matrix, Names, Operation, Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special,
+    Strength, Target, Together, Truth, Where,
 };
 use crate::registers;
 
@@ -482,7 +482,7 @@ impl<'m> Decoder<'m> {
         Ok(Operation::Compute { function, to: self.target(result)?, from: self.sources(from, type_name)? })
     }
 
-    fn comparison(&mut self, instruction: &ptx::Instruction) -> Decoded<Comparison> {
+    fn comparison(&mut self, instruction: &ptx::Instruction) -> Decoded<Compared> {
         let modifiers = &instruction.modifiers;
         let type_name = modifiers.last().map_or("", String::as_str);
         let Some(Function::Compare(function)) = alu::function(&instruction.opcode, modifiers) else { return unknown() };
@@ -541,10 +541,10 @@ impl<'m> Decoder<'m> {
     fn converted_address(&self, instruction: &ptx::Instruction, to: Target, from: Source) -> Decoded<Operation> {
         let space = instruction.modifiers.iter().find_map(|modifier| space(modifier)).ok_or("a space is missing")?;
         let base = Source::Immediate(base_of(space));
-        let function = if instruction.has("to") { u64::wrapping_sub } else { u64::wrapping_add };
+        let function = if instruction.has("to") { alu::two(u64::wrapping_sub) } else { alu::two(u64::wrapping_add) };
         Ok(match space {
             Where::Global | Where::Generic => Operation::Move { to, from },
-            _ => Operation::Compute { function: Function::Two(function), to: Some(to), from: vec![from, base] },
+            _ => Operation::Compute { function, to: Some(to), from: vec![from, base] },
         })
     }
 
@@ -818,7 +818,7 @@ impl<'m> Decoder<'m> {
     }
 }
 
-type Comparison = (fn(u64, u64) -> bool, [Source; 2], Option<(Boolean, Truth)>);
+type Compared = (Comparison, [Source; 2], Option<(Boolean, Truth)>);
 
 fn unknown<T>() -> Decoded<T> {
     Err("the virtual GPU does not execute this instruction".to_owned())
@@ -846,16 +846,10 @@ fn boolean(name: &str) -> Decoded<Boolean> {
 }
 
 /// What an atomic, a reduction of lanes or of devices does with two values.
-fn combination(instruction: &ptx::Instruction) -> Decoded<fn(u64, u64) -> u64> {
+fn combination(instruction: &ptx::Instruction) -> Decoded<Combination> {
     let type_name = instruction.modifiers.last().map_or("", String::as_str);
     const NAMES: [&str; 9] = ["add", "min", "max", "and", "or", "xor", "inc", "dec", "exch"];
     let name = NAMES.into_iter().find(|name| instruction.has(name)).ok_or("it does nothing that is known")?;
-    match name {
-        "exch" => return Ok(|_, new| new),
-        "inc" => return Ok(|old, bound| if old >= bound { 0 } else { old + 1 }),
-        "dec" => return Ok(|old, bound| if old == 0 || old > bound { bound } else { old - 1 }),
-        _ => {}
-    }
     // Bits are bits, whatever they are called.
     let bits = format!("b{}", bits(type_name).ok_or("this type is not executed")?);
     let form: Vec<String> = match (name, type_name) {
@@ -863,7 +857,13 @@ fn combination(instruction: &ptx::Instruction) -> Decoded<fn(u64, u64) -> u64> {
         ("add", "f32" | "f64" | "f16" | "f16x2" | "bf16" | "bf16x2") => vec!["rn".to_owned(), type_name.to_owned()],
         _ => vec![type_name.to_owned()],
     };
-    match alu::function(name, &form) {
+    let function = match name {
+        "exch" => Some(alu::two(|_, new| new)),
+        "inc" => Some(alu::two(|old, bound| if old >= bound { 0 } else { old + 1 })),
+        "dec" => Some(alu::two(|old, bound| if old == 0 || old > bound { bound } else { old - 1 })),
+        _ => alu::function(name, &form),
+    };
+    match function {
         Some(Function::Two(function)) => Ok(function),
         _ => unknown(),
     }

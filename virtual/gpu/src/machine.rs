@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types, reason = "counts what is executed")]
 
 mod engine;
+mod profile;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use engine::Engine;
+pub(crate) use profile::{Count, Counts};
 
 use crate::alu::matrix;
 use crate::fault::{Cause, Fault, Whose};
@@ -74,6 +76,8 @@ pub struct Settings {
     /// A record to follow, of a machine like this one: launches begin when it says, in its order. Behind its end they begin as they
     /// come.
     pub replay: Option<PathBuf>,
+    /// Where to write down what launches have executed, by lines of their sources.
+    pub profile: Option<PathBuf>,
     /// Whether nobody but its launches writes what they wait for: then it is in vain that all wait, whatever they do meanwhile,
     /// and a fault ends all launches.
     pub alone: bool,
@@ -96,6 +100,7 @@ impl Default for Settings {
             injections: Vec::new(),
             record: None,
             replay: None,
+            profile: None,
             alone: false,
         }
     }

@@ -324,19 +324,16 @@ impl AddressMap {
         Ok((window, offset))
     }
 
-    /// The addresses of the window that one is in; none if it is in none.
-    pub(crate) fn addresses(&self, at: u64) -> Range<u64> {
-        self.find(at).map_or(0..0, |index| {
-            let Window { at, bytes, .. } = self.0[index];
-            at..at + bytes
-        })
-    }
-
-    /// The memory at an address.
-    pub(crate) fn memory(&self, at: u64, bytes: u64, access: Access) -> Result<(&Arc<Segment>, u64), Cause> {
+    /// The memory at an address, and the addresses of its window.
+    pub(crate) fn memory(
+        &self,
+        at: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<(&Arc<Segment>, u64, Range<u64>), Cause> {
         let (window, offset) = self.reach(at, bytes, access)?;
         match &window.backing {
-            Backing::Memory(segment, from) => Ok((segment, from + offset)),
+            Backing::Memory(segment, from) => Ok((segment, from + offset, window.at..window.at + window.bytes)),
             Backing::Multicast(_) => Err(Cause::PlainMulticast { at }),
         }
     }

@@ -150,8 +150,7 @@ impl Program {
 
     /// The program, which from now on remembers what of it is run.
     pub fn traced(&self) -> Arc<Self> {
-        let instructions = self.codes.iter().map(|code| code.instructions.len()).sum();
-        let reached = (0..instructions).map(|_| AtomicBool::new(false)).collect();
+        let reached = (0..self.instructions()).map(|_| AtomicBool::new(false)).collect();
         let mut program = self.clone();
         program.reached = Some(reached);
         Arc::new(program)

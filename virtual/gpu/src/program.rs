@@ -9,8 +9,8 @@ use congruent_verify::lines::Lines;
 use congruent_verify::ptx::{self, InitialAddress, Module, Space, Variable};
 use thiserror::Error;
 
-use crate::alu::Function;
 use crate::alu::matrix::{Mma, Tiles};
+use crate::alu::{Carry, Compute, Decide, Function};
 use crate::decode;
 
 /// Why a text cannot be run.
@@ -36,6 +36,8 @@ pub struct Program {
     files: std::collections::BTreeMap<u32, String>,
     /// The lines of the source, once a report needs them, if there are any.
     lines: OnceLock<Option<Lines>>,
+    /// Where its lines end.
+    ends: OnceLock<Vec<usize>>,
     /// To which instructions warps have come, where that is kept.
     pub(crate) reached: Option<Arc<[AtomicBool]>>,
 }
@@ -266,7 +268,7 @@ pub(crate) enum Together {
     Ballot { to: Target, value: Truth },
     MatchAny { to: Target, value: Source },
     MatchAll { to: Option<Target>, valid: Option<usize>, value: Source },
-    Reduce { to: Target, value: Source, combine: fn(u64, u64) -> u64 },
+    Reduce { to: Target, value: Source, combine: Combination },
     Elect { to: Option<Target>, chosen: Option<usize> },
 }
 
@@ -296,11 +298,17 @@ pub(crate) enum Boolean {
     Xor,
 }
 
+/// What makes one of two values.
+pub(crate) type Combination = &'static dyn Compute<2>;
+
+/// What compares two values.
+pub(crate) type Comparison = &'static dyn Decide<2>;
+
 /// What is done with a word of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// By one operand.
-    Combine(fn(u64, u64) -> u64),
+    Combine(Combination),
     /// Written if it is what the first operand says.
     CompareAndSwap,
 }
@@ -309,7 +317,7 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Combine {
     /// One after the other.
-    Two(fn(u64, u64) -> u64),
+    Two(Combination),
     /// With more precision than they have, rounded once.
     All(fn(&[u64]) -> u64),
 }
@@ -324,13 +332,13 @@ pub(crate) enum Operation {
     },
     /// `add.cc`, `addc` and the like, with the function's carry and where it goes.
     Carry {
-        function: fn(u64, u64, u64, bool) -> (u64, bool),
+        function: Carry,
         to: Target,
         from: Vec<Source>,
         keeps: bool,
     },
     Compare {
-        function: fn(u64, u64) -> bool,
+        function: Comparison,
         to: Option<usize>,
         opposite: Option<usize>,
         from: [Source; 2],
@@ -338,14 +346,14 @@ pub(crate) enum Operation {
     },
     /// As `Compare`, with a number as result: what is true and what is false.
     Set {
-        function: fn(u64, u64) -> bool,
+        function: Comparison,
         to: Target,
         from: [Source; 2],
         with: Option<(Boolean, Truth)>,
         truth: u64,
     },
     Test {
-        function: fn(u64) -> bool,
+        function: &'static dyn Decide<1>,
         to: usize,
         from: Source,
     },
@@ -423,7 +431,7 @@ pub(crate) enum Operation {
     },
     MultimemAdd {
         access: Access,
-        combine: fn(u64, u64) -> u64,
+        combine: Combination,
         from: Vec<Source>,
     },
     /// `cp.async`: done when it is waited for, as late as it may be.
@@ -510,6 +518,7 @@ impl Program {
             shared: Vec::new(),
             files: module.files.clone(),
             lines: OnceLock::new(),
+            ends: OnceLock::new(),
             reached: None,
         };
         let names = Names::new(module, &mut program, &error)?;
@@ -618,15 +627,43 @@ impl Program {
         (&code.name, &code.instructions[(number - code.first) as usize])
     }
 
+    /// How many instructions it has.
+    pub(crate) fn instructions(&self) -> usize {
+        self.codes.iter().map(|code| code.instructions.len()).sum()
+    }
+
     /// The line of an instruction in the PTX, the text of the instruction, and the line of the source: of a line directive, or of
     /// the table that lies in the cache.
     pub(crate) fn place(&self, instruction: &Instruction) -> (usize, String, Option<String>) {
-        let line = instruction.span.line_column(&self.text).0;
+        let line = self.line(instruction);
         let source = match instruction.source {
-            Some(at) => self.files.get(&at.file).map(|file| format!("{file}:{}", at.line)),
-            None => self.lines.get_or_init(|| Lines::find(&self.text)).as_ref().and_then(|lines| lines.describe(line)),
+            Some(at) => self.directed(at),
+            None => self.lines().and_then(|lines| lines.describe(line)),
         };
         (line, self.text_of(instruction), source)
+    }
+
+    /// The lines of the source that an instruction comes from, first the innermost; or its line in the PTX.
+    pub(crate) fn chain(&self, instruction: &Instruction) -> Vec<String> {
+        let line = self.line(instruction);
+        let chain = match instruction.source {
+            Some(at) => self.directed(at).into_iter().collect(),
+            None => self.lines().map(|lines| lines.chain(line)).unwrap_or_default(),
+        };
+        if chain.is_empty() { vec![format!("line {line} of the PTX")] } else { chain }
+    }
+
+    fn line(&self, instruction: &Instruction) -> usize {
+        let ends = self.ends.get_or_init(|| self.text.match_indices('\n').map(|(at, _)| at).collect());
+        ends.partition_point(|end| *end < instruction.span.start) + 1
+    }
+
+    fn directed(&self, at: ptx::SourceLine) -> Option<String> {
+        self.files.get(&at.file).map(|file| format!("{file}:{}", at.line))
+    }
+
+    fn lines(&self) -> Option<&Lines> {
+        self.lines.get_or_init(|| Lines::find(&self.text)).as_ref()
     }
 
     /// An instruction as it is written.

@@ -22,20 +22,16 @@ use copies::Copy;
 use frame::Frame;
 use local::Local;
 
-use crate::alu::Function;
+use crate::alu::{Compute, Function};
+pub(crate) use crate::alu::{LANES, Values};
 use crate::block::Surroundings;
 use crate::decode::space_of;
 use crate::fault::Cause;
+use crate::machine::Count;
 use crate::memory;
 use crate::order::{Kind, Past, Promises};
 use crate::polls::Polls;
 use crate::program::{BarrierResult, Operation, Program, Scope, Source};
-
-/// Lanes of a warp.
-pub(crate) const LANES: usize = 32;
-
-/// One value for each lane.
-pub(crate) type Values = [u64; LANES];
 
 pub(crate) struct Warp {
     /// Which warp of the block it is.
@@ -46,6 +42,8 @@ pub(crate) struct Warp {
     frames: Vec<Frame>,
     /// Frames that nobody is in.
     free: Vec<usize>,
+    /// How many instructions it has executed.
+    pub(crate) issued: u64,
     /// The condition code of each lane.
     carry: u32,
     local: Option<Local>,
@@ -54,6 +52,9 @@ pub(crate) struct Warp {
     /// What its lanes know of what happened, where races are looked for.
     pub(crate) past: Option<Past>,
 }
+
+/// So few lanes compute one by one.
+const FEW: u32 = 4;
 
 /// Lanes at one place.
 pub(crate) struct Group {
@@ -128,6 +129,7 @@ impl Warp {
             groups: vec![group],
             frames: vec![frame],
             free: Vec::new(),
+            issued: 0,
             carry: 0,
             local: None,
             copies: Vec::new(),
@@ -250,6 +252,11 @@ impl Warp {
                     }
                 };
                 executed += u64::from(lanes.count_ones());
+                self.issued += 1;
+                if let Some(counts) = &mut around.counts {
+                    let count = Count { warps: 1, lanes: lanes.count_ones().into() };
+                    counts.instructions[code.first as usize + at].add(count);
+                }
                 if let Some(reached) = &around.program.reached {
                     reached[code.first as usize + at].store(true, Ordering::Relaxed);
                 }
@@ -323,6 +330,30 @@ impl Warp {
         group
     }
 
+    /// What a function gives, in the lanes that ask; others hold anything.
+    fn computed<const N: usize>(
+        &self,
+        around: &Surroundings<'_>,
+        frame: usize,
+        lanes: u32,
+        function: &'static dyn Compute<N>,
+        from: &[Source],
+    ) -> Values {
+        let mut rooms = [const { None }; N];
+        let mut from = from.iter();
+        let operands = rooms.each_mut().map(|room| {
+            // As many as there are operands: the decoder counts them.
+            let source = from.next().copied().unwrap_or(Source::Immediate(0));
+            self.operand(around, frame, source, room)
+        });
+        if lanes.count_ones() > FEW {
+            return function.lanes(operands);
+        }
+        let mut values = [0; LANES];
+        lanes_of(lanes).for_each(|lane| values[lane] = function.lane(operands.map(|operand| operand[lane])));
+        values
+    }
+
     fn execute(
         &mut self,
         around: &mut Surroundings<'_>,
@@ -334,31 +365,11 @@ impl Warp {
         match operation {
             Operation::Compute { function, to, from } => {
                 let Some(to) = *to else { return Ok(Next::On) };
-                let mut rooms = [const { None }; 4];
-                let [one, two, three, four] = &mut rooms;
                 let result = match *function {
-                    Function::One(function) => {
-                        let a = self.operand(around, frame, from[0], one);
-                        map(lanes, |lane| function(a[lane]))
-                    }
-                    Function::Two(function) => {
-                        let a = self.operand(around, frame, from[0], one);
-                        let b = self.operand(around, frame, from[1], two);
-                        map(lanes, |lane| function(a[lane], b[lane]))
-                    }
-                    Function::Three(function) => {
-                        let a = self.operand(around, frame, from[0], one);
-                        let b = self.operand(around, frame, from[1], two);
-                        let c = self.operand(around, frame, from[2], three);
-                        map(lanes, |lane| function(a[lane], b[lane], c[lane]))
-                    }
-                    Function::Four(function) => {
-                        let a = self.operand(around, frame, from[0], one);
-                        let b = self.operand(around, frame, from[1], two);
-                        let c = self.operand(around, frame, from[2], three);
-                        let d = self.operand(around, frame, from[3], four);
-                        map(lanes, |lane| function(a[lane], b[lane], c[lane], d[lane]))
-                    }
+                    Function::One(function) => self.computed(around, frame, lanes, function, from),
+                    Function::Two(function) => self.computed(around, frame, lanes, function, from),
+                    Function::Three(function) => self.computed(around, frame, lanes, function, from),
+                    Function::Four(function) => self.computed(around, frame, lanes, function, from),
                     Function::Test(_) | Function::Compare(_) => return Ok(Next::On),
                 };
                 self.frame_mut(frame).write(to, lanes, &result);
@@ -378,22 +389,21 @@ impl Warp {
                 self.frame_mut(frame).write(*to, lanes, &result);
             }
             Operation::Compare { function, to, opposite, from, with } => {
-                let truth = self.compared(around, frame, lanes, *function, *from);
+                let truth = self.compared(around, frame, *function, *from);
                 let frame = self.frame_mut(frame);
                 let (own, other) = (frame.combined(truth, *with), frame.combined(!truth, *with));
                 to.iter().for_each(|&to| frame.set(to, lanes, own));
                 opposite.iter().for_each(|&to| frame.set(to, lanes, other));
             }
             Operation::Set { function, to, from, with, truth } => {
-                let holds = self.compared(around, frame, lanes, *function, *from);
+                let holds = self.compared(around, frame, *function, *from);
                 let frame = self.frame_mut(frame);
                 let holds = frame.combined(holds, *with);
                 frame.write(*to, lanes, &core::array::from_fn(|lane| if holds >> lane & 1 != 0 { *truth } else { 0 }));
             }
             Operation::Test { function, to, from } => {
                 let values = self.values(around, frame, *from);
-                let truth = lanes_of(lanes).fold(0, |truth, lane| truth | u32::from(function(values[lane])) << lane);
-                self.frame_mut(frame).set(*to, lanes, truth);
+                self.frame_mut(frame).set(*to, lanes, function.lanes([&values]));
             }
             Operation::Predicate { to, first, second } => {
                 let frame = self.frame_mut(frame);
@@ -401,14 +411,13 @@ impl Warp {
                 frame.set(*to, lanes, truth);
             }
             Operation::Select { to, from, by } => {
-                let [yes, no] = from.map(|source| self.values(around, frame, source));
-                let frame = self.frame_mut(frame);
-                let truth = frame.truth(*by);
-                frame.write(
-                    *to,
-                    lanes,
-                    &core::array::from_fn(|lane| if truth >> lane & 1 != 0 { yes[lane] } else { no[lane] }),
-                );
+                let truth = self.frame(frame).truth(*by);
+                let mut rooms = [const { None }; 2];
+                let [one, two] = &mut rooms;
+                let yes = self.operand(around, frame, from[0], one);
+                let no = self.operand(around, frame, from[1], two);
+                let chosen = core::array::from_fn(|lane| if truth >> lane & 1 != 0 { yes[lane] } else { no[lane] });
+                self.frame_mut(frame).write(*to, lanes, &chosen);
             }
             Operation::Move { to, from } => {
                 let values = self.values(around, frame, *from);

@@ -27,12 +27,15 @@ pub struct Look {
     /// Follow a record of the same seed: launches begin when it says
     #[arg(long, value_name = "FILE", requires = "on", value_parser = record(), conflicts_with_all = ["seeds", "record"])]
     pub replay: Option<PathBuf>,
+    /// Write down how often which line of the kernels' sources was executed, by warps and by lanes
+    #[arg(long, value_name = "FILE", requires = "on", value_parser = record(), conflicts_with = "seeds")]
+    pub profile: Option<PathBuf>,
 }
 
 /// A file that can be named in a list of settings.
 fn record() -> impl TypedValueParser<Value = PathBuf> {
     NonEmptyStringValueParser::new().try_map(|text| match text.contains(',') {
-        true => Err("the name of a record has no comma"),
+        true => Err("the name of a record or a profile has no comma"),
         false => Ok(PathBuf::from(text)),
     })
 }
@@ -51,11 +54,11 @@ impl Look {
         settings.join(",")
     }
 
-    /// The same for the engine of a job, which alone knows of records.
+    /// The same for the engine of a job, which alone knows of records and profiles.
     pub(super) fn engine_settings(&self) -> String {
-        let records = [("record", &self.record), ("replay", &self.replay)];
-        let records = records.into_iter().filter_map(|(key, file)| Some(format!("{key}={}", file.as_ref()?.display())));
-        [self.settings()].into_iter().chain(records).collect::<Vec<_>>().join(",")
+        let files = [("record", &self.record), ("replay", &self.replay), ("profile", &self.profile)];
+        let files = files.into_iter().filter_map(|(key, file)| Some(format!("{key}={}", file.as_ref()?.display())));
+        [self.settings()].into_iter().chain(files).collect::<Vec<_>>().join(",")
     }
 }
 

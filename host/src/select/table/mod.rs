@@ -137,16 +137,18 @@ impl TuningTable {
         &self.rows
     }
 
-    /// The rows that hold for a call: those of the smallest size that is not smaller, or of the largest there is.
+    /// The rows that hold for a call, which takes so many blocks if it goes as a row says: those of the smallest size that is not
+    /// smaller, or of the largest there is.
     pub(super) fn nearest(
         &self,
         machine: &str,
         collective: Collective,
         call: &Circumstances,
+        blocks: impl Fn(&Measured) -> u32 + Copy,
     ) -> impl Iterator<Item = &Measured> {
-        let Circumstances { members, blocks, bytes, .. } = *call;
+        let Circumstances { members, bytes, .. } = *call;
         let of = move |row: &&Measured| {
-            row.machine == machine && (row.collective, row.members, row.blocks) == (collective, members, blocks)
+            row.machine == machine && (row.collective, row.members, row.blocks) == (collective, members, blocks(row))
         };
         let sizes = || self.rows.iter().filter(of).map(|row| row.up_to_bytes);
         let size = sizes().filter(|size| *size >= bytes).min().or_else(|| sizes().max());
@@ -312,7 +314,7 @@ mod tests {
     #[test]
     fn the_nearest_rows_are_those_of_the_next_size() {
         let table = example();
-        let of = |machine, call| table.nearest(machine, Collective::AllReduce, &call).count();
+        let of = |machine, call| table.nearest(machine, Collective::AllReduce, &call, |_| call.blocks).count();
         let count = |bytes| of(MACHINE, Circumstances::plain(2, bytes));
         assert_eq!([0, 1024, 1025, 1 << 20, 1 << 30].map(count), [2, 2, 1, 1, 1]);
         assert_eq!(of(MACHINE, Circumstances::plain(4, 8)), 0);

@@ -74,6 +74,7 @@ impl Job {
             injections: config.injections.clone(),
             record: config.record.clone(),
             replay: config.replay.clone(),
+            profile: config.profile.clone(),
             ..Settings::default()
         };
         let machine = Machine::new(settings)?;

@@ -17,41 +17,41 @@ macro_rules! for_bits {
 
 /// The function of an instruction on bits.
 pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
-    use Function::{Four, One, Three, Two};
+    use super::{four, one, three, two};
     match (opcode, words) {
-        ("and", ["pred" | "b16" | "b32" | "b64"]) => Some(Two(|a, b| a & b)),
-        ("or", ["pred" | "b16" | "b32" | "b64"]) => Some(Two(|a, b| a | b)),
-        ("xor", ["pred" | "b16" | "b32" | "b64"]) => Some(Two(|a, b| a ^ b)),
-        ("not", ["pred"]) => Some(One(|a| a ^ 1)),
-        ("not", [of]) => for_bits!(*of, One, not),
-        ("cnot", ["b16" | "b32" | "b64"]) => Some(One(|a| u64::from(a == 0))),
-        ("lop3", ["b32"] | ["and" | "or", "b32"]) => Some(Four(lop3)),
-        ("shl", [of]) => for_bits!(*of, Two, shl),
+        ("and", ["pred" | "b16" | "b32" | "b64"]) => Some(two(|a, b| a & b)),
+        ("or", ["pred" | "b16" | "b32" | "b64"]) => Some(two(|a, b| a | b)),
+        ("xor", ["pred" | "b16" | "b32" | "b64"]) => Some(two(|a, b| a ^ b)),
+        ("not", ["pred"]) => Some(one(|a| a ^ 1)),
+        ("not", [of]) => for_bits!(*of, one, not),
+        ("cnot", ["b16" | "b32" | "b64"]) => Some(one(|a| u64::from(a == 0))),
+        ("lop3", ["b32"] | ["and" | "or", "b32"]) => Some(four(lop3)),
+        ("shl", [of]) => for_bits!(*of, two, shl),
         ("shr", [of]) => shr(of),
-        ("shf", ["l", "clamp", "b32"]) => Some(Three(|a, b, c| shf_left(a, b, low(c, 32).min(32)))),
-        ("shf", ["l", "wrap", "b32"]) => Some(Three(|a, b, c| shf_left(a, b, c & 31))),
-        ("shf", ["r", "clamp", "b32"]) => Some(Three(|a, b, c| shf_right(a, b, low(c, 32).min(32)))),
-        ("shf", ["r", "wrap", "b32"]) => Some(Three(|a, b, c| shf_right(a, b, c & 31))),
+        ("shf", ["l", "clamp", "b32"]) => Some(three(|a, b, c| shf_left(a, b, low(c, 32).min(32)))),
+        ("shf", ["l", "wrap", "b32"]) => Some(three(|a, b, c| shf_left(a, b, c & 31))),
+        ("shf", ["r", "clamp", "b32"]) => Some(three(|a, b, c| shf_right(a, b, low(c, 32).min(32)))),
+        ("shf", ["r", "wrap", "b32"]) => Some(three(|a, b, c| shf_right(a, b, c & 31))),
         ("prmt", ["b32", mode @ ..]) => prmt(mode),
-        ("popc", ["b32" | "b64"]) => Some(One(|a| u64::from(a.count_ones()))),
-        ("clz", ["b32"]) => Some(One(|a| u64::from((a as u32).leading_zeros()))),
-        ("clz", ["b64"]) => Some(One(|a| u64::from(a.leading_zeros()))),
-        ("brev", ["b32"]) => Some(One(|a| u64::from((a as u32).reverse_bits()))),
-        ("brev", ["b64"]) => Some(One(u64::reverse_bits)),
+        ("popc", ["b32" | "b64"]) => Some(one(|a| u64::from(a.count_ones()))),
+        ("clz", ["b32"]) => Some(one(|a| u64::from((a as u32).leading_zeros()))),
+        ("clz", ["b64"]) => Some(one(|a| u64::from(a.leading_zeros()))),
+        ("brev", ["b32"]) => Some(one(|a| u64::from((a as u32).reverse_bits()))),
+        ("brev", ["b64"]) => Some(one(u64::reverse_bits)),
         ("bfind", _) => bfind(words),
-        ("fns", ["b32"]) => Some(Three(fns)),
-        ("bfe", ["u32"]) => Some(Three(bfe::<u32>)),
-        ("bfe", ["u64"]) => Some(Three(bfe::<u64>)),
-        ("bfe", ["s32"]) => Some(Three(bfe::<i32>)),
-        ("bfe", ["s64"]) => Some(Three(bfe::<i64>)),
-        ("bfi", ["b32"]) => Some(Four(bfi::<u32>)),
-        ("bfi", ["b64"]) => Some(Four(bfi::<u64>)),
-        ("bmsk", ["clamp", "b32"]) => Some(Two(|a, b| bmsk(low(a, 32).min(32), low(b, 32).min(32)))),
-        ("bmsk", ["wrap", "b32"]) => Some(Two(|a, b| bmsk(a & 31, b & 31))),
-        ("szext", ["clamp", "u32"]) => Some(Two(|a, b| szext::<u32>(a, low(b, 32).min(32)))),
-        ("szext", ["clamp", "s32"]) => Some(Two(|a, b| szext::<i32>(a, low(b, 32).min(32)))),
-        ("szext", ["wrap", "u32"]) => Some(Two(|a, b| szext::<u32>(a, b & 31))),
-        ("szext", ["wrap", "s32"]) => Some(Two(|a, b| szext::<i32>(a, b & 31))),
+        ("fns", ["b32"]) => Some(three(fns)),
+        ("bfe", ["u32"]) => Some(three(bfe::<u32>)),
+        ("bfe", ["u64"]) => Some(three(bfe::<u64>)),
+        ("bfe", ["s32"]) => Some(three(bfe::<i32>)),
+        ("bfe", ["s64"]) => Some(three(bfe::<i64>)),
+        ("bfi", ["b32"]) => Some(four(bfi::<u32>)),
+        ("bfi", ["b64"]) => Some(four(bfi::<u64>)),
+        ("bmsk", ["clamp", "b32"]) => Some(two(|a, b| bmsk(low(a, 32).min(32), low(b, 32).min(32)))),
+        ("bmsk", ["wrap", "b32"]) => Some(two(|a, b| bmsk(a & 31, b & 31))),
+        ("szext", ["clamp", "u32"]) => Some(two(|a, b| szext::<u32>(a, low(b, 32).min(32)))),
+        ("szext", ["clamp", "s32"]) => Some(two(|a, b| szext::<i32>(a, low(b, 32).min(32)))),
+        ("szext", ["wrap", "u32"]) => Some(two(|a, b| szext::<u32>(a, b & 31))),
+        ("szext", ["wrap", "s32"]) => Some(two(|a, b| szext::<i32>(a, b & 31))),
         _ => None,
     }
 }
@@ -81,12 +81,12 @@ fn shr_by<T: Integer>(a: u64, by: u64) -> u64 {
 
 fn shr(of: &str) -> Option<Function> {
     match of {
-        "b16" | "u16" => Some(Function::Two(shr_by::<u16>)),
-        "b32" | "u32" => Some(Function::Two(shr_by::<u32>)),
-        "b64" | "u64" => Some(Function::Two(shr_by::<u64>)),
-        "s16" => Some(Function::Two(shr_by::<i16>)),
-        "s32" => Some(Function::Two(shr_by::<i32>)),
-        "s64" => Some(Function::Two(shr_by::<i64>)),
+        "b16" | "u16" => Some(super::two(shr_by::<u16>)),
+        "b32" | "u32" => Some(super::two(shr_by::<u32>)),
+        "b64" | "u64" => Some(super::two(shr_by::<u64>)),
+        "s16" => Some(super::two(shr_by::<i16>)),
+        "s32" => Some(super::two(shr_by::<i32>)),
+        "s64" => Some(super::two(shr_by::<i64>)),
         _ => None,
     }
 }
@@ -102,20 +102,20 @@ fn shf_right(a: u64, b: u64, by: u64) -> u64 {
 }
 
 fn prmt(mode: &[&str]) -> Option<Function> {
-    use Function::Three;
+    use super::three;
     match mode {
-        [] => Some(Three(|a, b, c| {
+        [] => Some(three(|a, b, c| {
             permute(a, b, |place| {
                 let selector = c >> (4 * place);
                 (selector & 7, selector & 8 != 0)
             })
         })),
-        ["f4e"] => Some(Three(|a, b, c| permute(a, b, |place| ((c & 3) + place, false)))),
-        ["b4e"] => Some(Three(|a, b, c| permute(a, b, |place| (((c & 3) + 8 - place) & 7, false)))),
-        ["rc8"] => Some(Three(|a, b, c| permute(a, b, |_| (c & 3, false)))),
-        ["ecl"] => Some(Three(|a, b, c| permute(a, b, |place| (place.max(c & 3), false)))),
-        ["ecr"] => Some(Three(|a, b, c| permute(a, b, |place| (place.min(c & 3), false)))),
-        ["rc16"] => Some(Three(|a, b, c| permute(a, b, |place| ((c & 1) * 2 + (place & 1), false)))),
+        ["f4e"] => Some(three(|a, b, c| permute(a, b, |place| ((c & 3) + place, false)))),
+        ["b4e"] => Some(three(|a, b, c| permute(a, b, |place| (((c & 3) + 8 - place) & 7, false)))),
+        ["rc8"] => Some(three(|a, b, c| permute(a, b, |_| (c & 3, false)))),
+        ["ecl"] => Some(three(|a, b, c| permute(a, b, |place| (place.max(c & 3), false)))),
+        ["ecr"] => Some(three(|a, b, c| permute(a, b, |place| (place.min(c & 3), false)))),
+        ["rc16"] => Some(three(|a, b, c| permute(a, b, |place| ((c & 1) * 2 + (place & 1), false)))),
         _ => None,
     }
 }
@@ -132,16 +132,16 @@ fn permute(a: u64, b: u64, choose: impl Fn(u64) -> (u64, bool)) -> u64 {
 }
 
 fn bfind(words: &[&str]) -> Option<Function> {
-    use Function::One;
+    use super::one;
     match words {
-        ["u32"] => Some(One(|a| most_significant(u64::from(a as u32)))),
-        ["u64"] => Some(One(most_significant)),
-        ["s32"] => Some(One(|a| most_significant(magnitude(a as i32 as i64)))),
-        ["s64"] => Some(One(|a| most_significant(magnitude(a as i64)))),
-        ["shiftamt", "u32"] => Some(One(|a| shift_amount(most_significant(u64::from(a as u32)), 31))),
-        ["shiftamt", "u64"] => Some(One(|a| shift_amount(most_significant(a), 63))),
-        ["shiftamt", "s32"] => Some(One(|a| shift_amount(most_significant(magnitude(a as i32 as i64)), 31))),
-        ["shiftamt", "s64"] => Some(One(|a| shift_amount(most_significant(magnitude(a as i64)), 63))),
+        ["u32"] => Some(one(|a| most_significant(u64::from(a as u32)))),
+        ["u64"] => Some(one(most_significant)),
+        ["s32"] => Some(one(|a| most_significant(magnitude(a as i32 as i64)))),
+        ["s64"] => Some(one(|a| most_significant(magnitude(a as i64)))),
+        ["shiftamt", "u32"] => Some(one(|a| shift_amount(most_significant(u64::from(a as u32)), 31))),
+        ["shiftamt", "u64"] => Some(one(|a| shift_amount(most_significant(a), 63))),
+        ["shiftamt", "s32"] => Some(one(|a| shift_amount(most_significant(magnitude(a as i32 as i64)), 31))),
+        ["shiftamt", "s64"] => Some(one(|a| shift_amount(most_significant(magnitude(a as i64)), 63))),
         _ => None,
     }
 }

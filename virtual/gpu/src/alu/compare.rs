@@ -24,9 +24,9 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
         ("set", [comparison, rest @ .., to, of]) if is_result(to, of, rest.contains(&"ftz")) => {
             comparing(comparison, without_boolean(rest), of)
         }
-        ("slct", [of, "s32"]) if is_value(of) => Some(Function::Three(|a, b, c| if (c as i32) < 0 { b } else { a })),
-        ("slct", [of, "f32"]) if is_value(of) => Some(Function::Three(slct::<0>)),
-        ("slct", ["ftz", of, "f32"]) if is_value(of) => Some(Function::Three(slct::<{ mode::FTZ }>)),
+        ("slct", [of, "s32"]) if is_value(of) => Some(super::three(|a, b, c| if (c as i32) < 0 { b } else { a })),
+        ("slct", [of, "f32"]) if is_value(of) => Some(super::three(slct::<0>)),
+        ("slct", ["ftz", of, "f32"]) if is_value(of) => Some(super::three(slct::<{ mode::FTZ }>)),
         _ => None,
     }
 }
@@ -80,7 +80,7 @@ macro_rules! for_relation {
 }
 
 fn comparing(comparison: &str, words: &[&str], of: &str) -> Option<Function> {
-    use Function::Compare;
+    use super::compare;
     match (words, of) {
         ([], "b16" | "b32" | "b64") if !matches!(comparison, "eq" | "ne") => None,
         ([], "b16" | "u16") => integers::<u16>(comparison),
@@ -89,29 +89,29 @@ fn comparing(comparison: &str, words: &[&str], of: &str) -> Option<Function> {
         ([], "s16") => integers::<i16>(comparison),
         ([], "s32") => integers::<i32>(comparison),
         ([], "s64") => integers::<i64>(comparison),
-        ([], "f16") => for_relation!(comparison, Compare, |R| holds::<F16, 0, R>),
-        ([], "bf16") => for_relation!(comparison, Compare, |R| holds::<Bf16, 0, R>),
-        ([], "f32") => for_relation!(comparison, Compare, |R| holds::<F32, 0, R>),
-        ([], "f64") => for_relation!(comparison, Compare, |R| holds::<F64, 0, R>),
-        (["ftz"], "f16") => for_relation!(comparison, Compare, |R| holds::<F16, { mode::FTZ }, R>),
-        (["ftz"], "f32") => for_relation!(comparison, Compare, |R| holds::<F32, { mode::FTZ }, R>),
+        ([], "f16") => for_relation!(comparison, compare, |R| holds::<F16, 0, R>),
+        ([], "bf16") => for_relation!(comparison, compare, |R| holds::<Bf16, 0, R>),
+        ([], "f32") => for_relation!(comparison, compare, |R| holds::<F32, 0, R>),
+        ([], "f64") => for_relation!(comparison, compare, |R| holds::<F64, 0, R>),
+        (["ftz"], "f16") => for_relation!(comparison, compare, |R| holds::<F16, { mode::FTZ }, R>),
+        (["ftz"], "f32") => for_relation!(comparison, compare, |R| holds::<F32, { mode::FTZ }, R>),
         _ => None,
     }
 }
 
 fn integers<T: Integer>(comparison: &str) -> Option<Function> {
-    use Function::Compare;
+    use super::compare;
     match comparison {
-        "eq" => Some(Compare(|a, b| a == b)),
-        "ne" => Some(Compare(|a, b| a != b)),
-        "lt" => Some(Compare(|a, b| T::value(a) < T::value(b))),
-        "le" => Some(Compare(|a, b| T::value(a) <= T::value(b))),
-        "gt" => Some(Compare(|a, b| T::value(a) > T::value(b))),
-        "ge" => Some(Compare(|a, b| T::value(a) >= T::value(b))),
-        "lo" if T::MIN == 0 => Some(Compare(|a, b| a < b)),
-        "ls" if T::MIN == 0 => Some(Compare(|a, b| a <= b)),
-        "hi" if T::MIN == 0 => Some(Compare(|a, b| a > b)),
-        "hs" if T::MIN == 0 => Some(Compare(|a, b| a >= b)),
+        "eq" => Some(compare(|a, b| a == b)),
+        "ne" => Some(compare(|a, b| a != b)),
+        "lt" => Some(compare(|a, b| T::value(a) < T::value(b))),
+        "le" => Some(compare(|a, b| T::value(a) <= T::value(b))),
+        "gt" => Some(compare(|a, b| T::value(a) > T::value(b))),
+        "ge" => Some(compare(|a, b| T::value(a) >= T::value(b))),
+        "lo" if T::MIN == 0 => Some(compare(|a, b| a < b)),
+        "ls" if T::MIN == 0 => Some(compare(|a, b| a <= b)),
+        "hi" if T::MIN == 0 => Some(compare(|a, b| a > b)),
+        "hs" if T::MIN == 0 => Some(compare(|a, b| a >= b)),
         _ => None,
     }
 }
@@ -132,19 +132,19 @@ fn holds<F: Format, const MODE: u8, const RELATION: u8>(a: u64, b: u64) -> bool 
 
 /// `set` of two elements: each of the format's one, or of 16 ones.
 fn set_pair(comparison: &str, words: &[&str], to: &str, of: &str) -> Option<Function> {
-    use Function::Two;
+    use super::two;
     const ONES: u64 = 0xffff;
     match (words, to, of) {
         ([], "f16x2", "f16x2") => {
-            for_relation!(comparison, Two, |R| pair::<F16, 0, R, { F16::ONE }>)
+            for_relation!(comparison, two, |R| pair::<F16, 0, R, { F16::ONE }>)
         }
-        ([], _, "f16x2") => for_relation!(comparison, Two, |R| pair::<F16, 0, R, ONES>),
+        ([], _, "f16x2") => for_relation!(comparison, two, |R| pair::<F16, 0, R, ONES>),
         (["ftz"], "f16x2", "f16x2") => {
-            for_relation!(comparison, Two, |R| pair::<F16, { mode::FTZ }, R, { F16::ONE }>)
+            for_relation!(comparison, two, |R| pair::<F16, { mode::FTZ }, R, { F16::ONE }>)
         }
-        (["ftz"], _, "f16x2") => for_relation!(comparison, Two, |R| pair::<F16, { mode::FTZ }, R, ONES>),
-        ([], "bf16x2", "bf16x2") => for_relation!(comparison, Two, |R| pair::<Bf16, 0, R, { Bf16::ONE }>),
-        ([], _, "bf16x2") => for_relation!(comparison, Two, |R| pair::<Bf16, 0, R, ONES>),
+        (["ftz"], _, "f16x2") => for_relation!(comparison, two, |R| pair::<F16, { mode::FTZ }, R, ONES>),
+        ([], "bf16x2", "bf16x2") => for_relation!(comparison, two, |R| pair::<Bf16, 0, R, { Bf16::ONE }>),
+        ([], _, "bf16x2") => for_relation!(comparison, two, |R| pair::<Bf16, 0, R, ONES>),
         _ => None,
     }
 }

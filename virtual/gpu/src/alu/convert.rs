@@ -81,7 +81,7 @@ macro_rules! with_float {
 
 fn integer_to_integer(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function> {
     match (is_rounded, mode) {
-        (false, 0) => with_integer!(from, |S| with_integer!(to, |T| Some(Function::One(|a| T::wrap(S::value(a)))))),
+        (false, 0) => with_integer!(from, |S| with_integer!(to, |T| Some(super::one(|a| T::wrap(S::value(a)))))),
         (false, mode::SAT) => with_integer!(from, |S| with_integer!(to, |T| saturating::<S, T>())),
         _ => None,
     }
@@ -89,7 +89,7 @@ fn integer_to_integer(is_rounded: bool, mode: u8, to: &str, from: &str) -> Optio
 
 /// PTX has it only where there is something to saturate.
 fn saturating<S: Integer, T: Integer>() -> Option<Function> {
-    (S::MIN < T::MIN || T::MAX < S::MAX).then_some(Function::One(|a| T::nearest(S::value(a))))
+    (S::MIN < T::MIN || T::MAX < S::MAX).then_some(super::one(|a| T::nearest(S::value(a))))
 }
 
 fn integer_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function> {
@@ -100,7 +100,7 @@ fn integer_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<
     let mode = if to == "f32" { mode & !mode::FTZ } else { mode };
     with_integer!(from, |S| with_float!(
         to,
-        |T| instance!(mode, Function::One, |M| from_integer::<S, T, M>; 0 1 2 3 8 9 10 11)
+        |T| instance!(mode, super::one, |M| from_integer::<S, T, M>; 0 1 2 3 8 9 10 11)
     ))
 }
 
@@ -135,14 +135,14 @@ fn to_whole(rounding: &str, words: &[&str], to: &str, from: &str) -> Option<Func
     if to == from {
         return with_float!(
             from,
-            |S| instance!(mode, Function::One, |M| whole::<S, M>; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+            |S| instance!(mode, super::one, |M| whole::<S, M>; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
         );
     }
     // Results are the nearest of the type with `sat` and without.
     let mode = mode & !mode::SAT;
     with_float!(from, |S| with_integer!(
         to,
-        |T| instance!(mode, Function::One, |M| to_integer::<S, T, M>; 0 1 2 3 4 5 6 7)
+        |T| instance!(mode, super::one, |M| to_integer::<S, T, M>; 0 1 2 3 4 5 6 7)
     ))
 }
 
@@ -178,20 +178,20 @@ fn float_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Fu
     }
     macro_rules! narrowing {
         ($to:ty, $from:ty) => {
-            instance!(mode, Function::One, |M| float::<$from, $to, M>; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+            instance!(mode, super::one, |M| float::<$from, $to, M>; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
         };
     }
     macro_rules! widening {
         ($to:ty, $from:ty) => {
-            instance!(mode, Function::One, |M| float::<$from, $to, M>; 0 4 8 12)
+            instance!(mode, super::one, |M| float::<$from, $to, M>; 0 4 8 12)
         };
     }
     match (is_rounded, to, from) {
         (true, "f16", "f32") => {
-            instance!(mode, Function::One, |M| float::<F32, F16, M>; 16 17 32 33 48 49).or(narrowing!(F16, F32))
+            instance!(mode, super::one, |M| float::<F32, F16, M>; 16 17 32 33 48 49).or(narrowing!(F16, F32))
         }
         (true, "bf16", "f32") => {
-            instance!(mode, Function::One, |M| float::<F32, Bf16, M>; 16 17 32 33 48 49).or(narrowing!(Bf16, F32))
+            instance!(mode, super::one, |M| float::<F32, Bf16, M>; 16 17 32 33 48 49).or(narrowing!(Bf16, F32))
         }
         (true, "f16", "f64") => narrowing!(F16, F64),
         (true, "bf16", "f64") => narrowing!(Bf16, F64),
@@ -199,7 +199,7 @@ fn float_to_float(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Fu
         // To nearest if nothing is said.
         (_, "f16", "bf16") => narrowing!(F16, Bf16),
         (_, "bf16", "f16") => narrowing!(Bf16, F16),
-        (true, "tf32", "f32") => instance!(mode, Function::One, |M| to_tf32::<M>; 0 1 16 17 32 33 48 49 64 96),
+        (true, "tf32", "f32") => instance!(mode, super::one, |M| to_tf32::<M>; 0 1 16 17 32 33 48 49 64 96),
         (false, "f16", "f16") => widening!(F16, F16),
         (false, "bf16", "bf16") => widening!(Bf16, Bf16),
         (false, "f32", "f32") => widening!(F32, F32),
@@ -249,14 +249,14 @@ fn packing(is_rounded: bool, mode: u8, to: &str, from: &str) -> Option<Function>
         return None;
     }
     match (to, from) {
-        ("f16x2", "f32") => instance!(mode, Function::Two, |M| packed::<F16, M>; 0 1 16 17 32 33 48 49),
-        ("bf16x2", "f32") => instance!(mode, Function::Two, |M| packed::<Bf16, M>; 0 1 16 17 32 33 48 49),
-        ("e4m3x2", "f32") => instance!(mode, Function::Two, |M| packed::<E4m3, M>; 32 48),
-        ("e5m2x2", "f32") => instance!(mode, Function::Two, |M| packed::<E5m2, M>; 32 48),
-        ("e4m3x2", "f16x2") => instance!(mode, Function::One, |M| repacked::<F16, E4m3, M>; 32 48),
-        ("e5m2x2", "f16x2") => instance!(mode, Function::One, |M| repacked::<F16, E5m2, M>; 32 48),
-        ("f16x2", "e4m3x2") => instance!(mode, Function::One, |M| repacked::<E4m3, F16, M>; 0 16),
-        ("f16x2", "e5m2x2") => instance!(mode, Function::One, |M| repacked::<E5m2, F16, M>; 0 16),
+        ("f16x2", "f32") => instance!(mode, super::two, |M| packed::<F16, M>; 0 1 16 17 32 33 48 49),
+        ("bf16x2", "f32") => instance!(mode, super::two, |M| packed::<Bf16, M>; 0 1 16 17 32 33 48 49),
+        ("e4m3x2", "f32") => instance!(mode, super::two, |M| packed::<E4m3, M>; 32 48),
+        ("e5m2x2", "f32") => instance!(mode, super::two, |M| packed::<E5m2, M>; 32 48),
+        ("e4m3x2", "f16x2") => instance!(mode, super::one, |M| repacked::<F16, E4m3, M>; 32 48),
+        ("e5m2x2", "f16x2") => instance!(mode, super::one, |M| repacked::<F16, E5m2, M>; 32 48),
+        ("f16x2", "e4m3x2") => instance!(mode, super::one, |M| repacked::<E4m3, F16, M>; 0 16),
+        ("f16x2", "e5m2x2") => instance!(mode, super::one, |M| repacked::<E5m2, F16, M>; 0 16),
         _ => None,
     }
 }

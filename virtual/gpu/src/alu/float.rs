@@ -122,7 +122,7 @@ macro_rules! for_mode {
 /// Modes of `add`, `sub`, `mul`.
 macro_rules! arithmetic {
     ($type:expr, $mode:expr, $function:ident) => {
-        for_mode! { $type, $mode, Function::Two, $function;
+        for_mode! { $type, $mode, super::two, $function;
             "f32" One<F32>: [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15];
             "f64" One<F64>: [0 1 2 3];
             "f16" One<F16>: [0 4 8 12];
@@ -172,8 +172,8 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
         ("testp", [test]) => return testp(test, of),
         ("copysign", []) => return copysign(of),
         ("min" | "max", _) => return extremum(opcode, words, of),
-        ("div", ["approx", words @ ..]) => return single!(*of, mode::of(words)?, Function::Two, div_approx),
-        ("div", ["full", words @ ..]) => return single!(*of, mode::of(words)?, Function::Two, div_full),
+        ("div", ["approx", words @ ..]) => return single!(*of, mode::of(words)?, super::two, div_approx),
+        ("div", ["full", words @ ..]) => return single!(*of, mode::of(words)?, super::two, div_full),
         (_, ["approx", words @ ..]) => return approximate(opcode, mode::of(words)?, of),
         _ => {}
     }
@@ -185,17 +185,17 @@ pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
         "mul" => arithmetic!(*of, mode, mul),
         "mad" if is_rounded && matches!(*of, "f32" | "f64") => fma_of(of, mode),
         "fma" if is_rounded => fma_of(of, mode),
-        "div" if is_rounded => rounded!(*of, mode, Function::Two, div),
-        "rcp" if is_rounded => rounded!(*of, mode, Function::One, rcp),
-        "sqrt" if is_rounded => rounded!(*of, mode, Function::One, sqrt),
-        "abs" if !is_rounded => unrounded!(*of, mode, Function::One, abs),
-        "neg" if !is_rounded => unrounded!(*of, mode, Function::One, neg),
+        "div" if is_rounded => rounded!(*of, mode, super::two, div),
+        "rcp" if is_rounded => rounded!(*of, mode, super::one, rcp),
+        "sqrt" if is_rounded => rounded!(*of, mode, super::one, sqrt),
+        "abs" if !is_rounded => unrounded!(*of, mode, super::one, abs),
+        "neg" if !is_rounded => unrounded!(*of, mode, super::one, neg),
         _ => None,
     }
 }
 
 fn fma_of(of: &str, mode: u8) -> Option<Function> {
-    for_mode! { of, mode, Function::Three, fma;
+    for_mode! { of, mode, super::three, fma;
         "f32" One<F32>: [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15];
         "f64" One<F64>: [0 1 2 3];
         "f16" One<F16>: [0 4 8 12 16 20];
@@ -264,25 +264,25 @@ fn reciprocal(divisor: f64) -> f64 {
 
 /// Approximate functions; with `ftz` those of `f64` read and give upper halves alone.
 fn approximate(opcode: &str, mode: u8, of: &str) -> Option<Function> {
-    use Function::One as Unary;
+    use super::one as unary;
     match (opcode, of) {
-        ("rcp", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rcp_approx::<One<F64>, 4>(upper(a))))),
-        ("rsqrt", "f64") if mode == mode::FTZ => Some(Unary(|a| upper(rsqrt_approx::<One<F64>, 4>(upper(a))))),
-        ("rsqrt", "f64") if mode == 0 => Some(Unary(rsqrt_approx::<One<F64>, 0>)),
-        ("rcp", _) => single!(of, mode, Unary, rcp_approx),
-        ("sqrt", _) => single!(of, mode, Unary, sqrt_approx),
-        ("rsqrt", _) => single!(of, mode, Unary, rsqrt_approx),
-        ("sin", _) => single!(of, mode, Unary, sin),
-        ("cos", _) => single!(of, mode, Unary, cos),
-        ("lg2", _) => single!(of, mode, Unary, lg2),
-        ("ex2", _) => for_mode! { of, mode, Unary, ex2;
+        ("rcp", "f64") if mode == mode::FTZ => Some(unary(|a| upper(rcp_approx::<One<F64>, 4>(upper(a))))),
+        ("rsqrt", "f64") if mode == mode::FTZ => Some(unary(|a| upper(rsqrt_approx::<One<F64>, 4>(upper(a))))),
+        ("rsqrt", "f64") if mode == 0 => Some(unary(rsqrt_approx::<One<F64>, 0>)),
+        ("rcp", _) => single!(of, mode, unary, rcp_approx),
+        ("sqrt", _) => single!(of, mode, unary, sqrt_approx),
+        ("rsqrt", _) => single!(of, mode, unary, rsqrt_approx),
+        ("sin", _) => single!(of, mode, unary, sin),
+        ("cos", _) => single!(of, mode, unary, cos),
+        ("lg2", _) => single!(of, mode, unary, lg2),
+        ("ex2", _) => for_mode! { of, mode, unary, ex2;
             "f32" One<F32>: [0 4];
             "f16" One<F16>: [0];
             "f16x2" Pair<F16>: [0];
             "bf16" One<Bf16>: [4];
             "bf16x2" Pair<Bf16>: [4];
         },
-        ("tanh", _) => for_mode! { of, mode, Unary, tanh;
+        ("tanh", _) => for_mode! { of, mode, unary, tanh;
             "f32" One<F32>: [0];
             "f16" One<F16>: [0];
             "f16x2" Pair<F16>: [0];
@@ -318,7 +318,7 @@ fn extremum(opcode: &str, words: &[&str], of: &str) -> Option<Function> {
     if opcode == "max" {
         mode |= MAX;
     }
-    for_mode! { of, mode, Function::Two, least_or_greatest;
+    for_mode! { of, mode, super::two, least_or_greatest;
         "f32" One<F32>: [0 4 32 36 64 68 96 100 128 132 160 164 192 196 224 228];
         "f16" One<F16>: [0 4 32 36 64 68 96 100 128 132 160 164 192 196 224 228];
         "f16x2" Pair<F16>: [0 4 32 36 64 68 96 100 128 132 160 164 192 196 224 228];
@@ -358,14 +358,14 @@ fn testp(test: &str, of: &str) -> Option<Function> {
     macro_rules! test {
         ($format:ty) => {
             match test {
-                "finite" => Some(Function::Test(|a| magnitude::<$format>(a) < <$format>::INFINITY)),
-                "infinite" => Some(Function::Test(|a| magnitude::<$format>(a) == <$format>::INFINITY)),
-                "number" => Some(Function::Test(|a| !<$format>::is_nan(a))),
-                "notanumber" => Some(Function::Test(<$format>::is_nan)),
-                "normal" => Some(Function::Test(|a| {
-                    !is_subnormal::<$format>(a) && magnitude::<$format>(a) < <$format>::INFINITY
-                })),
-                "subnormal" => Some(Function::Test(is_subnormal::<$format>)),
+                "finite" => Some(super::test(|a| magnitude::<$format>(a) < <$format>::INFINITY)),
+                "infinite" => Some(super::test(|a| magnitude::<$format>(a) == <$format>::INFINITY)),
+                "number" => Some(super::test(|a| !<$format>::is_nan(a))),
+                "notanumber" => Some(super::test(<$format>::is_nan)),
+                "normal" => {
+                    Some(super::test(|a| !is_subnormal::<$format>(a) && magnitude::<$format>(a) < <$format>::INFINITY))
+                }
+                "subnormal" => Some(super::test(is_subnormal::<$format>)),
                 _ => None,
             }
         };
@@ -389,8 +389,8 @@ fn is_subnormal<F: Format>(bits: u64) -> bool {
 /// The second operand with the sign of the first.
 fn copysign(of: &str) -> Option<Function> {
     match of {
-        "f32" => Some(Function::Two(|a, b| a & F32::SIGN | b & !F32::SIGN)),
-        "f64" => Some(Function::Two(|a, b| a & F64::SIGN | b & !F64::SIGN)),
+        "f32" => Some(super::two(|a, b| a & F32::SIGN | b & !F32::SIGN)),
+        "f64" => Some(super::two(|a, b| a & F64::SIGN | b & !F64::SIGN)),
         _ => None,
     }
 }

@@ -69,27 +69,27 @@ macro_rules! for_integer {
 
 /// The function of an integer instruction.
 pub(super) fn function(opcode: &str, words: &[&str]) -> Option<Function> {
-    use Function::{One, Three, Two};
+    use super::{one, three, two};
     match (opcode, words) {
-        ("add", ["sat", "s32"]) => Some(Two(|a, b| i32::nearest(i32::value(a) + i32::value(b)))),
-        ("sub", ["sat", "s32"]) => Some(Two(|a, b| i32::nearest(i32::value(a) - i32::value(b)))),
-        ("add", ["u16x2" | "s16x2"]) => Some(Two(|a, b| super::both(16, |at| add::<u16>(a >> at, b >> at)))),
-        ("add", [of]) => for_integer!(*of, Two, add),
-        ("sub", [of]) => for_integer!(*of, Two, sub),
-        ("mul", ["lo", of]) => for_integer!(*of, Two, mul_lo),
-        ("mul", ["hi", of]) => for_integer!(*of, Two, mul_hi),
-        ("mul", ["wide", of]) if !of.ends_with("64") => for_integer!(*of, Two, mul_wide),
-        ("mad", ["hi", "sat", "s32"]) => Some(Three(|a, b, c| i32::nearest(high::<i32>(a, b) + i32::value(c)))),
-        ("mad", ["lo", of]) => for_integer!(*of, Three, mad_lo),
-        ("mad", ["hi", of]) => for_integer!(*of, Three, mad_hi),
-        ("mad", ["wide", of]) if !of.ends_with("64") => for_integer!(*of, Three, mad_wide),
+        ("add", ["sat", "s32"]) => Some(two(|a, b| i32::nearest(i32::value(a) + i32::value(b)))),
+        ("sub", ["sat", "s32"]) => Some(two(|a, b| i32::nearest(i32::value(a) - i32::value(b)))),
+        ("add", ["u16x2" | "s16x2"]) => Some(two(|a, b| super::both(16, |at| add::<u16>(a >> at, b >> at)))),
+        ("add", [of]) => for_integer!(*of, two, add),
+        ("sub", [of]) => for_integer!(*of, two, sub),
+        ("mul", ["lo", of]) => for_integer!(*of, two, mul_lo),
+        ("mul", ["hi", of]) => for_integer!(*of, two, mul_hi),
+        ("mul", ["wide", of]) if !of.ends_with("64") => for_integer!(*of, two, mul_wide),
+        ("mad", ["hi", "sat", "s32"]) => Some(three(|a, b, c| i32::nearest(high::<i32>(a, b) + i32::value(c)))),
+        ("mad", ["lo", of]) => for_integer!(*of, three, mad_lo),
+        ("mad", ["hi", of]) => for_integer!(*of, three, mad_hi),
+        ("mad", ["wide", of]) if !of.ends_with("64") => for_integer!(*of, three, mad_wide),
         ("mul24", [part, of]) => mul24(part, of),
         ("mad24", parts) => mad24(parts),
-        ("sad", [of]) => for_integer!(*of, Three, sad),
-        ("div", [of]) => for_integer!(*of, Two, div),
-        ("rem", [of]) => for_integer!(*of, Two, rem),
-        ("abs", [of]) if of.starts_with('s') => for_integer!(*of, One, abs),
-        ("neg", [of]) if of.starts_with('s') => for_integer!(*of, One, neg),
+        ("sad", [of]) => for_integer!(*of, three, sad),
+        ("div", [of]) => for_integer!(*of, two, div),
+        ("rem", [of]) => for_integer!(*of, two, rem),
+        ("abs", [of]) if of.starts_with('s') => for_integer!(*of, one, abs),
+        ("neg", [of]) if of.starts_with('s') => for_integer!(*of, one, neg),
         ("min" | "max", _) => extremum(opcode, words),
         ("dp4a", [a, b]) => dp4a(a, b),
         ("dp2a", [part, a, b]) => dp2a(part, a, b),
@@ -235,18 +235,18 @@ fn max_x2<T: Integer>(a: u64, b: u64) -> u64 {
 
 /// `min` and `max`; with `relu` the result is at least zero.
 fn extremum(opcode: &str, words: &[&str]) -> Option<Function> {
-    use Function::Two;
+    use super::two;
     match (opcode, words) {
-        ("min", ["relu", "s32"]) => Some(Two(|a, b| max::<i32>(min::<i32>(a, b), 0))),
-        ("max", ["relu", "s32"]) => Some(Two(|a, b| max::<i32>(max::<i32>(a, b), 0))),
-        ("min", ["relu", "s16x2"]) => Some(Two(|a, b| max_x2::<i16>(min_x2::<i16>(a, b), 0))),
-        ("max", ["relu", "s16x2"]) => Some(Two(|a, b| max_x2::<i16>(max_x2::<i16>(a, b), 0))),
-        ("min", ["u16x2"]) => Some(Two(min_x2::<u16>)),
-        ("min", ["s16x2"]) => Some(Two(min_x2::<i16>)),
-        ("max", ["u16x2"]) => Some(Two(max_x2::<u16>)),
-        ("max", ["s16x2"]) => Some(Two(max_x2::<i16>)),
-        ("min", [of]) => for_integer!(*of, Two, min),
-        ("max", [of]) => for_integer!(*of, Two, max),
+        ("min", ["relu", "s32"]) => Some(two(|a, b| max::<i32>(min::<i32>(a, b), 0))),
+        ("max", ["relu", "s32"]) => Some(two(|a, b| max::<i32>(max::<i32>(a, b), 0))),
+        ("min", ["relu", "s16x2"]) => Some(two(|a, b| max_x2::<i16>(min_x2::<i16>(a, b), 0))),
+        ("max", ["relu", "s16x2"]) => Some(two(|a, b| max_x2::<i16>(max_x2::<i16>(a, b), 0))),
+        ("min", ["u16x2"]) => Some(two(min_x2::<u16>)),
+        ("min", ["s16x2"]) => Some(two(min_x2::<i16>)),
+        ("max", ["u16x2"]) => Some(two(max_x2::<u16>)),
+        ("max", ["s16x2"]) => Some(two(max_x2::<i16>)),
+        ("min", [of]) => for_integer!(*of, two, min),
+        ("max", [of]) => for_integer!(*of, two, max),
         _ => None,
     }
 }
@@ -262,26 +262,26 @@ fn product24<const SIGNED: bool>(a: u64, b: u64) -> i64 {
 
 fn mul24(part: &str, of: &str) -> Option<Function> {
     match (part, of) {
-        ("lo", "u32") => Some(Function::Two(|a, b| low(product24::<false>(a, b) as u64, 32))),
-        ("lo", "s32") => Some(Function::Two(|a, b| low(product24::<true>(a, b) as u64, 32))),
-        ("hi", "u32") => Some(Function::Two(|a, b| low((product24::<false>(a, b) >> 16) as u64, 32))),
-        ("hi", "s32") => Some(Function::Two(|a, b| low((product24::<true>(a, b) >> 16) as u64, 32))),
+        ("lo", "u32") => Some(super::two(|a, b| low(product24::<false>(a, b) as u64, 32))),
+        ("lo", "s32") => Some(super::two(|a, b| low(product24::<true>(a, b) as u64, 32))),
+        ("hi", "u32") => Some(super::two(|a, b| low((product24::<false>(a, b) >> 16) as u64, 32))),
+        ("hi", "s32") => Some(super::two(|a, b| low((product24::<true>(a, b) >> 16) as u64, 32))),
         _ => None,
     }
 }
 
 fn mad24(parts: &[&str]) -> Option<Function> {
-    use Function::Three;
+    use super::three;
     fn sum<const SIGNED: bool>(a: u64, b: u64, c: u64, shift: u32) -> u64 {
         u32::wrap(i128::from(product24::<SIGNED>(a, b) >> shift) + u32::value(c))
     }
     match parts {
-        ["lo", "u32"] => Some(Three(|a, b, c| sum::<false>(a, b, c, 0))),
-        ["lo", "s32"] => Some(Three(|a, b, c| sum::<true>(a, b, c, 0))),
-        ["hi", "u32"] => Some(Three(|a, b, c| sum::<false>(a, b, c, 16))),
-        ["hi", "s32"] => Some(Three(|a, b, c| sum::<true>(a, b, c, 16))),
+        ["lo", "u32"] => Some(three(|a, b, c| sum::<false>(a, b, c, 0))),
+        ["lo", "s32"] => Some(three(|a, b, c| sum::<true>(a, b, c, 0))),
+        ["hi", "u32"] => Some(three(|a, b, c| sum::<false>(a, b, c, 16))),
+        ["hi", "s32"] => Some(three(|a, b, c| sum::<true>(a, b, c, 16))),
         ["hi", "sat", "s32"] => {
-            Some(Three(|a, b, c| i32::nearest(i128::from(product24::<true>(a, b) >> 16) + i32::value(c))))
+            Some(three(|a, b, c| i32::nearest(i128::from(product24::<true>(a, b) >> 16) + i32::value(c))))
         }
         _ => None,
     }
@@ -294,27 +294,27 @@ fn dot<A: Integer, B: Integer>(a: u64, b: u64, c: u64, first: u32, count: u32) -
 }
 
 fn dp4a(a: &str, b: &str) -> Option<Function> {
-    use Function::Three;
+    use super::three;
     match (a, b) {
-        ("u32", "u32") => Some(Three(|a, b, c| dot::<u8, u8>(a, b, c, 0, 4))),
-        ("u32", "s32") => Some(Three(|a, b, c| dot::<u8, i8>(a, b, c, 0, 4))),
-        ("s32", "u32") => Some(Three(|a, b, c| dot::<i8, u8>(a, b, c, 0, 4))),
-        ("s32", "s32") => Some(Three(|a, b, c| dot::<i8, i8>(a, b, c, 0, 4))),
+        ("u32", "u32") => Some(three(|a, b, c| dot::<u8, u8>(a, b, c, 0, 4))),
+        ("u32", "s32") => Some(three(|a, b, c| dot::<u8, i8>(a, b, c, 0, 4))),
+        ("s32", "u32") => Some(three(|a, b, c| dot::<i8, u8>(a, b, c, 0, 4))),
+        ("s32", "s32") => Some(three(|a, b, c| dot::<i8, i8>(a, b, c, 0, 4))),
         _ => None,
     }
 }
 
 fn dp2a(part: &str, a: &str, b: &str) -> Option<Function> {
-    use Function::Three;
+    use super::three;
     match (part, a, b) {
-        ("lo", "u32", "u32") => Some(Three(|a, b, c| dot::<u16, u8>(a, b, c, 0, 2))),
-        ("lo", "u32", "s32") => Some(Three(|a, b, c| dot::<u16, i8>(a, b, c, 0, 2))),
-        ("lo", "s32", "u32") => Some(Three(|a, b, c| dot::<i16, u8>(a, b, c, 0, 2))),
-        ("lo", "s32", "s32") => Some(Three(|a, b, c| dot::<i16, i8>(a, b, c, 0, 2))),
-        ("hi", "u32", "u32") => Some(Three(|a, b, c| dot::<u16, u8>(a, b, c, 2, 2))),
-        ("hi", "u32", "s32") => Some(Three(|a, b, c| dot::<u16, i8>(a, b, c, 2, 2))),
-        ("hi", "s32", "u32") => Some(Three(|a, b, c| dot::<i16, u8>(a, b, c, 2, 2))),
-        ("hi", "s32", "s32") => Some(Three(|a, b, c| dot::<i16, i8>(a, b, c, 2, 2))),
+        ("lo", "u32", "u32") => Some(three(|a, b, c| dot::<u16, u8>(a, b, c, 0, 2))),
+        ("lo", "u32", "s32") => Some(three(|a, b, c| dot::<u16, i8>(a, b, c, 0, 2))),
+        ("lo", "s32", "u32") => Some(three(|a, b, c| dot::<i16, u8>(a, b, c, 0, 2))),
+        ("lo", "s32", "s32") => Some(three(|a, b, c| dot::<i16, i8>(a, b, c, 0, 2))),
+        ("hi", "u32", "u32") => Some(three(|a, b, c| dot::<u16, u8>(a, b, c, 2, 2))),
+        ("hi", "u32", "s32") => Some(three(|a, b, c| dot::<u16, i8>(a, b, c, 2, 2))),
+        ("hi", "s32", "u32") => Some(three(|a, b, c| dot::<i16, u8>(a, b, c, 2, 2))),
+        ("hi", "s32", "s32") => Some(three(|a, b, c| dot::<i16, i8>(a, b, c, 2, 2))),
         _ => None,
     }
 }

@@ -21,22 +21,95 @@ pub mod matrix;
 #[cfg(test)]
 mod tests;
 
+use core::fmt;
+
+/// Lanes of a warp.
+pub const LANES: usize = 32;
+
+/// One value for each lane.
+pub type Values = [u64; LANES];
+
 /// What an instruction computes from its operands, each the low bits of a 64-bit register; the rest is zero. So are the
 /// bits of results beyond the width of their type.
 #[derive(Clone, Copy, Debug)]
 pub enum Function {
     /// Of one operand.
-    One(fn(u64) -> u64),
+    One(&'static dyn Compute<1>),
     /// Of two operands.
-    Two(fn(u64, u64) -> u64),
+    Two(&'static dyn Compute<2>),
     /// Of three operands.
-    Three(fn(u64, u64, u64) -> u64),
+    Three(&'static dyn Compute<3>),
     /// Of four operands.
-    Four(fn(u64, u64, u64, u64) -> u64),
+    Four(&'static dyn Compute<4>),
     /// A predicate of one operand: `testp`.
-    Test(fn(u64) -> bool),
+    Test(&'static dyn Decide<1>),
     /// A predicate of two operands: the comparison of `setp` and `set`, which then combine it or make a number of it.
-    Compare(fn(u64, u64) -> bool),
+    Compare(&'static dyn Decide<2>),
+}
+
+/// A function of operands, in one lane or in all: a call for each lane would cost more than most functions do.
+pub trait Compute<const N: usize>: Sync {
+    /// Of one lane's operands.
+    fn lane(&self, operands: [u64; N]) -> u64;
+
+    /// Of each lane's operands.
+    fn lanes(&self, operands: [&Values; N]) -> Values;
+}
+
+/// A predicate of operands, in one lane or in all.
+pub trait Decide<const N: usize>: Sync {
+    /// Whether it holds for one lane's operands.
+    fn lane(&self, operands: [u64; N]) -> bool;
+
+    /// A bit for each lane, whether it holds for the lane's operands.
+    fn lanes(&self, operands: [&Values; N]) -> u32;
+}
+
+impl<const N: usize> fmt::Debug for dyn Compute<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a function of {N}")
+    }
+}
+
+impl<const N: usize> fmt::Debug for dyn Decide<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a predicate of {N}")
+    }
+}
+
+macro_rules! arities {
+    ($($make:ident: $trait:ident<$count:literal> as $kind:ident, ($($operand:ident),*) -> $result:ident of $all:ty, $by:expr;)*) => {$(
+        impl<F: Fn($(arities!(@ $operand)),*) -> $result + Sync> $trait<$count> for F {
+            fn lane(&self, [$($operand),*]: [u64; $count]) -> $result {
+                self($($operand),*)
+            }
+
+            fn lanes(&self, [$($operand),*]: [&Values; $count]) -> $all {
+                $by(|lane: usize| self($($operand[lane]),*))
+            }
+        }
+
+        /// A function that has no state, which takes no room.
+        pub(crate) fn $make<F: Fn($(arities!(@ $operand)),*) -> $result + Sync + 'static>(function: F) -> Function {
+            const { assert!(size_of::<F>() == 0) };
+            Function::$kind(Box::leak(Box::new(function)))
+        }
+    )*};
+    (@ $operand:ident) => { u64 };
+}
+
+arities! {
+    one: Compute<1> as One, (a) -> u64 of Values, core::array::from_fn;
+    two: Compute<2> as Two, (a, b) -> u64 of Values, core::array::from_fn;
+    three: Compute<3> as Three, (a, b, c) -> u64 of Values, core::array::from_fn;
+    four: Compute<4> as Four, (a, b, c, d) -> u64 of Values, core::array::from_fn;
+    test: Decide<1> as Test, (a) -> bool of u32, bits_of;
+    compare: Decide<2> as Compare, (a, b) -> bool of u32, bits_of;
+}
+
+/// A bit for each lane.
+fn bits_of(holds: impl Fn(usize) -> bool) -> u32 {
+    (0..LANES).fold(0, |bits, lane| bits | u32::from(holds(lane)) << lane)
 }
 
 /// The arithmetic of an instruction with the carry flag: operands and the flag before to the result and the flag after.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::profile::{Counts, Profile};
 use super::{Done, Launch, Request, Settings, Stream};
 use crate::block::{Block, Surroundings};
 use crate::fault::{Cause, Fault};
@@ -34,6 +35,7 @@ struct Running {
     next: u64,
     total: u64,
     executed: u64,
+    counts: Option<Counts>,
     done: Done,
 }
 
@@ -61,6 +63,7 @@ pub(super) struct Engine {
     round: u64,
     recorder: Option<Recorder>,
     replay: Option<Replay>,
+    profile: Option<Profile>,
     /// Launches that have come before a record says that they do.
     early: Vec<Stream>,
 }
@@ -89,6 +92,7 @@ impl Engine {
         let machine = settings.described();
         let recorder = settings.record.as_ref().map(|path| Recorder::new(path, &machine)).transpose()?;
         let replay = settings.replay.as_ref().map(|path| Replay::new(path, &machine)).transpose()?;
+        let profile = settings.profile.as_deref().map(Profile::new).transpose()?;
         let device = |device| Device {
             used: vec![0.0; settings.multiprocessors as usize],
             injections: Injections::of(device, &settings.injections),
@@ -108,6 +112,7 @@ impl Engine {
             round: 0,
             recorder,
             replay,
+            profile,
             early: Vec::new(),
         })
     }
@@ -330,6 +335,7 @@ impl Engine {
             blocks: Vec::new(),
             next: 0,
             executed: 0,
+            counts: self.profile.as_ref().map(|_| Counts::new(&launch.program)),
             total: launch.blocks.iter().map(|&part| u64::from(part)).product(),
             launch,
             done,
@@ -478,7 +484,7 @@ impl Engine {
     }
 
     fn run_warp(&mut self, launch: usize, block: usize, warp: usize, budget: u32) -> Result<(), Box<Fault>> {
-        let Running { number, launch, shared_places, params, blocks, executed: total_executed, .. } =
+        let Running { number, launch, shared_places, params, blocks, executed: total_executed, counts, .. } =
             &mut self.running[launch];
         let injections = self.devices.get_mut(launch.space.device as usize).map(|device| &mut device.injections);
         let flip = injections.as_ref().and_then(|injections| injections.flip());
@@ -508,6 +514,7 @@ impl Engine {
             flip,
             sums: self.settings.sums,
             order: self.order.as_mut(),
+            counts: counts.as_mut(),
         };
         let outcome = own.run(warp, &mut around, budget);
         let has_flipped = flip.is_some() && around.flip.is_none();
@@ -570,12 +577,16 @@ impl Engine {
             let (part, number) = (running.part(&self.settings), running.number);
             let device = self.devices.get_mut(running.launch.space.device as usize);
             let used = device.map(|device| &mut device.used);
-            let (order, ended) = (&mut self.order, &mut self.ended);
+            let (order, ended, counts) = (&mut self.order, &mut self.ended, &mut running.counts);
             if let Some(used) = used {
                 running.blocks.retain(|block| {
                     let goes_on = !block.has_ended();
                     if !goes_on {
                         *ended += 1;
+                        if let Some(counts) = counts {
+                            let longest = block.warps.iter().map(|warp| warp.issued).max();
+                            counts.longest = counts.longest.max(longest.unwrap_or(0));
+                        }
                         if let Some(order) = order {
                             order.forget(&block.shared);
                             block.warps.iter().flat_map(|warp| &warp.past).for_each(|past| order.leave(number, past));
@@ -599,7 +610,13 @@ impl Engine {
         if let Some(device) = self.devices.get_mut(running.launch.space.device as usize) {
             running.blocks.iter().for_each(|block| device.used[block.sm as usize] -= part);
         }
-        let Running { stream: number, mut then, done, .. } = running;
+        let Running { stream: number, launch, mut then, done, counts, .. } = running;
+        if let (Some(profile), Some(counts)) = (&mut self.profile, &counts) {
+            profile.add(&launch.kernel, &launch.program, counts);
+            if self.running.is_empty() {
+                profile.write();
+            }
+        }
         match then.pop_front().filter(|_| outcome.is_ok()) {
             Some(launch) => self.begin(Stream { number, launch, then, done }, known),
             None => done(outcome),

@@ -1,6 +1,9 @@
 //! Loads, stores and atomics: which memory lanes reach, and who is told of it.
 
+use core::ops::Range;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::local::LOCAL;
 use super::{Group, LANES, Next, State, Values, Warp, extended, lanes_of};
@@ -17,7 +20,7 @@ pub(super) struct Places {
     /// Their addresses.
     pub(super) at: Values,
     /// The memory; nearly always one.
-    segments: Vec<Arc<Segment>>,
+    segments: SmallVec<[Arc<Segment>; 1]>,
     /// Which of the segments each lane accesses, and where in it.
     pub(super) segment: [u8; LANES],
     pub(super) offset: Values,
@@ -54,7 +57,7 @@ impl Places {
 }
 
 impl Warp {
-    /// The memory that a lane accesses.
+    /// The memory that a lane accesses, where in it, and the addresses by which all lanes reach the same memory.
     pub(super) fn reach<'w>(
         &'w self,
         around: &'w Surroundings<'_>,
@@ -63,24 +66,30 @@ impl Warp {
         at: u64,
         bytes: u64,
         need: memory::Access,
-    ) -> Result<(&'w Arc<Segment>, u64), Cause> {
+    ) -> Result<(&'w Arc<Segment>, u64, Range<u64>), Cause> {
         if !at.is_multiple_of(bytes) {
             return Err(Cause::Misaligned { at, bytes });
         }
+        let asked = at;
         let (space, at) = match space {
             Where::Generic => (space_of(at), at - base_of(space_of(at))),
             Where::Shared => (space, at & u64::from(u32::MAX)),
             other => (other, at),
         };
         let inside = |have: u64| at.checked_add(bytes).is_some_and(|end| end <= have);
+        let around_it = |have: u64| asked.wrapping_sub(at)..asked.wrapping_sub(at).wrapping_add(have);
         match space {
             Where::Generic | Where::Global => around.map.memory(at, bytes, need),
             Where::Shared => {
                 let have = around.shared.bytes();
-                if inside(have) { Ok((around.shared, at)) } else { Err(Cause::Shared { at, bytes, have }) }
+                if inside(have) {
+                    Ok((around.shared, at, around_it(have)))
+                } else {
+                    Err(Cause::Shared { at, bytes, have })
+                }
             }
             Where::Local => match &self.local {
-                Some(local) if inside(LOCAL) => Ok((&local.memory, lane as u64 * LOCAL + at)),
+                Some(local) if inside(LOCAL) => Ok((&local.memory, lane as u64 * LOCAL + at, 0..0)),
                 local => {
                     let have = if local.is_some() { LOCAL } else { 0 };
                     Err(Cause::Local { at, bytes, have })
@@ -89,7 +98,11 @@ impl Warp {
             Where::Param => {
                 let have = around.params.bytes();
                 let readable = need == memory::Access::Read;
-                if inside(have) && readable { Ok((around.params, at)) } else { Err(Cause::Param { at, bytes, have }) }
+                if inside(have) && readable {
+                    Ok((around.params, at, around_it(have)))
+                } else {
+                    Err(Cause::Param { at, bytes, have })
+                }
             }
         }
     }
@@ -109,19 +122,15 @@ impl Warp {
     ) -> Result<Places, Cause> {
         let at = self.addresses(around, frame, access.address);
         let bytes = access.unit * access.count;
-        let mut places = Places { lanes, at, segments: Vec::with_capacity(1), segment: [0; LANES], offset: [0; LANES] };
+        let mut places = Places { lanes, at, segments: SmallVec::new(), segment: [0; LANES], offset: [0; LANES] };
         // The addresses of the window that was last found, and what leads from them to its memory.
         let (mut window, mut number, mut distance) = (0..0, 0, 0);
         for lane in lanes_of(lanes) {
             let at = at[lane];
             let is_known = window.contains(&at) && bytes <= window.end - at && at & (bytes - 1) == 0;
             if !is_known {
-                let (segment, offset) = self.reach(around, access.address.space, lane, at, bytes, need)?;
-                (number, distance) = (places.number(segment), offset.wrapping_sub(at));
-                window = match access.address.space {
-                    Where::Global | Where::Generic => around.map.addresses(at),
-                    _ => 0..0,
-                };
+                let (segment, offset, known) = self.reach(around, access.address.space, lane, at, bytes, need)?;
+                (number, distance, window) = (places.number(segment), offset.wrapping_sub(at), known);
             }
             (places.segment[lane], places.offset[lane]) = (number, at.wrapping_add(distance));
         }
@@ -315,7 +324,7 @@ impl Warp {
                 let own = accesses.next();
                 let missed = self.missed(around, segment, own.as_ref());
                 let after = |word: u64| match (change, &new) {
-                    (Change::Combine(combine), _) => combine(word, operand),
+                    (Change::Combine(combine), _) => combine.lane([word, operand]),
                     (Change::CompareAndSwap, Some(new)) if word == operand => new[lane],
                     (Change::CompareAndSwap, _) => word,
                 };

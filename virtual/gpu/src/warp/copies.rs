@@ -1,5 +1,6 @@
 //! Copies that are done later than they are asked for (`cp.async`).
 
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ impl Warp {
         let (to_at, from_at) = (self.addresses(around, frame, to), self.addresses(around, frame, from));
         let filled = filled.map_or([bytes; LANES], |filled| self.values(around, frame, filled));
         for lane in lanes_of(lanes) {
-            let owned = |(segment, offset): (&Arc<Segment>, u64)| (segment.clone(), offset);
+            let owned = |(segment, offset, _): (&Arc<Segment>, u64, Range<u64>)| (segment.clone(), offset);
             let to = owned(self.reach(around, to.space, lane, to_at[lane], bytes, memory::Access::ReadWrite)?);
             let filled = filled[lane].min(bytes);
             // Of no bytes there need not be any memory.

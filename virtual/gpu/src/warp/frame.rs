@@ -92,24 +92,23 @@ impl Warp {
             return;
         }
         let caller = self.frames[frame].back.take();
-        self.frames[frame].registers = Vec::new();
         self.free.push(frame);
         if let Some((caller, _)) = caller {
             self.free_if_unused(caller);
         }
     }
 
-    fn add_frame(&mut self, frame: Frame) -> usize {
-        match self.free.pop() {
-            Some(free) => {
-                self.frames[free] = frame;
-                free
-            }
-            None => {
-                self.frames.push(frame);
-                self.frames.len() - 1
-            }
+    /// A frame for a call. What its registers hold nobody knows, as of a call on a GPU.
+    fn add_frame(&mut self, index: usize, code: &Code, local: u64, back: Option<(usize, usize)>, depth: u32) -> usize {
+        // One of the same function needs nothing but its place.
+        if let Some(free) = self.free.iter().position(|&free| self.frames[free].code == index) {
+            let free = self.free.swap_remove(free);
+            let frame = &mut self.frames[free];
+            (frame.local, frame.back, frame.depth) = (local, back, depth);
+            return free;
         }
+        self.frames.push(Frame::new(index, code, local, back, depth));
+        self.frames.len() - 1
     }
 
     pub(super) fn call(
@@ -153,7 +152,7 @@ impl Warp {
         // Lanes that call it from here one after the other have one frame, so that they can come together in it.
         let (depth, back) = (own.depth + 1, Some((caller, at + 1)));
         let known = self.frames.iter().position(|frame| frame.code == index && frame.back == back);
-        let frame = known.unwrap_or_else(|| self.add_frame(Frame::new(index, code, local, back, depth)));
+        let frame = known.unwrap_or_else(|| self.add_frame(index, code, local, back, depth));
         if let Ok([own, callee]) = self.frames.get_disjoint_mut([caller, frame]) {
             for (from, slot) in arguments.iter().zip(&code.parameters) {
                 copy_params(own, from.offset, callee, slot.offset, slot.bytes, lanes);

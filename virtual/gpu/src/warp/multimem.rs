@@ -73,7 +73,7 @@ impl Warp {
                         };
                         let words = members.iter().enumerate().map(word);
                         results[index as usize][lane] = match combine {
-                            Combine::Two(two) => words.reduce(two).unwrap_or(0),
+                            Combine::Two(two) => words.reduce(|a, b| two.lane([a, b])).unwrap_or(0),
                             Combine::All(all) => all(&words.collect::<Vec<_>>()),
                         };
                     }
@@ -88,7 +88,7 @@ impl Warp {
                     Operation::MultimemAdd { combine, from, .. } => {
                         let value = self.values(around, frame, from[index as usize])[lane];
                         for (member, (segment, offset)) in members.iter().enumerate() {
-                            segment.update(place(*offset), access.unit, |word| combine(word, value));
+                            segment.update(place(*offset), access.unit, |word| combine.lane([word, value]));
                             let own = accesses.get(number(member));
                             self.wrote(around, segment, place(*offset), access.unit, own, false);
                         }

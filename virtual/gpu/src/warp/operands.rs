@@ -1,9 +1,9 @@
 //! What instructions read: registers, constants, addresses and special registers.
 
-use super::{LANES, Values, Warp, lanes_of};
+use super::{LANES, Values, Warp};
 use crate::block::Surroundings;
 use crate::decode::function_address;
-use crate::program::{Source, Special};
+use crate::program::{Comparison, Source, Special};
 
 impl Warp {
     pub(super) fn values(&self, around: &Surroundings<'_>, frame: usize, source: Source) -> Values {
@@ -78,13 +78,12 @@ impl Warp {
         &self,
         around: &Surroundings<'_>,
         frame: usize,
-        lanes: u32,
-        function: fn(u64, u64) -> bool,
+        function: Comparison,
         from: [Source; 2],
     ) -> u32 {
         let (mut one, mut two) = (None, None);
         let a = self.operand(around, frame, from[0], &mut one);
         let b = self.operand(around, frame, from[1], &mut two);
-        lanes_of(lanes).fold(0, |truth, lane| truth | u32::from(function(a[lane], b[lane])) << lane)
+        function.lanes([a, b])
     }
 }

@@ -165,7 +165,8 @@ impl Warp {
                     valid.iter().for_each(|&valid| frame.set(valid, lanes, everywhere(same)));
                 }
                 Together::Reduce { to, combine, .. } => {
-                    let result = lanes_of(here).map(|lane| values[lane]).reduce(combine).unwrap_or(0);
+                    let result =
+                        lanes_of(here).map(|lane| values[lane]).reduce(|a, b| combine.lane([a, b])).unwrap_or(0);
                     frame.write(*to, lanes, &[result; LANES]);
                 }
                 Together::Elect { to, chosen } => {

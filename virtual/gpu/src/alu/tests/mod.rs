@@ -17,12 +17,12 @@ fn named(name: &str) -> Function {
 /// The result of an instruction by name.
 fn run(name: &str, operands: &[u64]) -> u64 {
     match (named(name), operands) {
-        (Function::One(f), &[a]) => f(a),
-        (Function::Two(f), &[a, b]) => f(a, b),
-        (Function::Three(f), &[a, b, c]) => f(a, b, c),
-        (Function::Four(f), &[a, b, c, d]) => f(a, b, c, d),
-        (Function::Test(f), &[a]) => f(a).into(),
-        (Function::Compare(f), &[a, b]) => f(a, b).into(),
+        (Function::One(f), &[a]) => f.lane([a]),
+        (Function::Two(f), &[a, b]) => f.lane([a, b]),
+        (Function::Three(f), &[a, b, c]) => f.lane([a, b, c]),
+        (Function::Four(f), &[a, b, c, d]) => f.lane([a, b, c, d]),
+        (Function::Test(f), &[a]) => f.lane([a]).into(),
+        (Function::Compare(f), &[a, b]) => f.lane([a, b]).into(),
         (other, _) => panic!("{name} is {other:?}, of {} operands", operands.len()),
     }
 }
