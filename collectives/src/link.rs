@@ -8,7 +8,7 @@
 //! What is *direct* goes, in the simple protocol, straight to where it belongs at the receiver, who has said that it may, and a signal
 //! without a slot follows. Over the other protocols it goes through slots as well.
 
-use congruent_device::{Group, Keep, Operand, Pod, Rank, Reducer, Sym, World, operands};
+use congruent_device::{Awaited, Group, Keep, Notify, Operand, Pod, Rank, Reducer, Signal, Sym, World, operands};
 
 use crate::Protocol;
 use crate::plan::Layout;
@@ -36,10 +36,17 @@ impl Link {
     pub(crate) const B: Self = Self(1);
     pub(crate) const C: Self = Self(2);
 
-    /// All of them. No array, which a GPU's compiler would put in memory.
+    /// Link number `i` of those whose bits are set.
     #[inline(always)]
-    fn all() -> impl Iterator<Item = Self> {
-        (0..3).map(Self)
+    fn nth(i: usize, of: u32) -> Self {
+        let rest = (0..i).fold(of, |rest, _| rest & rest.wrapping_sub(1));
+        Self(rest.trailing_zeros())
+    }
+
+    /// Those whose bits are set.
+    #[inline(always)]
+    fn each(of: u32) -> impl Iterator<Item = Self> {
+        (0..of.count_ones() as usize).map(move |i| Self::nth(i, of))
     }
 }
 
@@ -125,13 +132,14 @@ impl Step {
     const fn sends_to(self, link: Link) -> bool {
         self.has(1 << (Self::SENDS + link.0))
     }
+    /// A bit for each link.
     #[inline(always)]
-    const fn receives(self) -> usize {
-        (self.0 >> Self::RECEIVES & 7).count_ones() as usize
+    const fn receives(self) -> u32 {
+        self.0 >> Self::RECEIVES & 7
     }
     #[inline(always)]
-    const fn sends(self) -> usize {
-        (self.0 >> Self::SENDS & 7).count_ones() as usize
+    const fn sends(self) -> u32 {
+        self.0 >> Self::SENDS & 7
     }
 }
 
@@ -319,20 +327,15 @@ impl<B: Group> Coll<'_, B> {
     #[track_caller]
     fn await_all(&self, step: Step, bytes: usize) {
         let (simple, direct_receive, direct_send) = self.ways(step);
-        for link in Link::all() {
-            if step.sends_to(link) && !direct_send {
-                self.await_credit(link);
-            }
-        }
-        for link in Link::all() {
-            if step.receives_from(link) && simple {
-                self.await_data(link, direct_receive);
-            }
-        }
-        for link in Link::all() {
-            if step.sends_to(link) && !simple {
-                self.clean(link, bytes);
-            }
+        let credits = if direct_send { 0 } else { step.sends() };
+        let data = if simple { step.receives() } else { 0 };
+        let first = credits.count_ones() as usize;
+        self.ctx().wait_each(self.group(), first + data.count_ones() as usize, |i| match i.checked_sub(first) {
+            None => self.credit(Link::nth(i, credits)),
+            Some(i) => Some(self.data(Link::nth(i, data), direct_receive)),
+        });
+        if !simple {
+            Link::each(step.sends()).for_each(|link| self.clean(link, bytes));
         }
     }
 
@@ -348,16 +351,18 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
     fn fold_step<T: Pod>(&self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
-        let (simple, direct_receive, direct_send) = self.ways(step);
+        let (_, direct_receive, direct_send) = self.ways(step);
         let own = if step.has(Step::SRC) { src } else { dst };
         let bytes = own.bytes();
         // A send through a proxy is from memory that this member stores to: the result itself, or the queue that it has to itself.
-        let staged = simple && step.sends() > 0 && Link::all().any(|link| step.sends_to(link) && self.is_proxied(link));
+        let proxied = self.proxied(step);
         let keeps = step.has(Step::DST) && (!direct_receive || step.has(Step::SRC));
-        let stages = staged && !direct_send;
-        let received = if direct_receive { 0 } else { step.receives() };
+        let stages = proxied != 0 && !direct_send;
+        let receives = if direct_receive { 0 } else { step.receives() };
+        let stored = step.sends() & !proxied;
+        let received = receives.count_ones() as usize;
         let uses_own = step.has(Step::SRC) || received == 0;
-        let sends = Link::all().filter(|&link| self.sends_by_fold(step, link, simple)).count();
+        let sends = stored.count_ones() as usize;
         let (srcs, dsts) = (received + usize::from(uses_own), sends + usize::from(keeps) + usize::from(stages));
         if dsts > 0 {
             let from = operands(srcs, |i| {
@@ -365,7 +370,7 @@ impl<B: Group> Coll<'_, B> {
                 if uses_own && i == if first { 0 } else { srcs - 1 } {
                     return self.operand(own).partial(step.has(Step::SRC_PARTIAL));
                 }
-                let link = nth(i - usize::from(uses_own && first), |link| step.receives_from(link));
+                let link = Link::nth(i - usize::from(uses_own && first), receives);
                 self.received(link, bytes).partial(!step.has(Step::CONTRIBUTIONS))
             });
             let to = operands(dsts, |i| {
@@ -376,7 +381,7 @@ impl<B: Group> Coll<'_, B> {
                 if stages && i == 0 {
                     return self.operand(self.staging(bytes));
                 }
-                let link = nth(i - usize::from(stages), |link| self.sends_by_fold(step, link, simple));
+                let link = Link::nth(i - usize::from(stages), stored);
                 if direct_send { self.ctx().operand(dst.at(self.link(link).peer())) } else { self.sent(link, bytes) }
             });
             self.fold(to, from, op, if step.has(Step::FINISHED) { self.n() } else { 0 });
@@ -388,7 +393,7 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
     fn say_done(&mut self, step: Step, dst: Sym<u8>, bytes: usize) {
-        let (_, direct_receive, direct_send) = self.ways(step);
+        let (simple, direct_receive, direct_send) = self.ways(step);
         self.set(|state| {
             let count = |link: Link, state: &mut LinkState| {
                 let (sends, receives) = (step.sends_to(link), step.receives_from(link));
@@ -401,45 +406,40 @@ impl<B: Group> Coll<'_, B> {
             count(Link::B, &mut state.b);
             count(Link::C, &mut state.c);
         });
-        for link in Link::all() {
-            self.say_done_to(link, step, dst, bytes);
+        let (proxied, credits) = (self.proxied(step), if direct_receive { 0 } else { step.receives() });
+        for link in Link::each(proxied) {
+            let from = if direct_send { dst } else { self.staging(bytes) };
+            self.put_sent(link, direct_send, from);
         }
+        let sent = if simple { step.sends() & !proxied } else { 0 };
+        let first = sent.count_ones() as usize;
+        self.ctx().notify_each_met(self.group(), first + credits.count_ones() as usize, |i| {
+            match i.checked_sub(first) {
+                None => self.sent_signal(Link::nth(i, sent), direct_send),
+                Some(i) => {
+                    let state = self.link(Link::nth(i, credits));
+                    self.signal(CREDIT).at(state.peer()).set(state.received)
+                }
+            }
+        });
     }
 
-    /// Tells a member what was sent to it, and gives back the slot that was read.
-    #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
-    #[track_caller]
-    fn say_done_to(&self, link: Link, step: Step, dst: Sym<u8>, bytes: usize) {
-        let (simple, direct_receive, direct_send) = self.ways(step);
-        if step.sends_to(link) && simple {
-            self.say_sent(link, direct_send, if direct_send { dst } else { self.staging(bytes) });
-        }
-        if step.receives_from(link) && !direct_receive {
-            let state = self.link(link);
-            self.ctx().notify_met(self.group(), self.signal(CREDIT).at(state.peer()).set(state.received));
-        }
-    }
-
-    /// Waits for a free slot of the queue to a member.
+    /// The signal that says that the queue to a member has a free slot, and its value. `None` where all were free.
     #[inline(always)]
     #[track_caller]
-    fn await_credit(&self, link: Link) {
+    fn credit(&self, link: Link) -> Option<(Awaited<Signal>, u64)> {
         let state = self.link(link);
-        if state.sent >= Layout::DEPTH {
-            let credit = self.signal_of(state.rank as usize, CREDIT).from_rank(state.peer());
-            self.ctx().wait_at_least(self.group(), credit, state.sent - Layout::DEPTH + 1);
-        }
+        let free = state.sent.checked_sub(Layout::DEPTH)?;
+        Some((self.signal_of(state.rank as usize, CREDIT).from_rank(state.peer()), free + 1))
     }
 
-    /// Waits for data from a member, in a slot or where it belongs.
+    /// The signal that says that data from a member is there, in a slot or where it belongs, and its value.
     #[inline(always)]
     #[track_caller]
-    fn await_data(&self, link: Link, direct: bool) {
+    fn data(&self, link: Link, direct: bool) -> (Awaited<Signal>, u64) {
         let state = self.link(link);
         let (which, count) = if direct { (READY, state.awaited) } else { (DATA, state.received) };
-        let signal = self.signal_of(state.rank as usize, which).from_rank(state.peer());
-        self.ctx().wait_at_least(self.group(), signal, count + 1);
+        (self.signal_of(state.rank as usize, which).from_rank(state.peer()), count + 1)
     }
 
     /// Writes the rest of the slot that is next to a member, where the flags have wrapped around ([`PlanView::cleans`](crate::PlanView)).
@@ -453,29 +453,32 @@ impl<B: Group> Coll<'_, B> {
         }
     }
 
-    /// Says that data is there, once the counts have it; and sends it first, where the fold could not store it there.
+    /// The signal that says that data is there, once the counts have it.
     #[inline(always)]
     #[track_caller]
-    fn say_sent(&self, link: Link, direct: bool, from: Sym<u8>) {
+    fn sent_signal(&self, link: Link, direct: bool) -> Notify {
         let state = self.link(link);
         let (which, count) = if direct { (READY, state.signalled) } else { (DATA, state.sent) };
-        let says = self.signal(which).at(state.peer()).set(count);
-        if !self.is_proxied(link) {
-            return self.ctx().notify_met(self.group(), says);
-        }
+        self.signal(which).at(state.peer()).set(count)
+    }
+
+    /// Sends data and its signal through the proxy, once the counts have it: the fold could not store it there.
+    #[inline(always)]
+    #[track_caller]
+    fn put_sent(&self, link: Link, direct: bool, from: Sym<u8>) {
+        let state = self.link(link);
         let to = if direct { from } else { self.slot_to(state.sent - 1).slice(..from.len()) };
-        self.ctx().put_signal(self.group(), to.at(state.peer()), from, says);
+        self.ctx().put_signal(self.group(), to.at(state.peer()), from, self.sent_signal(link, direct));
     }
 
+    /// The links that a step sends to through a proxy, a bit for each. Packets go to those only that are reached without.
     #[inline(always)]
-    fn is_proxied(&self, link: Link) -> bool {
-        !self.ctx().reaches(self.link(link).peer())
-    }
-
-    /// Whether the fold of a step stores what it sends to a link.
-    #[inline(always)]
-    fn sends_by_fold(&self, step: Step, link: Link, simple: bool) -> bool {
-        step.sends_to(link) && !(simple && self.is_proxied(link))
+    fn proxied(&self, step: Step) -> u32 {
+        if self.plan.protocol() != Protocol::Simple {
+            return 0;
+        }
+        let bit = |link: Link| u32::from(!self.ctx().reaches(self.link(link).peer())) << link.0;
+        Link::each(step.sends()).fold(0, |proxied, link| proxied | bit(link))
     }
 
     /// Memory that sends through a proxy are staged in: the queue that this member has to itself.
@@ -517,19 +520,4 @@ impl<B: Group> Coll<'_, B> {
             Protocol::Ll128 => self.ctx().lines(slot.at(at), bytes, flag, self.plan.line),
         }
     }
-}
-
-/// The link number `i` of those that are meant.
-#[inline(always)]
-fn nth(i: usize, is_meant: impl Fn(Link) -> bool) -> Link {
-    let mut left = i;
-    for link in Link::all() {
-        if is_meant(link) {
-            if left == 0 {
-                return link;
-            }
-            left -= 1;
-        }
-    }
-    Link::C
 }

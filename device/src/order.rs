@@ -37,6 +37,23 @@ impl Ctx<'_> {
         }
     }
 
+    /// Sends `count` signals, by a group that has just met, which shares the work: what it did before that is covered by each.
+    ///
+    /// # Ordering
+    /// Each as [`notify`](Ctx::notify): whichever thread sends it has met the others, so that what they did happens before it (MM-2).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn notify_each_met(&self, group: &impl Group, count: usize, each: impl Fn(usize) -> Notify) {
+        let mut failed = false;
+        for i in group.strided(count) {
+            failed = failed || !self.signal(each(i));
+        }
+        if self.abi().routes != 0 {
+            self.join(group, failed);
+        }
+    }
+
     /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data.
     ///
     /// # One-sided
