@@ -76,6 +76,24 @@ pub enum LaunchError {
         /// Elements of the source.
         src: usize,
     },
+    /// Memory that is shorter than a call needs.
+    #[error("{what} would be {needs} elements and there are {has}; give memory that is long enough")]
+    TooShort {
+        /// What would be there.
+        what: &'static str,
+        /// Elements that it needs.
+        needs: usize,
+        /// Elements that there are.
+        has: usize,
+    },
+    /// A micro-batch that an exchange of tokens does not have.
+    #[error("there is no micro-batch {index} in an exchange of {fits}; make it with more of them")]
+    NoSuchMicroBatch {
+        /// The micro-batch asked for.
+        index: u32,
+        /// How many there are.
+        fits: u32,
+    },
     /// A root that is no member.
     #[error("member {root} cannot be the root of a team of {size}; members are 0..{size}")]
     Root {

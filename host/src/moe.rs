@@ -1,18 +1,119 @@
 //! Exchanges of tokens with experts on other PEs, as the host makes them.
 #![cfg_attr(doctest, doc = include_str!("../../docs/moe.md"))]
 
-use congruent_collectives::moe::{MoeConfig, MoeConfigError, MoeShape, MoeView, Refusal};
-use congruent_device::{Tag, TeamView};
+use std::marker::PhantomData;
+use std::sync::Arc;
 
-use crate::{AccessError, AllocError, CollectiveError, Plan, World};
+use congruent_collectives::HasDatatype;
+use congruent_collectives::moe::{
+    Added, Combining, Dispatched, Idle, MoeConfig, MoeConfigError, MoeShape, MoeView, Received, Refusal, Step, Tokens,
+};
+use congruent_device::{KernelArg, Sym, Tag, TeamView};
+use congruent_kernels as kernels;
 
-/// An exchange of tokens between the members of a team: what kernels need for it on the heap. Made by [`World::moe`].
+use crate::comm::usual_blocks;
+use crate::launch::Target;
+use crate::launches::Launcher;
+use crate::shared::Shared;
+use crate::{AccessError, AllocError, CollectiveError, Grid, LaunchError, Plan, Stream, World};
+
+/// An exchange of tokens between the members of a team: what it needs on the heap. Made by [`World::moe`].
 ///
-/// Kernels are given its [`view`](Moe::view), and call the [steps](congruent_collectives::moe) on it. Nothing of it is ever reset, and
-/// the host waits for nothing, so that launches are captured and launched again.
-#[derive(Debug)]
+/// Its steps are calls on a stream ([`idle`](Moe::idle)), or are taken by kernels, which are given its [`view`](Moe::view) and call the
+/// [steps](congruent_collectives::moe) on it. Nothing of it is ever reset, and the host waits for nothing, so that launches are captured and
+/// launched again.
 pub struct Moe {
+    shared: Arc<Shared>,
     plan: Plan<MoeShape>,
+    team: TeamView,
+    grid: Grid,
+}
+
+/// A micro-batch on its way through the steps of an exchange, each a call on a stream, of which `S` is next: [`Idle`], [`Dispatched`],
+/// [`Received`] or [`Combining`]. Each step takes it and gives the next. Made by [`Moe::idle`].
+///
+/// # Ordering
+/// Its steps go on one stream, or each behind an [`Event`](crate::Event) of the one before. Every step is launched in its turn by all
+/// members; different micro-batches know nothing of each other.
+///
+/// ```
+/// use congruent::RowsByExpert;
+/// use congruent::collectives::moe::{Added, MoeConfig, Tokens};
+/// # congruent::local(2, |world| {
+/// // Up to 16 tokens of 32 numbers on each PE, and 4 experts, of which each token has 2.
+/// let config = MoeConfig::new(16, 4, 2).payload(128).output(128);
+/// let (moe, most) = (world.moe(world.team(), config)?, config.most_rows(2, 8) as usize);
+/// let (x, y) = (world.alloc::<f32>(16 * 32)?, world.alloc::<f32>(16 * 32)?);
+/// let (experts, weights) = (world.alloc::<i32>(16 * 2)?, world.alloc::<f32>(16 * 2)?);
+/// let (rows, starts) = (world.alloc::<f32>(most * 32)?, world.alloc::<u32>(3)?);
+/// x.fill(3.0)?;
+/// experts.write(0, &[1, 3].repeat(16))?;
+/// weights.fill(0.5)?;
+///
+/// let stream = world.stream()?;
+/// let (experts, weights) = (experts.view(), weights.view());
+/// let tokens = Tokens { count: 16, payload: x.view().cast(), scales: Sym::empty(), experts, weights };
+/// let by_expert = RowsByExpert { payload: rows.view().cast(), scales: Sym::empty(), starts: starts.view(), align: 8 };
+/// let layer = world.capture(&stream, |stream| {
+///     let sent = moe.idle(0)?.dispatch_send(stream, &tokens)?;
+///     // What does not need the tokens of others is launched here.
+///     let received = sent.dispatch_recv(stream, by_expert)?;
+///     // Experts are launched here. These answer with what they are given.
+///     let combining = received.combine_send(stream, rows.view())?;
+///     combining.combine_recv(stream, y.view(), Added::Nothing).map(drop)
+/// })?;
+/// for _ in 0..3 {
+///     layer.launch(&stream)?;
+/// }
+/// world.synchronize(&stream)?;
+/// assert_eq!(y.to_vec()?, [3.0; 16 * 32]);
+/// assert_eq!(starts.to_vec()?, [0, 0, 32]);     // of this PE's experts the second one has all 32 tokens
+/// # Ok::<_, congruent::Error>(())
+/// # })?;
+/// # use congruent::device::Sym;
+/// # Ok::<_, congruent::Error>(())
+/// ```
+#[must_use = "a micro-batch in flight goes through all steps, on every PE"]
+pub struct MicroBatch<'m, S> {
+    moe: &'m Moe,
+    index: u32,
+    /// How many tokens were sent.
+    count: usize,
+    /// Where the rows of each expert begin.
+    starts: Sym<u32>,
+    /// The most rows by expert.
+    rows: usize,
+    step: PhantomData<S>,
+}
+
+/// Where [`dispatch_recv`](MicroBatch::dispatch_recv) copies what has come: one row for each expert of a token that this PE has, by expert,
+/// and of an expert by source and in the order that the tokens have there.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsByExpert {
+    /// Room for the payloads of [`MoeConfig::most_rows`] rows, one behind the other.
+    pub payload: Sym<u8>,
+    /// The same for their scales. Empty where there are none.
+    pub scales: Sym<u8>,
+    /// Is given the row that each of this PE's experts begins with, and behind them where the last one's end: one more than experts.
+    /// [`combine_send`](MicroBatch::combine_send) reads it.
+    pub starts: Sym<u32>,
+    /// The rows of each expert begin at a multiple of this. Those left over before the next one's are zeros.
+    pub align: u32,
+}
+
+/// What experts answer to calls on a stream: `f32`, `f16` or `bf16`. Kernels have others, too.
+pub trait Answer: HasDatatype + sealed::Sealed {}
+
+impl<T: HasDatatype + sealed::Sealed> Answer for T {}
+
+mod sealed {
+    use congruent_device::{bf16, f16};
+
+    /// Keeps answers to what there are kernels for.
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f16 {}
+    impl Sealed for bf16 {}
 }
 
 /// Why there is no exchange.
@@ -34,7 +135,14 @@ impl Moe {
     /// The same exchange with a name, which faults call it by.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        Self { plan: self.plan.named(name) }
+        Self { plan: self.plan.named(name), ..self }
+    }
+
+    /// The same exchange with steps on streams in launches of this grid: up to as many blocks as the exchange was made for. PEs may have
+    /// different ones, and results do not depend on it. Without it, as many blocks as the machine takes beside others, of 256 threads.
+    #[must_use]
+    pub fn with_grid(self, grid: Grid) -> Self {
+        Self { grid, ..self }
     }
 
     /// The exchange as a kernel argument.
@@ -45,6 +153,19 @@ impl Moe {
     /// What it is an exchange of.
     pub fn config(&self) -> &MoeConfig {
         self.plan.shape().config()
+    }
+
+    /// Micro-batch `index`, whose steps are calls on a stream. One that is on its way is refused by its next step's kernel, before that
+    /// stores anything.
+    ///
+    /// # Errors
+    /// [`LaunchError::NoSuchMicroBatch`].
+    pub fn idle(&self, index: u32) -> Result<MicroBatch<'_, Idle>, LaunchError> {
+        let fits = self.config().in_flight();
+        if index >= fits {
+            return Err(LaunchError::NoSuchMicroBatch { index, fits });
+        }
+        Ok(MicroBatch { moe: self, index, count: 0, starts: Sym::empty(), rows: 0, step: PhantomData })
     }
 
     /// Why the last exchange of a micro-batch was refused, on all PEs alike; `None` where it was not.
@@ -60,6 +181,148 @@ impl Moe {
         self.plan.read_scratch(words, &mut word)?;
         Ok(Refusal::from_word(u64::from_le_bytes(word)))
     }
+}
+
+impl<'m, S: Step> MicroBatch<'m, S> {
+    #[track_caller]
+    fn target<'t>(&self, stream: &'t Stream) -> Target<'t>
+    where
+        'm: 't,
+    {
+        Target { shared: &self.moe.shared, stream, grid: self.moe.grid, by: Launcher::call() }
+    }
+
+    fn next<N>(self) -> MicroBatch<'m, N> {
+        let Self { moe, index, count, starts, rows, .. } = self;
+        MicroBatch { moe, index, count, starts, rows, step: PhantomData }
+    }
+}
+
+impl<'m> MicroBatch<'m, Idle> {
+    /// Sends this PE's tokens: each once to each PE that has an expert of it. The stream goes on when they are on their way.
+    ///
+    /// # Collective
+    /// Over the members, each of which has tokens of its own, or none.
+    ///
+    /// # Ordering
+    /// Payload, scales, experts and weights may be overwritten by what the stream is given behind it.
+    ///
+    /// # Errors
+    /// Where memory is shorter than `count` tokens need, and see [`LaunchError`]. More tokens than the exchange was made for, and other
+    /// tokens that are wrong, are a [`Refusal`], which [`Moe::refusal`] gives on every PE.
+    #[track_caller]
+    pub fn dispatch_send(
+        mut self,
+        stream: &Stream,
+        tokens: &Tokens<Sym<i32>, Sym<f32>>,
+    ) -> Result<MicroBatch<'m, Dispatched>, LaunchError> {
+        let (config, &Tokens { count, payload, scales, experts, weights }) = (self.moe.config(), tokens);
+        long_enough("the tokens' payload", payload.len(), count, config.payload_bytes())?;
+        long_enough("the tokens' scales", scales.len(), count, config.scales_bytes())?;
+        long_enough("the tokens' experts", experts.len(), count, config.top_k())?;
+        long_enough("the tokens' weights", weights.len(), count, config.top_k())?;
+        self.count = count;
+        let args = (self.moe.view(), self.index, count as u64, payload, scales, experts, weights);
+        self.target(stream).launch(kernels::moe_dispatch_send, args)?;
+        Ok(self.next())
+    }
+}
+
+impl<'m> MicroBatch<'m, Dispatched> {
+    /// Waits on the stream until the tokens of all members are here, and copies them by expert. Where the exchange is refused there are no
+    /// rows, and the steps behind it do nothing.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](MicroBatch::dispatch_send).
+    ///
+    /// # Errors
+    /// Where there is less room than [`RowsByExpert`] says, and see [`LaunchError`].
+    #[track_caller]
+    pub fn dispatch_recv(
+        mut self,
+        stream: &Stream,
+        rows: RowsByExpert,
+    ) -> Result<MicroBatch<'m, Received>, LaunchError> {
+        let (config, team) = (self.moe.config(), self.moe.team);
+        let RowsByExpert { payload, scales, starts, align } = rows;
+        let most = config.most_rows(team.size() as u32, align) as usize;
+        let experts = config.experts_of(team.me() as u32, team.size() as u32);
+        long_enough("room for payloads by expert", payload.len(), most, config.payload_bytes())?;
+        long_enough("room for scales by expert", scales.len(), most, config.scales_bytes())?;
+        long_enough("room for where experts begin", starts.len(), experts.len() + 1, 1)?;
+        (self.starts, self.rows) = (starts, most);
+        let args = (self.moe.view(), self.index, payload, scales, starts, align);
+        self.target(stream).launch(kernels::moe_dispatch_recv, args)?;
+        Ok(self.next())
+    }
+}
+
+impl<'m> MicroBatch<'m, Received> {
+    /// Sends back what the experts of this PE answered: of each token, the answers times their weights, summed in `f32` in the order of the
+    /// token's choices, and rounded once to a `T`. An answer has the place of its row in [`RowsByExpert`], and as many bytes as
+    /// [`MoeConfig::output`] says.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](MicroBatch::dispatch_send), with the same type.
+    ///
+    /// # Ordering
+    /// Answers may be overwritten by what the stream is given behind it.
+    ///
+    /// # Errors
+    /// Where there is room for fewer answers than there may be rows by expert, and see [`LaunchError`].
+    #[track_caller]
+    pub fn combine_send<T: Answer>(
+        self,
+        stream: &Stream,
+        answers: Sym<T>,
+    ) -> Result<MicroBatch<'m, Combining>, LaunchError> {
+        let row = self.moe.config().output_bytes() / size_of::<T>();
+        long_enough("the answers", answers.len(), self.rows, row)?;
+        let args = (self.moe.view(), self.index, T::DATATYPE as u32, answers.cast(), self.starts);
+        self.target(stream).launch(kernels::moe_combine_send, args)?;
+        Ok(self.next())
+    }
+}
+
+impl<'m> MicroBatch<'m, Combining> {
+    /// Waits on the stream until the answers of all members are here, and sums them to row `t` of `dst` for each token `t`: what came
+    /// back from each PE in the order in which the token's choices first name the PEs, in `f32`, then what is `added`, rounded once.
+    ///
+    /// # Collective
+    /// As [`combine_send`](MicroBatch::combine_send), with the same type.
+    ///
+    /// # Errors
+    /// Where `dst`, or what is added, is shorter than the tokens need, and see [`LaunchError`].
+    #[track_caller]
+    pub fn combine_recv<T: Answer>(
+        self,
+        stream: &Stream,
+        dst: Sym<T>,
+        added: Added<T>,
+    ) -> Result<MicroBatch<'m, Idle>, LaunchError> {
+        let row = self.moe.config().output_bytes() / size_of::<T>();
+        long_enough("the sums", dst.len(), self.count, row)?;
+        let (more, for_each) = match added {
+            Added::Nothing => (Sym::empty(), 0),
+            Added::Bias(bias) => {
+                long_enough("the bias", bias.len(), 1, row)?;
+                (bias, 0)
+            }
+            Added::Residual(rows) => {
+                long_enough("the residual", rows.len(), self.count, row)?;
+                (rows, 1)
+            }
+        };
+        let args = (self.moe.view(), self.index, T::DATATYPE as u32, dst.cast(), more.cast(), for_each);
+        self.target(stream).launch(kernels::moe_combine_recv, args)?;
+        Ok(self.next())
+    }
+}
+
+/// Refuses memory that is shorter than so many rows of so many elements.
+fn long_enough(what: &'static str, has: usize, rows: usize, each: usize) -> Result<(), LaunchError> {
+    let needs = rows.saturating_mul(each);
+    if has < needs { Err(LaunchError::TooShort { what, needs, has }) } else { Ok(()) }
 }
 
 impl World {
@@ -85,7 +348,11 @@ impl World {
     #[track_caller]
     pub fn moe<G: Tag>(&mut self, team: TeamView<G>, config: MoeConfig) -> Result<Moe, MoeError> {
         self.agree(format!("an exchange of {} PEs, {config:?}", team.size()))?;
-        let shape = MoeShape::new(team.untagged(), config, self.is_proxied())?;
-        Ok(Moe { plan: self.plan(shape)? })
+        let team = team.untagged();
+        let plan = self.plan(MoeShape::new(team, config, self.is_proxied())?)?;
+        let shared = Arc::clone(self.shared());
+        let most = usual_blocks(shared.machine()).min(shared.context().block_slots);
+        let grid = Grid::new(most.min(plan.view().most_blocks()), 256);
+        Ok(Moe { shared, plan, team, grid })
     }
 }

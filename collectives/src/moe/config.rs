@@ -149,6 +149,47 @@ impl MoeConfig {
         experts_of(rank, self.experts, pes)
     }
 
+    /// Experts of a token.
+    pub const fn top_k(&self) -> usize {
+        self.top_k as usize
+    }
+
+    /// Bytes of a token's payload.
+    pub const fn payload_bytes(&self) -> usize {
+        self.payload as usize
+    }
+
+    /// Bytes of a token's scales.
+    pub const fn scales_bytes(&self) -> usize {
+        self.scales as usize
+    }
+
+    /// Bytes of a row that experts answer.
+    pub const fn output_bytes(&self) -> usize {
+        self.output as usize
+    }
+
+    /// How many micro-batches may be in flight at once.
+    pub const fn in_flight(&self) -> u32 {
+        self.micro_batches
+    }
+
+    /// The most rows by expert that a PE may have, where those of each expert begin at a multiple of `align` rows. The same on every PE.
+    ///
+    /// ```
+    /// use congruent_collectives::moe::MoeConfig;
+    ///
+    /// // 2 PEs with 2 of the 4 experts each: at most 2 of a token's 3 experts are on one of them.
+    /// assert_eq!(MoeConfig::new(16, 4, 3).most_rows(2, 1), 2 * 16 * 2);
+    /// assert_eq!(MoeConfig::new(16, 4, 3).most_rows(2, 8), 2 * 16 * 2 + 2 * 7);
+    /// ```
+    pub const fn most_rows(&self, pes: u32, align: u32) -> u64 {
+        let experts = self.experts.div_ceil(pes);
+        let choices = if experts < self.top_k { experts } else { self.top_k };
+        let padding = if align > 0 { align - 1 } else { 0 };
+        pes as u64 * self.tokens as u64 * choices as u64 + experts as u64 * padding as u64
+    }
+
     /// Bytes of one token on its way: payload and scales, a header, and its experts and weights. This and what follows are sizes of what
     /// [`check`](Self::check) accepts.
     pub const fn message_bytes(&self) -> u32 {

@@ -110,6 +110,12 @@ impl MoeView {
         Sym::from_raw(self.scratch.offset() + u64::from(micro_batch) * self.layout.batch + self.layout.dispatch, bytes)
     }
 
+    /// Bytes of a row of outputs.
+    #[inline(always)]
+    pub const fn output_bytes(&self) -> usize {
+        self.output as usize
+    }
+
     /// The exchange, for this block. Every block of a launch enters.
     #[inline(always)]
     pub fn enter<'c>(self, block: &Block<'c>, ctx: &'c Ctx<'c>) -> Moe<'c> {

@@ -264,7 +264,7 @@ impl Comm {
 /// Blocks of launches for long messages, where nobody says how many. Cores are busy with one block for each PE. A GPU's block
 /// moves a few tens of GB/s at most, so it takes as many as NCCL has channels there, as far as launches on all streams of all PEs
 /// that share it leave each block a multiprocessor.
-fn usual_blocks(machine: &Machine) -> u32 {
+pub(crate) fn usual_blocks(machine: &Machine) -> u32 {
     const MOST: u32 = 32;
     machine.multiprocessors().map_or(1, |all| (all / STREAMS).clamp(1, MOST))
 }

@@ -67,6 +67,7 @@ pub use enqueue::Queue;
 pub use group::Group;
 pub use kernels::{FixedArgs, FixedKernel};
 pub use make::CommOptions;
+pub(crate) use make::usual_blocks;
 
 use make::Room;
 

@@ -491,6 +491,23 @@ kernels! {
         }
     }
 
+    /// Between calls of the host: answers to tokens by expert.
+    pub fn moe_experts(
+        block, ctx, moe: MoeView, case: Case, major: Sym<u8>, starts: Sym<u32>, answers: Sym<f32>, wrong: Sym<u64>,
+    ) {
+        let (payload, hidden) = (case.payload(), case.hidden as usize);
+        let (run, experts) = (Run { block, ctx, case, wrong }, moe.enter(block, ctx).experts());
+        for expert in 0..experts.len() {
+            let (start, end) = (ctx.load(starts, expert) as usize, ctx.load(starts, expert + 1) as usize);
+            run.expect(start % ALIGN == 0 && start <= end);
+            for i in block.strided((end - start) * hidden) {
+                let (row, i) = (start + i / hidden, i % hidden);
+                let [low, high] = [0, 1].map(|byte| ctx.load(major, row * payload + 2 * i + byte));
+                ctx.store(answers, row * hidden + i, case.answer((experts.start + expert) as i32, low, high));
+            }
+        }
+    }
+
     /// The last.
     pub fn moe_sum(block, ctx, moe: MoeView, case: Case, sums: Sym<f32>, more: Sym<f32>, wrong: Sym<u64>) {
         let moe = moe.enter(block, ctx);

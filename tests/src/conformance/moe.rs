@@ -1,8 +1,8 @@
 //! Tokens that go to experts of other PEs and come back: bit for bit what one PE alone would have summed, in the order that is said.
 
-use congruent::collectives::moe::MoeConfig;
+use congruent::collectives::moe::{Added, Dispatched, Idle, MoeConfig, Tokens};
 use congruent::device::{AccumulateIn, Number, Semaphore, bf16};
-use congruent::{Error, Grid, Moe, SymVec, World};
+use congruent::{Error, Grid, LaunchError, MicroBatch, Moe, RowsByExpert, Stream, SymVec, World};
 use congruent_test_kernels::moe::{self as kernels, Case};
 
 use super::limit::{is_limited, times};
@@ -50,6 +50,8 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
     in_flight(world, Case { seed: 7, delay: 20, ..usual }, blocks)?;
     in_launches(world, Case { seed: 8, added: kernels::ADD_BIAS, ..usual })?;
     in_launches(world, Case { seed: 9, wrong_pe: pes / 2, wrong: 2, ..usual })?;
+    in_calls(world, Case { seed: 10, added: kernels::ADD_RESIDUAL, ..usual })?;
+    in_graphs(world, Case { seed: 11, ragged: 0, ..usual })?;
     refused(world, usual)?;
     numbers_wrap(world, usual)
 }
@@ -246,6 +248,146 @@ fn in_launches(world: &mut World, case: Case) -> Result<(), Error> {
     world.synchronize(&stream)?;
     setup.check(&case)?;
     compare(world, &case, &sums, 0..rounds)
+}
+
+/// What calls on a stream need for a micro-batch.
+struct Calls {
+    case: Case,
+    payload: SymVec<u8>,
+    scales: SymVec<u8>,
+    experts: SymVec<i32>,
+    weights: SymVec<f32>,
+    rows: SymVec<u8>,
+    scales_of_rows: SymVec<u8>,
+    starts: SymVec<u32>,
+    answers: SymVec<f32>,
+    more: SymVec<f32>,
+    sums: SymVec<f32>,
+    wrong: SymVec<u64>,
+}
+
+impl Calls {
+    fn new(world: &mut World, case: Case) -> Result<Self, Error> {
+        let (pes, tokens, choices) = (world.npes() as u32, case.tokens as usize, (case.tokens * case.top_k) as usize);
+        let rows = config(&case, 4).most_rows(pes, kernels::ALIGN as u32) as usize;
+        Ok(Self {
+            case,
+            payload: world.alloc(tokens * case.payload())?,
+            scales: world.alloc(tokens * case.scales as usize)?,
+            experts: world.alloc(choices)?,
+            weights: world.alloc(choices)?,
+            rows: world.alloc(rows * case.payload())?,
+            scales_of_rows: world.alloc(rows * case.scales as usize)?,
+            starts: world.alloc(case.experts.div_ceil(pes) as usize + 1)?,
+            answers: world.alloc(rows * case.hidden as usize)?,
+            more: more(world, &case)?,
+            sums: world.alloc(tokens * case.hidden as usize)?,
+            wrong: world.alloc(1)?,
+        })
+    }
+
+    /// Writes the tokens of an exchange, and poison where its sums will be.
+    fn write(&self, pe: usize, exchange: u64) -> Result<(), Error> {
+        let (case, count) = (&self.case, self.case.count(pe, exchange));
+        for token in 0..count {
+            let bytes = |range: std::ops::Range<usize>| range.map(|i| case.byte(pe, exchange, token, i)).collect();
+            let (payload, scales) = (case.payload(), case.scales as usize);
+            let (of_payload, of_scales): (Vec<u8>, Vec<u8>) = (bytes(0..payload), bytes(payload..payload + scales));
+            self.payload.write(token * payload, &of_payload)?;
+            self.scales.write(token * scales, &of_scales)?;
+        }
+        let choices = 0..count * case.top_k as usize;
+        self.experts.write(0, &choices.clone().map(|i| case.expert(pe, exchange, i)).collect::<Vec<_>>())?;
+        self.weights.write(0, &choices.map(|i| case.weight(pe, exchange, i)).collect::<Vec<_>>())?;
+        Ok(self.sums.fill(POISON)?)
+    }
+
+    fn send<'m>(
+        &self,
+        stream: &Stream,
+        batch: MicroBatch<'m, Idle>,
+        count: usize,
+    ) -> Result<MicroBatch<'m, Dispatched>, LaunchError> {
+        let (payload, scales) = (self.payload.view(), self.scales.view());
+        let (experts, weights) = (self.experts.view(), self.weights.view());
+        batch.dispatch_send(stream, &Tokens { count, payload, scales, experts, weights })
+    }
+
+    /// All steps behind the first one, with experts in between.
+    fn answer<'m>(
+        &self,
+        world: &World,
+        stream: &Stream,
+        moe: &Moe,
+        sent: MicroBatch<'m, Dispatched>,
+    ) -> Result<MicroBatch<'m, Idle>, LaunchError> {
+        let (rows, starts, answers) = (self.rows.view(), self.starts.view(), self.answers.view());
+        let (scales, align) = (self.scales_of_rows.view(), kernels::ALIGN as u32);
+        let received = sent.dispatch_recv(stream, RowsByExpert { payload: rows, scales, starts, align })?;
+        let args = (moe.view(), self.case, rows, starts, answers, self.wrong.view());
+        world.launch(stream, kernels::moe_experts, Grid::one(64), args)?;
+        let combining = received.combine_send(stream, answers)?;
+        let added = match self.case.added {
+            kernels::ADD_NOTHING => Added::Nothing,
+            kernels::ADD_BIAS => Added::Bias(self.more.view()),
+            _ => Added::Residual(self.more.view()),
+        };
+        combining.combine_recv(stream, self.sums.view(), added)
+    }
+
+    /// Looks at the sums of an exchange, bit by bit.
+    fn check(&self, world: &World, exchange: u64) -> Result<(), Error> {
+        assert_eq!(self.wrong.to_vec()?, [0], "rows by expert do not begin where they should: {:?}", self.case);
+        compare(world, &self.case, &self.sums, std::iter::once(exchange))
+    }
+}
+
+/// Two micro-batches, of which both are sent before one is received.
+fn two_calls(world: &mut World, case: Case) -> Result<(Moe, [Calls; 2]), Error> {
+    let moe = world.moe(world.team(), config(&case, 4).micro_batches(2))?.named("moe");
+    let other = Case { seed: case.seed + 1000, ..case };
+    Ok((moe, [Calls::new(world, case)?, Calls::new(world, other)?]))
+}
+
+/// The host's calls, one behind the other, with any number of tokens.
+fn in_calls(world: &mut World, case: Case) -> Result<(), Error> {
+    let (stream, pe) = (world.stream()?, world.pe().index());
+    let (moe, calls) = two_calls(world, case)?;
+    let moe = moe.with_grid(Grid::new(2, 64));
+    let [mut first, mut second] = [moe.idle(0)?, moe.idle(1)?];
+    for exchange in 0..times(10).max(2) {
+        let [one, other] = &calls;
+        one.write(pe, exchange)?;
+        other.write(pe, exchange)?;
+        let sent = one.send(&stream, first, one.case.count(pe, exchange))?;
+        let sent_too = other.send(&stream, second, other.case.count(pe, exchange))?;
+        first = one.answer(world, &stream, &moe, sent)?;
+        second = other.answer(world, &stream, &moe, sent_too)?;
+        world.synchronize(&stream)?;
+        one.check(world, exchange)?;
+        other.check(world, exchange)?;
+    }
+    Ok(())
+}
+
+/// The same calls, captured once and launched again, with tokens that choose other experts.
+fn in_graphs(world: &mut World, case: Case) -> Result<(), Error> {
+    let (stream, pe, count) = (world.stream()?, world.pe().index(), case.tokens as usize);
+    let (moe, calls) = two_calls(world, case)?;
+    let layer = world.capture(&stream, |stream| {
+        let [one, other] = &calls;
+        let sent = one.send(stream, moe.idle(0)?, count)?;
+        let sent_too = other.send(stream, moe.idle(1)?, count)?;
+        let _idle = one.answer(world, stream, &moe, sent)?;
+        other.answer(world, stream, &moe, sent_too).map(drop)
+    })?;
+    for exchange in 0..times(10).max(3) {
+        calls.iter().try_for_each(|calls| calls.write(pe, exchange))?;
+        layer.launch(&stream)?;
+        world.synchronize(&stream)?;
+        calls.iter().try_for_each(|calls| calls.check(world, exchange))?;
+    }
+    Ok(())
 }
 
 /// What is wrong with one PE's tokens all PEs hear of, in that exchange; and the next one takes place.

@@ -1,0 +1,85 @@
+//! The steps of an exchange of tokens, each a launch of its own. Payloads, answers and sums are bytes.
+
+use congruent_collectives::moe::{Added, MoeView, Tokens};
+use congruent_device::{AccumulateIn, Ctx, Group, Sym, kernels, refuse};
+
+/// The experts and weights of tokens, in memory.
+#[inline(always)]
+pub(crate) fn tokens(
+    ctx: &Ctx<'_>,
+    count: u64,
+    payload: Sym<u8>,
+    scales: Sym<u8>,
+    experts: Sym<i32>,
+    weights: Sym<f32>,
+) -> Tokens<impl Fn(usize) -> i32, impl Fn(usize) -> f32> {
+    let (experts, weights) = (move |i| ctx.load(experts, i), move |i| ctx.load(weights, i));
+    Tokens { count: count as usize, payload, scales, experts, weights }
+}
+
+kernels! { in crate::PTX;
+    /// Sends a micro-batch's tokens.
+    pub fn moe_dispatch_send(
+        block, ctx, moe: MoeView, batch: u32,
+        count: u64, payload: Sym<u8>, scales: Sym<u8>, experts: Sym<i32>, weights: Sym<f32>,
+    ) {
+        let moe = moe.enter(block, ctx);
+        let _sent = moe.dispatch_send(moe.idle(batch as usize), &tokens(ctx, count, payload, scales, experts, weights));
+    }
+
+    /// Waits for a micro-batch's tokens, and copies them by expert. What is refused leaves no rows.
+    pub fn moe_dispatch_recv(
+        block, ctx, moe: MoeView, batch: u32, payload: Sym<u8>, scales: Sym<u8>, starts: Sym<u32>, align: u32,
+    ) {
+        let (moe, align) = (moe.enter(block, ctx), align as usize);
+        let Ok(sent) = moe.resume(batch as usize) else { return };
+        let received = moe.dispatch_recv(sent).ok();
+        if block.index() == 0 {
+            for expert in block.strided(moe.experts().len() + 1) {
+                let start = received.as_ref().map_or(0, |received| moe.start_of(received, expert, align));
+                ctx.store(starts, expert, start as u32);
+            }
+        }
+        let Some(received) = received else { return };
+        let mut copied = moe.by_expert(&received, payload, align);
+        if !scales.is_empty() {
+            copied = copied.and(moe.scales_by_expert(&received, scales, align));
+        }
+        if copied.is_err() {
+            refuse!("rows by expert need more room; give what `MoeConfig::most_rows` says");
+        }
+    }
+
+    /// Sends back what a micro-batch's rows were answered.
+    pub fn moe_combine_send(
+        block, ctx, moe: MoeView, batch: u32, datatype: u32, answers: Sym<u8>, starts: Sym<u32>,
+    ) {
+        let (row_bytes, moe) = (moe.output_bytes(), moe.enter(block, ctx));
+        let Ok(received) = moe.resume(batch as usize) else { return };
+        let first = moe.experts().start;
+        for_float!(datatype, F => {
+            let _combining = moe.combine_send::<F, _>(received, |row, k| {
+                let expert = moe.expert(row, k) as usize - first;
+                let at = (ctx.load(starts, expert) as usize + moe.place(row, k)) * row_bytes;
+                let answer = answers.slice(at..at + row_bytes).cast::<F>();
+                move |i| AccumulateIn::<f32>::into_acc(ctx.load(answer, i))
+            });
+        });
+    }
+
+    /// Waits for a micro-batch's answers, and sums them. What is added is a row for all tokens, or one for each.
+    pub fn moe_combine_recv(
+        block, ctx, moe: MoeView, batch: u32, datatype: u32, dst: Sym<u8>, added: Sym<u8>, for_each: u32,
+    ) {
+        let moe = moe.enter(block, ctx);
+        let Ok(combining) = moe.resume(batch as usize) else { return };
+        for_float!(datatype, F => {
+            let added = match (added.is_empty(), for_each) {
+                (true, _) => Added::Nothing,
+                (false, 0) => Added::Bias(added.cast()),
+                (false, _) => Added::Residual(added.cast()),
+            };
+            let _idle = moe.combine_recv(combining, dst.cast::<F>(), added);
+        });
+    }
+}
