@@ -49,20 +49,3 @@ macro_rules! moves {
         )* }
     };
 }
-
-/// Runs a step of an exchange of tokens for the type of answers that is named.
-#[cfg(not(target_feature = "sm_90"))]
-macro_rules! for_float {
-    ($datatype:expr, $float:ident => $step:expr) => {
-        for_float!($datatype, $float => $step; F32: f32, F16: congruent_device::f16, Bf16: congruent_device::bf16)
-    };
-    ($datatype:expr, $float:ident => $step:expr; $($name:ident: $type:ty),*) => {
-        match congruent_device::Datatype::from_raw($datatype) {
-            $(congruent_device::Datatype::$name => {
-                type $float = $type;
-                $step
-            })*
-            _ => congruent_device::refuse!("answers are of f32, f16 or bf16"),
-        }
-    };
-}

@@ -33,7 +33,7 @@ pub use multimem::*;
 pub use {
     exchange::*,
     moe::*,
-    perf::{perf_barrier, perf_fetch_add, perf_get, perf_moe, perf_ping_pong, perf_put, perf_put_value},
+    perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_value},
     reduce::*,
     share::*,
 };

@@ -1,20 +1,22 @@
 //! The steps of an exchange of tokens, each a launch of its own. Payloads, answers and sums are bytes.
 
 use congruent_collectives::moe::{Added, MoeView, Tokens};
-use congruent_device::{AccumulateIn, Ctx, Group, Sym, kernels, refuse};
+use congruent_device::{AccumulateIn, Datatype, Group, Sym, kernels, refuse};
 
-/// The experts and weights of tokens, in memory.
-#[inline(always)]
-pub(crate) fn tokens(
-    ctx: &Ctx<'_>,
-    count: u64,
-    payload: Sym<u8>,
-    scales: Sym<u8>,
-    experts: Sym<i32>,
-    weights: Sym<f32>,
-) -> Tokens<impl Fn(usize) -> i32, impl Fn(usize) -> f32> {
-    let (experts, weights) = (move |i| ctx.load(experts, i), move |i| ctx.load(weights, i));
-    Tokens { count: count as usize, payload, scales, experts, weights }
+/// Runs a step for the type of answers that is named.
+macro_rules! for_float {
+    ($datatype:expr, $float:ident => $step:expr) => {
+        for_float!($datatype, $float => $step; F32: f32, F16: congruent_device::f16, Bf16: congruent_device::bf16)
+    };
+    ($datatype:expr, $float:ident => $step:expr; $($name:ident: $type:ty),*) => {
+        match Datatype::from_raw($datatype) {
+            $(Datatype::$name => {
+                type $float = $type;
+                $step
+            })*
+            _ => refuse!("answers are of f32, f16 or bf16"),
+        }
+    };
 }
 
 kernels! { in crate::PTX;
@@ -24,7 +26,9 @@ kernels! { in crate::PTX;
         count: u64, payload: Sym<u8>, scales: Sym<u8>, experts: Sym<i32>, weights: Sym<f32>,
     ) {
         let moe = moe.enter(block, ctx);
-        let _sent = moe.dispatch_send(moe.idle(batch as usize), &tokens(ctx, count, payload, scales, experts, weights));
+        let (experts, weights) = (|i| ctx.load(experts, i), |i| ctx.load(weights, i));
+        let tokens = Tokens { count: count as usize, payload, scales, experts, weights };
+        let _sent = moe.dispatch_send(moe.idle(batch as usize), &tokens);
     }
 
     /// Waits for a micro-batch's tokens, and copies them by expert. What is refused leaves no rows.

@@ -3,10 +3,7 @@
 //! Between PE 0 and PE 1, unless said otherwise; other PEs look on.
 
 use congruent_collectives::Share;
-use congruent_collectives::moe::{Added, MoeView};
-use congruent_device::{AccumulateIn, Group, Semaphore, Sym, Thread, kernels};
-
-use crate::moe::tokens;
+use congruent_device::{Group, Semaphore, Sym, Thread, kernels};
 
 kernels! { in crate::PTX;
     /// The first `movers` PEs put their `src` to the next PE's `dst`, `rounds` times. Each block puts its part of the bytes, and
@@ -79,25 +76,6 @@ kernels! { in crate::PTX;
         let world = ctx.world();
         for _ in 0..rounds {
             ctx.barrier(block, &world);
-        }
-    }
-
-    /// Tokens travel to experts that answer with what they are given, and back, `rounds` times, on every PE.
-    pub fn perf_moe(
-        block, ctx, moe: MoeView, datatype: u32, count: u64,
-        dst: Sym<u8>, src: Sym<u8>, experts: Sym<i32>, weights: Sym<f32>, rounds: u64,
-    ) {
-        let moe = moe.enter(block, ctx);
-        let (tokens, mut batch) = (tokens(ctx, count, src, Sym::empty(), experts, weights), moe.idle(0));
-        for _ in 0..rounds {
-            let Ok(received) = moe.dispatch_recv(moe.dispatch_send(batch, &tokens)) else { return };
-            batch = for_float!(datatype, F => {
-                let combining = moe.combine_send::<F, _>(received, |row, _k| {
-                    let answer = row.payload().cast::<F>();
-                    move |i| AccumulateIn::<f32>::into_acc(ctx.load(answer, i))
-                });
-                moe.combine_recv(combining, dst.cast::<F>(), Added::Nothing)
-            });
         }
     }
 }

@@ -88,7 +88,7 @@ const GRAIN: u64 = 128;
 /// Signals in [`GRAIN`] bytes.
 const LINE: usize = 16;
 /// Bytes of a message's header.
-pub(super) const HEADER: u32 = 16;
+pub(super) const HEADER: u32 = MoeConfig::HEADER_BYTES as u32;
 /// Words of 8 bytes at the start of a micro-batch: its state, and why it was refused last.
 pub(super) const HEAD: u64 = GRAIN;
 
@@ -99,6 +99,8 @@ impl MoeConfig {
     pub const MOST_BYTES: u32 = 1 << 24;
     /// The most experts, blocks, and micro-batches.
     pub const MOST: u32 = 1 << 20;
+    /// Bytes that go with each token besides its payload, its scales, its experts and its weights.
+    pub const HEADER_BYTES: u64 = 16;
 
     /// Up to `tokens` tokens of each PE at a time, and `experts` experts on all PEs together, of which each token has up to `top_k`
     /// different ones. One micro-batch, launches of up to 32 blocks, and nothing to send yet.
@@ -147,6 +149,11 @@ impl MoeConfig {
     /// The experts of a PE, of `pes`: each has as many as every other, and of those that are left over one is on each of the first.
     pub const fn experts_of(&self, rank: u32, pes: u32) -> Range<u32> {
         experts_of(rank, self.experts, pes)
+    }
+
+    /// Experts on all PEs together.
+    pub const fn expert_count(&self) -> usize {
+        self.experts as usize
     }
 
     /// Experts of a token.

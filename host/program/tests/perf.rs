@@ -55,6 +55,35 @@ fn an_all_reduce_runs_as_ptx_on_virtual_gpus() {
 }
 
 #[test]
+fn tokens_go_to_experts_and_come_back() {
+    let shape = ["--tokens", "40,1,9", "--hidden", "24", "--top-k", "3", "--experts", "7"];
+    for (pes, datatype, element, blocks) in [("1", "float", 4, "1"), ("3", "bfloat16", 2, "2"), ("4", "half", 2, "3")] {
+        let document = document(&[&["moe", "-p", pes, "-d", datatype, "--blocks", blocks][..], &shape].concat());
+        assert_eq!((&document["operation"], &document["type"]), (&"moe".into(), &datatype.into()));
+        assert_eq!(document["out_of_bounds_values"], 0, "{pes} PEs: {document}");
+        let sizes: Vec<&Value> = rows(&document).iter().map(|row| &row["size"]).collect();
+        assert_eq!(sizes, [1, 9, 40].map(|tokens| Value::from(tokens * 24 * element)).iter().collect::<Vec<_>>());
+        let half = &rows(&document)[2]["out_of_place"];
+        let (algbw, busbw) = (half["algbw"].as_f64().unwrap(), half["busbw"].as_f64().unwrap());
+        // One PE has nobody to send to; of several, a token goes to more than one other on average.
+        assert!(if pes == "1" { busbw == 0.0 } else { busbw > 2.0 * algbw }, "{half}");
+    }
+    let mut proxied = congruent(&["perf", "moe", "-t", "5", "--hidden", "8", "-n", "2", "--json"]);
+    let ended = ended(proxied.env("CONGRUENT_P2P_DISABLE", "1"));
+    let document: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+    assert_eq!((&rows(&document)[0]["algorithm"], &document["out_of_bounds_values"]), (&"proxy".into(), &0.into()));
+}
+
+#[test]
+fn tokens_travel_as_ptx_on_virtual_gpus() {
+    let program = env!("CARGO_BIN_EXE_congruent");
+    let perf = ["perf", "moe", "-t", "3", "--hidden", "16", "-k", "2", "--experts", "5", "-n", "1"];
+    let shown = ended(congruent(&["run", "--virtual", "2", "--races", "--", program]).args(perf));
+    assert_eq!((shown.code, &*shown.err), (Some(0), ""), "{}", shown.out);
+    assert!(shown.out.contains("# Out of bounds values : 0 OK\n"), "{}", shown.out);
+}
+
+#[test]
 fn blocks_share_puts_and_gets_of_every_pe() {
     for operation in ["put", "get"] {
         for pes in ["2", "3"] {
@@ -321,6 +350,11 @@ fn what_makes_no_sense_is_refused_in_a_line() {
         (&["reduce", "-r", "4", "-e", "8"], "-r 4: there are 4 PEs"),
         (&["reduce", "--algo", "sing", "-e", "8"], "sing"),
         (&["all-gather", "-o", "max"], "unexpected argument"),
+        (&["moe", "-k", "5", "--experts", "4"], "a token cannot have 5 experts"),
+        (&["moe", "-d", "double"], "experts answer in float"),
+        (&["moe", "-t", "0"], "0 is not in 1.."),
+        (&["moe", "--hidden", "3"], "no whole number of words"),
+        (&["moe", "-k", "200", "--experts", "300"], "a token cannot have 200 experts"),
         (&["rumble"], "unrecognized subcommand"),
     ] {
         let ended = ended(congruent(&["perf"]).args(arguments));

@@ -6,6 +6,7 @@ mod case;
 mod collective;
 mod keep;
 mod measure;
+mod moe;
 mod one_sided;
 mod pattern;
 mod places;
@@ -27,6 +28,7 @@ use congruent_collectives::{Collective, Datatype, Op};
 use crate::failure::Failure;
 use collective::Wanted;
 use keep::KeepArgs;
+use moe::MoeArgs;
 use one_sided::{MoveArgs, Movement};
 use sizes::SizeArgs;
 use sweep::{Plan, Swept};
@@ -93,6 +95,9 @@ pub(super) enum Operation {
     AllGatherV(Call),
     /// Each PE sends to the next and receives from the one before, at once
     SendRecv(Call),
+    /// Each PE's tokens to experts on all PEs, by expert, and the weighted sums of answers back; an expert answers what it is given. Each
+    /// round is four launches
+    Moe(MoeArgs),
     /// Put from PE 0 to PE 1, or with --all from each PE to the next, completed once after the last round
     Put(MoveArgs),
     /// Get by PE 0 from PE 1, or with --all by each PE from the next
@@ -132,6 +137,7 @@ Examples:
   congruent perf all-gather --plot all-gather.svg    every algorithm and protocol, as a picture
   congruent perf all-reduce --tune table.csv         and as a table for CONGRUENT_TUNING
   congruent perf all-reduce --graph                  as host calls, replayed as a CUDA graph
+  congruent perf moe -t 1,32,128 -k 8 --experts 64   dispatch and combine of tokens
   congruent perf put -p 8 --all --blocks 16          all PEs put at once
   congruent perf ping-pong -b 8 -e 8                 latency of put with signal
   congruent run -n 4 -- congruent perf all-reduce    4 PEs as processes";
@@ -235,6 +241,7 @@ pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
         Operation::AllToAllV(call) => call.run(AllToAllV, Op::Sum, 0),
         Operation::AllGatherV(call) => call.run(AllGatherV, Op::Sum, 0),
         Operation::SendRecv(call) => call.run(SendRecv, Op::Sum, 0),
+        Operation::Moe(args) => moe::run(args),
         Operation::Put(args) => one_sided::run(Movement::Put, args),
         Operation::Get(args) => one_sided::run(Movement::Get, args),
         Operation::PingPong { sizes, common } => one_sided::run_ping_pong(sizes, common),

@@ -32,6 +32,8 @@ pub(super) struct Plan<'a> {
     pub(super) all: bool,
     /// Whether rounds are launches of a graph.
     pub(super) graph: bool,
+    /// Bytes of heap that it needs besides two buffers.
+    pub(super) more_heap: u64,
     /// What is kept besides the table.
     pub(super) keep: Option<&'a KeepArgs>,
 }
@@ -39,8 +41,8 @@ pub(super) struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// An operation of one block, on any number of PEs.
     pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
-        let (collective, all, graph) = (false, false, false);
-        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph, keep: None }
+        let (collective, all, graph, more_heap) = (false, false, false, 0);
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph, more_heap, keep: None }
     }
 
     /// The longest message.
@@ -81,7 +83,7 @@ impl<'a> Plan<'a> {
         } else {
             0
         };
-        Ok(2 * buffer + sync + plans + (4 << 20))
+        Ok(2 * buffer + sync + plans + self.more_heap * 9 / 8 + (4 << 20))
     }
 }
 
