@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use congruent::collectives::moe::{MoeConfig, MoeConfigError};
-use congruent::device::Sym;
+use congruent::collectives::moe::{Added, MoeConfig, MoeConfigError, Refusal, Tokens, Wrong};
 use congruent::device::abi::FaultKind;
-use congruent::{Builder, CollectiveError, Error, Grid, MoeError, Stream, World, WorldFailure};
+use congruent::device::{Sym, World as All};
+use congruent::{
+    Builder, CollectiveError, Error, Grid, LaunchError, Moe, MoeError, RowsByExpert, Stream, SymVec, Team, World,
+    WorldFailure,
+};
 use congruent_test_kernels::moe::{self as kernels, Case};
 use congruent_tests::conformance::moe_rounds;
 use proptest::prelude::*;
@@ -249,5 +252,222 @@ fn a_pe_that_does_not_come_is_named() {
         let kernel = if sends { "moe_sum" } else { "moe_receive" };
         assert_eq!(fault.kernel, Some(kernel), "{fault}");
         assert!(ends.iter().all(Option::is_some), "{ends:?}");
+    }
+}
+
+/// Memory for calls of the host, to experts that answer with what they are given.
+struct Calls {
+    config: MoeConfig,
+    x: SymVec<f32>,
+    experts: SymVec<i32>,
+    weights: SymVec<f32>,
+    rows: SymVec<f32>,
+    starts: SymVec<u32>,
+    y: SymVec<f32>,
+}
+
+/// Numbers of a token, tokens, experts and choices.
+const HIDDEN: usize = 2;
+const TOKENS: usize = 3;
+const EXPERTS: usize = 5;
+const TOP_K: usize = 2;
+
+impl Calls {
+    /// For a team of so many; with room for a token too many.
+    fn new(world: &mut World, members: usize) -> Result<Self, Error> {
+        let config = MoeConfig::new(TOKENS as u32, EXPERTS as u32, TOP_K as u32).payload(8).output(8);
+        let rows = config.most_rows(members as u32, 1) as usize;
+        let me = world.pe().index();
+        let calls = Self {
+            config,
+            x: world.alloc((TOKENS + 1) * HIDDEN)?,
+            experts: world.alloc((TOKENS + 1) * TOP_K)?,
+            weights: world.alloc((TOKENS + 1) * TOP_K)?,
+            rows: world.alloc(rows * HIDDEN)?,
+            starts: world.alloc(EXPERTS + 1)?,
+            y: world.alloc((TOKENS + 1) * HIDDEN)?,
+        };
+        calls.x.write(0, &(0..(TOKENS + 1) * HIDDEN).map(|i| (100 * me + i) as f32).collect::<Vec<_>>())?;
+        calls.weights.fill(0.5)?;
+        calls.route([[0, 1], [4, -1], [2, 3], [1, 4]])?;
+        Ok(calls)
+    }
+
+    fn route(&self, experts: [[i32; TOP_K]; TOKENS + 1]) -> Result<(), Error> {
+        Ok(self.experts.write(0, &experts.concat())?)
+    }
+
+    fn tokens(&self, count: usize) -> Tokens<Sym<i32>, Sym<f32>> {
+        let (experts, weights) = (self.experts.view(), self.weights.view());
+        Tokens { count, payload: self.x.view().cast(), scales: Sym::empty(), experts, weights }
+    }
+
+    fn by_expert(&self) -> RowsByExpert {
+        RowsByExpert { payload: self.rows.view().cast(), scales: Sym::empty(), starts: self.starts.view(), align: 1 }
+    }
+
+    /// All four calls.
+    fn exchange(&self, moe: &Moe, stream: &Stream, count: usize) -> Result<(), LaunchError> {
+        let received =
+            moe.idle(0)?.dispatch_send(stream, &self.tokens(count))?.dispatch_recv(stream, self.by_expert())?;
+        received.combine_send(stream, self.rows.view())?.combine_recv(stream, self.y.view(), Added::Nothing).map(drop)
+    }
+
+    fn sums(&self) -> Result<Vec<f32>, Error> {
+        let mut sums = self.y.to_vec()?;
+        sums.truncate(TOKENS * HIDDEN);
+        Ok(sums)
+    }
+
+    /// What comes of the tokens that [`new`](Self::new) routes: the second one's other choice is dropped.
+    fn expected(&self) -> Result<Vec<f32>, Error> {
+        let x = self.x.to_vec()?;
+        Ok((0..TOKENS * HIDDEN).map(|i| if i / HIDDEN == 1 { 0.5 * x[i] } else { x[i] }).collect())
+    }
+}
+
+/// Members of several teams exchange among themselves.
+#[test]
+fn calls_are_of_a_team() {
+    builder()
+        .local(4, |world| {
+            let team: Team<All> = world.split(Some(world.pe().raw() % 2), 0)?.unwrap();
+            let calls = Calls::new(world, 2)?;
+            let (moe, stream) = (world.moe(team.view(), calls.config)?, world.stream()?);
+            // Every member's tokens go to the same experts: the first three are the first member's.
+            for _ in 0..3 {
+                calls.y.fill(-1.0)?;
+                calls.exchange(&moe, &stream, TOKENS)?;
+                world.synchronize(&stream)?;
+                assert_eq!(calls.sums()?, calls.expected()?);
+                let starts = if team.view().me() == 0 { [0, 2, 4, 6] } else { [0, 2, 4, 0] };
+                assert_eq!(calls.starts.to_vec()?[..4], starts);
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+}
+
+/// What is wrong with one PE's tokens every PE is told, nothing is summed, there are no rows, and the next exchange takes place: with calls
+/// and in a graph.
+#[test]
+fn calls_are_refused_on_all_pes_alike() {
+    let good = [[0, 1], [4, -1], [2, 3], [1, 4]];
+    let wrongs = [
+        (TOKENS + 1, good, Wrong::TooManyTokens),
+        (TOKENS, [[0, 5], [4, -1], [2, 3], [1, 4]], Wrong::NoSuchExpert),
+        (TOKENS, [[0, -2], [4, -1], [2, 3], [1, 4]], Wrong::NoSuchExpert),
+        (TOKENS, [[0, 1], [3, 3], [2, 3], [1, 4]], Wrong::SameExpert),
+    ];
+    builder()
+        .local(3, |world| {
+            let (me, calls) = (world.pe().index(), Calls::new(world, 3)?);
+            let (moe, stream) = (world.moe(world.team(), calls.config)?, world.stream()?);
+            for (count, experts, why) in wrongs {
+                let count = if me == 1 { count } else { TOKENS };
+                let layer = world.capture(&stream, |stream| calls.exchange(&moe, stream, count))?;
+                for captured in [false, true] {
+                    calls.route(if me == 1 { experts } else { good })?;
+                    calls.y.fill(-1.0)?;
+                    calls.starts.fill(9)?;
+                    if captured {
+                        layer.launch(&stream)?
+                    } else {
+                        calls.exchange(&moe, &stream, count)?
+                    }
+                    world.synchronize(&stream)?;
+                    assert_eq!(moe.refusal(0)?, Some(Refusal { rank: 1, why }));
+                    assert_eq!(calls.sums()?, [-1.0; TOKENS * HIDDEN]);
+                    assert_eq!(calls.starts.to_vec()?[0], 0);
+                    assert_eq!(calls.starts.to_vec()?[calls.config.experts_of(me as u32, 3).len()], 0);
+                    calls.route(good)?;
+                    calls.exchange(&moe, &stream, TOKENS)?;
+                    world.synchronize(&stream)?;
+                    assert_eq!((moe.refusal(0)?, calls.sums()?), (None, calls.expected()?));
+                }
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+}
+
+/// Calls that cannot be are refused before anything is launched, and the exchange goes on.
+#[test]
+fn calls_that_cannot_be_launch_nothing() {
+    builder()
+        .local(2, |world| {
+            let calls = Calls::new(world, 2)?;
+            let (moe, stream) = (world.moe(world.team(), calls.config)?, world.stream()?);
+            let told = |error: Option<LaunchError>| error.unwrap().to_string();
+            let (tokens, rows) = (calls.tokens(TOKENS), calls.by_expert());
+            assert_eq!(
+                told(moe.idle(1).err()),
+                "there is no micro-batch 1 in an exchange of 1; make it with more of them"
+            );
+            let short = |tokens| told(moe.idle(0).unwrap().dispatch_send(&stream, &tokens).err());
+            let payload = tokens.payload.slice(..TOKENS * 8 - 1);
+            let text = "the tokens' payload would be 24 elements and there are 23; give memory that is long enough";
+            assert_eq!(short(Tokens { payload, ..tokens }), text);
+            assert!(short(Tokens { experts: tokens.experts.slice(..5), ..tokens }).contains("the tokens' experts"));
+            assert!(short(Tokens { weights: tokens.weights.slice(..5), ..tokens }).contains("the tokens' weights"));
+            assert!(short(Tokens { count: usize::MAX, ..tokens }).contains("the tokens' payload"));
+            // What goes on is sent by a launch each: of the calls that fail, none is.
+            let sent = || moe.idle(0)?.dispatch_send(&stream, &tokens);
+            let most = calls.config.most_rows(2, 1) as usize * 8;
+            let captured =
+                |record: &dyn Fn(&Stream) -> Result<(), LaunchError>| told(world.capture(&stream, record).err());
+            let receive = |rows: RowsByExpert| captured(&|stream| sent()?.dispatch_recv(stream, rows).map(drop));
+            assert!(
+                receive(RowsByExpert { payload: rows.payload.slice(..most - 1), ..rows }).contains("room for payloads")
+            );
+            assert!(receive(RowsByExpert { align: 64, ..rows }).contains("room for payloads"));
+            assert!(
+                receive(RowsByExpert { starts: rows.starts.slice(..2), ..rows })
+                    .contains("room for where experts begin")
+            );
+            let answer = |answers: Sym<f32>| {
+                captured(&|stream| sent()?.dispatch_recv(stream, rows)?.combine_send(stream, answers).map(drop))
+            };
+            assert!(answer(calls.rows.view().slice(..most / 4 - 1)).contains("the answers"));
+            let sum = |y: Sym<f32>, added| {
+                captured(&|stream| {
+                    let received = sent()?.dispatch_recv(stream, rows)?;
+                    received.combine_send(stream, calls.rows.view())?.combine_recv(stream, y, added).map(drop)
+                })
+            };
+            let y = calls.y.view();
+            assert!(sum(y.slice(..TOKENS * HIDDEN - 1), Added::Nothing).contains("the sums"));
+            assert!(sum(y, Added::Bias(y.slice(..1))).contains("the bias"));
+            assert!(sum(y, Added::Residual(y.slice(..TOKENS * HIDDEN - 1))).contains("the residual"));
+            let wide = world.moe(world.team(), calls.config.blocks(2))?.with_grid(Grid::new(3, 32));
+            assert!(told(calls.exchange(&wide, &stream, TOKENS).err()).contains("up to 2 blocks, not 3"));
+            calls.exchange(&moe, &stream, TOKENS)?;
+            world.synchronize(&stream)?;
+            assert_eq!(calls.sums()?, calls.expected()?);
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+}
+
+/// A micro-batch that was sent and not received, and one that a graph sends again: the kernel refuses them before it stores anything.
+#[test]
+fn calls_do_not_send_a_micro_batch_twice() {
+    for captured in [false, true] {
+        let message = told(|world, stream, _| {
+            let calls = Calls::new(world, 2)?;
+            let moe = world.moe(world.team(), calls.config)?;
+            let send = |stream: &Stream| moe.idle(0)?.dispatch_send(stream, &calls.tokens(TOKENS)).map(drop);
+            if captured {
+                let graph = world.capture(stream, send)?;
+                graph.launch(stream)?;
+                graph.launch(stream)?;
+            } else {
+                send(stream)?;
+                send(stream)?;
+            }
+            // The exchange stays until the launches have ended.
+            Ok(world.synchronize(stream)?)
+        });
+        assert!(message.contains("a micro-batch is at another step"), "{message}");
     }
 }
