@@ -388,7 +388,7 @@ impl<B: Group> Coll<'_, B> {
         }
     }
 
-    /// The end of a step: counts what was sent and received, and tells the members.
+    /// The end of a step: counts what came and went, and tells the members. Lanes read the counts until the group meets again.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]

@@ -36,9 +36,15 @@ pub struct Moe {
 /// Its steps go on one stream, or each behind an [`Event`](crate::Event) of the one before. Every step is launched in its turn by all
 /// members; different micro-batches know nothing of each other.
 ///
+/// # Errors
+/// A step that gives an error, or a micro-batch that is dropped between two steps, leaves the exchange where it was on the device: calls
+/// cannot take it up again, and the next [`Moe::idle`] of this index fails. A capture that fails has done nothing.
+///
 /// ```
 /// use congruent::RowsByExpert;
 /// use congruent::collectives::moe::{Added, MoeConfig, Tokens};
+/// use congruent::device::Sym;
+///
 /// # congruent::local(2, |world| {
 /// // Up to 16 tokens of 32 numbers on each PE, and 4 experts, of which each token has 2.
 /// let config = MoeConfig::new(16, 4, 2).payload(128).output(128);
@@ -70,7 +76,6 @@ pub struct Moe {
 /// assert_eq!(starts.to_vec()?, [0, 0, 32]);     // of this PE's experts the second one has all 32 tokens
 /// # Ok::<_, congruent::Error>(())
 /// # })?;
-/// # use congruent::device::Sym;
 /// # Ok::<_, congruent::Error>(())
 /// ```
 #[must_use = "a micro-batch in flight goes through all steps, on every PE"]
@@ -87,7 +92,8 @@ pub struct MicroBatch<'m, S> {
 }
 
 /// Where [`dispatch_recv`](MicroBatch::dispatch_recv) copies what has come: one row for each expert of a token that this PE has, by expert,
-/// and of an expert by source and in the order that the tokens have there.
+/// and of an expert by source and in the order that the tokens have there. Each micro-batch in flight has memory of its own for it, until
+/// its [`combine_send`](MicroBatch::combine_send).
 #[derive(Clone, Copy, Debug)]
 pub struct RowsByExpert {
     /// Room for the payloads of [`MoeConfig::most_rows`] rows, one behind the other.
@@ -250,6 +256,8 @@ impl<'m> MicroBatch<'m, Dispatched> {
         long_enough("room for payloads by expert", payload.len(), most, config.payload_bytes())?;
         long_enough("room for scales by expert", scales.len(), most, config.scales_bytes())?;
         long_enough("room for where experts begin", starts.len(), experts.len() + 1, 1)?;
+        // As of what is sent: an exchange without scales takes no notice of room for some.
+        let scales = if config.scales_bytes() == 0 { Sym::empty() } else { scales };
         (self.starts, self.rows) = (starts, most);
         let args = (self.moe.view(), self.index, payload, scales, starts, align);
         self.target(stream).launch(kernels::moe_dispatch_recv, args)?;

@@ -291,7 +291,7 @@ impl Selector {
         let rows = self.table.iter().flat_map(move |table| table.nearest(&self.machine.name, collective, call, blocks));
         rows.map(move |row| {
             let model = |bytes| {
-                let call = Circumstances { bytes, ..*call };
+                let call = Circumstances { bytes, blocks: row.blocks, block_bytes: 0, ..*call };
                 self.modelled(collective, row.algorithm, row.protocol, &call)
             };
             (row.algorithm, row.protocol, row.ns * model(call.bytes) / model(row.up_to_bytes))

@@ -613,7 +613,7 @@ impl Engine {
         let Running { stream: number, launch, mut then, done, counts, .. } = running;
         if let (Some(profile), Some(counts)) = (&mut self.profile, &counts) {
             profile.add(&launch.kernel, &launch.program, counts);
-            if self.running.is_empty() {
+            if self.running.is_empty() && then.is_empty() {
                 profile.write();
             }
         }
