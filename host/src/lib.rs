@@ -36,7 +36,7 @@
 //! | write kernels | [`device`]: [`Ctx`](device::Ctx) has every operation, [`kernels!`](device::kernels) declares them |
 //! | use collectives in kernels | [`collectives`], [`World::plan`] |
 //! | use collectives without a kernel | [`Comm`] |
-//! | exchange tokens with experts of other PEs | [`collectives::moe`], [`World::moe`]; without a kernel: [`MicroBatch`] |
+//! | exchange tokens with experts of other PEs | [`collectives::moe`], [`World::moe`]; without a kernel: [`StreamBatch`] |
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
 //! | use memory of this PE alone | [`World::buffer`], [`Buffer`], [`Lend`] |
@@ -106,7 +106,7 @@ pub use launch::{Grid, Stream};
 pub use launch_error::LaunchError;
 pub use local::{local, run};
 pub use machine::MachineKind;
-pub use moe::{Answer, MicroBatch, Moe, MoeError, RowsByExpert};
+pub use moe::{Answer, Moe, MoeError, RowsByExpert, StreamBatch};
 pub use plan::Plan;
 pub use sym_vec::SymVec;
 pub use team::Team;

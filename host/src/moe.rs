@@ -79,7 +79,7 @@ pub struct Moe {
 /// # Ok::<_, congruent::Error>(())
 /// ```
 #[must_use = "a micro-batch in flight goes through all steps, on every PE"]
-pub struct MicroBatch<'m, S> {
+pub struct StreamBatch<'m, S> {
     moe: &'m Moe,
     index: u32,
     /// How many tokens were sent.
@@ -91,9 +91,9 @@ pub struct MicroBatch<'m, S> {
     step: PhantomData<S>,
 }
 
-/// Where [`dispatch_recv`](MicroBatch::dispatch_recv) copies what has come: one row for each expert of a token that this PE has, by expert,
+/// Where [`dispatch_recv`](StreamBatch::dispatch_recv) copies what has come: one row for each expert of a token that this PE has, by expert,
 /// and of an expert by source and in the order that the tokens have there. Each micro-batch in flight has memory of its own for it, until
-/// its [`combine_send`](MicroBatch::combine_send).
+/// its [`combine_send`](StreamBatch::combine_send).
 #[derive(Clone, Copy, Debug)]
 pub struct RowsByExpert {
     /// Room for the payloads of [`MoeConfig::most_rows`] rows, one behind the other.
@@ -101,7 +101,7 @@ pub struct RowsByExpert {
     /// The same for their scales. Empty where there are none.
     pub scales: Sym<u8>,
     /// Is given the row that each of this PE's experts begins with, and behind them where the last one's end: one more than experts.
-    /// [`combine_send`](MicroBatch::combine_send) reads it.
+    /// [`combine_send`](StreamBatch::combine_send) reads it.
     pub starts: Sym<u32>,
     /// The rows of each expert begin at a multiple of this. Those left over before the next one's are zeros.
     pub align: u32,
@@ -166,12 +166,12 @@ impl Moe {
     ///
     /// # Errors
     /// [`LaunchError::NoSuchMicroBatch`].
-    pub fn idle(&self, index: u32) -> Result<MicroBatch<'_, Idle>, LaunchError> {
+    pub fn idle(&self, index: u32) -> Result<StreamBatch<'_, Idle>, LaunchError> {
         let fits = self.config().in_flight();
         if index >= fits {
             return Err(LaunchError::NoSuchMicroBatch { index, fits });
         }
-        Ok(MicroBatch { moe: self, index, count: 0, starts: Sym::empty(), rows: 0, step: PhantomData })
+        Ok(StreamBatch { moe: self, index, count: 0, starts: Sym::empty(), rows: 0, step: PhantomData })
     }
 
     /// Why the last exchange of a micro-batch was refused, on all PEs alike; `None` where it was not.
@@ -189,7 +189,7 @@ impl Moe {
     }
 }
 
-impl<'m, S: Step> MicroBatch<'m, S> {
+impl<'m, S: Step> StreamBatch<'m, S> {
     #[track_caller]
     fn target<'t>(&self, stream: &'t Stream) -> Target<'t>
     where
@@ -198,13 +198,13 @@ impl<'m, S: Step> MicroBatch<'m, S> {
         Target { shared: &self.moe.shared, stream, grid: self.moe.grid, by: Launcher::call() }
     }
 
-    fn next<N>(self) -> MicroBatch<'m, N> {
+    fn next<N>(self) -> StreamBatch<'m, N> {
         let Self { moe, index, count, starts, rows, .. } = self;
-        MicroBatch { moe, index, count, starts, rows, step: PhantomData }
+        StreamBatch { moe, index, count, starts, rows, step: PhantomData }
     }
 }
 
-impl<'m> MicroBatch<'m, Idle> {
+impl<'m> StreamBatch<'m, Idle> {
     /// Sends this PE's tokens: each once to each PE that has an expert of it. The stream goes on when they are on their way.
     ///
     /// # Collective
@@ -221,7 +221,7 @@ impl<'m> MicroBatch<'m, Idle> {
         mut self,
         stream: &Stream,
         tokens: &Tokens<Sym<i32>, Sym<f32>>,
-    ) -> Result<MicroBatch<'m, Dispatched>, LaunchError> {
+    ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
         let (config, &Tokens { count, payload, scales, experts, weights }) = (self.moe.config(), tokens);
         long_enough("the tokens' payload", payload.len(), count, config.payload_bytes())?;
         long_enough("the tokens' scales", scales.len(), count, config.scales_bytes())?;
@@ -234,12 +234,12 @@ impl<'m> MicroBatch<'m, Idle> {
     }
 }
 
-impl<'m> MicroBatch<'m, Dispatched> {
+impl<'m> StreamBatch<'m, Dispatched> {
     /// Waits on the stream until the tokens of all members are here, and copies them by expert. Where the exchange is refused there are no
     /// rows, and the steps behind it do nothing.
     ///
     /// # Collective
-    /// As [`dispatch_send`](MicroBatch::dispatch_send).
+    /// As [`dispatch_send`](StreamBatch::dispatch_send).
     ///
     /// # Errors
     /// Where there is less room than [`RowsByExpert`] says, and see [`LaunchError`].
@@ -248,7 +248,7 @@ impl<'m> MicroBatch<'m, Dispatched> {
         mut self,
         stream: &Stream,
         rows: RowsByExpert,
-    ) -> Result<MicroBatch<'m, Received>, LaunchError> {
+    ) -> Result<StreamBatch<'m, Received>, LaunchError> {
         let (config, team) = (self.moe.config(), self.moe.team);
         let RowsByExpert { payload, scales, starts, align } = rows;
         let most = config.most_rows(team.size() as u32, align) as usize;
@@ -265,13 +265,13 @@ impl<'m> MicroBatch<'m, Dispatched> {
     }
 }
 
-impl<'m> MicroBatch<'m, Received> {
+impl<'m> StreamBatch<'m, Received> {
     /// Sends back what the experts of this PE answered: of each token, the answers times their weights, summed in `f32` in the order of the
     /// token's choices, and rounded once to a `T`. An answer has the place of its row in [`RowsByExpert`], and as many bytes as
     /// [`MoeConfig::output`] says.
     ///
     /// # Collective
-    /// As [`dispatch_send`](MicroBatch::dispatch_send), with the same type.
+    /// As [`dispatch_send`](StreamBatch::dispatch_send), with the same type.
     ///
     /// # Ordering
     /// Answers may be overwritten by what the stream is given behind it.
@@ -283,7 +283,7 @@ impl<'m> MicroBatch<'m, Received> {
         self,
         stream: &Stream,
         answers: Sym<T>,
-    ) -> Result<MicroBatch<'m, Combining>, LaunchError> {
+    ) -> Result<StreamBatch<'m, Combining>, LaunchError> {
         let row = self.moe.config().output_bytes() / size_of::<T>();
         long_enough("the answers", answers.len(), self.rows, row)?;
         let args = (self.moe.view(), self.index, T::DATATYPE as u32, answers.cast(), self.starts);
@@ -292,12 +292,12 @@ impl<'m> MicroBatch<'m, Received> {
     }
 }
 
-impl<'m> MicroBatch<'m, Combining> {
+impl<'m> StreamBatch<'m, Combining> {
     /// Waits on the stream until the answers of all members are here, and sums them to row `t` of `dst` for each token `t`: what came
     /// back from each PE in the order in which the token's choices first name the PEs, in `f32`, then what is `added`, rounded once.
     ///
     /// # Collective
-    /// As [`combine_send`](MicroBatch::combine_send), with the same type.
+    /// As [`combine_send`](StreamBatch::combine_send), with the same type.
     ///
     /// # Errors
     /// Where `dst`, or what is added, is shorter than the tokens need, and see [`LaunchError`].
@@ -307,7 +307,7 @@ impl<'m> MicroBatch<'m, Combining> {
         stream: &Stream,
         dst: Sym<T>,
         added: Added<T>,
-    ) -> Result<MicroBatch<'m, Idle>, LaunchError> {
+    ) -> Result<StreamBatch<'m, Idle>, LaunchError> {
         let row = self.moe.config().output_bytes() / size_of::<T>();
         long_enough("the sums", dst.len(), self.count, row)?;
         let (more, for_each) = match added {

@@ -2,7 +2,7 @@
 
 use congruent::collectives::moe::{Added, Dispatched, Idle, MoeConfig, Tokens};
 use congruent::device::{AccumulateIn, Number, Semaphore, bf16};
-use congruent::{Error, Grid, LaunchError, MicroBatch, Moe, RowsByExpert, Stream, SymVec, World};
+use congruent::{Error, Grid, LaunchError, Moe, RowsByExpert, Stream, StreamBatch, SymVec, World};
 use congruent_test_kernels::moe::{self as kernels, Case};
 
 use super::limit::{is_limited, times};
@@ -305,9 +305,9 @@ impl Calls {
     fn send<'m>(
         &self,
         stream: &Stream,
-        batch: MicroBatch<'m, Idle>,
+        batch: StreamBatch<'m, Idle>,
         count: usize,
-    ) -> Result<MicroBatch<'m, Dispatched>, LaunchError> {
+    ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
         let (payload, scales) = (self.payload.view(), self.scales.view());
         let (experts, weights) = (self.experts.view(), self.weights.view());
         batch.dispatch_send(stream, &Tokens { count, payload, scales, experts, weights })
@@ -319,8 +319,8 @@ impl Calls {
         world: &World,
         stream: &Stream,
         moe: &Moe,
-        sent: MicroBatch<'m, Dispatched>,
-    ) -> Result<MicroBatch<'m, Idle>, LaunchError> {
+        sent: StreamBatch<'m, Dispatched>,
+    ) -> Result<StreamBatch<'m, Idle>, LaunchError> {
         let (rows, starts, answers) = (self.rows.view(), self.starts.view(), self.answers.view());
         let (scales, align) = (self.scales_of_rows.view(), kernels::ALIGN as u32);
         let received = sent.dispatch_recv(stream, RowsByExpert { payload: rows, scales, starts, align })?;
