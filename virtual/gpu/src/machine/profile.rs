@@ -43,7 +43,7 @@ impl Counts {
 /// The counts of all launches so far, which it writes into a file.
 pub(super) struct Profile {
     path: PathBuf,
-    programs: Vec<Known>,
+    programs: Vec<Profiled>,
     /// Functions and lines of sources, by number.
     places: Vec<String>,
     numbers: FxHashMap<String, usize>,
@@ -51,7 +51,7 @@ pub(super) struct Profile {
 }
 
 /// A program, and for each of its instructions that was executed the places that it counts for; the first is its own.
-struct Known {
+struct Profiled {
     program: Arc<Program>,
     chains: Vec<Option<Vec<usize>>>,
 }
@@ -83,7 +83,7 @@ impl Profile {
     pub(super) fn add(&mut self, name: &str, program: &Arc<Program>, counts: &Counts) {
         let Self { programs, places, numbers, kernels, .. } = self;
         let known = programs.iter().position(|known| Arc::ptr_eq(&known.program, program)).unwrap_or_else(|| {
-            programs.push(Known { program: program.clone(), chains: vec![None; program.instructions()] });
+            programs.push(Profiled { program: program.clone(), chains: vec![None; program.instructions()] });
             programs.len() - 1
         });
         let chains = &mut programs[known].chains;
