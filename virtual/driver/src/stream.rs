@@ -220,9 +220,13 @@ impl Stream {
     /// The fault of its context, at once: what runs may never end
     pub(crate) fn synchronize(&self) -> Outcome {
         let count = self.submitted();
-        until(|| match self.context.fault() {
-            Some(code) => Some(Err(code)),
-            None => self.has_done(count).then_some(Ok(())),
+        until(|| {
+            // Looked at before the fault: what has failed counts as done after its context has the fault.
+            let is_done = self.has_done(count);
+            match self.context.fault() {
+                Some(code) => Some(Err(code)),
+                None => is_done.then_some(Ok(())),
+            }
         })
     }
 

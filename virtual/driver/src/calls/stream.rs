@@ -95,7 +95,8 @@ entry_points! {
     Context fn cuStreamQuery(on: CUstream) {
         let stream = stream::find(on.address())?;
         capture::refuse_waiting([&stream])?;
-        if stream.is_idle() { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
+        // A fault that came before the stream was idle is told now.
+        if stream.is_idle() { stream.context.check() } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     /// Lets a stream wait for an event.
