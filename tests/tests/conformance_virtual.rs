@@ -49,17 +49,29 @@ fn gpus(settings: &str) -> Vec<(&'static str, OsString)> {
 /// With how many PEs.
 const MANY: [usize; 3] = [1, 2, 4];
 
-/// Seeded, and races are errors.
+/// Seeded, and races are errors, which takes longer.
 const BY_CHANCE: &str = "schedule=random,seed=1,races=1";
+const BY_CHANCE_MANY: [usize; 2] = [2, 3];
 
 /// A test of each family.
 macro_rules! each {
-    ($($family:ident)* => $how:literal, $run:ident, $settings:expr) => {$(
+    ($($family:ident)* => $how:literal, $run:ident, $many:expr, $settings:expr) => {$(
         #[test]
         fn $family() {
-            $run(concat!($how, "::", stringify!($family)), conformance::$family, &MANY, || $settings);
+            $run(concat!($how, "::", stringify!($family)), conformance::$family, &$many, || $settings);
         }
     )*};
+}
+
+/// What processes of one engine are told. Each with its own, they would all take in the same megabytes of PTX.
+fn of_one_engine() -> Vec<(&'static str, OsString)> {
+    static SERVER: LazyLock<(String, Server)> = LazyLock::new(|| {
+        let name = format!("congruent-test-{}-all", process::id());
+        let server = Server::start(&name, None, FOUR).unwrap().unwrap();
+        (name, server)
+    });
+    const FOUR: &str = "devices=4";
+    [gpus(FOUR), vec![(ENGINE, SERVER.0.clone().into())]].concat()
 }
 
 /// In lockstep as processes, and by chance as threads, where races between PEs are errors. Families in brackets have nothing that another
@@ -68,13 +80,13 @@ macro_rules! families {
     ($($family:ident)* [$($alone:ident)*]) => {
         mod in_lockstep {
             use super::*;
-            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, GPUS.clone() }
+            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, MANY, of_one_engine() }
         }
 
         mod by_chance {
             use super::*;
-            each! { $($family)* => "by_chance", cuda_threads, gpus(BY_CHANCE) }
-            each! { $($alone)* => "by_chance", cuda_threads, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
+            each! { $($family)* => "by_chance", cuda_threads, BY_CHANCE_MANY, gpus(BY_CHANCE) }
+            each! { $($alone)* => "by_chance", cuda_threads, BY_CHANCE_MANY, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
         }
     };
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::span::Span;
 
 /// One PTX file.
@@ -83,7 +85,7 @@ pub struct Variable {
 }
 
 /// An address in the initial value of a variable, as `generic(table)+8` or `0xFF00(table)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitialAddress {
     /// Where it goes, in bytes from the variable's start.
     pub at: u64,

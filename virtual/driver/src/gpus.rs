@@ -36,7 +36,7 @@ impl Executor for Gpus {
             registers: function.registers(),
             params: launch.params.bytes(entry),
         };
-        engine::ask(Request::Launch(kernel), &[]).map_err(|refusal| {
+        engine::ask(Request::Launch(kernel), &[]).map(drop).map_err(|refusal| {
             if !refusal.log.is_empty() {
                 say(&refusal.log);
             }

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use congruent_verify::ptx::{self, Function};
-use congruent_virtual_gpu::{Global, Program};
+use congruent_verify::ptx::{self, Function, Module};
+use congruent_virtual_gpu::{Global, Outline, Program};
 use cudarc::driver::sys::CUresult;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Engine};
+use crate::config::Config;
 use crate::errors::{self, Outcome};
 use crate::monitor::lock;
 
@@ -38,19 +38,19 @@ const MOST_PARAMETERS: u64 = 32_764;
 /// What a launch can align parameters to.
 const MOST_ALIGNED: u64 = align_of::<u128>() as u64;
 
-/// PTX that can be run.
+/// PTX as the process knows it that has loaded it, without the code of its kernels.
 pub(crate) struct Image {
-    pub(crate) program: Arc<Program>,
     /// `.version`, major and minor.
     pub(crate) version: (u32, u32),
-    /// What the kernels say of themselves, without their code.
+    /// What the kernels say of themselves.
     pub(crate) entries: Vec<Function>,
+    pub(crate) outline: Outline,
 }
 
-/// Images of this process with their texts: several contexts take in the same, and worlds that come one after the other.
-static KNOWN: Mutex<Vec<(Arc<str>, Arc<Image>)>> = Mutex::new(Vec::new());
+/// Programs of this process with their texts: several contexts take in the same, and worlds that come one after the other.
+static KNOWN: Mutex<Vec<(Arc<str>, Arc<Program>)>> = Mutex::new(Vec::new());
 
-/// How many images are kept at least, in use or not.
+/// How many programs are kept at least, in use or not.
 const KEPT: usize = 2;
 
 /// Why an image was not taken in, or a launch came to nothing.
@@ -81,49 +81,34 @@ impl From<CUresult> for Refusal {
 }
 
 impl Image {
-    /// Takes in an image, or finds it.
-    pub(crate) fn of(text: &str, config: &Config) -> Result<Arc<Self>, Refusal> {
-        let mut known = lock(&KNOWN);
-        if let Some((_, image)) = known.iter().find(|(known, _)| **known == *text) {
-            return Ok(image.clone());
-        }
-        let image = Arc::new(Self::read(text, config)?);
-        known.push((text.into(), image.clone()));
-        let mut left = known.len();
-        known.retain(|(_, image)| {
-            left -= 1;
-            left < KEPT || Arc::strong_count(image) > 1
-        });
-        Ok(image)
-    }
-
-    fn read(text: &str, config: &Config) -> Result<Self, Refusal> {
-        let invalid = |line: usize, why: &str| refusal(CUresult::CUDA_ERROR_INVALID_PTX, line, why);
-        // The code of kernels that run natively is nobody's concern: of a text of megabytes it is nearly all.
-        let parse = if config.engine == Engine::Native { ptx::parse_heads } else { ptx::parse };
-        let mut ptx = parse(text).map_err(|error| invalid(error.line, &error.message))?;
+    /// Takes in an image. `outline` says what its code comes to.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what `outline` says is
+    pub(crate) fn of(
+        text: &str,
+        config: &Config,
+        outline: impl FnOnce(&Module) -> Result<Outline, Refusal>,
+    ) -> Result<Self, Refusal> {
+        // Of a text of megabytes nearly all is code.
+        let mut heads = ptx::parse_heads(text).map_err(|error| invalid(error.line, &error.message))?;
         let line = |span: ptx::Span| span.line_column(text).0;
-        if ptx.version == (0, 0) {
+        if heads.version == (0, 0) {
             return Err(invalid(1, "Missing .version directive at start of file"));
         }
-        if ptx.target.is_empty() {
-            return Err(invalid(line(ptx.version_span), "Missing .target directive"));
+        if heads.target.is_empty() {
+            return Err(invalid(line(heads.version_span), "Missing .target directive"));
         }
-        check_version(ptx.version, config.version)
-            .map_err(|why| refusal(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, line(ptx.version_span), &why))?;
-        check_target(&ptx.target, config.capability).map_err(|why| invalid(line(ptx.target_span), &why))?;
-        let mut program = Program::of(&ptx, text).map_err(|error| invalid(error.line, &error.message))?;
-        if let Some(index) = config.mutant.checked_sub(1)
-            && let Some(mutant) = program.mutants().get(index as usize)
-        {
-            program = program.mutated(mutant);
-        }
-        ptx.functions.retain(|function| function.is_entry && function.body.is_some());
-        for entry in &mut ptx.functions {
+        check_version(heads.version, config.version)
+            .map_err(|why| refusal(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, line(heads.version_span), &why))?;
+        check_target(&heads.target, config.capability).map_err(|why| invalid(line(heads.target_span), &why))?;
+        let outline = outline(&heads)?;
+        heads.functions.retain(|function| function.is_entry && function.body.is_some());
+        for entry in &mut heads.functions {
             check_parameters(entry).map_err(|why| invalid(line(entry.span), &why))?;
             entry.body = None;
         }
-        Ok(Self { program, version: ptx.version, entries: ptx.functions })
+        Ok(Self { version: heads.version, entries: heads.functions, outline })
     }
 
     /// Which of the kernels has a name.
@@ -142,8 +127,45 @@ impl Image {
             end = start + global.bytes;
             start
         };
-        (self.program.globals().iter().map(place).collect(), end)
+        (self.outline.globals.iter().map(place).collect(), end)
     }
+}
+
+/// Makes a program of PTX that is executed here, or finds it.
+///
+/// # Errors
+/// What is wrong with its code
+pub(crate) fn program(text: &str, config: &Config) -> Result<Arc<Program>, Refusal> {
+    let mut known = lock(&KNOWN);
+    if let Some((_, program)) = known.iter().find(|(known, _)| **known == *text) {
+        return Ok(program.clone());
+    }
+    let mut program = Program::new(text).map_err(|error| invalid(error.line, &error.message))?;
+    if let Some(index) = config.mutant.checked_sub(1)
+        && let Some(mutant) = program.mutants().get(index as usize)
+    {
+        program = program.mutated(mutant);
+    }
+    known.push((text.into(), program.clone()));
+    let mut left = known.len();
+    known.retain(|(_, program)| {
+        left -= 1;
+        left < KEPT || Arc::strong_count(program) > 1
+    });
+    Ok(program)
+}
+
+/// The outline of kernels that run natively, of which only the heads are of use.
+///
+/// # Errors
+/// A name that is not defined
+pub(crate) fn outline_of_heads(heads: &Module, text: &str) -> Result<Outline, Refusal> {
+    let program = Program::of(heads, text).map_err(|error| invalid(error.line, &error.message))?;
+    Ok(program.outline())
+}
+
+fn invalid(line: usize, why: &str) -> Refusal {
+    refusal(CUresult::CUDA_ERROR_INVALID_PTX, line, why)
 }
 
 fn refusal(code: CUresult, line: usize, why: &str) -> Refusal {
@@ -199,12 +221,17 @@ pub(crate) fn parameter_bytes(entry: &Function) -> u64 {
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Result<Image, Refusal> {
+        let config = Config::default();
+        Image::of(text, &config, |_| Ok(program(text, &config)?.outline()))
+    }
+
     #[test]
     fn kernels_are_found_and_variables_have_places() {
         let text = ".version 8.4\n.target sm_90\n.address_size 64\n.entry later();\n\
             .visible .global .b8 flag = 1;\n.visible .global .align 8 .u64 counter = 7;\n\
             .visible .entry later()\n{\nret;\n}\n.func help()\n{\nret;\n}\n";
-        let image = Image::read(text, &Config::default()).unwrap();
+        let image = read(text).unwrap();
         assert_eq!(image.entry("later"), Ok(0));
         assert_eq!(image.entry("help"), Err(CUresult::CUDA_ERROR_NOT_FOUND));
         assert_eq!(image.layout(), (vec![0, 8], 16));
@@ -228,7 +255,7 @@ mod tests {
                 "line 3; error   : Parameter 'p'",
             ),
         ] {
-            let refusal = Image::read(text, &Config::default()).err().expect(text);
+            let refusal = read(text).err().expect(text);
             assert_eq!(refusal.code, CUresult::CUDA_ERROR_INVALID_PTX, "{text}");
             assert!(refusal.log.contains(said), "{text}: {}", refusal.log);
         }

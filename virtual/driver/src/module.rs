@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
 
+use crate::config::Engine;
 use crate::context::Context;
 use crate::device::{SHARED_OPT_IN, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver;
 use crate::engine::{self, Request};
 use crate::errors::Outcome;
 use crate::handles::Table;
-use crate::image::{Image, Refusal};
+use crate::image::{self, Image, Refusal};
 use crate::memory::{self, Side};
 use crate::monitor::lock;
 use crate::registers;
@@ -46,13 +47,18 @@ pub(crate) struct Function {
 /// # Errors
 /// Why its image was refused, and the driver's where there is none.
 pub(crate) fn load(context: Arc<Context>, text: &str) -> Result<u64, Refusal> {
-    let image = Image::of(text, driver::get()?.config)?;
+    let config = driver::get()?.config;
+    let image = Image::of(text, config, |heads| match config.engine {
+        Engine::Native => image::outline_of_heads(heads, text),
+        Engine::Ptx => engine::outline(text.to_owned()),
+    })?;
+    let image = Arc::new(image);
     let (globals, memory) = place_globals(&context, &image)?;
     let places = globals.to_vec();
     let (module, _) = MODULES.add(|handle| Module { handle, context, image, globals, memory });
     let loaded = engine::ask(Request::Load { module, text: text.to_owned(), globals: places }, &[]);
     match loaded {
-        Ok(()) => Ok(module),
+        Ok(_) => Ok(module),
         Err(refusal) => {
             unload(module)?;
             Err(refusal)
@@ -72,7 +78,7 @@ fn place_globals(context: &Arc<Context>, image: &Image) -> Outcome<(Arc<[u64]>, 
     memory::host_writes(Side::Device(memory), bytes)?;
     let globals: Arc<[u64]> = places.iter().map(|place| memory + place).collect();
     for (index, &at) in globals.iter().enumerate() {
-        let value = image.program.initial(index, &globals);
+        let value = image.outline.initial(index, &globals);
         // SAFETY: the memory was just made, with room for each variable at its place, and nobody else knows it yet.
         unsafe { core::ptr::copy_nonoverlapping(value.as_ptr(), Side::Device(at).pointer(), value.len()) };
     }
@@ -146,7 +152,7 @@ impl Module {
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND`
     pub(crate) fn variable(&self, name: &str) -> Outcome<(u64, usize)> {
-        let known = self.image.program.globals().iter().zip(&*self.globals);
+        let known = self.image.outline.globals.iter().zip(&*self.globals);
         let found =
             known.filter(|(global, _)| global.name == name).map(|(global, &at)| (at, global.bytes as usize)).next();
         found.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
@@ -176,7 +182,7 @@ impl Function {
 
     /// Bytes of shared memory that a block has without asking.
     pub(crate) fn static_shared(&self) -> u64 {
-        self.image.program.static_shared(&self.entry().name).unwrap_or(0)
+        self.image.outline.static_shared.get(&self.entry().name).copied().unwrap_or(0)
     }
 
     /// Bytes of dynamic shared memory that a block may have.

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use congruent_verify::ptx::{self, Body, Operand, RegisterId, Space, Variable};
 
 use crate::alu::{self, Function, matrix};
+use crate::outline::Global;
 use crate::program::{
-    Access, Address, BarrierResult, Boolean, Change, Code, Combination, Combine, Comparison, Global, Instruction,
-    LoadError, Matrix, Names, Operation, Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special,
-    Strength, Target, Together, Truth, Where,
+    Access, Address, BarrierResult, Boolean, Change, Code, Combination, Combine, Comparison, Instruction, LoadError,
+    Matrix, Names, Operation, Predicate, Report, Scope, SharedVariable, Shuffle, Slot, Source, Special, Strength,
+    Target, Together, Truth, Where,
 };
 use crate::registers;
 

@@ -166,7 +166,7 @@ impl Space {
 pub struct Launch {
     /// The module that has it.
     pub program: Arc<Program>,
-    /// Where each of the module's [`globals`](Program::globals) is.
+    /// Where each of the module's [`globals`](crate::Outline::globals) is.
     pub globals: Arc<[u64]>,
     /// Its name.
     pub kernel: String,

@@ -41,21 +41,41 @@ pub(crate) struct Past {
 #[derive(Clone, Default)]
 struct Lane {
     known: Arc<Knowledge>,
-    /// What a fence has gathered that a later write may publish, and its scope.
-    fenced: Option<(Arc<Knowledge>, Scope)>,
+    /// What a fence has gathered that a later write may publish.
+    fenced: Option<Published>,
     /// What relaxed reads have seen published, for a later fence.
     seen: Vec<Published>,
-    /// What a release of a place has gathered, which later writes of that place publish too (8.8), and its scope.
-    released: HashMap<(u64, u64), (Arc<Knowledge>, Scope)>,
+    /// What a release of a place has gathered, which later writes of that place publish too (8.8).
+    released: HashMap<(u64, u64), Published>,
 }
 
 /// What a write has published.
 #[derive(Clone)]
 struct Published {
     by: u32,
+    lane: usize,
+    /// When the lane knew it, by its warp's clock.
+    at: u32,
     known: Arc<Knowledge>,
     /// The scope of the release, or of the fence.
     scope: Scope,
+}
+
+impl Published {
+    fn of(past: &Past, lane: usize, scope: Scope) -> Self {
+        Self { by: past.id, lane, at: past.clock, known: Order::gathered(past, lane), scope }
+    }
+
+    /// Adds it to what was published, of which it may say more, or less: what a lane knows later holds what it knew before.
+    fn add_to(&self, all: &mut Vec<Self>) {
+        let holds = |one: &Self, other: &Self| {
+            (one.by, one.lane) == (other.by, other.lane) && one.at >= other.at && one.scope >= other.scope
+        };
+        if !all.iter().any(|other| holds(other, self)) {
+            all.retain(|other| !holds(self, other));
+            all.push(self.clone());
+        }
+    }
 }
 
 /// A strong write, and what those learn who observe it.
@@ -398,11 +418,7 @@ impl Order {
             Some(acquired) => chain.iter().for_each(|published| Self::learn(places, past, lane, published, acquired)),
             None => {
                 let seen = &mut past.lanes[lane].seen;
-                for published in chain {
-                    if !seen.iter().any(|other| Arc::ptr_eq(&other.known, &published.known)) {
-                        seen.push(published.clone());
-                    }
-                }
+                chain.iter().for_each(|published| published.add_to(seen));
             }
         }
         if kind == Kind::Read {
@@ -411,13 +427,13 @@ impl Order {
         // An atomic goes on with what the writes before it have published (8.9.2); a plain write does not.
         let mut published = if kind.is_change() { chain.to_vec() } else { Vec::new() };
         if let Some(scope) = strength.releases() {
-            let known = Self::gathered(past, lane);
-            past.lanes[lane].released.insert(key, (known, scope));
+            let published = Published::of(past, lane, scope);
+            past.lanes[lane].released.insert(key, published);
         }
         let own = &past.lanes[lane];
         let fenced = own.fenced.as_ref().filter(|_| strength.releases().is_none());
         let patterns = own.released.get(&key).into_iter().chain(fenced);
-        published.extend(patterns.map(|(known, scope)| Published { by: past.id, known: known.clone(), scope: *scope }));
+        patterns.for_each(|pattern| pattern.add_to(&mut published));
         past.clock += u32::from(strength.releases().is_some());
         self.written.insert(key, Arc::new(Written { mark, published }));
     }
@@ -469,7 +485,7 @@ impl Order {
                 }
             }
             if let Some(scope) = strength.releases() {
-                past.lanes[lane].fenced = Some((Self::gathered(past, lane), scope));
+                past.lanes[lane].fenced = Some(Published::of(past, lane, scope));
             }
         }
         past.clock += 1;

@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use congruent_verify::lines::Lines;
-use congruent_verify::ptx::{self, InitialAddress, Module, Space, Variable};
+use congruent_verify::ptx::{self, Module, Space, Variable};
 use thiserror::Error;
 
 use crate::alu::matrix::{Mma, Tiles};
 use crate::alu::{Carry, Compute, Decide, Function};
 use crate::decode;
+use crate::outline::{Global, Outline};
 
 /// Why a text cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -40,22 +41,6 @@ pub struct Program {
     ends: OnceLock<Vec<usize>>,
     /// To which instructions warps have come, where that is kept.
     pub(crate) reached: Option<Arc<[AtomicBool]>>,
-}
-
-/// A variable in the memory of a device.
-#[derive(Clone, Debug)]
-pub struct Global {
-    /// Its name.
-    pub name: String,
-    /// What its address is a multiple of.
-    pub align: u64,
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// Whether kernels may not write it: `.const`.
-    pub is_const: bool,
-    /// What it holds at first; what is behind these bytes is zero.
-    pub initial: Vec<u8>,
-    addresses: Vec<InitialAddress>,
 }
 
 /// A variable in the memory of a block.
@@ -545,29 +530,11 @@ impl Program {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The variables that a device has to have room for, in order.
-    pub fn globals(&self) -> &[Global] {
-        &self.globals
-    }
-
-    /// What a variable holds at first, once it is known where all are: `at` has an address for each of
-    /// [`globals`](Self::globals).
-    pub fn initial(&self, global: usize, at: &[u64]) -> Vec<u8> {
-        let Global { initial, addresses, bytes, .. } = &self.globals[global];
-        let mut value = initial.clone();
-        value.resize(*bytes as usize, 0);
-        for place in addresses {
-            let base = match self.globals.iter().position(|global| global.name == place.symbol) {
-                Some(index) => at[index],
-                None => {
-                    self.codes.iter().position(|code| code.name == place.symbol).map_or(0, decode::function_address)
-                }
-            };
-            let word = base.wrapping_add_signed(place.offset) >> place.shift;
-            let from = place.at as usize;
-            value[from..from + place.bytes as usize].copy_from_slice(&word.to_le_bytes()[..place.bytes as usize]);
-        }
-        value
+    /// What a host has to know of it.
+    pub fn outline(&self) -> Outline {
+        let shared = self.entries.iter().map(|(name, &entry)| (name.clone(), self.layout(entry).1));
+        let functions = self.codes.iter().map(|code| code.name.clone());
+        Outline { globals: self.globals.clone(), functions: functions.collect(), static_shared: shared.collect() }
     }
 
     /// A kernel, by name.
@@ -579,11 +546,6 @@ impl Program {
     pub fn parameters(&self, kernel: &str) -> Option<Vec<(u64, u64)>> {
         let code = &self.codes[self.entry(kernel)?];
         Some(code.parameters.iter().map(|slot| (slot.offset, slot.bytes)).collect())
-    }
-
-    /// Bytes of shared memory that a block of a kernel has beside what a launch asks for.
-    pub fn static_shared(&self, kernel: &str) -> Option<u64> {
-        Some(self.layout(self.entry(kernel)?).1)
     }
 
     /// Where the shared variables of a kernel are, and where the memory begins that its launch asks for.
@@ -729,22 +691,6 @@ impl<'m> Names<'m> {
             }
         }
         Ok(names)
-    }
-}
-
-impl Global {
-    pub(crate) fn new(variable: &Variable, error: Report<'_>) -> Result<Self, LoadError> {
-        let Some(bytes) = variable.bytes.filter(|_| !variable.is_extern) else {
-            return Err(error(variable.span, format!("the variable `{}` is not defined here", variable.name)));
-        };
-        Ok(Self {
-            name: variable.name.clone(),
-            align: variable.align,
-            bytes,
-            is_const: variable.space == Space::Const,
-            initial: variable.initial.clone(),
-            addresses: variable.addresses.clone(),
-        })
     }
 }
 

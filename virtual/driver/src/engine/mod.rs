@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, LazyLock};
 
-use congruent_virtual_gpu::Space;
+use congruent_virtual_gpu::{Outline, Space};
 use cudarc::driver::sys::CUresult;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub const ENGINE: &str = "CONGRUENT_VIRTUAL_ENGINE";
 /// What a process asks.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
+    /// Takes in PTX, and answers with its outline.
+    Outline { text: String },
     /// Takes in a module, with the addresses of its variables.
     Load { module: u64, text: String, globals: Vec<u64> },
     /// Forgets one.
@@ -87,8 +89,8 @@ pub(crate) struct Kernel {
     pub(crate) params: Vec<u8>,
 }
 
-/// What comes of a request.
-type Answer = Result<(), Refusal>;
+/// What comes of a request; an outline where that was asked for.
+type Answer = Result<Option<Outline>, Refusal>;
 
 /// Called with the answer. Dropped without if there is no engine any more.
 type Done = Box<dyn FnOnce(Answer) + Send>;
@@ -130,7 +132,7 @@ pub(crate) fn spaces() -> Vec<Arc<Space>> {
 /// Why it was not done
 pub(crate) fn ask(request: Request, files: &[BorrowedFd<'_>]) -> Answer {
     if config::get().map(|config| config.engine) == Ok(Engine::Native) {
-        return Ok(());
+        return Ok(None);
     }
     let (done, answer) = sync_channel(1);
     let done = Box::new(move |outcome| {
@@ -149,7 +151,15 @@ pub(crate) fn ask(request: Request, files: &[BorrowedFd<'_>]) -> Answer {
 /// # Errors
 /// The code
 pub(crate) fn tell(request: Request, files: &[BorrowedFd<'_>]) -> Outcome {
-    ask(request, files).map_err(|refusal| refusal.code)
+    ask(request, files).map(drop).map_err(|refusal| refusal.code)
+}
+
+/// What the engine makes of PTX.
+///
+/// # Errors
+/// Why it executes none of it
+pub(crate) fn outline(text: String) -> Result<Outline, Refusal> {
+    ask(Request::Outline { text }, &[])?.ok_or_else(gone)
 }
 
 /// How many instructions the lanes of this process's own engine have executed.

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use congruent_virtual_gpu::{
-    self as gpu, Backing, Cause, Machine, Member, Multicast, Segment, Settings, Space, Window,
+    self as gpu, Backing, Cause, Machine, Member, Multicast, Program, Segment, Settings, Space, Window,
 };
 use cudarc::driver::sys::CUresult;
 
 use super::{Answer, Done, Kernel, Object, Part, Request};
 use crate::config::Config;
 use crate::errors::Outcome;
-use crate::image::{Image, Refusal};
+use crate::image::{self, Refusal};
 use crate::monitor::lock;
 use crate::pages::{self, Access, Identity, Pages};
 use crate::recording;
@@ -120,7 +120,7 @@ pub(crate) struct Session {
 }
 
 struct Module {
-    image: Arc<Image>,
+    program: Arc<Program>,
     globals: Arc<[u64]>,
 }
 
@@ -140,12 +140,13 @@ impl Session {
                     return self
                         .job
                         .machine
-                        .submit(launch, move |outcome| done(outcome.map_err(|fault| refusal(&fault))));
+                        .submit(launch, move |outcome| done(outcome.map(|()| None).map_err(|fault| refusal(&fault))));
                 }
                 Err(code) => Err(code.into()),
             },
+            Request::Outline { text } => image::program(&text, self.job.config).map(|program| Some(program.outline())),
             Request::Load { module, text, globals } => self.load(module, &text, globals),
-            other => self.change(other, files).map_err(Refusal::from),
+            other => self.change(other, files).map(|()| None).map_err(Refusal::from),
         };
         done(outcome);
     }
@@ -156,17 +157,17 @@ impl Session {
     }
 
     fn load(&self, module: u64, text: &str, globals: Vec<u64>) -> Answer {
-        let image = Image::of(text, self.job.config)?;
-        lock(&self.modules).insert(module, Module { image, globals: globals.into() });
-        Ok(())
+        let program = image::program(text, self.job.config)?;
+        lock(&self.modules).insert(module, Module { program, globals: globals.into() });
+        Ok(None)
     }
 
     fn prepared(&self, kernel: Kernel) -> Outcome<gpu::Launch> {
         let Kernel { module, name, pe, device, blocks, threads, shared, registers, params } = kernel;
         let modules = lock(&self.modules);
-        let Module { image, globals } = modules.get(&module).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let Module { program, globals } = modules.get(&module).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         Ok(gpu::Launch {
-            program: image.program.clone(),
+            program: program.clone(),
             globals: globals.clone(),
             kernel: name,
             space: self.spaces.get(device as usize).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?.clone(),

@@ -90,10 +90,11 @@ impl Device {
         let machine = Machine::new(settings).expect("a thread");
         let mut device =
             Self { machine, program: program.clone(), space: Space::new(0), globals: [].into(), end: 1 << 32 };
-        let places: Vec<_> = program.globals().iter().map(|global| device.place(global.bytes)).collect();
+        let outline = program.outline();
+        let places: Vec<_> = outline.globals.iter().map(|global| device.place(global.bytes)).collect();
         device.globals = places.iter().map(|(at, _)| *at).collect();
         for (index, (_, memory)) in places.iter().enumerate() {
-            memory.write(0, &program.initial(index, &device.globals));
+            memory.write(0, &outline.initial(index, &device.globals));
         }
         device
     }
