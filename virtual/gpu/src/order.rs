@@ -102,10 +102,19 @@ struct Mark {
     alias: u32,
 }
 
+/// Outside of the one who needs it, whose stack it would take.
+#[cold]
+#[inline(never)]
+fn new_page() -> Box<[Cell]> {
+    (0..PAGE).map(|_| Cell::default()).collect()
+}
+
 #[derive(Default)]
 struct Cell {
     write: Option<Mark>,
     reads: Vec<Mark>,
+    /// Behind the read that came last: lanes come again in the same order.
+    next: u32,
     /// Which bytes were ever written.
     written: u8,
     /// What was here, in coherence order, where loads may be stale; the last is what is in memory.
@@ -113,6 +122,21 @@ struct Cell {
 }
 
 impl Cell {
+    /// Remembers a read, for the last of the same lane.
+    fn read(&mut self, mark: Mark) {
+        let is_same = |read: &Mark| read.warp == mark.warp && read.lane == mark.lane && read.bytes == mark.bytes;
+        let next = (self.next as usize).min(self.reads.len());
+        let (before, behind) = self.reads.split_at(next);
+        let place =
+            behind.iter().position(is_same).map(|place| next + place).or_else(|| before.iter().position(is_same));
+        let place = place.unwrap_or(self.reads.len());
+        match self.reads.get_mut(place) {
+            Some(read) => *read = mark,
+            None => self.reads.push(mark),
+        }
+        self.next = place as u32 + 1;
+    }
+
     /// What is in memory is what was written last, unless somebody wrote who is not one of ours.
     fn is_ours(&self, word: u32) -> bool {
         self.history.last().is_some_and(|last| last.word == word)
@@ -192,7 +216,7 @@ pub(crate) struct Access {
 }
 
 /// By segment and number.
-type Pages = HashMap<(u64, u64), Box<[Cell; PAGE]>>;
+type Pages = HashMap<(u64, u64), Box<[Cell]>>;
 
 /// What order there is between accesses: finds races, and chooses what loads see that nothing orders.
 #[derive(Default)]
@@ -338,10 +362,8 @@ impl Order {
         for cell in access.cells() {
             let mark = past.mark(&access, cell);
             let key = (id, cell / PAGE as u64);
-            let new =
-                || Box::new([const { Cell { write: None, reads: Vec::new(), written: 0, history: Vec::new() } }; PAGE]);
             let places = &self.places;
-            let own = &mut self.pages.entry(key).or_insert_with(new)[cell as usize % PAGE];
+            let own = &mut self.pages.entry(key).or_insert_with(new_page)[cell as usize % PAGE];
             if self.weak.is_some() && kind != Kind::Read {
                 let word = word_of(segment, cell);
                 if !own.is_ours(word) {
@@ -373,16 +395,7 @@ impl Order {
                 }
             }
             match kind {
-                Kind::Read => {
-                    let same = own
-                        .reads
-                        .iter_mut()
-                        .find(|read| read.warp == mark.warp && read.lane == mark.lane && read.bytes == mark.bytes);
-                    match same {
-                        Some(read) => *read = mark,
-                        None => own.reads.push(mark),
-                    }
-                }
+                Kind::Read => own.read(mark),
                 Kind::Write | Kind::Change | Kind::Reduce => {
                     own.write = Some(mark);
                     own.written |= mark.bytes;
