@@ -136,20 +136,21 @@ impl Event {
     /// Whether all before its last record is done.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_READY`, and `CUDA_ERROR_CAPTURED_EVENT` if it was last recorded in a capture
+    /// `CUDA_ERROR_NOT_READY`, `CUDA_ERROR_CAPTURED_EVENT` if it was last recorded in a capture, and the fault of its context
     pub(crate) fn query(&self) -> Outcome {
         let state = lock(&self.state);
         if let Some(position) = &state.captured {
             position.capture.invalidate();
             return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
         }
-        if state.completed < state.recorded { Err(CUresult::CUDA_ERROR_NOT_READY) } else { Ok(()) }
+        // A fault that came before it was complete is told now.
+        if state.completed < state.recorded { Err(CUresult::CUDA_ERROR_NOT_READY) } else { self.context.check() }
     }
 
     /// Waits for its last record.
     ///
     /// # Errors
-    /// As [`query`](Self::query), and the fault of its context
+    /// As [`query`](Self::query), but the fault of its context at once
     pub(crate) fn synchronize(&self) -> Outcome {
         until(|| match (self.query(), self.context.fault()) {
             (Err(CUresult::CUDA_ERROR_NOT_READY), None) => None,
@@ -175,5 +176,24 @@ impl Event {
         let forward = to.saturating_duration_since(from).as_secs_f64();
         let backward = from.saturating_duration_since(to).as_secs_f64();
         Ok(((forward - backward) * 1e3) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_before_an_event_is_complete_is_told_by_the_event() {
+        let context = Context::new(0);
+        context.retain();
+        let event = find(create(context.clone(), 0).unwrap()).unwrap();
+        lock(&event.state).recorded = 1;
+        assert_eq!(event.query(), Err(CUresult::CUDA_ERROR_NOT_READY));
+        // As a kernel and the record behind it, after a caller has seen that there is no fault.
+        context.fail(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        event.complete(1);
+        assert_eq!(event.query(), Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
+        assert_eq!(event.milliseconds_to(&event), Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
     }
 }
