@@ -7,13 +7,15 @@
 mod processes;
 
 use std::process::Command;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{array, env};
 
-use congruent::collectives::{Op, Parts};
-use congruent::device::{Semaphore, Sym, World as WorldTag, kernels};
-use congruent::{Comm, Error, Grid, Stream, SymVec, World, WorldFailure};
+use congruent::collectives::moe::{Added, MoeConfig, MoeView, Tokens};
+use congruent::collectives::norm::{self, NormRows};
+use congruent::collectives::{Layout, Op, Parts, PlanView};
+use congruent::device::{Group, Semaphore, Signal, Slice, Sym, World as WorldTag, kernels};
+use congruent::{Buffer, Comm, Error, Grid, Moe, Plan, RowsByExpert, Stream, SymVec, World, WorldFailure};
 use congruent_tests::conformance::few_shapes;
 use processes::{Pe, Port, alone, is_pe, myself, say, seat};
 
@@ -28,6 +30,10 @@ const LOADED: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Elements of a member's part.
 const PART: usize = 1000;
+/// Tokens of a member, their numbers, and how many experts each has.
+const TOKENS: usize = 16;
+const HIDDEN: usize = 4;
+const TOP_K: usize = 2;
 /// Which operation the PEs of a job go on with.
 const OPERATION: &str = "CONGRUENT_TEST_OPERATION";
 
@@ -56,6 +62,64 @@ kernels! {
     pub fn barriers(block, ctx) {
         ctx.barrier(block, &ctx.world());
     }
+
+    /// Stores values at the next PE one by one and meets the others.
+    pub fn values(block, ctx, dst: Sym<f32>) {
+        for i in block.strided(dst.len()) {
+            ctx.put_value(dst.elem(i).at(ctx.world().next()), i as f32);
+        }
+        ctx.barrier(block, &ctx.world());
+    }
+
+    /// Counts at the next PE, in each way that gives the old value, and meets the others.
+    pub fn atomics(block, ctx, counts: Sym<u64>) {
+        let next = ctx.world().next();
+        for i in block.strided(counts.len()) {
+            let old = ctx.fetch_add(counts.elem(i).at(next), 1);
+            let old = ctx.swap(counts.elem(i).at(next), old);
+            let _lost = ctx.compare_exchange(counts.elem(i).at(next), old, 0);
+        }
+        ctx.barrier(block, &ctx.world());
+    }
+
+    /// Puts every second element to the next PE and meets the others.
+    pub fn strided_puts(block, ctx, dst: Sym<f32>, src: Sym<f32>) {
+        ctx.put_strided(block, dst.at(ctx.world().next()), 2, src, 2, src.len() / 2);
+        ctx.barrier(block, &ctx.world());
+    }
+
+    /// Gets every second element from the next PE and meets the others.
+    pub fn strided_gets(block, ctx, dst: Sym<f32>, src: Sym<f32>) {
+        ctx.get_strided(block, dst, 2, src.at(ctx.world().next()), 2, src.len() / 2);
+        ctx.barrier(block, &ctx.world());
+    }
+
+    /// Sums rows and normalizes them.
+    pub fn norms(block, ctx, plan: PlanView, src: Sym<f32>, residual: Sym<f32>, weights: Slice<f32>) {
+        let rows = NormRows { dst: src, src, residual, weights, epsilon: 1.0 };
+        norm::all_reduce(&mut plan.enter(block, ctx), rows);
+    }
+
+    /// Sends tokens to experts, which give them back.
+    pub fn experts_answer(
+        block, ctx, moe: MoeView, x: Sym<f32>, experts: Sym<i32>, weights: Sym<f32>, y: Sym<f32>,
+    ) {
+        let moe = moe.enter(block, ctx);
+        let tokens = Tokens {
+            count: TOKENS,
+            payload: x.cast::<u8>(),
+            scales: Sym::empty(),
+            experts: |i| ctx.load(experts, i),
+            weights: |i| ctx.load(weights, i),
+        };
+        let sent = moe.dispatch_send(moe.idle(0), &tokens);
+        let Ok(received) = moe.dispatch_recv(sent) else { return };
+        let combining = moe.combine_send::<f32, _>(received, |row, _k| {
+            let x = row.payload().cast::<f32>();
+            move |i| ctx.load(x, i)
+        });
+        let _idle = moe.combine_recv(combining, y, Added::Nothing);
+    }
 }
 
 /// A PE's world and what operations work on.
@@ -65,7 +129,18 @@ struct Site {
     long: SymVec<f32>,
     other: SymVec<f32>,
     lists: SymVec<u64>,
+    counts: SymVec<u64>,
     semaphore: SymVec<Semaphore>,
+    signal: SymVec<Signal>,
+    /// How often the signal was sent.
+    sent: u64,
+    plan: Plan,
+    scales: Buffer<f32>,
+    moe: Moe,
+    experts: SymVec<i32>,
+    weights: SymVec<f32>,
+    by_expert: SymVec<f32>,
+    starts: SymVec<u32>,
     world: World,
 }
 
@@ -76,13 +151,27 @@ impl Site {
         let lists = world.alloc::<u64>(2 * npes)?;
         let starts = (0..npes).map(|i| (i * PART) as u64);
         lists.write(0, &(0..npes).map(|_| PART as u64).chain(starts).collect::<Vec<_>>())?;
+        let config = MoeConfig::new(TOKENS as u32, npes as u32, TOP_K as u32);
+        let config = config.payload(4 * HIDDEN as u32).output(4 * HIDDEN as u32);
+        let experts = world.alloc(TOKENS * TOP_K)?;
+        experts.write(0, &[0, npes as i32 - 1].repeat(TOKENS))?;
         Ok(Self {
             comm: world.comm(world.team())?,
             stream: world.stream()?,
             long: world.alloc(len)?,
             other: world.alloc(len)?,
             lists,
+            counts: world.alloc(PART)?,
             semaphore: world.alloc(1)?,
+            signal: world.alloc(1)?,
+            sent: 0,
+            plan: world.plan(Layout::new(world.team(), 1))?,
+            scales: world.buffer(PART)?,
+            moe: world.moe(world.team(), config)?,
+            experts,
+            weights: world.alloc(TOKENS * TOP_K)?,
+            by_expert: world.alloc(config.most_rows(npes as u32, 1) as usize * HIDDEN)?,
+            starts: world.alloc(npes + 1)?,
             world,
         })
     }
@@ -105,10 +194,51 @@ impl Site {
         })?)
     }
 
+    /// Sends tokens to experts, which give them back, by calls on the stream.
+    fn token_calls(&self) -> Result<(), Error> {
+        let Self { stream, experts, weights, by_expert, starts, .. } = self;
+        let [x, y] = self.tokens();
+        let (experts, weights) = (experts.view(), weights.view());
+        let tokens = Tokens { count: TOKENS, payload: x.cast(), scales: Sym::empty(), experts, weights };
+        let rows =
+            RowsByExpert { payload: by_expert.view().cast(), scales: Sym::empty(), starts: starts.view(), align: 1 };
+        let received = self.moe.idle(0)?.dispatch_send(stream, &tokens)?.dispatch_recv(stream, rows)?;
+        let combining = received.combine_send(stream, by_expert.view())?;
+        Ok(combining.combine_recv(stream, y, Added::Nothing).map(drop)?)
+    }
+
+    /// A token's numbers for each token, in each buffer.
+    fn tokens(&self) -> [Sym<f32>; 2] {
+        self.parts().map(|part| part.slice(..TOKENS * HIDDEN))
+    }
+
+    /// Puts to the next PE and waits for what the one before puts here, on the stream.
+    fn stream_put(&mut self) -> Result<(), Error> {
+        self.sent += 1;
+        let Self { world, stream, long, other, signal, sent, .. } = self;
+        let (pe, npes) = (world.pe().raw(), world.npes() as u32);
+        let (next, prev) = (world.rank((pe + 1) % npes)?, world.rank((pe + npes - 1) % npes)?);
+        world.put(stream, other.view().at(next), long.view())?;
+        world.notify(stream, signal.view().at(next).set(*sent))?;
+        Ok(world.wait_at_least(stream, signal.view().from_rank(prev), *sent)?)
+    }
+
     /// Does an operation once, and waits until it is done.
     fn once(&mut self, operation: &str) -> Result<(), Error> {
-        let Self { comm, stream, long, other, semaphore, .. } = &*self;
-        let ([part, _], long, other, one) = (self.parts(), long.view(), other.view(), Grid::one(32));
+        // What takes the world, or a count, to itself.
+        match operation {
+            "alloc" => drop(self.world.alloc::<u8>(1000)?),
+            "split" => drop(self.world.split::<WorldTag>(Some(self.world.pe().raw() % 2), 0)?),
+            "world-barrier" => self.world.barrier()?,
+            "stream-put" => self.stream_put()?,
+            _ => self.enqueue(operation)?,
+        }
+        Ok(self.world.synchronize(&self.stream)?)
+    }
+
+    fn enqueue(&self, operation: &str) -> Result<(), Error> {
+        let Self { comm, stream, long, other, semaphore, world, .. } = self;
+        let ([part, rows], long, other, one) = (self.parts(), long.view(), other.view(), Grid::one(32));
         match operation {
             "all-reduce" => comm.all_reduce(stream, other, long, Op::Sum)?,
             "reduce-scatter" => comm.reduce_scatter(stream, part, other, Op::Sum)?,
@@ -121,20 +251,29 @@ impl Site {
             "all-to-all-v" => comm.all_to_all_v(stream, other, long, self.lists(), self.lists())?,
             "all-gather-v" => comm.all_gather_v(stream, other, part, self.lists())?,
             "send-recv" => self.send_recv()?,
-            "put" => self.world.launch(stream, puts, one, (other, long, semaphore.view()))?,
-            "get" => self.world.launch(stream, gets, one, (other, long))?,
-            "wait" => self.world.launch(stream, waits, one, (semaphore.view(),))?,
-            "barrier" => self.world.launch(stream, barriers, one, ())?,
-            "alloc" => drop(self.world.alloc::<u8>(1000)?),
-            "split" => drop(self.world.split::<WorldTag>(Some(self.world.pe().raw() % 2), 0)?),
+            "comm-barrier" => comm.barrier(stream)?,
+            "put" => world.launch(stream, puts, one, (other, long, semaphore.view()))?,
+            "get" => world.launch(stream, gets, one, (other, long))?,
+            "wait" => world.launch(stream, waits, one, (semaphore.view(),))?,
+            "barrier" => world.launch(stream, barriers, one, ())?,
+            "put-value" => world.launch(stream, values, one, (part,))?,
+            "atomics" => world.launch(stream, atomics, one, (self.counts.view(),))?,
+            "put-strided" => world.launch(stream, strided_puts, one, (other, long))?,
+            "get-strided" => world.launch(stream, strided_gets, one, (other, long))?,
+            "norm" => world.launch(stream, norms, one, (self.plan.view(), part, rows, &self.scales))?,
+            "tokens" => {
+                let ([x, y], moe) = (self.tokens(), self.moe.view());
+                world.launch(stream, experts_answer, one, (moe, x, self.experts.view(), self.weights.view(), y))?;
+            }
+            "token-calls" => self.token_calls()?,
             other => panic!("no operation {other}"),
         }
-        Ok(self.world.synchronize(&self.stream)?)
+        Ok(())
     }
 }
 
-/// All that a PE may be lost in; the last two are host calls.
-const OPERATIONS: [&str; 17] = [
+/// All that a PE may be lost in; the last three are host calls.
+const OPERATIONS: [&str; 27] = [
     "all-reduce",
     "reduce-scatter",
     "reduce",
@@ -146,16 +285,26 @@ const OPERATIONS: [&str; 17] = [
     "all-to-all-v",
     "all-gather-v",
     "send-recv",
+    "comm-barrier",
+    "tokens",
+    "token-calls",
+    "norm",
     "put",
     "get",
     "wait",
     "barrier",
+    "put-value",
+    "atomics",
+    "put-strided",
+    "get-strided",
+    "stream-put",
     "alloc",
     "split",
+    "world-barrier",
 ];
 
 fn is_host_call(operation: &str) -> bool {
-    ["alloc", "split"].contains(&operation)
+    ["alloc", "split", "world-barrier"].contains(&operation)
 }
 
 /// A PE's program: goes on with an operation until it fails, and says when and how it did.
@@ -163,6 +312,7 @@ fn pe() {
     let operation = env::var(OPERATION).unwrap();
     let mut site = Site::new().unwrap();
     site.once(&operation).unwrap();
+    assert_eq!(site.moe.refusal(0).unwrap(), None, "tokens went all the way");
     say("READY");
     let error = loop {
         if let Err(error) = site.once(&operation) {
@@ -175,7 +325,9 @@ fn pe() {
         Some(WorldFailure::PeerFailed { pe, .. }) => format!("PE {pe} failed"),
         Some(WorldFailure::Fault(_) | WorldFailure::Aborted { .. }) => "too late".to_owned(),
         // The end of the job is the world's failure, also in the words of a call that was under way.
-        None if matches!(&error, Error::Alloc(_) | Error::Split(_)) && !ended => "too late".to_owned(),
+        None if matches!(&error, Error::Alloc(_) | Error::Split(_) | Error::Collective(_)) && !ended => {
+            "too late".to_owned()
+        }
         _ => format!("something else: {error:?}"),
     };
     say(&format!("TOLD {at} {told}"));
@@ -247,15 +399,22 @@ fn each_is_missed(test: &str, loss: Loss, part: usize) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
     };
-    let mut late: Vec<Duration> = OPERATIONS
-        .iter()
-        .step_by(step)
-        .cycle()
-        .take(jobs)
-        .flat_map(|operation| {
-            lose(test, loss, operation, next(NPES.into()) as u32, Duration::from_micros(next(30_000)))
-        })
+    let operations = OPERATIONS.iter().step_by(step).cycle().take(jobs);
+    let losses: Vec<_> = operations
+        .map(|operation| (*operation, next(NPES.into()) as u32, Duration::from_micros(next(30_000))))
         .collect();
+    // Survivors of a stop wait and compute nothing, so that a job beside them does no harm where times are not judged.
+    let at_once = if asked.is_none() && loss == Loss::Stop { 3 } else { 1 };
+    let mut late = Vec::new();
+    for losses in losses.chunks(at_once) {
+        thread::scope(|scope| {
+            let jobs: Vec<_> = losses
+                .iter()
+                .map(|&(operation, victim, after)| scope.spawn(move || lose(test, loss, operation, victim, after)))
+                .collect();
+            late.extend(jobs.into_iter().flat_map(|job| job.join().unwrap()));
+        });
+    }
     late.sort();
     let percentile = |percent: usize| late[(late.len() * percent).div_ceil(100) - 1];
     let (median, most, last) = (percentile(50), percentile(99), percentile(100));
