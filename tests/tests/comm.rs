@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use congruent::collectives::exchange::Parts;
 use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, PreMulSum, Protocol, send_recv};
-use congruent::device::{Signal, Sym, kernels};
+use congruent::device::{Sym, kernels};
 use congruent::select::Source;
 use congruent::{Comm, CommOptions, Error, Grid, World};
+use congruent_tests::conformance;
 
 use comm_support::{CHILD, MACHINES, builder, child, local};
 
@@ -388,31 +389,7 @@ fn the_environments_choice_is_obeyed_or_refused() {
     });
 }
 
-/// Groups are enqueued while the stream still waits: the host waits for none of those before.
 #[test]
 fn groups_are_enqueued_without_waiting_for_those_before() {
-    let program = |world: &mut World| {
-        let (comm, stream, other) = (world.comm(world.team())?, world.stream()?, world.stream()?);
-        let (n, me) = (comm.size(), comm.rank());
-        let (next, prev) = ((me + 1) % n, (me + n - 1) % n);
-        let (src, dst, go) = (world.alloc::<u32>(GROUPS)?, world.alloc::<u32>(GROUPS)?, world.alloc::<Signal>(1)?);
-        let numbers: Vec<u32> = (0..GROUPS as u32).collect();
-        src.write(0, &numbers)?;
-        world.wait_at_least(&stream, go.view(), 1)?;
-        for i in 0..GROUPS {
-            comm.group(&stream, |group| {
-                comm.send(group, src.view().slice(i..i + 1), next)?;
-                comm.recv(group, dst.view().slice(i..i + 1), prev)
-            })?;
-        }
-        assert!(!stream.is_idle());
-        world.notify(&other, go.view().at(world.rank(world.pe().raw())?).set(1))?;
-        world.synchronize(&stream)?;
-        assert_eq!(dst.to_vec()?, numbers);
-        Ok::<_, Error>(())
-    };
-    World::builder().heap(64 << 20).deadline(Duration::from_secs(20)).local(3, program).unwrap();
+    World::builder().heap(64 << 20).deadline(Duration::from_secs(20)).local(3, conformance::groups_in_flight).unwrap();
 }
-
-/// More than may have been in flight by any count of lists.
-const GROUPS: usize = 40;

@@ -53,6 +53,11 @@ fn unanswered() {
     cuda("unanswered", conformance::unanswered, &[1, 3], driver);
 }
 
+#[test]
+fn groups_in_flight() {
+    cuda("groups_in_flight", conformance::groups_in_flight, &[1, 3], || DRIVER.clone());
+}
+
 /// The file for the newest GPUs is too new for the driver, and that for older ones is taken.
 #[test]
 fn older_files() {

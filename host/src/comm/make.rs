@@ -301,6 +301,15 @@ mod tests {
         }
     }
 
+    /// It was 12 MiB once.
+    #[test]
+    fn a_block_takes_little_of_the_heap() {
+        for members in [2, 8, 16] {
+            let (bytes, blocks) = takes(CommOptions::default(), members, 32);
+            assert!(bytes / blocks as usize <= 1 << 20, "{members} members: {bytes} bytes for {blocks} blocks");
+        }
+    }
+
     #[test]
     fn blocks_that_are_asked_for_have_scratch_each() {
         let options = CommOptions { blocks: NonZeroU32::new(4), ..CommOptions::default() };

@@ -31,6 +31,29 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     refusals(world)
 }
 
+/// Groups of sends and receives are enqueued while the stream still waits: the host waits for none of those before.
+pub fn groups_in_flight(world: &mut World) -> Result<(), Error> {
+    /// More than may have been in flight by any count of lists.
+    const GROUPS: usize = 40;
+    let (comm, stream, other) = (world.comm(world.team())?, world.stream()?, world.stream()?);
+    let (next, prev) = neighbours(world);
+    let (src, dst, go) = (world.alloc::<u32>(GROUPS)?, world.alloc::<u32>(GROUPS)?, world.alloc::<Signal>(1)?);
+    let numbers: Vec<u32> = (0..GROUPS as u32).collect();
+    src.write(0, &numbers)?;
+    world.wait_at_least(&stream, go.view(), 1)?;
+    for i in 0..GROUPS {
+        comm.group(&stream, |group| {
+            comm.send(group, src.view().slice(i..i + 1), next)?;
+            comm.recv(group, dst.view().slice(i..i + 1), prev)
+        })?;
+    }
+    assert!(!stream.is_idle());
+    world.notify(&other, go.view().at(world.rank(world.pe().raw())?).set(1))?;
+    world.synchronize(&stream)?;
+    assert_eq!(dst.to_vec()?, numbers);
+    Ok(())
+}
+
 /// Streams wait for signals that nobody sends: that ends at the deadline, with the world. To be run with a short one.
 pub fn unanswered(world: &mut World) -> Result<(), Error> {
     let (flag, words, stream) = (world.alloc::<Signal>(1)?, world.alloc::<u64>(10)?, world.stream()?);
