@@ -72,10 +72,11 @@ fn older_files() {
     cuda("older_files", conformance::streams, &[2], || [&DRIVER[..], &own].concat());
 }
 
-/// Each PE on a device of its own. Windows are made and mapped as on GPUs; what links do, the PEs do one by one.
+/// Each PE on a device of its own, with the oldest driver that takes kernels with multicast (R535). Windows are made and mapped as on
+/// GPUs; what links do, the PEs do one by one.
 #[test]
 fn multicast() {
-    let devices = ("CONGRUENT_VIRTUAL_DRIVER", "engine=native,devices=8,multicast=1".into());
+    let devices = ("CONGRUENT_VIRTUAL_DRIVER", "engine=native,devices=8,multicast=1,version=12020".into());
     cuda("multicast", conformance::multicast, &[4], || DRIVER.iter().cloned().chain([devices]).collect());
 }
 

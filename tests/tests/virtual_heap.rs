@@ -238,6 +238,8 @@ fn without_windows_a_world_does_without_or_is_refused() {
     cases.push(("devices=2,multicast=1,fail=cuMemMap:3:CUDA_ERROR_UNKNOWN", "cuMemMap"));
     // It has the calls, and takes no PTX with multicast instructions.
     cases.push(("devices=2,multicast=1,version=12010", "too old for kernels with multicast: install a newer driver"));
+    // Its GPUs take none.
+    cases.push(("devices=2,multicast=1,version=12020,capability=8.0", "sm_80"));
     if env::var_os(AGAIN).is_none() {
         for (config, reason) in cases {
             for wish in ["0", "1", "2"] {

@@ -85,6 +85,19 @@ mod tests {
 
     use super::*;
 
+    /// CUDA 12.0 takes PTX 8.0, and 12.2, of the drivers R535, PTX 8.2: what is newer needs a newer driver.
+    #[test]
+    fn images_are_for_drivers_as_old_as_can_be() {
+        for (arch, text) in PTX.images.iter().chain(MULTIMEM.images) {
+            let version = text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
+            let (major, minor) = version.split_once('.').unwrap();
+            let version: (u32, u32) = (major.parse().unwrap(), minor.parse().unwrap());
+            let has_links = arch.strip_prefix("sm_").unwrap().parse::<u32>().unwrap() >= 90;
+            assert!(version <= if has_links { (8, 2) } else { (8, 0) }, "{arch}: {version:?}");
+            assert_eq!(text.contains("multimem."), has_links, "{arch}");
+        }
+    }
+
     #[derive(Default)]
     struct Names(Vec<(Collective, String, &'static str)>);
 
