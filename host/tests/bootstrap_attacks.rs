@@ -361,11 +361,11 @@ fn silent_strangers_at_the_ports_hold_nobody_up() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
-/// This test again, as PE 0 of a job of `npes` that may have so many open files.
-fn with_few_files(test: &str, files: u32, port: &Port, npes: u32) -> Command {
+/// This test again, as PE 0 of a job of `npes` that may have so many open files, as `ulimit` says it.
+fn with_few_files(test: &str, files: &str, port: &Port, npes: u32) -> Command {
     let mut command = Command::new("sh");
     command
-        .args(["-c", &format!("ulimit -n {files}; exec \"$0\" --exact {test} --nocapture")])
+        .args(["-c", &format!("ulimit {files}; exec \"$0\" --exact {test} --nocapture")])
         .arg(std::env::current_exe().unwrap())
         .env("CONGRUENT_PE", "0")
         .env("CONGRUENT_NPES", npes.to_string())
@@ -391,6 +391,20 @@ fn few_files_pe() -> bool {
     is_pe
 }
 
+/// All PEs of a job but PE 0.
+fn the_others(port: &Port, npes: u32) {
+    let name = "congruent".to_string();
+    thread::scope(|scope| {
+        let join = |pe| {
+            let job = Job { name: name.clone(), deadline: Duration::from_secs(10), ..port.job(pe, npes) };
+            let control = connect(&job).unwrap();
+            assert_eq!(control.all_gather(&pe.to_le_bytes()).unwrap().len(), npes as usize);
+            control.depart();
+        };
+        (1..npes).for_each(|pe| drop(scope.spawn(move || join(pe))));
+    });
+}
+
 /// Who is not sent away leaves after 2 s: PE 0 would need half a minute to see the last of them.
 #[test]
 fn a_job_starts_though_strangers_take_all_files() {
@@ -399,22 +413,27 @@ fn a_job_starts_though_strangers_take_all_files() {
     }
     many_files();
     let port = Port::reserve();
-    let hub = with_few_files("a_job_starts_though_strangers_take_all_files", 48, &port, NPES)
+    let hub = with_few_files("a_job_starts_though_strangers_take_all_files", "-n 48", &port, NPES)
         .env("CONGRUENT_BOOTSTRAP_DEADLINE", "10")
         .spawn()
         .unwrap();
     let held: Vec<_> = (0..500).map(|_| call(port.address())).collect();
-    let name = "congruent".to_string();
-    thread::scope(|scope| {
-        let join = |pe| {
-            let job = Job { name: name.clone(), deadline: Duration::from_secs(10), ..port.job(pe, NPES) };
-            let control = connect(&job).unwrap();
-            assert_eq!(control.all_gather(&pe.to_le_bytes()).unwrap().len(), NPES as usize);
-            control.depart();
-        };
-        (1..NPES).for_each(|pe| drop(scope.spawn(move || join(pe))));
-    });
+    the_others(&port, NPES);
     drop(held);
+    let said = String::from_utf8(hub.wait_with_output().unwrap().stdout).unwrap();
+    assert!(said.contains("ENDED well"), "{said}");
+}
+
+/// What may be raised is: 40 PEs take more than 24 files.
+#[test]
+fn a_soft_limit_is_raised_as_far_as_the_job_needs() {
+    if few_files_pe() {
+        return;
+    }
+    let port = Port::reserve();
+    let hub = with_few_files("a_soft_limit_is_raised_as_far_as_the_job_needs", "-Sn 24", &port, 40);
+    let hub = { hub }.env("CONGRUENT_BOOTSTRAP_DEADLINE", "10").spawn().unwrap();
+    the_others(&port, 40);
     let said = String::from_utf8(hub.wait_with_output().unwrap().stdout).unwrap();
     assert!(said.contains("ENDED well"), "{said}");
 }
@@ -425,7 +444,7 @@ fn too_few_files_for_the_job_are_told_at_once() {
         return;
     }
     let port = Port::reserve();
-    let hub = with_few_files("too_few_files_for_the_job_are_told_at_once", 32, &port, 24).output().unwrap();
+    let hub = with_few_files("too_few_files_for_the_job_are_told_at_once", "-n 32", &port, 24).output().unwrap();
     let said = String::from_utf8(hub.stdout).unwrap();
     assert!(said.contains("24 PEs take") && said.contains("the limit is 32"), "{said}");
 }
