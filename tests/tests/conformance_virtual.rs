@@ -159,6 +159,17 @@ fn hasty() -> Vec<(&'static str, OsString)> {
     [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "500".into())]].concat()
 }
 
+/// What a kernel gets wrong is a fault, and leaves the device to others.
+#[test]
+fn misuse() {
+    cuda_threads("misuse", conformance::misuse, &[1], || GPUS.clone());
+}
+
+#[test]
+fn waits_in_vain() {
+    cuda_threads("waits_in_vain", conformance::waits_in_vain, &[1], hasty);
+}
+
 #[test]
 fn deadline_of_threads() {
     cuda_threads("deadline_of_threads", conformance::deadline, &[2, 4], hasty);

@@ -14,6 +14,7 @@ pub mod direct;
 pub mod groups;
 pub mod lanes;
 pub mod matrix;
+pub mod misuse;
 pub mod moe;
 pub mod multicast;
 pub mod norm;

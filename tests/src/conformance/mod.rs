@@ -20,6 +20,7 @@ mod lanes;
 mod limit;
 mod machines;
 mod matrix;
+mod misuse;
 mod mixed;
 mod model;
 mod moe;
@@ -55,6 +56,7 @@ pub use machines::{
     processes_with_multicast, proxied, threads, threads_with_multicast,
 };
 pub use matrix::matrix;
+pub use misuse::{misuse, waits_in_vain};
 pub use mixed::mixed;
 pub use moe::{moe, moe_rounds};
 pub use multicast::multicast;
