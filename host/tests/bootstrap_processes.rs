@@ -5,6 +5,7 @@ mod bootstrap_support;
 
 use bootstrap_support::{Port, notice_within};
 use congruent::bootstrap::{Bootstrap, Control, Notice};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,12 +23,18 @@ struct Pe {
 
 impl Pe {
     fn start(test: &str, port: &Port, pe: u32) -> Self {
+        Self::start_with(test, port, pe, &[])
+    }
+
+    /// The same with more in its environment.
+    fn start_with(test: &str, port: &Port, pe: u32, more: &[(&str, String)]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env("CONGRUENT_PE", pe.to_string())
             .env("CONGRUENT_NPES", NPES.to_string())
             .env("CONGRUENT_RENDEZVOUS", port.address().to_string())
             .env("CONGRUENT_JOB_TOKEN", "processes")
+            .envs(more.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -125,6 +132,40 @@ fn a_pe_killed_before_all_have_come_is_named() {
         let error = pes[pe].hear("ENDED");
         assert!(error.contains("PE 1 was lost"), "{error}");
     }
+}
+
+/// One that stands still in the middle of the start, after it has come and before all have: it is named when the deadline of the job is
+/// over, by all the others.
+#[test]
+fn a_pe_stopped_before_all_have_come_is_named() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    if is_pe() {
+        say("READY");
+        match Bootstrap::from_env().unwrap().connect() {
+            Ok(control) => {
+                say(&format!("ENDED {}", control.all_gather(&[]).unwrap_err()));
+                // Who leaves at once would be missed by those who are told a little later.
+                let _end = std::io::stdin().read(&mut [0]);
+            }
+            Err(error) => say(&format!("ENDED {error}")),
+        }
+        std::process::exit(0);
+    }
+    let port = Port::reserve();
+    let test = "a_pe_stopped_before_all_have_come_is_named";
+    let start =
+        |pe| Pe::start_with(test, &port, pe, &[("CONGRUENT_BOOTSTRAP_DEADLINE", DEADLINE.as_secs().to_string())]);
+    let mut pes: Vec<_> = (0..NPES - 1).map(start).collect();
+    pes.iter_mut().for_each(|pe| drop(pe.hear("READY")));
+    std::thread::sleep(DEADLINE / 2);
+    kill_process(Pid::from_child(&pes[1].child), Signal::STOP).unwrap();
+    let stopped = Instant::now();
+    pes.push(start(NPES - 1));
+    for pe in [0, 2, 3] {
+        let error = pes[pe].hear("ENDED");
+        assert!(error.contains("[1]") && error.contains(&format!("{DEADLINE:?}")), "{error}");
+    }
+    assert!(stopped.elapsed() < DEADLINE + PATIENCE, "{:?}", stopped.elapsed());
 }
 
 #[test]
