@@ -138,9 +138,10 @@ impl Consumer {
         // first in it, makes its fields visible.
         let request = unsafe { slot.read() };
         if request.verb().is_some_and(Verb::replies) {
-            let awaited = &mut self.awaited[(ticket % self.layout.slots()) as usize];
             let read = self.layout.reply(ticket) as usize + std::mem::offset_of!(Reply, read);
-            if *awaited != 0 && word(self.at, read).load(Ordering::Acquire) != *awaited {
+            let read = self.word(read).load(Ordering::Acquire);
+            let awaited = &mut self.awaited[(ticket % self.layout.slots()) as usize];
+            if *awaited != 0 && read != *awaited {
                 return None;
             }
             *awaited = ticket + 1;
@@ -188,16 +189,12 @@ impl Consumer {
         low_half(word)
     }
 
+    /// A word of the ring.
+    #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
-        word(self.at, offset)
+        // SAFETY: the word is in the ring, which outlives its consumer, and aligned; all access it atomically (`device/src/proxy.rs`).
+        unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(self.at as usize + offset)) }
     }
-}
-
-/// A word of a ring.
-#[inline]
-fn word<'r>(ring: u64, offset: usize) -> &'r AtomicU64 {
-    // SAFETY: the word is in the ring, which outlives its consumer, and aligned; all access it atomically (`device/src/proxy.rs`).
-    unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(ring as usize + offset)) }
 }
 
 /// The half of a word that lanes sleep on: the one that changes with every count.
