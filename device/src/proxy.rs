@@ -147,7 +147,9 @@ impl Ctx<'_> {
     #[inline(always)]
     fn ask(&self, request: Request) -> u64 {
         let (ring, layout) = (self.ring(), self.layout());
-        let (reserved, taken) = (count(ring, offset_of!(Ring, reserved)), count(ring, offset_of!(Ring, taken)));
+        // SAFETY: both are words of a ring, which is this context's.
+        let (reserved, taken) =
+            unsafe { (count(ring, offset_of!(Ring, reserved)), count(ring, offset_of!(Ring, taken))) };
         // SAFETY: the word is mapped and aligned.
         let ticket = unsafe { Rmw::fetch_add(reserved.as_ptr(), 1u64) };
         let (peer, free) = (request.header >> PEER, ticket.wrapping_add(1).wrapping_sub(layout.slots()));
@@ -170,7 +172,8 @@ impl Ctx<'_> {
             arch::store_release(&raw mut (*slot).header, header);
         }
         // The proxy of all rings sleeps on the count of the first.
-        self.wake(self.pe(), count(self.abi().ring, offset_of!(Ring, reserved)));
+        // SAFETY: the first ring of this context has this word.
+        self.wake(self.pe(), unsafe { count(self.abi().ring, offset_of!(Ring, reserved)) });
         ticket
     }
 
@@ -193,7 +196,8 @@ impl Ctx<'_> {
         /// Waits until everything that was asked before is complete. False when the kernel must end.
         pub(crate) fn drained(&self) -> bool {
             let (mut ring, mut left) = (self.abi().ring, self.abi().rings);
-            while left > 0 && self.ring_drained(ring) {
+            // SAFETY: a context's rings lie one behind the other, and `left` of them from this one on.
+            while left > 0 && unsafe { self.ring_drained(ring) } {
                 ring += self.layout().bytes();
                 left -= 1;
             }
@@ -201,18 +205,24 @@ impl Ctx<'_> {
         }
     }
 
+    /// # Safety
+    /// The ring is one of this context's.
     #[inline(always)]
-    fn ring_drained(&self, ring: u64) -> bool {
-        let asked = count(ring, offset_of!(Ring, reserved)).load();
-        self.reached_count(count(ring, offset_of!(Ring, complete)), NO_PE, asked)
+    unsafe fn ring_drained(&self, ring: u64) -> bool {
+        // SAFETY: as of this function; both are words of a ring.
+        let (asked, complete) =
+            unsafe { (count(ring, offset_of!(Ring, reserved)), count(ring, offset_of!(Ring, complete))) };
+        self.reached_count(complete, NO_PE, asked.load())
     }
 
     outlined! {
         /// Waits until everything that this block asked of a peer before is complete. False when the kernel must end.
         pub(crate) fn drained_to(&self, pe: Pe) -> bool {
             let ring = self.ring();
-            let asked = count(ring, offset_of!(Ring, reserved)).load();
-            if count(ring, offset_of!(Ring, complete)).at_least(asked) {
+            // SAFETY: both are words of a ring, which is this context's.
+            let (asked, complete) =
+                unsafe { (count(ring, offset_of!(Ring, reserved)), count(ring, offset_of!(Ring, complete))) };
+            if complete.at_least(asked.load()) {
                 return true;
             }
             // What is asked of a peer is complete in order: so this is, once all before it are.
@@ -224,7 +234,8 @@ impl Ctx<'_> {
     outlined! {
         /// Waits until request `ticket` to a peer is complete. False when the kernel must end, and where there is no request for that.
         pub(crate) fn complete(&self, pe: Pe, ticket: u64) -> bool {
-            let word = count(self.ring(), self.layout().through(pe.raw()) as usize);
+            // SAFETY: the ring is this context's, and has such a word for each PE.
+            let word = unsafe { count(self.ring(), self.layout().through(pe.raw()) as usize) };
             ticket != ENDING && self.reached_count(word, pe.raw(), ticket.wrapping_add(1))
         }
     }
@@ -263,8 +274,11 @@ pub(crate) struct Computed {
 }
 
 /// The word at `offset` of a ring.
+///
+/// # Safety
+/// The ring is one of this context's, and has a word there.
 #[inline(always)]
-fn count(ring: u64, offset: usize) -> Polled {
+unsafe fn count(ring: u64, offset: usize) -> Polled {
     // SAFETY: a ring and its words are mapped for as long as kernels run (`Ctx::new`), and aligned.
     unsafe { Polled::new(with_exposed_provenance_mut(ring as usize + offset)) }
 }
