@@ -49,16 +49,15 @@ fn gpus(settings: &str) -> Vec<(&'static str, OsString)> {
 /// With how many PEs.
 const MANY: [usize; 3] = [1, 2, 4];
 
-/// Seeded, and races are errors, which takes longer.
+/// Seeded, and races are errors.
 const BY_CHANCE: &str = "schedule=random,seed=1,races=1";
-const BY_CHANCE_MANY: [usize; 2] = [2, 3];
 
 /// A test of each family.
 macro_rules! each {
-    ($($family:ident)* => $how:literal, $run:ident, $many:expr, $settings:expr) => {$(
+    ($($family:ident)* => $how:literal, $run:ident, $settings:expr) => {$(
         #[test]
         fn $family() {
-            $run(concat!($how, "::", stringify!($family)), conformance::$family, &$many, || $settings);
+            $run(concat!($how, "::", stringify!($family)), conformance::$family, &MANY, || $settings);
         }
     )*};
 }
@@ -80,13 +79,13 @@ macro_rules! families {
     ($($family:ident)* [$($alone:ident)*]) => {
         mod in_lockstep {
             use super::*;
-            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, MANY, of_one_engine() }
+            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, of_one_engine() }
         }
 
         mod by_chance {
             use super::*;
-            each! { $($family)* => "by_chance", cuda_threads, BY_CHANCE_MANY, gpus(BY_CHANCE) }
-            each! { $($alone)* => "by_chance", cuda_threads, BY_CHANCE_MANY, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
+            each! { $($family)* => "by_chance", cuda_threads, gpus(BY_CHANCE) }
+            each! { $($alone)* => "by_chance", cuda_threads, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
         }
     };
 }
