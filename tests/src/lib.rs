@@ -27,7 +27,8 @@ pub fn program() -> Option<PathBuf> {
     let myself = std::env::current_exe().ok()?;
     let (profile, target) = (myself.ancestors().nth(2)?, myself.ancestors().nth(3)?);
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--offline", "--package", "congruent-program", "--bin", "congruent"]);
+    // Built for its package alone, what it stands on would have fewer features than here, and be built anew; an example has as many.
+    build.args(["build", "--quiet", "--offline", "--workspace", "--bin", "congruent", "--example", "jacobi"]);
     let built = build.arg("--target-dir").arg(target).current_dir(repository()).status().ok()?.success();
     built.then(|| profile.join("congruent"))
 }

@@ -21,7 +21,8 @@ fn example(name: &str) -> PathBuf {
     let [_, _, profile, target] = myself.ancestors().take(4).collect::<Vec<_>>()[..] else { panic!("{myself:?}") };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--offline", "--package", "congruent", "--example", name, "--target-dir"]);
+    // Not for its package alone, which has fewer features: all would be built anew.
+    build.args(["build", "--quiet", "--offline", "--workspace", "--example", name, "--target-dir"]);
     assert!(build.arg(target).current_dir(repository()).status().unwrap().success(), "{name} does not build");
     profile.join("examples").join(name)
 }
