@@ -52,7 +52,7 @@ impl Polled {
 /// Instead of the time when a poll began to look at the clock.
 const NOT_YET: u64 = u64::MAX;
 
-/// A wait whose budget is spent: what its word held, and how long it took.
+/// A wait in vain, whose budget is spent or whose launch is ending: what its word held, and how long it took.
 #[derive(Clone, Copy)]
 pub(crate) struct Expiry {
     pub(crate) seen: u64,
@@ -118,8 +118,8 @@ impl Ctx<'_> {
         unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
     }
 
-    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the launch is ending, and
-    /// when the budget is spent: of that `expired` is told, here and not by a result that would be carried out of every wait.
+    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the budget is spent, and when
+    /// the launch is ending: of both `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
     pub(crate) fn poll<W: Word>(
         &self,
@@ -140,15 +140,12 @@ impl Ctx<'_> {
                 return true;
             }
             if backoff.turn(&self.lane, word, seen) {
-                if self.aborted() {
-                    return false;
-                }
                 let now = self.lane.now_ns();
                 if started == NOT_YET {
                     started = now;
                 }
                 let waited_ns = now - started;
-                if waited_ns >= budget_ns {
+                if waited_ns >= budget_ns || self.aborted() {
                     expired(Expiry { seen, waited_ns });
                     return false;
                 }
@@ -156,7 +153,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Leaves a fault record for a wait that expired.
+    /// Leaves a fault record for a wait that expired. Of a launch that is ending since another PE has failed, it tells what this PE
+    /// waited for then.
     #[cold]
     #[inline(always)]
     pub(crate) fn timed_out(&self, expiry: Expiry, offset: u64, peer: u32, expected: u64) {

@@ -285,7 +285,11 @@ impl Ctx<'_> {
         let budget = u64::try_from(budget.as_nanos()).unwrap_or(NO_DEADLINE);
         let mut expired = budget == 0;
         let ready = || word.at_least(value);
-        let came = if expired { ready() } else { self.poll(word, budget, ready, |_| expired = true) };
+        let came = if expired {
+            ready()
+        } else {
+            self.poll(word, budget, ready, |expiry| expired = expiry.waited_ns >= budget)
+        };
         match (came, expired) {
             (true, _) => Within::Came,
             (false, true) => Within::TimedOut,

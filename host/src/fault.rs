@@ -263,13 +263,21 @@ pub enum WorldFailure {
         evidence: String,
     },
     /// Another PE gave up.
-    #[error("PE {by} gave up: {reason}")]
+    #[error("PE {by} gave up: {reason}{}", meanwhile(waited.as_deref()))]
     Aborted {
         /// The PE.
         by: u32,
         /// What it said.
         reason: String,
+        /// What a kernel of this PE waited for then, if one did. A PE that gives up may have waited for one that itself waits: what all of
+        /// them say leads to the first.
+        waited: Option<Box<Fault>>,
     },
+}
+
+/// Says what a PE waited for when another one gave up.
+fn meanwhile(waited: Option<&Fault>) -> String {
+    waited.map_or_else(String::new, |fault| format!("; meanwhile {fault}"))
 }
 
 impl WorldFailure {

@@ -190,6 +190,7 @@ impl Target<'_> {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
                 args.places(|place| places.push(place.cast_mut()));
                 runner.launch(&Entry::of::<K>(), grid, slots, &mut places)?;
+                runner.lane().launched(launch);
             }
         }
         Ok(())

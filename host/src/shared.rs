@@ -1,6 +1,7 @@
 //! What a world's parts share: the machine with its memory, and the first failure.
 #![allow(clippy::disallowed_types, reason = "sets the abort word that kernels poll, and numbers worlds")]
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -167,7 +168,7 @@ impl Shared {
 
     /// The first failure, where there is one.
     pub(crate) fn check(&self) -> Result<(), WorldFailure> {
-        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.failure() {
             None => Ok(()),
             Some(failure) => Err(failure.clone()),
         }
@@ -212,8 +213,9 @@ impl Shared {
 
     /// Takes note of a fault that kernels have left.
     pub(crate) fn look_for_fault(&self) {
-        // Of a world that has failed, the first reason is known.
-        if let Some(failure) = self.check().ok().and_then(|()| self.fault()) {
+        if let Ok(()) | Err(WorldFailure::Aborted { waited: None, .. }) = self.check()
+            && let Some(failure) = self.fault()
+        {
             self.fail(failure, abi::Abort::Fault);
         }
     }
@@ -257,7 +259,7 @@ impl Shared {
                 let took = since.elapsed();
                 if took >= tell.1 {
                     tell.1 = took * 2;
-                    self.tell_of_long(launch, took);
+                    self.tell_of_long(launch, "", took);
                 }
             }
             self.is_patient()
@@ -267,10 +269,10 @@ impl Shared {
         }
     }
 
-    /// Says on the standard error that a launch runs for long.
-    fn tell_of_long(&self, launch: u32, took: Duration) {
+    /// Says on the standard error that a launch, or what else it may be, runs for long.
+    fn tell_of_long(&self, launch: u32, or_else: &str, took: Duration) {
         let (pe, deadline) = (self.pe(), Duration::from_nanos(self.context.deadline_ns));
-        let name = |of: Launched| format!("kernel {}, launched at {},", of.kernel, of.by.at);
+        let name = |of: Launched| format!("kernel {}, launched at {},{or_else}", of.kernel, of.by.at);
         let kernel = self.launches.of(launch).map_or_else(|| "a kernel".to_owned(), name);
         // Nobody may be there to read it.
         let _written = writeln!(
@@ -280,10 +282,17 @@ impl Shared {
         );
     }
 
-    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended.
+    /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Where they take longer than
+    /// any wait of theirs may, it names the first that may still run: a stream does not tell how far it is.
     pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {
+        let (began, tell) = (Instant::now(), Cell::new(Duration::from_nanos(self.context.deadline_ns)));
         let patient = || {
             self.look_for_fault();
+            let took = began.elapsed();
+            if took >= tell.get() {
+                tell.set(took * 2);
+                self.tell_of_long(lane.first().unwrap_or(0), " or what came after it on its stream,", took);
+            }
             self.is_patient()
         };
         match lane.wait_for(count, patient) {
@@ -349,6 +358,10 @@ impl Shared {
         self.control.abort(reason.as_bytes());
     }
 
+    fn failure(&self) -> MutexGuard<'_, Option<WorldFailure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn in_flight(&self) -> MutexGuard<'_, u64> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,14 +370,16 @@ impl Shared {
         let failure = match notice {
             Notice::Aborted { by, .. } if by == self.pe() => return,
             Notice::Aborted { by, reason } => {
-                WorldFailure::Aborted { by, reason: String::from_utf8_lossy(&reason).into_owned() }
+                let reason = String::from_utf8_lossy(&reason).into_owned();
+                WorldFailure::Aborted { by, reason, waited: None }
             }
             Notice::PeerFailed { pe, evidence } => WorldFailure::PeerFailed { pe, evidence },
         };
         self.keep_first(failure, abi::Abort::Peer);
     }
 
-    /// Keeps the failure if it is the first, ends this PE's waits, and tells the other PEs.
+    /// Keeps the failure if it is the first, ends this PE's waits, and tells the other PEs. Of a world that another PE gave up, it
+    /// keeps what this one waited for then.
     fn fail(&self, failure: WorldFailure, abort: abi::Abort) {
         let reason = failure.to_string();
         if self.keep_first(failure, abort) {
@@ -373,12 +388,18 @@ impl Shared {
     }
 
     fn keep_first(&self, failure: WorldFailure, abort: abi::Abort) -> bool {
-        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.failure();
         let is_first = first.is_none();
-        if is_first {
-            tracing::error!(pe = self.pe(), "{failure}");
-            *first = Some(failure);
-            self.failed_at.get_or_init(Instant::now);
+        match (&mut *first, failure) {
+            (None, failure) => {
+                tracing::error!(pe = self.pe(), "{failure}");
+                *first = Some(failure);
+                self.failed_at.get_or_init(Instant::now);
+            }
+            (Some(WorldFailure::Aborted { waited, .. }), WorldFailure::Fault(fault)) => {
+                waited.get_or_insert_with(|| Box::new(fault));
+            }
+            _ => {}
         }
         // SAFETY: the word is in the control block, aligned, and only accessed atomically.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.machine.control()).abort) };
@@ -476,7 +497,7 @@ mod tests {
         ];
         for call in calls {
             let told = cut_off(call);
-            let ended = WorldFailure::Aborted { by: 1, reason: "no reason".to_owned() };
+            let ended = WorldFailure::Aborted { by: 1, reason: "no reason".to_owned(), waited: None };
             assert_eq!(told.world_failure(), Some(&ended), "{told}");
         }
     }

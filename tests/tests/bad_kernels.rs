@@ -230,7 +230,7 @@ where
         };
         assert_eq!((*kernel, *pe, *at), (K::NAME, 1, 0), "at width {width}");
         assert!(said.contains(message), "{}: {said}", K::NAME);
-        let WorldFailure::Aborted { by: 1, reason } = &told[0] else { panic!("{}: {:?}", K::NAME, told[0]) };
+        let WorldFailure::Aborted { by: 1, reason, .. } = &told[0] else { panic!("{}: {:?}", K::NAME, told[0]) };
         assert_eq!(*reason, told[1].to_string());
         for part in [K::NAME, "PE 1", "block 0", message] {
             assert!(reason.contains(part), "no `{part}` in: {reason}");

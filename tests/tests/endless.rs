@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use congruent::collectives::Op;
 use congruent::device::{Signal, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
 use processes::{alone, is_pe, myself};
@@ -67,6 +68,39 @@ fn a_kernel_that_runs_for_longer_than_the_deadline_is_named() {
     // After one deadline, and after two; the next would be after four and a while.
     assert!((2..=3).contains(&named.len()) && named.iter().all(|line| line.starts_with(&begins)), "{said}");
     assert!(named.iter().all(|line| line.contains("ctx.pause()")), "{said}");
+}
+
+/// A call on a virtual GPU that takes long, and waits for nobody.
+fn copies_for_long() {
+    const LEN: usize = 4 << 20;
+    let settings = World::builder().deadline(Duration::from_millis(20)).heap(64 << 20);
+    let ends = settings.local(1, |world| {
+        let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+        let (dst, src) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?);
+        comm.all_reduce(&stream, dst.view(), src.view(), Op::Sum)?;
+        world.synchronize(&stream)?;
+        Ok::<_, Error>(())
+    });
+    ends.unwrap();
+}
+
+#[test]
+fn a_stream_of_a_gpu_that_takes_longer_than_the_deadline_is_named_by_its_first_launch() {
+    const TEST: &str = "a_stream_of_a_gpu_that_takes_longer_than_the_deadline_is_named_by_its_first_launch";
+    if is_pe() {
+        return copies_for_long();
+    }
+    let _alone = alone();
+    let output = myself(TEST).env("CONGRUENT_MACHINE", "virtual").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let line =
+        include_str!("endless.rs").lines().position(|line| line.contains("comm.all_reduce(&stream")).unwrap() + 1;
+    let named =
+        said.lines().find(|line| line.contains("longer than the deadline of 20ms")).unwrap_or_else(|| panic!("{said}"));
+    let begins = "congruent: PE 0: kernel all_reduce";
+    let place = format!(", launched at tests/tests/endless.rs:{line}:");
+    assert!(named.starts_with(begins) && named.contains(&place) && named.contains(", or what came after it"), "{said}");
 }
 
 #[test]

@@ -136,8 +136,11 @@ where
         if world.pe().raw() != WAITER {
             world.launch(&stream, until_ended, Grid::one(32), (words.semaphore.view(),))?;
             let told = world.synchronize(&stream).unwrap_err();
-            let WorldFailure::Aborted { by: WAITER, reason } = &told else { panic!("not PE {WAITER}'s end: {told:?}") };
+            let WorldFailure::Aborted { by: WAITER, reason, waited } = &told else {
+                panic!("not PE {WAITER}'s end: {told:?}")
+            };
             assert!(reason.contains(&format!("PE {WAITER}, block 0")), "{reason}");
+            assert_eq!(*waited, None, "it only tries to wait");
             assert_eq!(world.check(), Err(told));
             return Ok(None);
         }
@@ -274,8 +277,8 @@ fn an_all_reduce_that_the_others_do_not_join() {
     }
 }
 
-/// All but one PE of four take part. Who expires first is a matter of luck, but each that does names its neighbour, and
-/// somebody names the one that is missing or hears of it.
+/// All but one PE of four take part. Who expires first is a matter of luck, but each names the neighbour that it waited for, and so
+/// what all of them say leads to the one that is missing.
 #[test]
 fn an_all_reduce_that_one_pe_does_not_join() {
     const ABSENT: u32 = 3;
@@ -297,8 +300,15 @@ fn an_all_reduce_that_one_pe_does_not_join() {
                     assert_ne!(pe, ABSENT);
                     assert_eq!((fault.pe, fault.peer), (pe, Some((pe + 3) % 4)), "its left neighbour: {fault}");
                 }
-                WorldFailure::Aborted { by, .. } => {
+                WorldFailure::Aborted { by, waited, .. } => {
                     assert!(matches!(told[*by as usize], WorldFailure::Fault(_)), "{told:?}");
+                    let waited = waited.as_ref().and_then(|fault| fault.peer);
+                    assert_eq!(waited, (pe != ABSENT).then_some((pe + 3) % 4), "{failure:?}");
+                    assert_eq!(
+                        pe != ABSENT,
+                        failure.to_string().contains(&format!("; meanwhile PE {pe}")),
+                        "{failure}"
+                    );
                 }
                 other => panic!("PE {pe}: {other:?}"),
             }

@@ -85,7 +85,7 @@ fn stalled(width: u32, (algorithm, protocol): (Algorithm, Protocol), enqueue: En
                 assert!(algorithm != Algorithm::ONE_SHOT || fault.peer == Some(STALLED), "{case}: {fault}");
                 faults += 1;
             }
-            WorldFailure::Aborted { by, reason } => {
+            WorldFailure::Aborted { by, reason, .. } => {
                 assert_ne!(by, STALLED, "{case}: {reason}");
                 assert!(reason.contains(&format!("PE {by}, block 0")), "{case}: {reason}");
             }

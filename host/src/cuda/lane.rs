@@ -41,6 +41,8 @@ enum Queue {
 struct Counts {
     submitted: u64,
     completed: u64,
+    /// The number of the first launch that is not known to be complete.
+    first: Option<u32>,
     /// Takes what is submitted, while the lane records.
     recorder: Option<Arc<RawStream>>,
     /// The most that a kernel needs of those that are recorded.
@@ -196,6 +198,19 @@ impl Lane {
         }
     }
 
+    /// Takes note of the number of a launch that it was given.
+    pub(crate) fn launched(&self, number: u32) {
+        let mut counts = self.counts();
+        if counts.recorder.is_none() {
+            counts.first.get_or_insert(number);
+        }
+    }
+
+    /// The number of the first launch since it was last known to be idle.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.counts().first
+    }
+
     /// How many launches it was given so far.
     pub(crate) fn submitted(&self) -> u64 {
         self.counts().submitted
@@ -230,6 +245,9 @@ impl Lane {
                 let completed = {
                     let mut counts = self.counts();
                     counts.completed = counts.completed.max(before);
+                    if counts.completed == counts.submitted {
+                        counts.first = None;
+                    }
                     counts.completed
                 };
                 self.give_back(completed);

@@ -69,7 +69,7 @@ pub fn unanswered(world: &mut World) -> Result<(), Error> {
             assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout, pe, Some(peer)), "{fault}");
             assert_eq!((fault.expected, fault.seen), (5, 0), "{fault}");
         }
-        Err(WorldFailure::Aborted { by, reason }) => assert!(by != pe && reason.contains("waited"), "{reason}"),
+        Err(WorldFailure::Aborted { by, reason, .. }) => assert!(by != pe && reason.contains("waited"), "{reason}"),
         other => panic!("{other:?}"),
     }
     assert!(from.elapsed() < PATIENCE, "it took {:?}", from.elapsed());
