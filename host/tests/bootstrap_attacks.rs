@@ -6,7 +6,9 @@ mod bootstrap_support;
 use bootstrap_support::Port;
 use congruent::bootstrap::{Bootstrap, BootstrapError, Control, Job, Rendezvous, Token, connect};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::iter;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -42,7 +44,7 @@ fn hello(pe: u32) -> Vec<u8> {
 /// Numbers that look random and are the same each time.
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
     let next = |state: &u64| Some(state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
-    std::iter::successors(Some(seed), next).map(|state| (state >> 56) as u8)
+    iter::successors(Some(seed), next).map(|state| (state >> 56) as u8)
 }
 
 fn call(address: SocketAddr) -> TcpStream {
@@ -267,7 +269,7 @@ fn squatters(count: u16) -> (u16, Vec<TcpListener>) {
         if let Ok(others) = others
             && port < u16::MAX - count - 8
         {
-            return (port, std::iter::once(first).chain(others).collect());
+            return (port, iter::once(first).chain(others).collect());
         }
     }
     panic!("no ports in a row");
@@ -285,7 +287,7 @@ fn meet(jobs: &[Job]) {
         // PE 0 comes last, so that the others hear the stranger out.
         let others: Vec<_> = jobs[1..].iter().map(|job| scope.spawn(|| connect(job))).collect();
         thread::sleep(Duration::from_millis(200));
-        let joining = std::iter::once(scope.spawn(|| connect(&jobs[0]))).chain(others);
+        let joining = iter::once(scope.spawn(|| connect(&jobs[0]))).chain(others);
         works(joining.map(|pe| pe.join().unwrap().unwrap()).collect());
     });
 }
@@ -436,6 +438,43 @@ fn a_soft_limit_is_raised_as_far_as_the_job_needs() {
     the_others(&port, 40);
     let said = String::from_utf8(hub.wait_with_output().unwrap().stdout).unwrap();
     assert!(said.contains("ENDED well"), "{said}");
+}
+
+/// PE 0 of a job that nobody else comes to; soon it has no files left. Says how long its thread has run by then.
+fn full_pe() {
+    let mut schedstat = File::open("/proc/thread-self/schedstat").unwrap();
+    thread::spawn(|| {
+        // Its port is open by then.
+        thread::sleep(Duration::from_millis(500));
+        let _all: Vec<_> = iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        println!("FULL");
+        thread::sleep(Duration::from_secs(60));
+    });
+    let ended = Bootstrap::from_env().unwrap().connect();
+    let mut ran = String::new();
+    schedstat.read_to_string(&mut ran).unwrap();
+    println!("RAN {}", ran.split(' ').next().unwrap());
+    assert!(ended.is_err());
+}
+
+/// Strangers that cannot be let in keep the listener ready: who only polled it would not rest.
+#[test]
+fn a_door_that_cannot_be_opened_costs_no_time() {
+    if std::env::var_os("CONGRUENT_PE").is_some() {
+        return full_pe();
+    }
+    let port = Port::reserve();
+    let mut hub = with_few_files("a_door_that_cannot_be_opened_costs_no_time", "-n 48", &port, NPES)
+        .env("CONGRUENT_BOOTSTRAP_DEADLINE", "4")
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(hub.stdout.take().unwrap()).lines().map(Result::unwrap);
+    said.find(|line| line.ends_with("FULL")).unwrap();
+    let _held: Vec<_> = (0..3).map(|_| call(port.address())).collect();
+    let ran = said.find_map(|line| line.strip_prefix("RAN ").map(|ran| ran.parse().unwrap()));
+    hub.wait().unwrap();
+    let ran = Duration::from_nanos(ran.unwrap());
+    assert!(ran < Duration::from_millis(400), "it ran for {ran:?} of about 3 s");
 }
 
 #[test]
