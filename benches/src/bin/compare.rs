@@ -75,7 +75,7 @@ const JOBS: [u32; 2] = [2, 4];
 impl Arguments {
     fn effort(&self, pes: u32) -> Effort {
         match self.smoke {
-            true => Effort { pes, repeats: 2, max_bytes: 64 << 10 },
+            true => Effort { pes, repeats: 1, max_bytes: 4 << 10 },
             false => Effort { pes, repeats: self.repeats, max_bytes: self.max_bytes },
         }
     }
