@@ -158,6 +158,12 @@ fn hasty() -> Vec<(&'static str, OsString)> {
     [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "500".into())]].concat()
 }
 
+/// Collectives of all kinds behind each other, by two teams on two streams, with members that are late.
+#[test]
+fn mixed() {
+    cuda_threads("mixed", |world| conformance::mixed(world, 7, 60), &[3, 4], || gpus(BY_CHANCE));
+}
+
 /// What a kernel gets wrong is a fault, and leaves the device to others.
 #[test]
 fn misuse() {
