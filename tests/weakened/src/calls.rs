@@ -5,9 +5,12 @@ use core::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::exchange::Parts;
+use congruent::collectives::moe::{Added, MoeConfig, Tokens};
 use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, Protocol, Reduction};
 use congruent::device::{Semaphore, Sym, World as WorldTag, bf16, f16};
-use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
+use congruent::{
+    Answer, CommOptions, Error, Grid, MachineKind, Plan, RowsByExpert, Stream, SymVec, Team, World, kernels,
+};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -166,6 +169,7 @@ impl<'c> Calls<'c> {
         [(1, 2), (2, 2), (4, 8), (8, 8)].into_iter().try_for_each(|starts| self.moved(600, starts))?;
         self.moved(9_000, (0, 0))?;
         self.checked()?;
+        self.exchanges()?;
         self.one_sided()
     }
 
@@ -380,6 +384,63 @@ impl<'c> Calls<'c> {
         self.back_and_forth(0, "checked", |calls, to, from, _| {
             calls.put(to, from)?;
             Ok(comm.barrier(&calls.stream)?)
+        })
+    }
+
+    /// Exchanges of tokens with answers of each type, with scales and without.
+    fn exchanges(&mut self) -> Result<(), Error> {
+        self.exchanges_of::<f32>(0, |_| Added::Nothing)?;
+        self.exchanges_of::<f16>(16, Added::Residual)?;
+        self.exchanges_of::<bf16>(4, Added::Bias)
+    }
+
+    /// Exchanges behind each other, each with what the one before gave. What a step has read is overwritten behind it.
+    fn exchanges_of<T: Answer>(&mut self, scales: usize, added: fn(Sym<T>) -> Added<T>) -> Result<(), Error> {
+        const TOKENS: usize = 9;
+        const ROW: usize = 128;
+        let (me, n) = (self.world.pe().index(), self.world.npes());
+        // Of two experts of each PE, each token has two that stand beside each other: of one PE, or of two.
+        let all = 2 * n;
+        let config = MoeConfig::new(TOKENS as u32, all as u32, 2).payload(ROW as u32).scales(scales as u32);
+        let config = config.output(ROW as u32).blocks(BLOCKS);
+        let moe = self.world.moe(self.world.team(), config)?.with_grid(self.grid);
+        let (experts, weights) = (self.world.alloc::<i32>(2 * TOKENS)?, self.world.alloc::<f32>(2 * TOKENS)?);
+        let starts = self.world.alloc::<u32>(3)?;
+        let chosen = |token: usize| [0, 1].map(|choice| ((me + token + choice) % all) as i32);
+        experts.write(0, &(0..TOKENS).flat_map(chosen).collect::<Vec<_>>())?;
+        weights.write(0, &[0.5, 0.25].repeat(TOKENS))?;
+        let rows = config.most_rows(n as u32, 1) as usize;
+        let exchange = |calls: &Self, to: Sym<u8>, from: Sym<u8>| {
+            // Rows by expert and their scales, and then the sums; as far as there are any.
+            let (room, sums) = (to.slice(..rows * (ROW + scales)), to.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW));
+            let answers = room.slice(..rows * ROW);
+            let (payload, none) = (from.slice(..TOKENS * ROW), from.slice(..0));
+            let tokens = Tokens {
+                count: TOKENS,
+                payload,
+                scales: from.slice(TOKENS * ROW..TOKENS * (ROW + scales)),
+                experts: experts.view(),
+                weights: weights.view(),
+            };
+            let by_expert =
+                RowsByExpert { payload: answers, scales: room.slice(rows * ROW..), starts: starts.view(), align: 1 };
+            let sent = moe.idle(0)?.dispatch_send(&calls.stream, &tokens)?;
+            calls.go_on(none, payload)?;
+            let received = sent.dispatch_recv(&calls.stream, by_expert)?;
+            let combining = received.combine_send(&calls.stream, answers.cast::<T>())?;
+            calls.go_on(none, answers)?;
+            let more = from.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW);
+            let _idle = combining.combine_recv(&calls.stream, sums.cast::<T>(), added(more.cast()))?;
+            calls.go_on(sums, none)
+        };
+        // The kernels are in a module of their own.
+        let [to, from] = self.buffers.each_ref().map(SymVec::view);
+        exchange(self, to, from)?;
+        self.world.synchronize(&self.stream)?;
+        self.world.barrier()?;
+        self.copies = Copies::of(&driver::record());
+        self.record(&format!("exchanges of tokens, {}", T::DATATYPE), Promises::default(), false, |calls| {
+            [(to, from), (from, to), (to, from)].into_iter().try_for_each(|(to, from)| exchange(calls, to, from))
         })
     }
 
