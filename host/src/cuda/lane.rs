@@ -201,7 +201,8 @@ impl Lane {
     /// Takes note of the number of a launch that it was given.
     pub(crate) fn launched(&self, number: u32) {
         let mut counts = self.counts();
-        if counts.recorder.is_none() {
+        // What is recorded is nothing that it has to complete.
+        if counts.recorder.is_none() && counts.completed < counts.submitted {
             counts.first.get_or_insert(number);
         }
     }
