@@ -38,6 +38,7 @@ fn findings_point_at_the_instruction() {
     for (name, excerpt) in [
         ("unqualified_atomic", "atom.global.add.u64"),
         ("divergent_barrier", "bar.sync 0;"),
+        ("divergent_matrix", "ldmatrix.sync.aligned"),
         ("non_coherent_load", "ld.global.nc.b64"),
         ("narrow_scope", "st.release.gpu.global.b64"),
         ("stack_frame", "__local_depot0"),
@@ -45,6 +46,7 @@ fn findings_point_at_the_instruction() {
         assert!(place(name).contains(excerpt), "{}", place(name));
     }
     assert_eq!(reports["divergent_barrier"].findings().len(), 2, "one for each copy of the barrier");
+    assert_eq!(reports["divergent_matrix"].findings().len(), 2, "a load and a product, and not those of all threads");
 }
 
 #[test]

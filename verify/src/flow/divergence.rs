@@ -1,8 +1,8 @@
 //! Which values differ between the threads of a warp, and which blocks only some of them enter.
 //!
-//! Approximate on the safe side, with two exceptions that are what programs rely on: kernel parameters are the same for
-//! everyone, and a plain load from an address that all threads share gives all of them the same value. Loads that take part
-//! in synchronisation (`.relaxed`, `.acquire`, `.volatile`, atomics) may differ from thread to thread.
+//! Approximate on the safe side, with three exceptions that are what programs rely on: kernel parameters are the same for
+//! everyone, a plain load from an address that all threads share gives all of them the same value, and blocks have one dimension, so
+//! that a warp's threads have the same `%tid.x / 32`. Loads that take part in synchronisation (`.relaxed`, `.acquire`, `.volatile`, atomics) may differ from thread to thread.
 
 use core::cmp::Reverse;
 use core::mem::replace;
@@ -37,7 +37,8 @@ impl Divergence {
             let mut now: BinaryHeap<Reverse<usize>> = due.drain(..).map(Reverse).collect();
             while let Some(Reverse(index)) = now.pop() {
                 let (instruction, block) = (&body.instructions[index], graph.block_of(index));
-                let differs = found.guard_varies(instruction) || found.result_varies(function, instruction);
+                let differs = found.guard_varies(instruction)
+                    || !is_of_the_warp(definitions, instruction) && found.result_varies(function, instruction);
                 for register in instruction.written() {
                     let is_merged = found.cause[block].is_some() && definitions.count(register) > 1;
                     if !(differs || is_merged || unequal_times[block]) || replace(&mut found.varying[register.0], true)
@@ -142,6 +143,37 @@ fn load_varies(function: &Function, load: &Instruction) -> bool {
     }
 }
 
+/// Whether the result follows from what the indices of a warp's threads have in common.
+fn is_of_the_warp<'a>(definitions: &Definitions<'a>, instruction: &'a Instruction) -> bool {
+    let [_, index, Operand::Integer(by)] = instruction.operands.as_slice() else { return false };
+    let leaves_out_the_lane = match instruction.opcode.as_str() {
+        "shr" => *by >= 5,
+        "and" => by % 32 == 0,
+        "div" => *by > 0 && by % 32 == 0 && instruction.modifiers.iter().any(|kind| kind.starts_with('u')),
+        // A bound between two warps.
+        "setp" if instruction.has("lt") || instruction.has("ge") => by % 32 == 0,
+        "setp" if instruction.has("le") || instruction.has("gt") => by % 32 == 31,
+        _ => false,
+    };
+    leaves_out_the_lane && is_thread_index(definitions, index)
+}
+
+/// Whether an operand is `%tid.x`, by a few copies and integer conversions too.
+fn is_thread_index<'a>(definitions: &Definitions<'a>, mut operand: &'a Operand) -> bool {
+    const MOST: usize = 8;
+    for _ in 0..MOST {
+        let Operand::Register(register) = operand else { return false };
+        let Some(copy) = definitions.only(*register) else { return false };
+        let is_whole = copy.modifiers.iter().all(|kind| !kind.starts_with('f'));
+        match (copy.opcode.as_str(), copy.operands.as_slice()) {
+            ("mov", [_, Operand::Special(name)]) => return name == "%tid.x",
+            ("mov" | "cvt", [_, from]) if is_whole => operand = from,
+            _ => return false,
+        }
+    }
+    false
+}
+
 fn is_varying_special(operand: &Operand) -> bool {
     let Operand::Special(name) = operand else { return false };
     ["%tid", "%laneid", "%lanemask", "%clock", "%globaltimer"].iter().any(|prefix| name.starts_with(prefix))
@@ -176,6 +208,24 @@ mod tests {
         assert!(!diverges(&format!("ld.param.b32 %r1, [k_param_0]; {branch}")));
         assert!(!diverges(&format!("ld.param.b64 %rd1, [k_param_0]; ld.global.b32 %r1, [%rd1]; {branch}")));
         assert!(diverges(&format!("ld.param.b64 %rd1, [k_param_0]; ld.acquire.sys.global.b32 %r1, [%rd1]; {branch}")));
+    }
+
+    #[test]
+    fn what_depends_on_the_warp_alone_does_not_diverge() {
+        let branch = "setp.eq.b32 %p1, %r2, 0; @%p1 bra A; bar.sync 0; A: ret;";
+        let of = |how: &str| diverges(&format!("mov.u32 %r1, %tid.x; {how} {branch}"));
+        assert!(!of("shr.u32 %r2, %r1, 5;") && of("shr.u32 %r2, %r1, 4;"));
+        assert!(!of("and.b32 %r2, %r1, 992;") && of("and.b32 %r2, %r1, 1008;"));
+        assert!(!of("div.u32 %r2, %r1, 96;") && of("div.u32 %r2, %r1, 48;"));
+        assert!(!of("cvt.u64.u32 %rd1, %r1; shr.u64 %rd2, %rd1, 6; cvt.u32.u64 %r2, %rd2;"));
+        assert!(!of("setp.gt.u32 %p2, %r1, 31; selp.b32 %r2, 1, 0, %p2;"));
+        assert!(of("setp.ge.u32 %p2, %r1, 31; selp.b32 %r2, 1, 0, %p2;"));
+        assert!(of("add.s32 %r3, %r1, 1; shr.u32 %r2, %r3, 5;"), "of threads 31 and 32 it is the same");
+        assert!(of("mov.u32 %r3, %tid.y; shr.u32 %r2, %r3, 5;"));
+        assert!(
+            !of("mov.b32 %r3, %r4; mov.b32 %r4, %r3; shr.u32 %r2, %r3, 5;"),
+            "nobody's index, and no end of copies"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Block barriers that only some threads of a warp reach.
+//! Block barriers, and matrix instructions, that only some threads of a warp reach.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::{Code, Finding, Rule, callee};
 use crate::ptx::Instruction;
@@ -12,18 +12,23 @@ pub(super) const DIVERGENT_BARRIER: Rule = Rule {
            `-Zmir-enable-passes=-JumpThreading` and make barriers from intrinsics, not from inline assembly",
 };
 
-/// Checks the barriers of a function, and its calls of functions with barriers, whose names are in `synchronising`.
-pub(super) fn check(code: &Code<'_>, synchronising: &HashSet<&str>, findings: &mut Vec<Finding>) {
+pub(super) const DIVERGENT_MATRIX: Rule = Rule {
+    id: "divergent-matrix",
+    why: "what an aligned instruction does that not all threads of a warp reach together is undefined",
+    help: "let every thread of the warp come by it, with zeros where it has nothing to multiply",
+};
+
+/// Checks the aligned instructions of a function, and its calls of functions that have some: by name the rule in `aligned`.
+pub(super) fn check(code: &Code<'_>, aligned: &HashMap<&str, &'static Rule>, findings: &mut Vec<Finding>) {
     for (index, instruction) in code.body.instructions.iter().enumerate() {
-        let called = || callee(instruction).filter(|name| synchronising.contains(name));
-        let what = match called() {
-            Some(name) => format!("`{name}`, which has an aligned barrier,"),
-            None if is_aligned_barrier(instruction) => format!("`{}`", instruction.full_name()),
-            None => continue,
+        let called = || callee(instruction).and_then(|name| Some((name, *aligned.get(name)?)));
+        let (what, rule) = match (called(), rule_for(instruction)) {
+            (Some((name, rule)), _) => (format!("`{name}`, which has an aligned instruction,"), rule),
+            (None, Some(rule)) => (format!("`{}`", instruction.full_name()), rule),
+            (None, None) => continue,
         };
         let Some(cause) = code.divergence.cause(code.body, &code.graph, index) else { continue };
-        let mut finding =
-            DIVERGENT_BARRIER.at(instruction.span, format!("{what} is reached by some threads of a warp only"));
+        let mut finding = rule.at(instruction.span, format!("{what} is reached by some threads of a warp only"));
         if cause != index {
             let branch = code.body.instructions[cause].span;
             finding.related = Some((branch, "this branch differs from thread to thread".to_owned()));
@@ -32,35 +37,40 @@ pub(super) fn check(code: &Code<'_>, synchronising: &HashSet<&str>, findings: &m
     }
 }
 
-/// `bar.sync` and `bar.red` are aligned by definition, `barrier` where it says so.
-fn is_aligned_barrier(instruction: &Instruction) -> bool {
+/// `bar.sync` and `bar.red` are aligned by definition; other barriers, `mma`, `ldmatrix` and their like where they say so.
+fn rule_for(instruction: &Instruction) -> Option<&'static Rule> {
     match instruction.opcode.as_str() {
-        "bar" => !instruction.has("warp"),
-        "barrier" => instruction.has("aligned"),
-        _ => false,
+        "bar" => (!instruction.has("warp")).then_some(&DIVERGENT_BARRIER),
+        _ if !instruction.has("aligned") => None,
+        "barrier" => Some(&DIVERGENT_BARRIER),
+        _ => Some(&DIVERGENT_MATRIX),
     }
 }
 
-/// The functions that have an aligned barrier, or call one that has.
-pub(super) fn synchronising<'a>(codes: &[Code<'a>]) -> HashSet<&'a str> {
+/// The functions that have an aligned instruction, or call one that has, with the rule for it; of several, that for barriers.
+pub(super) fn aligned<'a>(codes: &[Code<'a>]) -> HashMap<&'a str, &'static Rule> {
     // Of several with one name the first counts.
-    let mut names = HashSet::new();
-    let first = codes.iter().filter(|code| names.insert(code.function.name.as_str()));
+    let mut own = HashMap::new();
     let mut callers: HashMap<&str, Vec<&'a str>> = HashMap::new();
-    let mut open = Vec::new();
-    for code in first {
+    for code in codes {
         let name = code.function.name.as_str();
-        if code.body.instructions.iter().any(is_aligned_barrier) {
-            open.push(name);
+        if own.contains_key(name) {
+            continue;
         }
+        let rules: Vec<_> = code.body.instructions.iter().filter_map(rule_for).collect();
+        own.insert(name, rules);
         for called in code.body.instructions.iter().filter_map(callee) {
             callers.entry(called).or_default().push(name);
         }
     }
-    let mut found = HashSet::new();
-    while let Some(name) = open.pop() {
-        if found.insert(name) {
-            open.extend(callers.get(name).into_iter().flatten());
+    let mut found = HashMap::new();
+    for rule in [&DIVERGENT_BARRIER, &DIVERGENT_MATRIX] {
+        let mut open: Vec<_> = own.iter().filter(|(_, rules)| rules.contains(&rule)).map(|(name, _)| *name).collect();
+        while let Some(name) = open.pop() {
+            if !found.contains_key(name) {
+                found.insert(name, rule);
+                open.extend(callers.get(name).into_iter().flatten());
+            }
         }
     }
     found
