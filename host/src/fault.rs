@@ -269,8 +269,8 @@ pub enum WorldFailure {
         by: u32,
         /// What it said.
         reason: String,
-        /// What a kernel of this PE waited for then, if one did. A PE that gives up may have waited for one that itself waits: what all of
-        /// them say leads to the first.
+        /// What a kernel of this PE waited for then, if one did, or what it found at the same time. A PE that gives up may have waited for
+        /// one that itself waits: what all of them say leads to the first. There once the kernel has ended.
         waited: Option<Box<Fault>>,
     },
 }

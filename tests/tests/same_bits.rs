@@ -115,7 +115,9 @@ fn natively_and_by_ptx() {
     // Lines need what no virtual GPU promises unless it is told to.
     let common: Vec<_> = calls(&native).into_iter().filter(|call| !call.contains("LL128")).collect();
     assert_eq!(calls(&ptx), common);
-    println!("{} results", common.len());
+    for algorithm in ALGORITHMS {
+        assert!(common.iter().any(|call| call.contains(&format!(" {algorithm} "))), "no result of {algorithm}");
+    }
     for call in common {
         assert_eq!(native[&call], ptx[&call], "{call}");
     }

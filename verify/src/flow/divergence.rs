@@ -1,8 +1,9 @@
 //! Which values differ between the threads of a warp, and which blocks only some of them enter.
 //!
 //! Approximate on the safe side, with three exceptions that are what programs rely on: kernel parameters are the same for
-//! everyone, a plain load from an address that all threads share gives all of them the same value, and blocks have one dimension, so
-//! that a warp's threads have the same `%tid.x / 32`. Loads that take part in synchronisation (`.relaxed`, `.acquire`, `.volatile`, atomics) may differ from thread to thread.
+//! everyone, a plain load from an address that all threads share gives all of them the same value, and blocks have one
+//! dimension, so that a warp's threads have the same `%tid.x / 32`. Loads that take part in synchronisation (`.relaxed`,
+//! `.acquire`, `.volatile`, atomics) may differ from thread to thread.
 
 use core::cmp::Reverse;
 use core::mem::replace;
@@ -164,9 +165,10 @@ fn is_thread_index<'a>(definitions: &Definitions<'a>, mut operand: &'a Operand) 
     for _ in 0..MOST {
         let Operand::Register(register) = operand else { return false };
         let Some(copy) = definitions.only(*register) else { return false };
-        let is_whole = copy.modifiers.iter().all(|kind| !kind.starts_with('f'));
+        // Made for all threads, and of integers: no `f32` or `bf16`.
+        let is_whole = copy.guard.is_none() && copy.modifiers.iter().all(|kind| !kind.contains('f'));
         match (copy.opcode.as_str(), copy.operands.as_slice()) {
-            ("mov", [_, Operand::Special(name)]) => return name == "%tid.x",
+            ("mov", [_, Operand::Special(name)]) => return is_whole && name == "%tid.x",
             ("mov" | "cvt", [_, from]) if is_whole => operand = from,
             _ => return false,
         }
@@ -221,6 +223,8 @@ mod tests {
         assert!(!of("setp.gt.u32 %p2, %r1, 31; selp.b32 %r2, 1, 0, %p2;"));
         assert!(of("setp.ge.u32 %p2, %r1, 31; selp.b32 %r2, 1, 0, %p2;"));
         assert!(of("add.s32 %r3, %r1, 1; shr.u32 %r2, %r3, 5;"), "of threads 31 and 32 it is the same");
+        assert!(of("cvt.rn.bf16.u32 %r3, %r1; shr.u32 %r2, %r3, 5;"), "the mantissa differs");
+        assert!(of("setp.eq.b32 %p2, %r1, 7; @%p2 mov.u32 %r3, %r1; shr.u32 %r2, %r3, 5;"), "one thread's alone");
         assert!(of("mov.u32 %r3, %tid.y; shr.u32 %r2, %r3, 5;"));
         assert!(
             !of("mov.b32 %r3, %r4; mov.b32 %r4, %r3; shr.u32 %r2, %r3, 5;"),

@@ -1,7 +1,7 @@
 //! What the linter looks for.
 
+mod aligned;
 mod arms;
-mod barrier;
 mod linkage;
 mod multimem;
 mod order;
@@ -43,8 +43,8 @@ pub const RULES: &[&Rule] = &[
     &order::NON_COHERENT_LOAD,
     &order::VOLATILE_ACCESS,
     &order::DEFAULT_SCOPE_FENCE,
-    &barrier::DIVERGENT_BARRIER,
-    &barrier::DIVERGENT_MATRIX,
+    &aligned::DIVERGENT_BARRIER,
+    &aligned::DIVERGENT_MATRIX,
     &arms::STORE_IN_TWO_ARMS,
     &width::MIXED_WIDTH_SIGNAL,
     &multimem::MULTIMEM_WITHOUT_FENCE,
@@ -64,12 +64,12 @@ pub fn lint(module: &Module) -> Vec<Finding> {
     let globals = spaces(&module.variables);
     let codes: Vec<Code<'_>> =
         module.functions.iter().filter_map(|function| Code::new(&globals, function, &never_return)).collect();
-    let aligned = barrier::aligned(&codes);
+    let aligned = aligned::functions(&codes);
     for code in &codes {
         for instruction in &code.body.instructions {
             order::check(code, instruction, &mut findings);
         }
-        barrier::check(code, &aligned, &mut findings);
+        aligned::check(code, &aligned, &mut findings);
         arms::check(code, &mut findings);
         width::check(code, &mut findings);
         multimem::check(code, &mut findings);

@@ -1,4 +1,4 @@
-//! Block barriers, and matrix instructions, that only some threads of a warp reach.
+//! Aligned instructions, which are barriers of a block and those on matrices, that only some threads of a warp reach.
 
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ fn rule_for(instruction: &Instruction) -> Option<&'static Rule> {
 }
 
 /// The functions that have an aligned instruction, or call one that has, with the rule for it; of several, that for barriers.
-pub(super) fn aligned<'a>(codes: &[Code<'a>]) -> HashMap<&'a str, &'static Rule> {
+pub(super) fn functions<'a>(codes: &[Code<'a>]) -> HashMap<&'a str, &'static Rule> {
     // Of several with one name the first counts.
     let mut own = HashMap::new();
     let mut callers: HashMap<&str, Vec<&'a str>> = HashMap::new();
