@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Comm, STREAMS, TRANSFERS, self_test};
 use crate::machine::Machine;
 use crate::select::Selector;
-use crate::tunables::Key;
+use crate::tunables::{Key, Source};
 use crate::{CollectiveError, CommError, Team, World, WorldFailure};
 
 /// How a communicator is made. The same on every member. What is `None` is as the environment has it, or as is usual.
@@ -22,6 +22,7 @@ pub struct CommOptions {
     /// Threads of each block; 256 are usual.
     pub threads: Option<NonZeroU32>,
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
+    /// Without either 1 MiB; on GPUs a 128th of the heap, at least 1 MiB and at most 8.
     pub buffer: Option<u64>,
     /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`. Without either they do on the CPU machine and do
     /// not on GPUs. In checked mode members also capture and launch the same graphs, in the same order.
@@ -35,7 +36,14 @@ impl CommOptions {
     fn resolved(self, world: &World) -> Self {
         let tunables = world.tunables();
         Self {
-            buffer: Some(self.buffer.unwrap_or_else(|| tunables.get(Key::BuffSize))),
+            buffer: Some(self.buffer.unwrap_or_else(|| {
+                let is_usual = tunables.setting(Key::BuffSize).source == Source::Default;
+                if is_usual && matches!(world.shared().machine(), Machine::Cuda(_)) {
+                    shared_buffer(world.shared().context().heap_bytes)
+                } else {
+                    tunables.get(Key::BuffSize)
+                }
+            })),
             check: Some(self.check.unwrap_or_else(|| match tunables.get(Key::Check) {
                 // Where programs are tried out a wrong call should be named, and where they are run it should cost nothing.
                 2 => matches!(world.shared().machine(), Machine::Cpu(_)),
@@ -269,6 +277,12 @@ pub(crate) fn usual_blocks(machine: &Machine) -> u32 {
     machine.multiprocessors().map_or(1, |all| (all / STREAMS).clamp(1, MOST))
 }
 
+/// Scratch that a GPU's many blocks share, for each stream and protocol: a tenth of the heap in all. A queue that
+/// holds less than a block stores at once costs a step for each piece.
+fn shared_buffer(heap: u64) -> u64 {
+    (heap / 128).clamp(Layout::BUFFER, 8 * Layout::BUFFER)
+}
+
 /// Tells teams of a world apart, the same on every member: where its words are, and the PE of rank 0, because teams that were
 /// made by one call lie at the same place.
 fn identity(world: &World, team: TeamView) -> Result<(u64, u32), WorldFailure> {
@@ -298,6 +312,17 @@ mod tests {
             let (all, found) = takes(CommOptions::default(), members, 32);
             assert_eq!(found, blocks, "{members} members");
             assert!(all < one * 5 / 4, "{members} members: {all} bytes for {blocks} blocks and {one} for one");
+        }
+    }
+
+    /// What queues of a block's threads need, where the heap has room for it.
+    #[test]
+    fn long_queues_are_for_large_heaps() {
+        for (heap, slot) in [(64 << 20, 512), (256 << 20, 1024), (1 << 30, 4096), (1 << 40, 4096)] {
+            let options = CommOptions { buffer: Some(shared_buffer(heap)), ..CommOptions::default() };
+            let layout = options.layout(TeamView::strided(0, 1, 8, 0, Sym::empty()), 32);
+            assert_eq!(layout.slot(), slot, "a heap of {heap} bytes");
+            assert!(layout.needs().scratch as u64 <= heap / 5);
         }
     }
 

@@ -31,11 +31,14 @@ pub fn nanoseconds(machine: &Parameters, of: &Descriptor, protocol: Protocol, ca
 }
 
 /// How many blocks a launch takes: so many that the threads of each have accesses enough to keep in flight, as NCCL chooses its
-/// channels. What goes through a plan's slots needs blocks for the room that they have, too.
+/// channels. What goes through a plan's queues needs blocks for the room that they have, too: a ring's step fills one at most.
 pub fn blocks(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> u32 {
     let &Circumstances { members, bytes, buffer, blocks, block_bytes, .. } = call;
     let each = match protocol {
-        Protocol::Simple if !of.queued => block_bytes,
+        Protocol::Simple if of.queued => {
+            block_bytes.min(members as u64 * Layout::DEPTH * Layout::chunk(buffer, members, protocol) as u64)
+        }
+        Protocol::Simple => block_bytes,
         // An access for each thread, and packets in one round.
         _ => (block_bytes / 4).min(Layout::shot_of(buffer, members, Protocol::Ll) as u64),
     };
@@ -180,7 +183,9 @@ mod tests {
         let call = |bytes| Circumstances { blocks: 32, block_bytes: 16 << 10, ..Circumstances::plain(8, bytes) };
         let taken = |of, bytes| [0, 1, bytes, 1 << 30].map(|bytes| blocks(of, Simple, &call(bytes)));
         assert_eq!(taken(&direct::ALL_REDUCE, 64 << 10), [1, 1, 4, 32]);
-        assert_eq!(taken(&ring::ALL_REDUCE, 64 << 10), [1, 1, 16, 32]);
+        assert_eq!(taken(&ring::ALL_REDUCE, 64 << 10), [1, 1, 4, 32]);
+        let short_queues = Circumstances { buffer: 16 << 10, ..call(64 << 10) };
+        assert_eq!(blocks(&ring::ALL_REDUCE, Simple, &short_queues), 8);
         let room = Layout::shot_of(32 << 10, 8, Ll) as u64;
         assert!(room < 4 << 10);
         let narrow = Circumstances { buffer: 32 << 10, ..call(3 * room) };
