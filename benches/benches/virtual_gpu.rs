@@ -98,7 +98,7 @@ fn process() -> f64 {
 /// Seconds of a core until a world stands and has run a small kernel, and is gone again.
 fn start(pes: usize) -> Result<f64, congruent::Error> {
     let began = process();
-    World::builder().heap(32 << 20).local(pes, |world| {
+    World::builder().local(pes, |world| {
         let stream = world.stream()?;
         world.run(&stream, kernels::perf_barrier, Grid::one(32), (1,))?;
         Ok::<_, congruent::Error>(())
@@ -109,7 +109,7 @@ fn start(pes: usize) -> Result<f64, congruent::Error> {
 /// What a row's process does: an all-reduce that nobody counts, and some that are.
 fn measure(pes: usize) -> Result<Row, Box<dyn Error>> {
     let starts = [start(pes)?, start(pes)?];
-    let rows = World::builder().heap(32 << 20).local(pes, |world| {
+    let rows = World::builder().local(pes, |world| {
         let comm = world.comm_with(world.team(), CommOptions { check: Some(false), ..CommOptions::default() })?;
         let (src, dst, stream) = (world.alloc::<f32>(FLOATS)?, world.alloc::<f32>(FLOATS)?, world.stream()?);
         src.fill(1.0)?;

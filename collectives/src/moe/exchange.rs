@@ -1,6 +1,6 @@
 //! The four steps of an exchange.
 
-use congruent_device::{AccumulateIn, Group, Max, Min, Number, Signal, Sum, Sym, Thread, refuse};
+use congruent_device::{Group, Max, Min, Number, Signal, Sum, Sym, Thread, refuse};
 
 use super::route::{NOWHERE, Tokens};
 use super::rows::{EXPERTS, Row, SOURCE, TAG, TOKEN};
@@ -118,7 +118,7 @@ impl Moe<'_> {
     /// Where a row of the exchange is no whole number of `T`s.
     #[inline(always)]
     #[track_caller]
-    pub fn combine_send<T: Number + AccumulateIn<f32>, A: Fn(usize) -> f32>(
+    pub fn combine_send<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
         &self,
         batch: MicroBatch<Received>,
         answer: impl Fn(&Row, usize) -> A,
@@ -159,7 +159,7 @@ impl Moe<'_> {
     /// Where `dst`, or what is added, is shorter than the tokens need.
     #[inline(always)]
     #[track_caller]
-    pub fn combine_recv<T: Number + AccumulateIn<f32>>(
+    pub fn combine_recv<T: Number<Acc = f32>>(
         &self,
         batch: MicroBatch<Combining>,
         dst: Sym<T>,
@@ -233,7 +233,7 @@ impl Moe<'_> {
     /// Sends back one row.
     #[inline(always)]
     #[track_caller]
-    fn send_answer<T: Number + AccumulateIn<f32>, A: Fn(usize) -> f32>(
+    fn send_answer<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
         &self,
         batch: &MicroBatch<Received>,
         row: &Row,
@@ -282,13 +282,7 @@ impl Moe<'_> {
     /// Sums what came back for a token.
     #[inline(always)]
     #[track_caller]
-    fn sum<T: Number + AccumulateIn<f32>>(
-        &self,
-        batch: &MicroBatch<Combining>,
-        token: usize,
-        dst: Sym<T>,
-        added: &Added<T>,
-    ) {
+    fn sum<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, token: usize, dst: Sym<T>, added: &Added<T>) {
         let Self { block, ctx, .. } = *self;
         let elements = self.view.output as usize / size_of::<T>();
         let dst = dst.slice(token * elements..(token + 1) * elements);
@@ -324,7 +318,7 @@ impl Moe<'_> {
             row.at(self.own_rank())
         });
         let dst = ctx.places(1, |_| dst.at(self.own_rank()));
-        ctx.fold::<T>(&block, dst, sources, Sum.accumulate_in::<f32>(), all);
+        ctx.fold::<T>(&block, dst, sources, Sum, all);
     }
 
     /// Ends an exchange that was refused: nothing comes back, and the members tell each other so, as they would with answers, because

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use congruent_collectives::moe::{Added, Combining, Dispatched, Idle, MicroBatch, Moe, MoeView, Received, Row, Tokens};
-use congruent_device::{AccumulateIn, Block, Ctx, Group, Number, Semaphore, Sym, bf16, kernel_arg, kernels};
+use congruent_device::{Block, Ctx, Group, Number, Semaphore, Sym, bf16, kernel_arg, kernels};
 
 kernel_arg! {
     /// What is exchanged.
@@ -303,17 +303,13 @@ impl Run<'_> {
 
     /// Answers what has come.
     #[inline(always)]
-    fn answer<T: Number + AccumulateIn<f32>>(
-        &self,
-        moe: &Moe<'_>,
-        batch: MicroBatch<Received>,
-    ) -> MicroBatch<Combining> {
+    fn answer<T: Number<Acc = f32>>(&self, moe: &Moe<'_>, batch: MicroBatch<Received>) -> MicroBatch<Combining> {
         self.answer_to::<T>(moe, batch, |row, _k| row.payload())
     }
 
     /// The same to payloads that lie elsewhere.
     #[inline(always)]
-    fn answer_to<T: Number + AccumulateIn<f32>>(
+    fn answer_to<T: Number<Acc = f32>>(
         &self,
         moe: &Moe<'_>,
         batch: MicroBatch<Received>,

@@ -1,7 +1,7 @@
 //! Tokens that go to experts of other PEs and come back: bit for bit what one PE alone would have summed, in the order that is said.
 
 use congruent::collectives::moe::{Added, Dispatched, Idle, MoeConfig, Tokens};
-use congruent::device::{AccumulateIn, Number, Semaphore, bf16};
+use congruent::device::{Number, Semaphore, bf16};
 use congruent::{Error, Grid, LaunchError, Moe, RowsByExpert, Stream, StreamBatch, SymVec, World};
 use congruent_test_kernels::moe::{self as kernels, Case};
 
@@ -105,7 +105,7 @@ impl Setup {
 }
 
 /// What is added, for each token.
-fn more<T: Number + AccumulateIn<f32>>(world: &mut World, case: &Case) -> Result<SymVec<T>, Error> {
+fn more<T: Number<Acc = f32>>(world: &mut World, case: &Case) -> Result<SymVec<T>, Error> {
     let (tokens, hidden) = (case.tokens as usize, case.hidden as usize);
     let more = world.alloc(tokens * hidden)?;
     let values: Vec<T> =
@@ -115,7 +115,7 @@ fn more<T: Number + AccumulateIn<f32>>(world: &mut World, case: &Case) -> Result
 }
 
 /// What a PE sums in an exchange: in the order of each token's choices, by PE, then what is added. Rows of no token keep their poison.
-fn expected<T: Number + AccumulateIn<f32>>(case: &Case, pe: usize, exchange: u64) -> Vec<T> {
+fn expected<T: Number<Acc = f32>>(case: &Case, pe: usize, exchange: u64) -> Vec<T> {
     let (tokens, hidden, top_k) = (case.tokens as usize, case.hidden as usize, case.top_k as usize);
     let mut sums = vec![T::from_acc(POISON); tokens * hidden];
     if (0..case.pes as usize).any(|pe| case.wrong_at(pe, exchange) != 0) {
@@ -151,7 +151,7 @@ fn expected<T: Number + AccumulateIn<f32>>(case: &Case, pe: usize, exchange: u64
 }
 
 /// Looks at the sums of these exchanges, bit by bit.
-fn compare<T: Number + AccumulateIn<f32>>(
+fn compare<T: Number<Acc = f32>>(
     world: &World,
     case: &Case,
     sums: &SymVec<T>,

@@ -1,11 +1,14 @@
 //! How a fold goes through memory: vectors where all operands allow it, words where not.
 
+use core::iter::from_fn;
+use core::ops::Range;
+
 use congruent_heap::refuse;
 
 use super::packs::PackOp;
 use super::words;
 use super::{load16, store16};
-use crate::arch::Share;
+use crate::arch::{Share, opaque};
 use crate::operand::{PACKETS, PLAIN};
 use crate::{Ctx, Operand, Operands};
 
@@ -30,10 +33,10 @@ pub(super) unsafe fn fold<P: PackOp>(
         PACKETS => packets = true,
         bytes => line = bytes,
     };
-    for i in 0..src.count() {
+    for i in each(0..src.count()) {
         look(src.get(i));
     }
-    for i in 0..dst.count() {
+    for i in each(0..dst.count()) {
         look(dst.get(i));
     }
     if (apart | bytes) & (by.multiple() - 1) != 0 {
@@ -52,6 +55,18 @@ pub(super) unsafe fn fold<P: PackOp>(
         }
         words::fold(share, dst, src, at, bytes, members, line, by, ctx)
     }
+}
+
+/// These numbers, of which the compiler does not see how many: a loop of accesses that it unrolled would be several times as long and no
+/// faster, for what it waits for is memory.
+#[inline(always)]
+pub(super) fn each(range: Range<usize>) -> impl Iterator<Item = usize> {
+    let (mut next, end) = (range.start, range.end);
+    from_fn(move || {
+        let i = next;
+        next = opaque(i as u64 + 1) as usize;
+        (i < end).then_some(i)
+    })
 }
 
 /// Two vectors of 16 bytes a thread at a time, of the first `bytes`; all operands plain and aligned. Gives where the thread's
@@ -79,7 +94,7 @@ unsafe fn pairs(
                 [a, b, c, d, e, f, g, h]
             };
             let [a, b, c, d, e, f, g, h] = pack(src, at, members, by, load);
-            for i in 0..dst.count() {
+            for i in each(0..dst.count()) {
                 let to = dst.get(i).start().add(at);
                 store16(to, [a, b, c, d]);
                 store16(to.add(step), [e, f, g, h]);
@@ -108,7 +123,7 @@ unsafe fn vectors(
         // SAFETY: the caller's contract, and `at + 16 <= bytes`, as both are multiples of 16.
         unsafe {
             let result = pack(src, at, members, by, |from| load16(from));
-            for i in 0..dst.count() {
+            for i in each(0..dst.count()) {
                 store16(dst.get(i).start().add(at), result);
             }
         }
@@ -136,7 +151,7 @@ unsafe fn pack<const K: usize>(
     if count > 1 {
         ahead = load(1);
     }
-    for i in 1..count {
+    for i in each(1..count) {
         let values = ahead;
         if i + 1 < count {
             ahead = load(i + 1);

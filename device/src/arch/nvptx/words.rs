@@ -1,6 +1,7 @@
 //! Folds 8 bytes at a time: what vectors leave over, and packets and lines, which are awaited.
 
 use super::packs::PackOp;
+use super::vectors::each;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
 use crate::arch::Share;
 use crate::operand::{PACKETS, PLAIN, packed_words};
@@ -44,7 +45,7 @@ pub(super) unsafe fn fold<P: PackOp>(
                 // Four variables and no array, which would be in memory.
                 let later = |i| if P::AHEAD == 4 { ask(i) } else { [0; 2] };
                 let (mut ahead, mut sums) = ((ask(0), ask(1), later(2), later(3)), by.none());
-                for i in 0..count {
+                for i in each(0..count) {
                     let (asked, a, b, c) = ahead;
                     ahead = if P::AHEAD == 4 { (a, b, c, ask(i + 4)) } else { (a, ask(i + 2), b, c) };
                     let Some(values) = take(src, i, here, asked, ctx) else {
@@ -62,7 +63,7 @@ pub(super) unsafe fn fold<P: PackOp>(
             if missed {
                 return false;
             }
-            for i in 0..dst.count() {
+            for i in each(0..dst.count()) {
                 let operand = dst.get(i);
                 // Who had nothing to store at the destination before would come to this one first, and its line would go in parts.
                 if words.together() && i > 0 {
@@ -270,8 +271,8 @@ unsafe fn load_up_to_8(from: *const u8, n: u32) -> [u32; 2] {
             return low_high(load(from.cast::<u64>()));
         }
         let mut value = 0;
-        for i in 0..n {
-            value |= u64::from(load::<u8>(from.add(i as usize))) << (8 * i);
+        for i in each(0..n as usize) {
+            value |= u64::from(load::<u8>(from.add(i))) << (8 * i);
         }
         low_high(value)
     }
@@ -287,8 +288,8 @@ unsafe fn store_up_to_8(to: *mut u8, n: u32, [low, high]: [u32; 2]) {
         if is_word(to, n) {
             store(to.cast::<u64>(), value);
         } else {
-            for i in 0..n {
-                store(to.add(i as usize), (value >> (8 * i)) as u8);
+            for i in each(0..n as usize) {
+                store(to.add(i), (value >> (8 * i)) as u8);
             }
         }
     }
