@@ -6,7 +6,7 @@ use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
 use super::checked::Description;
-use super::{Comm, FixedArgs, FixedKernel, Group, TRANSFERS};
+use super::{Comm, FixedArgs, FixedKernel, Group, TRANSFERS, WARP};
 use crate::launch::Target;
 use crate::launches::Launcher;
 use crate::{Grid, LaunchError, Stream, select};
@@ -42,8 +42,8 @@ pub(super) struct Call {
     pub(super) collective: Collective,
     pub(super) algorithm: Algorithm,
     pub(super) protocol: Protocol,
-    /// Blocks of its launch, the same on all members.
-    pub(super) blocks: u32,
+    /// Of its launch; as many blocks on all members.
+    pub(super) grid: Grid,
     /// Operator and type of a reduction.
     pub(super) reduction: Option<(Op, Reduction)>,
     pub(super) dst: Sym<u8>,
@@ -88,7 +88,7 @@ impl Comm {
 
     /// Puts a collective at the end of the stream, after the comparison that checked mode wants.
     pub(super) fn enqueue(&self, stream: &Stream, call: &Call) -> Result<(), LaunchError> {
-        let target = self.target(stream, call.blocks, call.by);
+        let target = self.target(stream, call.grid, call.by);
         let mut view = self.view(stream, call.protocol)?;
         let number = self.count(stream);
         let Call { collective, algorithm, protocol, count, element, .. } = *call;
@@ -106,7 +106,7 @@ impl Comm {
             let algorithm = self.number(algorithm);
             let description =
                 Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
-            let one = self.target(stream, 1, call.by);
+            let one = self.target(stream, Grid::one(WARP), call.by);
             let words = description.words();
             let simple = self.view(stream, Protocol::Simple)?.abort_aware();
             one.launch(kernels::agree_on, (congruent_collectives::Description { words }, simple))?;
@@ -152,7 +152,7 @@ impl Comm {
             Sym::from_raw(whole.offset(), 3 * whole.len() as u64),
             [sends, receives].concat().concat(),
         )?;
-        let target = self.target(stream, self.most, by);
+        let target = self.target(stream, self.grid(), by);
         target.launch(kernels::send_recv_direct, (memory, Listed { sends: to, receives: from }, view, 1))
     }
 
@@ -161,8 +161,8 @@ impl Comm {
         select::known(self.algorithms).iter().position(|one| *one == algorithm).unwrap_or(usize::MAX)
     }
 
-    fn target<'t>(&'t self, stream: &'t Stream, blocks: u32, by: Launcher) -> Target<'t> {
-        Target { shared: &self.shared, stream, grid: Grid { blocks, ..self.grid() }, by }
+    fn target<'t>(&'t self, stream: &'t Stream, grid: Grid, by: Launcher) -> Target<'t> {
+        Target { shared: &self.shared, stream, grid, by }
     }
 }
 

@@ -19,7 +19,7 @@ pub struct CommOptions {
     /// Blocks of each launch, which share the work. Without it, as many as the machine and the message take: one on the CPU
     /// machine, up to 32 on a GPU, which then share the scratch of one.
     pub blocks: Option<NonZeroU32>,
-    /// Threads of each block; 256 are usual.
+    /// Threads of each block. Without it, as many as have something to do in a step of the call, from 32 to 256.
     pub threads: Option<NonZeroU32>,
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
     /// Without either 1 MiB; on GPUs a 128th of the heap, at least 1 MiB and at most 8.

@@ -52,6 +52,7 @@ mod make;
 mod self_test;
 mod vector;
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, PlanView, Protocol};
@@ -107,6 +108,9 @@ pub const STREAMS: u32 = 4;
 
 /// The most sends and receives of a group together: a send to and a receive from each of 64 members.
 const TRANSFERS: usize = 128;
+
+/// Threads of the smallest blocks: a warp of a GPU.
+const WARP: u32 = 32;
 
 impl Comm {
     /// The plan that its collectives run on, which tells what each of them [moves](Layout::moves).
@@ -165,8 +169,8 @@ impl Comm {
             Err(refusal) => return Err(LaunchError::Forced { collective, algorithm, protocol, refusal }),
         }
         let predicted_ns = self.selector.predict(collective, algorithm, protocol, &call);
-        let blocks = self.selector.blocks(collective, algorithm, protocol, &call);
-        Ok(Choice { algorithm, protocol, blocks, source: Source::Forced, predicted_ns })
+        let [blocks, threads] = self.selector.grid(collective, algorithm, protocol, &call);
+        Ok(Choice { algorithm, protocol, blocks, threads, source: Source::Forced, predicted_ns })
     }
 
     /// What is known of a call: what the selector decides by.
@@ -184,6 +188,8 @@ impl Comm {
             blocks: self.most,
             // As many as a thread keeps in flight. NCCL asks for as many (`NCCL_SIMPLE_THREAD_THRESHOLD`).
             block_bytes: if self.options.blocks.is_some() { 0 } else { u64::from(self.options.threads()) * 64 },
+            threads: self.options.threads(),
+            fewest_threads: self.options.threads.map_or(WARP, NonZeroU32::get),
         }
     }
 

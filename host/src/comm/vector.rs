@@ -128,7 +128,7 @@ impl Comm {
                 algorithm: choice.algorithm,
                 protocol: choice.protocol,
                 // As many on every member, whose lengths differ.
-                blocks: self.most,
+                grid: self.grid(),
                 reduction: None,
                 dst: dst.cast(),
                 src: src.cast(),

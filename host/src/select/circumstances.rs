@@ -27,6 +27,10 @@ pub struct Circumstances {
     pub blocks: u32,
     /// Bytes of a call that are left to one block, where fewer may share it. 0 where all do.
     pub block_bytes: u64,
+    /// The most threads of a block, and the fewest: a launch has as many as have something to do.
+    pub threads: u32,
+    /// As many as [`threads`](Self::threads) where somebody has said how many.
+    pub fewest_threads: u32,
 }
 
 /// Whether LL128 may be used. Where the stores of a line may become visible out of order it corrupts data, so it is off
@@ -56,6 +60,8 @@ impl Circumstances {
             buffer: 1 << 20,
             blocks: 1,
             block_bytes: 0,
+            threads: 256,
+            fewest_threads: 32,
         }
     }
 }

@@ -48,6 +48,23 @@ pub fn blocks(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> u32 
     }
 }
 
+/// How many threads of each block have something to do: an access of each in the largest step, and in a large team a thread for each
+/// member. Those without anything would only make the block's barriers slower.
+pub fn threads(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> u32 {
+    let &Circumstances { members, bytes, buffer, threads, fewest_threads, .. } = call;
+    let share = bytes.div_ceil(blocks(of, protocol, call).into());
+    let (step, each) = match protocol {
+        Protocol::Simple if !of.queued => (share, 16),
+        _ if of.queued => {
+            (Layout::chunk(buffer, members, protocol) as u64, if protocol == Protocol::Ll { 8 } else { 16 })
+        }
+        Protocol::Ll => (Layout::shot_of(buffer, members, protocol) as u64, 8),
+        _ => (Layout::shot_of(buffer, members, protocol) as u64, 16),
+    };
+    let busy = share.min(step).div_ceil(each).max(members as u64).next_multiple_of(32);
+    busy.clamp(fewest_threads.into(), threads.into()) as u32
+}
+
 fn work(machine: &Parameters, of: &Descriptor, protocol: Protocol, call: &Circumstances) -> Work {
     let &Circumstances { members, bytes, buffer, blocks, .. } = call;
     if members <= 1 {
@@ -192,6 +209,27 @@ mod tests {
         assert_eq!(blocks(&one_shot::ALL_REDUCE, Ll, &narrow), 3);
         let given = Circumstances { block_bytes: 0, ..call(8) };
         assert_eq!(blocks(&ring::ALL_REDUCE, Simple, &given), 32);
+    }
+
+    #[test]
+    fn short_steps_take_few_threads() {
+        let call = |bytes, buffer| {
+            let blocks = Circumstances { blocks: 32, block_bytes: 16 << 10, ..Circumstances::plain(8, bytes) };
+            Circumstances { buffer, ..blocks }
+        };
+        let taken = |of, protocol, bytes, buffer| threads(of, protocol, &call(bytes, buffer));
+        // A slot of 512 bytes has packets of 256.
+        assert_eq!(Layout::chunk(32 << 10, 8, Ll), 256);
+        assert_eq!(taken(&tree::ALL_REDUCE, Ll, 64 << 10, 32 << 10), 32);
+        assert_eq!(taken(&tree::ALL_REDUCE, Ll, 64 << 10, 1 << 20), 256);
+        assert_eq!(taken(&ring::ALL_REDUCE, Simple, 64 << 10, 64 << 10), 64);
+        assert_eq!(taken(&one_shot::ALL_REDUCE, Ll, 8, 1 << 20), 32);
+        assert_eq!(taken(&direct::ALL_REDUCE, Simple, 64 << 10, 1 << 20), 256);
+        // Each member's signal has a thread.
+        let many = Circumstances { members: 100, ..call(8, 1 << 20) };
+        assert_eq!(threads(&direct::ALL_REDUCE, Simple, &many), 128);
+        let given = Circumstances { threads: 192, fewest_threads: 192, ..call(8, 1 << 20) };
+        assert_eq!(threads(&direct::ALL_REDUCE, Simple, &given), 192);
     }
 
     #[test]

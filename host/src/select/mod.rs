@@ -19,11 +19,11 @@ use std::fmt;
 use congruent_collectives::{Algorithm, Collective, Descriptor, Protocol};
 use sha2::{Digest, Sha256};
 
-use crate::FixedKernel;
 use crate::tunables::{Key, TextKey, Tunables};
+use crate::{FixedKernel, Grid};
 
 pub use circumstances::{Circumstances, Ll128State};
-pub use cost::{blocks, nanoseconds};
+pub use cost::{blocks, nanoseconds, threads};
 pub use filter::{Filter, FilterError, Filtered, GENERAL};
 pub use parameters::{Cache, Origin, Parameters, ProtocolCost};
 pub use refusal::{Refusal, check};
@@ -50,10 +50,19 @@ pub struct Choice {
     pub protocol: Protocol,
     /// Blocks that share the call.
     pub blocks: u32,
+    /// Threads of each of them.
+    pub threads: u32,
     /// What decided.
     pub source: Source,
     /// How long the call should take, in nanoseconds, without the launch.
     pub predicted_ns: f64,
+}
+
+impl Choice {
+    /// What its launch has.
+    pub(crate) const fn grid(&self) -> Grid {
+        Grid::new(self.blocks, self.threads)
+    }
 }
 
 /// What decided a choice.
@@ -183,8 +192,8 @@ impl Selector {
             // Of equals, `min_by` gives the first: the order of the descriptors and of the file.
             let (algorithm, protocol, predicted_ns) = times.min_by(|a, b| a.2.total_cmp(&b.2))?;
             let source = if filtered && left.len() == 1 { Source::Forced } else { source };
-            let blocks = self.blocks(collective, algorithm, protocol, call);
-            Some(Choice { algorithm, protocol, blocks, source, predicted_ns })
+            let [blocks, threads] = self.grid(collective, algorithm, protocol, call);
+            Some(Choice { algorithm, protocol, blocks, threads, source, predicted_ns })
         };
         let is_left = |algorithm, protocol| left.iter().any(|way| (way.0.algorithm, way.1) == (algorithm, protocol));
         let mut measured = self.measured(collective, call).filter(|way| is_left(way.0, way.1));
@@ -253,16 +262,16 @@ impl Selector {
         }
     }
 
-    /// How many blocks share a call that goes this way.
-    pub fn blocks(
+    /// How many blocks share a call that goes this way, and how many threads each of them has.
+    pub fn grid(
         &self,
         collective: Collective,
         algorithm: Algorithm,
         protocol: Protocol,
         call: &Circumstances,
-    ) -> u32 {
+    ) -> [u32; 2] {
         let of = self.descriptor(collective, algorithm);
-        of.map_or(call.blocks, |of| blocks(of, protocol, call))
+        of.map_or([call.blocks, call.threads], |of| [blocks(of, protocol, call), threads(of, protocol, call)])
     }
 
     /// By the model; for ever where there is no such algorithm.
@@ -287,7 +296,7 @@ impl Selector {
         collective: Collective,
         call: &Circumstances,
     ) -> impl Iterator<Item = (Algorithm, Protocol, f64)> {
-        let blocks = move |row: &Measured| self.blocks(collective, row.algorithm, row.protocol, call);
+        let blocks = move |row: &Measured| self.grid(collective, row.algorithm, row.protocol, call)[0];
         let rows = self.table.iter().flat_map(move |table| table.nearest(&self.machine.name, collective, call, blocks));
         rows.map(move |row| {
             let model = |bytes| {
