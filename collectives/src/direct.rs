@@ -50,7 +50,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         {
             let _step = coll.step(step::REDUCE_AND_GIVE, (0, 1), coll.own(), from.bytes());
             let everywhere = coll.ctx().places(coll.n(), |i| to.at(coll.after(i)));
-            coll.fold(everywhere, coll.of_all(from), op, coll.n());
+            coll.fold(from.bytes(), everywhere, coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -80,7 +80,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
         coll.barrier();
         {
             let _step = coll.step(step::REDUCE, (0, 1), coll.own(), from.bytes());
-            coll.fold(coll.only(to), coll.of_all(from), op, coll.n());
+            coll.fold(from.bytes(), coll.only(to), coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -111,7 +111,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
         coll.barrier();
         {
             let _step = coll.step(step::REDUCE, (0, 1), coll.rank(root), from.bytes());
-            coll.fold(coll.ctx().places(1, |_| to.at(coll.rank(root))), coll.of_all(from), op, coll.n());
+            coll.fold(from.bytes(), coll.ctx().places(1, |_| to.at(coll.rank(root))), coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -329,7 +329,7 @@ fn spread<T: Pod, B: Group>(
     let (ctx, group, own) = (coll.ctx(), coll.group(), coll.own());
     if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(coll, i))) {
         if count > 0 {
-            coll.transfer(ctx.places(count, |i| dst.at(to(coll, i))), ctx.places(1, |_| src.at(from)));
+            coll.transfer(src.bytes(), ctx.places(count, |i| dst.at(to(coll, i))), ctx.places(1, |_| src.at(from)));
         }
         return;
     }

@@ -168,11 +168,14 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn open(&mut self, link: Link, member: usize) {
-        let (peer, counters) = (self.rank(member), self.plan.counters(self.channel(), member));
-        let count = |which| self.ctx().load(counters, which);
-        let (sent, received, signalled, awaited) = (count(SENT), count(RECEIVED), count(SIGNALLED), count(AWAITED));
-        let (rank, pe) = (member as u32, peer.pe().raw());
-        self.change(link, |state| *state = LinkState { rank, pe, sent, received, signalled, awaited });
+        let (team, ctx, counters) = (self.team(), self.ctx(), self.plan.counters(self.channel(), member));
+        // By whoever changes it, which on a GPU is one thread.
+        self.change(link, |state| {
+            let count = |which| ctx.load(counters, which);
+            let (sent, received, signalled, awaited) = (count(SENT), count(RECEIVED), count(SIGNALLED), count(AWAITED));
+            let (rank, pe) = (member as u32, team.rank(member).pe().raw());
+            *state = LinkState { rank, pe, sent, received, signalled, awaited };
+        });
     }
 
     /// Keeps the counts of a link for the next time: those of what it sent, those of what it received, or both.
@@ -384,7 +387,7 @@ impl<B: Group> Coll<'_, B> {
                 let link = Link::nth(i - usize::from(stages), stored);
                 if direct_send { self.ctx().operand(dst.at(self.link(link).peer())) } else { self.sent(link, bytes) }
             });
-            self.fold(to, from, op, if step.has(Step::FINISHED) { self.n() } else { 0 });
+            self.fold(bytes, to, from, op, if step.has(Step::FINISHED) { self.n() } else { 0 });
         }
     }
 
@@ -397,6 +400,10 @@ impl<B: Group> Coll<'_, B> {
         self.set(|state| {
             let count = |link: Link, state: &mut LinkState| {
                 let (sends, receives) = (step.sends_to(link), step.receives_from(link));
+                // Of a link that is not open there are no counts.
+                if !sends && !receives {
+                    return;
+                }
                 state.sent += u64::from(sends && !direct_send);
                 state.signalled += u64::from(sends && direct_send);
                 state.received += u64::from(receives && !direct_receive);
@@ -514,10 +521,6 @@ impl<B: Group> Coll<'_, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn packed(&self, slot: Sym<u8>, at: Rank<World>, bytes: usize, flag: u32) -> Operand {
-        match self.plan.protocol() {
-            Protocol::Simple => self.ctx().operand(slot.slice(..bytes).at(at)),
-            Protocol::Ll => self.ctx().packets(slot.at(at), bytes, flag),
-            Protocol::Ll128 => self.ctx().lines(slot.at(at), bytes, flag, self.plan.line),
-        }
+        self.ctx().in_form(slot.at(at), bytes, self.form, flag)
     }
 }

@@ -50,7 +50,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 coll.ctx().all_reduce_multicast(coll.group(), to, from, how);
             }
             whole.around(to, from, |to, from| {
-                coll.fold(coll.of_all(to), coll.of_all(from), op, coll.n());
+                coll.fold(from.bytes(), coll.of_all(to), coll.of_all(from), op, coll.n());
             });
         }
         coll.barrier();
@@ -88,7 +88,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
                 coll.ctx().reduce_multicast(coll.group(), whole.in_range(to), from, how);
             }
             whole.around(to, from, |to, from| {
-                coll.fold(coll.only(to), coll.of_all(from), op, coll.n());
+                coll.fold(from.bytes(), coll.only(to), coll.of_all(from), op, coll.n());
             });
         }
         coll.barrier();
@@ -161,7 +161,7 @@ fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
         coll.ctx().put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
     }
     whole.around(dst, src, |dst, src| {
-        coll.transfer(coll.of_all(dst), coll.only(src));
+        coll.transfer(src.bytes(), coll.of_all(dst), coll.only(src));
     });
 }
 

@@ -1,25 +1,33 @@
 //! Who is whose parent in the binary trees of a team; `tree.rs` says what for.
 
+use congruent_device::kernel_arg;
+
 /// Hops from the root of a tree to the farthest of `n` members, at most.
 #[inline(always)]
 pub(crate) fn height(n: usize) -> usize {
     n.next_power_of_two().trailing_zeros() as usize
 }
 
-/// Where a member stands in a tree: the ranks of its neighbours, and how many hops there are to the root.
-///
-/// Ranks are small numbers, of which one says that there is nobody, because a GPU's compiler gives each of them a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
-    parent: u32,
-    /// The second is nobody where the first is.
-    children: [u32; 2],
-    depth: u32,
+kernel_arg! {
+    /// Where a member stands in a tree: the ranks of its neighbours, and how many hops there are to the root.
+    ///
+    /// Ranks are small numbers, of which one says that there is nobody, because a GPU's compiler gives each of them a register.
+    #[derive(Debug, PartialEq, Eq)]
+    #[doc(hidden)]
+    pub struct Node {
+        parent: u32,
+        /// The second is nobody where the first is.
+        children: [u32; 2],
+        depth: u32,
+    }
 }
 
 const NOBODY: u32 = u32::MAX;
 
 impl Node {
+    /// In no tree.
+    pub(crate) const NONE: Self = Self { parent: NOBODY, children: [NOBODY; 2], depth: 0 };
+
     #[inline(always)]
     pub(crate) fn parent(&self) -> Option<usize> {
         somebody(self.parent)

@@ -96,7 +96,7 @@ pub fn one_shot<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>
         {
             let all = one_shot::of_all(coll, from);
             let and_residual = operands(coll.n() + 1, |i| if i == coll.n() { coll.operand(sums) } else { all.get(i) });
-            coll.fold::<T>([coll.operand(sums)], and_residual, Sum, coll.n());
+            coll.fold::<T>(from.bytes(), coll.only(sums), and_residual, Sum, coll.n());
         }
         one_shot::done(coll);
     }
@@ -129,12 +129,12 @@ pub fn direct<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) 
     let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
     let at = |i: usize| if i == coll.n() { sums.at(coll.own()) } else { from.at(coll.rank(i)) };
     let everywhere = coll.ctx().places(coll.n(), |i| sums.at(coll.after(i)));
-    coll.fold::<T>(everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
+    coll.fold::<T>(from.bytes(), everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
     let normalized = rows.of(rows.dst, &mine);
     rows.normalize(coll, mine);
     if coll.n() > 1 {
         let others = coll.ctx().places(coll.n() - 1, |i| normalized.at(coll.after(i + 1)));
-        coll.transfer(others, coll.only(normalized));
+        coll.transfer(normalized.bytes(), others, coll.only(normalized));
     }
     coll.barrier();
 }

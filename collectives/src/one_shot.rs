@@ -8,7 +8,7 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
-use congruent_device::{Group, Operand, Operands, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
+use congruent_device::{Group, Operand, Operands, PLAIN, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
@@ -44,7 +44,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (to, from) = (to.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
         let _step = step(coll, (start / most, len.div_ceil(most)), from.bytes());
         to_others(coll, from);
-        coll.fold([coll.operand(to)], of_all(coll, from), op, coll.n());
+        coll.fold(from.bytes(), coll.only(to), of_all(coll, from), op, coll.n());
         done(coll);
     }
 }
@@ -77,7 +77,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
             let rank = coll.after(i);
             send(coll, rank, part(coll, rank.index()));
         }
-        coll.fold([coll.operand(to)], of_all(coll, part(coll, coll.me())), op, coll.n());
+        coll.fold(to.bytes(), coll.only(to), of_all(coll, part(coll, coll.me())), op, coll.n());
         done(coll);
     }
 }
@@ -194,54 +194,67 @@ pub(crate) fn done<B: Group>(coll: &mut Coll<'_, B>) {
 #[inline(always)]
 #[track_caller]
 fn packets<B: Group>(coll: &Coll<'_, B>, from: usize, at: Rank<World>, bytes: usize) -> Operand {
-    let half = coll.plan.inbox(coll.channel(), from, (coll.exchanges % 2) as usize);
-    coll.packed(half, at, bytes, coll.plan.flag(coll.exchanges))
+    coll.packed(half(coll, from), at, bytes, coll.plan.flag(coll.exchanges))
 }
 
-/// Writes the rest of this member's half of a member's inbox, where the flags have wrapped around.
+/// Where member `from` writes in this exchange, in anybody's inbox.
 #[inline(always)]
+fn half<B: Group>(coll: &Coll<'_, B>, from: usize) -> Sym<u8> {
+    coll.plan.inbox(coll.channel(), from, (coll.exchanges % 2) as usize)
+}
+
+/// Whether the flags have wrapped around, so that [`clean`] is needed.
+#[inline(always)]
+fn cleans<B: Group>(coll: &Coll<'_, B>) -> bool {
+    coll.plan.cleans(coll.exchanges, 2)
+}
+
+/// Writes the rest of this member's half of a member's inbox.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
 #[track_caller]
 fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
-    if coll.plan.cleans(coll.exchanges, 2) {
-        let half = coll.plan.inbox(coll.channel(), coll.me(), (coll.exchanges % 2) as usize);
-        let behind = half.slice(packets(coll, coll.me(), to, bytes).extent()..).cast::<u64>();
-        coll.ctx().fill_at(coll.group(), behind.at(to), coll.plan.flag(coll.exchanges).into());
-    }
+    let behind = half(coll, coll.me()).slice(packets(coll, coll.me(), to, bytes).extent()..).cast::<u64>();
+    coll.ctx().fill_at(coll.group(), behind.at(to), coll.plan.flag(coll.exchanges).into());
 }
 
 /// Sends the same to all others.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
-    for i in 1..coll.n() {
-        clean(coll, coll.after(i), piece.bytes());
+    if cleans(coll) {
+        for i in 1..coll.n() {
+            clean(coll, coll.after(i), piece.bytes());
+        }
     }
     let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), piece.bytes()));
-    coll.transfer(to, [coll.operand(piece)]);
+    coll.transfer(piece.bytes(), to, coll.only(piece));
 }
 
 /// Everybody's elements, in rank order: packets, and this member's own as they are.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -> impl Operands + use<'s, T, B> {
-    operands(coll.n(), move |i| match i == coll.me() {
-        true => coll.operand(own),
-        false => packets(coll, i, coll.own(), own.bytes()).from_pe(coll.rank(i).pe()),
+    operands(coll.n(), move |i| {
+        let (memory, form) = if i == coll.me() { (own.cast(), PLAIN) } else { (half(coll, i), coll.form) };
+        let flag = coll.plan.flag(coll.exchanges);
+        coll.ctx().in_form(memory.at(coll.own()), own.bytes(), form, flag).from_pe(coll.rank(i).pe())
     })
 }
 
 #[inline(always)]
 #[track_caller]
 fn send<T: Pod, B: Group>(coll: &Coll<'_, B>, to: Rank<World>, piece: Sym<T>) {
-    clean(coll, to, piece.bytes());
-    coll.transfer([packets(coll, coll.me(), to, piece.bytes())], [coll.operand(piece)]);
+    if cleans(coll) {
+        clean(coll, to, piece.bytes());
+    }
+    coll.transfer(piece.bytes(), [packets(coll, coll.me(), to, piece.bytes())], coll.only(piece));
 }
 
 #[inline(always)]
 #[track_caller]
 fn receive<T: Pod, B: Group>(coll: &Coll<'_, B>, from: Rank<World>, piece: Sym<T>) {
     let packets = packets(coll, from.index(), coll.own(), piece.bytes()).from_pe(from.pe());
-    coll.transfer([coll.operand(piece)], [packets]);
+    coll.transfer(piece.bytes(), coll.only(piece), [packets]);
 }
 
 /// [`all_reduce`].

@@ -1,6 +1,6 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`PlanView`].
 
-use congruent_device::{KernelArg, Pod, Signal, Sym, Tag, TeamView, kernel_arg, refuse};
+use congruent_device::{KernelArg, PACKETS, PLAIN, Pod, Signal, Sym, Tag, TeamView, kernel_arg, refuse};
 
 use crate::Protocol;
 use crate::share::Share;
@@ -339,6 +339,16 @@ impl PlanView {
             1 => Protocol::Ll,
             2 => Protocol::Ll128,
             _ => Protocol::Simple,
+        }
+    }
+
+    /// The form of an operand that is data of this protocol.
+    #[inline(always)]
+    pub(crate) const fn form(&self) -> u32 {
+        match self.protocol() {
+            Protocol::Simple => PLAIN,
+            Protocol::Ll => PACKETS,
+            Protocol::Ll128 => self.line,
         }
     }
 

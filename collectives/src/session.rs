@@ -8,6 +8,7 @@ use congruent_device::{
 };
 
 use crate::names::Operation;
+use crate::node::Node;
 use crate::plan::PlanView;
 use crate::share::Share;
 
@@ -43,12 +44,16 @@ kernel_arg! {
         /// This block, and how many share the work.
         pub(crate) block: u32,
         pub(crate) blocks: u32,
-        unused: u32,
+        /// In which form data goes: that of an [`Operand`].
+        pub(crate) form: u32,
         /// How many exchanges of all with all this channel has seen.
         pub(crate) exchanges: u64,
         /// Destination and source of the collective that is under way: offsets and lengths, in elements.
         dst: [u64; 2],
         src: [u64; 2],
+        /// Where this member stands in the two trees of an all-reduce.
+        node_a: Node,
+        node_b: Node,
         pub(crate) a: LinkState,
         pub(crate) b: LinkState,
         pub(crate) c: LinkState,
@@ -100,20 +105,28 @@ impl PlanView {
         let (channel, blocks) = self.channel_of(ctx.block_index(), ctx.blocks());
         let head = self.head(channel);
         let exchanges = if group.leader() { take(ctx, head, B::IS_BLOCK, self.abort_aware == 1) } else { 0 };
-        let state = B::Kept::<State>::new(group, exchanges, |exchanges| State {
+        let blank = State {
             plan: *self,
             n: team.size() as u32,
             me: team.me().index() as u32,
             channel: channel as u32,
             block: blocks.index as u32,
             blocks: blocks.count as u32,
-            unused: 0,
-            exchanges,
+            form: self.form(),
+            exchanges: 0,
             dst: [0; 2],
             src: [0; 2],
+            node_a: Node::NONE,
+            node_b: Node::NONE,
             a: LinkState::NONE,
             b: LinkState::NONE,
             c: LinkState::NONE,
+        };
+        let State { plan, n, me, channel, block, blocks, form, .. } = blank;
+        // The rest is set where it is used.
+        let state = B::Kept::<State>::new(group, exchanges, blank, |state, exchanges| {
+            (state.plan, state.n, state.me, state.channel) = (plan, n, me, channel);
+            (state.block, state.blocks, state.form, state.exchanges) = (block, blocks, form, exchanges);
         });
         match state.exchanges {
             ENDING => ctx.end(),
@@ -179,7 +192,7 @@ impl<'c, B: Group> Coll<'c, B> {
 
     #[inline(always)]
     pub(crate) fn team(&self) -> Team<'c, World> {
-        self.ctx().team(self.plan.team)
+        self.ctx().known_team(self.plan.team)
     }
 
     /// Member `i`.
@@ -249,6 +262,21 @@ impl<'c, B: Group> Coll<'c, B> {
         self.set(|state| (state.dst, state.src) = (words(dst), words(src)));
     }
 
+    /// Keeps where this member stands in the two trees of an all-reduce: it takes a while to find out.
+    #[inline(always)]
+    pub(crate) fn keep_nodes(&mut self) {
+        self.set(|state| {
+            let (me, n) = (state.me as usize, state.n as usize);
+            (state.node_a, state.node_b) = (Node::of_two(0, me, n), Node::of_two(1, me, n));
+        });
+    }
+
+    /// Where this member stands in one of the two trees, which was kept.
+    #[inline(always)]
+    pub(crate) fn node(&self, tree: usize) -> Node {
+        if tree == 0 { self.node_a } else { self.node_b }
+    }
+
     /// The destination that was kept, of the same type.
     #[inline(always)]
     pub(crate) fn dst<T: Pod>(&self) -> Sym<T> {
@@ -313,15 +341,22 @@ impl<'c, B: Group> Coll<'c, B> {
 
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn fold<T: Pod>(&self, dst: impl Operands, src: impl Operands, op: impl Reducer<T>, members: usize) {
-        self.ctx().fold(self.group(), dst, src, op, members);
+    pub(crate) fn fold<T: Pod>(
+        &self,
+        bytes: usize,
+        dst: impl Operands,
+        src: impl Operands,
+        op: impl Reducer<T>,
+        members: usize,
+    ) {
+        self.ctx().fold(self.group(), bytes, dst, src, op, members);
     }
 
     /// Moves what the source has, which is one, to every destination.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn transfer(&self, dst: impl Operands, src: impl Operands) {
-        self.fold(dst, src, Keep, 0);
+    pub(crate) fn transfer(&self, bytes: usize, dst: impl Operands, src: impl Operands) {
+        self.fold(bytes, dst, src, Keep, 0);
     }
 
     /// Copies this member's elements.
@@ -335,7 +370,8 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn alone<T: Pod>(&self, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
-        self.fold(self.only(self.mine(dst)), self.only(self.mine(src)), op, 1);
+        let (dst, src) = (self.mine(dst), self.mine(src));
+        self.fold(src.bytes(), self.only(dst), self.only(src), op, 1);
     }
 
     /// Signal `which` that a member sets for this member's channel.

@@ -68,13 +68,14 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         return coll.alone(dst, src, op);
     }
     coll.keep(dst, src);
+    coll.keep_nodes();
     let half = |coll: &Coll<'_, B>, buf: Sym<T>, tree| coll.mine(Share::new(tree, 2).of(buf));
     let rounds = [0, 1].map(|tree| half(coll, src, tree).len().div_ceil(coll.plan.slot_elements::<T>()));
     let rounds = rounds[0].max(rounds[1]);
     let height = height(coll.n());
     for tick in 0..rounds + 2 * height {
         for tree in 0..2 {
-            let node = Node::of_two(tree, coll.me(), coll.n());
+            let node = coll.node(tree);
             if let Some(round) = tick.checked_sub(height - node.depth()) {
                 let (to, from) =
                     (coll.cut(half(coll, coll.dst(), tree), round), coll.cut(half(coll, coll.src(), tree), round));

@@ -45,11 +45,12 @@ impl Ctx<'_> {
         src: [Place<T, G>; S],
         op: impl Fn(T, T) -> T + Copy,
     ) {
-        self.fold(group, self.array(dst), self.array(src), op, 0);
+        let bytes = src.first().map_or(0, |place| place.sym().bytes());
+        self.fold(group, bytes, self.array(dst), self.array(src), op, 0);
     }
 
-    /// For every `i`: combines element `i` of all sources with `op`, in their order, and stores it at element `i` of every
-    /// destination; finished, where it has the contributions of all `members`, which is not 0 then. A destination may be a source.
+    /// Operands have `bytes` bytes each. For every `i`: combines element `i` of all sources with `op`, in their order, and stores it at
+    /// element `i` of every destination; finished, where it has the contributions of all `members`, which is not 0 then. A destination may be a source.
     /// Packed sources are awaited, packed destinations need no signal.
     ///
     /// # One-sided
@@ -69,6 +70,7 @@ impl Ctx<'_> {
     pub fn fold<T: Pod>(
         &self,
         group: &impl Group,
+        bytes: usize,
         dst: impl Operands,
         src: impl Operands,
         op: impl Reducer<T>,
@@ -77,7 +79,7 @@ impl Ctx<'_> {
         if src.count() == 0 {
             refuse!("a fold needs a source");
         }
-        let fold = Fold { ctx: self, group, bytes: src.get(0).bytes, dst, src, members: members as u32 };
+        let fold = Fold { ctx: self, group, bytes, dst, src, members: members as u32 };
         // SAFETY: operands are made by `operand`, `packets` and `lines`: mapped, aligned for their form. That all are of one
         // length is checked where each is looked at.
         let failed = !unsafe { op.fold(&fold) };
@@ -99,7 +101,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn transfer(&self, group: &impl Group, dst: impl Operands, src: Operand) {
-        self.fold::<u8>(group, dst, [src], Keep, 0);
+        self.fold::<u8>(group, src.bytes, dst, [src], Keep, 0);
     }
 
     /// Where a place is that loads and stores reach.

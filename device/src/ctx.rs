@@ -121,8 +121,19 @@ impl<'m> Ctx<'m> {
     }
 
     /// A team that the kernel was given as an argument.
+    ///
+    /// # Panics
+    /// Where the team is of another world.
     #[inline(always)]
+    #[track_caller]
     pub fn team<G: Tag>(&self, view: TeamView<G>) -> Team<'_, G> {
+        Team::new(self, view).checked()
+    }
+
+    /// The same of a view that [`team`](Ctx::team) was given before.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub const fn known_team<G: Tag>(&self, view: TeamView<G>) -> Team<'_, G> {
         Team::new(self, view)
     }
 

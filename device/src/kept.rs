@@ -57,9 +57,10 @@ impl<'c, B: Group> Bound<'c, B> {
 /// A value of a group's, the same for every thread.
 #[doc(hidden)]
 pub trait Kept<T>: Deref<Target = T> {
-    /// Keeps a value, made of a number of the leader's. There is one at a time: the group has met since it looked at another.
+    /// Keeps a value, of which `begin` says what is looked at before it is changed, by a number of the leader's. The rest is as in
+    /// `blank`, or what was there before. There is one at a time: the group has met since it looked at another.
     #[track_caller]
-    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self;
+    fn new(group: &impl Group, leaders: u64, blank: T, begin: impl FnOnce(&mut T, u64)) -> Self;
     /// Changes it: every thread calls this with the same change, which may be made once. The group has met since it looked at what
     /// changes, and meets before this returns.
     #[track_caller]
@@ -80,8 +81,10 @@ impl<T> Deref for Own<T> {
 
 impl<T> Kept<T> for Own<T> {
     #[inline(always)]
-    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self {
-        Self(value(group.broadcast(leaders)))
+    fn new(group: &impl Group, leaders: u64, blank: T, begin: impl FnOnce(&mut T, u64)) -> Self {
+        let mut own = Self(blank);
+        begin(&mut own.0, group.broadcast(leaders));
+        own
     }
     #[inline(always)]
     fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
@@ -108,10 +111,11 @@ impl<T: congruent_heap::KernelArg> Deref for Shared<T> {
 #[cfg(target_arch = "nvptx64")]
 impl<T: congruent_heap::KernelArg> Kept<T> for Shared<T> {
     #[inline(always)]
-    fn new(group: &impl Group, leaders: u64, value: impl FnOnce(u64) -> T) -> Self {
+    fn new(group: &impl Group, leaders: u64, _blank: T, begin: impl FnOnce(&mut T, u64)) -> Self {
         if group.leader() {
-            // SAFETY: the place is large enough, aligned, and the leader's since the group last met and until it meets here.
-            unsafe { crate::arch::kept::<T>().write(value(leaders)) };
+            // SAFETY: the place is large enough, aligned, and the leader's since the group last met and until it meets here. Any bytes
+            // are valid of a kernel's argument, so what is there before is a value.
+            begin(unsafe { &mut *crate::arch::kept::<T>() }, leaders);
         }
         group.sync();
         Self(core::marker::PhantomData)

@@ -25,13 +25,14 @@ impl<'c, G: Tag> Team<'c, G> {
     /// The object on all members at once, or `None` where the team has no multicast, or the kernel is compiled for GPUs without.
     ///
     /// # Panics
-    /// Where the object is not of this world.
+    /// Where the object, or the team, is not of this world.
     #[inline(always)]
     #[track_caller]
     pub fn multicast<T: Pod>(&self, sym: Sym<T>) -> Option<Multicast<'c, T, G>> {
         if !sym.fits(self.ctx.abi().heap_bytes) {
             refuse!("a symmetric object reaches past the heap: is it of another world?");
         }
+        self.check_window();
         (arch::MULTICAST && self.view.window() != 0).then_some(Multicast { team: *self, sym })
     }
 }
@@ -160,7 +161,7 @@ impl<T: Pod, G: Tag> arch::Replicas for Multicast<'_, T, G> {
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     fn address(&self) -> *mut u8 {
-        // `Team::new` checked that there is such a window, and `multicast` that the object is inside and that it is not 0.
+        // `multicast` checked that there is such a window, and that the object is inside.
         with_exposed_provenance_mut(self.team.ctx.abi().multicast(self.team.view.window(), self.sym.offset()) as usize)
     }
 

@@ -34,10 +34,12 @@ pub struct Operand {
     pub(crate) flag: u32,
 }
 
-/// The bytes as they are.
-pub(crate) const PLAIN: u32 = 0;
-/// 4 bytes in the upper half of each 8-byte word, with the flag in the lower half.
-pub(crate) const PACKETS: u32 = 1;
+/// The form of bytes as they are.
+#[doc(hidden)]
+pub const PLAIN: u32 = 0;
+/// The form of packets: 4 bytes in the upper half of each 8-byte word, with the flag in the lower half.
+#[doc(hidden)]
+pub const PACKETS: u32 = 1;
 /// Added to a form: not as a member contributed it.
 pub(crate) const PARTIAL: u32 = 1 << 8;
 
@@ -139,7 +141,7 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn packets<G>(&self, memory: Place<u8, G>, bytes: usize, flag: u32) -> Operand {
-        self.packed(memory, bytes, PACKETS, flag)
+        self.in_form(memory, bytes, PACKETS, flag)
     }
 
     /// `bytes` bytes in lines of `line` bytes at the start of `memory`.
@@ -150,12 +152,18 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn lines<G>(&self, memory: Place<u8, G>, bytes: usize, flag: u32, line: u32) -> Operand {
-        self.packed(memory, bytes, line, flag)
+        self.in_form(memory, bytes, line, flag)
     }
 
+    /// `bytes` bytes at the start of `memory`: [`PLAIN`], in [`PACKETS`], or in lines of `form` bytes. What chooses one at run time has
+    /// one way for all.
+    ///
+    /// # Panics
+    /// As [`operand`](Ctx::operand), [`packets`](Ctx::packets) and [`lines`](Ctx::lines).
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    fn packed<G>(&self, memory: Place<u8, G>, bytes: usize, form: u32, flag: u32) -> Operand {
+    pub fn in_form<G>(&self, memory: Place<u8, G>, bytes: usize, form: u32, flag: u32) -> Operand {
         self.located(memory.sym().offset(), memory.len(), form, memory.pe(), flag, bytes)
     }
 
@@ -172,7 +180,11 @@ impl Ctx<'_> {
             if self.is_proxied(pe) {
                 refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
             }
-            if form != PLAIN {
+            if form == PLAIN {
+                if bytes > room {
+                    refuse!("too little memory for these bytes");
+                }
+            } else {
                 if packed_words(bytes, form) * 8 > room {
                     refuse!("too few words for these bytes in packets or lines");
                 }

@@ -18,16 +18,35 @@ pub struct Team<'c, G = World> {
 }
 
 impl<'c, G: Tag> Team<'c, G> {
+    /// Of a view that was looked at before: it is numbers, each of which is checked where it is followed.
+    #[inline(always)]
+    pub(crate) const fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
+        Self { ctx, view }
+    }
+
+    /// Whoever is given a team of another world should know at once.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn new(ctx: &'c Ctx<'_>, view: TeamView<G>) -> Self {
-        if !view.members().fits(ctx.abi().heap_bytes) {
+    pub(crate) fn checked(self) -> Self {
+        self.check_list();
+        self.check_window();
+        self
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn check_list(&self) {
+        if !self.view.members().fits(self.ctx.abi().heap_bytes) {
             refuse!("a team's list reaches past the heap: is it of another world?");
         }
-        if view.window() > ctx.abi().windows {
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn check_window(&self) {
+        if self.view.window() > self.ctx.abi().windows {
             refuse!("a team has a multicast window that this world lacks: is it of another world?");
         }
-        Self { ctx, view }
     }
 
     /// Tells teams of one world apart.
@@ -62,13 +81,18 @@ impl<'c, G: Tag> Team<'c, G> {
     }
 
     /// Member `i`, or `None` where there is no such member.
+    ///
+    /// # Panics
+    /// Where the team's list is of another world.
     #[inline(always)]
+    #[track_caller]
     pub fn get(&self, i: usize) -> Option<Rank<G>> {
         (i < self.size()).then(|| {
             self.view.rank_with(i, |i| {
+                self.check_list();
                 let list = self.ctx.abi().address(self.ctx.pe(), self.view.members().offset());
                 let member: *const u32 = with_exposed_provenance_mut::<u32>(list as usize).wrapping_add(i);
-                // SAFETY: the list is on this PE's heap (`new`), aligned, and has `size` elements.
+                // SAFETY: the list is on this PE's heap, aligned, and has `size` elements.
                 unsafe { arch::load(member) }
             })
         })

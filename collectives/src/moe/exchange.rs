@@ -318,7 +318,7 @@ impl Moe<'_> {
             row.at(self.own_rank())
         });
         let dst = ctx.places(1, |_| dst.at(self.own_rank()));
-        ctx.fold::<T>(&block, dst, sources, Sum, all);
+        ctx.fold::<T>(&block, self.view.output as usize, dst, sources, Sum, all);
     }
 
     /// Ends an exchange that was refused: nothing comes back, and the members tell each other so, as they would with answers, because

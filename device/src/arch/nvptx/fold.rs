@@ -9,7 +9,7 @@ use congruent_heap::abi::NO_PE;
 use congruent_heap::{Pod, refuse};
 
 use super::packs::{Move, PackOp, Typed};
-use super::{opaque, vectors};
+use super::{opaque, opaque_word, vectors};
 use crate::arch::Share;
 use crate::bulk::Fold;
 use crate::group::share;
@@ -237,7 +237,7 @@ impl<const PLAIN: bool> Operands for Table<PLAIN> {
     }
     #[inline(always)]
     fn get(&self, i: usize) -> Operand {
-        let slot = opaque((self.first + i as u32 * SLOT).into()) as u32;
+        let slot = opaque_word(self.first + i as u32 * SLOT);
         // SAFETY: `from_table` made this of operands that `put_operands` has put there, and folds ask for those only.
         let [address, form, offset, sender] =
             unsafe { [get::<0>(slot), get::<8>(slot), get::<16>(slot), get::<24>(slot)] };

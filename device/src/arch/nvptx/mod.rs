@@ -94,6 +94,14 @@ pub(crate) fn opaque(mut value: u64) -> u64 {
     value
 }
 
+/// The same of 32 bits, without a register of 64.
+#[inline(always)]
+pub(crate) fn opaque_word(mut value: u32) -> u32 {
+    // SAFETY: does nothing.
+    unsafe { asm!("/* {0} */", inout(reg32) value, options(nomem, nostack)) };
+    value
+}
+
 /// Thread `rank` of `size` has every `size`-th index from `rank` on, so that the threads of a warp access neighbours: from, step, end.
 #[inline(always)]
 pub(crate) const fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
