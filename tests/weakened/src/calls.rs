@@ -5,12 +5,10 @@ use core::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::exchange::Parts;
-use congruent::collectives::moe::{Added, MoeConfig, Tokens};
+use congruent::collectives::moe::{MoeConfig, MoeShape};
 use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, Protocol, Reduction};
 use congruent::device::{Semaphore, Sym, World as WorldTag, bf16, f16};
-use congruent::{
-    Answer, CommOptions, Error, Grid, MachineKind, Plan, RowsByExpert, Stream, SymVec, Team, World, kernels,
-};
+use congruent::{Answer, CommOptions, Error, Grid, MachineKind, MoeError, Plan, Stream, SymVec, Team, World, kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -24,7 +22,13 @@ const MARK: usize = 64;
 /// Blocks of a launch, and threads of a block.
 const BLOCKS: u32 = 2;
 const THREADS: u32 = 64;
+/// Threads that have two vectors of a queue's slot each.
+const FEW_THREADS: u32 = 16;
+/// Threads that are too few for a line.
+const FEWER_THREADS: u32 = 4;
 const HEAP: u64 = 2 << 20;
+/// Words of the lists that calls are given.
+const LISTS: usize = 128;
 
 /// Which calls are recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,10 @@ pub(crate) enum Which {
     All,
     /// One call for each core of a protocol, of one block.
     Cores,
+    /// What a PE does that is alone.
+    Alone,
+    /// What only many PEs do, of one block.
+    Many,
 }
 
 /// Records calls of a job of so many PEs.
@@ -40,7 +48,12 @@ pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> 
     let recorder = Recorder { begun: Mutex::new(None), made: Mutex::default() };
     World::builder().machine(MachineKind::Virtual).heap(HEAP).local(pes, |world| {
         let mut calls = Calls::new(world, &recorder, which)?;
-        if which == Which::All { calls.all() } else { calls.cores() }
+        match which {
+            Which::All => calls.all(),
+            Which::Cores => calls.cores(),
+            Which::Alone => calls.alone(),
+            Which::Many => calls.many(),
+        }
     })?;
     Ok(recorder.made.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
@@ -112,8 +125,11 @@ fn byte(pe: usize, buffer: usize, at: usize) -> u8 {
 
 impl<'c> Calls<'c> {
     fn new(world: &'c mut World, recorder: &'c Recorder, which: Which) -> Result<Self, Error> {
-        let (blocks, put) = if which == Which::All { (BLOCKS, 1000) } else { (1, 32) };
-        let grid = Grid::new(blocks, THREADS);
+        let (grid, put) = match which {
+            Which::All => (Grid::new(BLOCKS, THREADS), 1000),
+            Which::Cores => (Grid::one(THREADS), 32),
+            Which::Alone | Which::Many => (Grid::one(THREADS / 2), 32),
+        };
         let order: Vec<u32> = (1..world.npes() as u32).chain([0]).collect();
         let listed = world.listed_team::<WorldTag>(&order)?;
         let own = world.split::<WorldTag>(Some(world.pe().index() as u32), 0)?;
@@ -128,7 +144,7 @@ impl<'c> Calls<'c> {
         let rank = order.iter().position(|&pe| pe as usize == me).unwrap_or(me);
         let alone = members(own.as_ref().map_or(whole, Team::view), 0)?;
         let teams = [members(whole, me)?, members(listed.as_ref().map_or(whole, Team::view), rank)?];
-        let (lists, turn) = (world.alloc(6 * world.npes())?, world.alloc(1)?);
+        let (lists, turn) = (world.alloc(LISTS)?, world.alloc(1)?);
         world.barrier()?;
         let copies = Copies::of(&driver::record());
         Ok(Self {
@@ -148,11 +164,12 @@ impl<'c> Calls<'c> {
         })
     }
 
-    fn all(&mut self) -> Result<(), Error> {
+    /// Takes in the modules' constants: they are loaded with their first kernels.
+    fn load(&mut self) -> Result<(), Error> {
         let pes = self.world.npes();
-        // Modules are loaded with their first kernels, and copies are to have their constants.
         self.barrier()?;
-        if let Some(&way) = Way::multimem(pes).iter().find(|way| !way.reduces()) {
+        // Who is alone has no multicast.
+        if let Some(&way) = Way::multimem(pes).iter().find(|way| !way.reduces() && pes > 1) {
             let [dst, src] = self.buffers.each_ref().map(|buffer| buffer.view().slice(..4 * pes));
             let args = Args { dst, src: src.slice(..4), reduction: None, root: 0, plan: self.teams[0].plan.view() };
             let args = if way.collective == Collective::AllGather { args } else { Args { src, ..args } };
@@ -161,10 +178,18 @@ impl<'c> Calls<'c> {
         self.world.synchronize(&self.stream)?;
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
+        Ok(())
+    }
+
+    fn all(&mut self) -> Result<(), Error> {
+        let pes = self.world.npes();
+        self.load()?;
         Way::all(pes).into_iter().try_for_each(|way| self.way(1, way, 37))?;
         Way::all(pes).into_iter().try_for_each(|way| self.way(0, way, self.long(way)))?;
-        Way::multimem(pes).into_iter().try_for_each(|way| self.way(0, way, 48))?;
+        Way::multimem(pes).into_iter().try_for_each(|way| self.way(1, way, 48))?;
+        Way::multimem(pes).into_iter().try_for_each(|way| self.skewed(way, 44))?;
         self.reductions()?;
+        self.of_few_threads()?;
         self.parts()?;
         [(1, 2), (2, 2), (4, 8), (8, 8)].into_iter().try_for_each(|starts| self.moved(600, starts))?;
         self.moved(9_000, (0, 0))?;
@@ -190,6 +215,62 @@ impl<'c> Calls<'c> {
             }
         }
         Ok(())
+    }
+
+    /// Calls of blocks of few threads: of so few, each has two vectors of a slot or of a chunk, or more words of a line than one turn.
+    fn of_few_threads(&mut self) -> Result<(), Error> {
+        use Protocol::{Ll128, Simple};
+        let (grid, n) = (self.grid, self.world.npes());
+        let bytes = n * BLOCKS as usize * self.teams[0].layout.slot();
+        let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
+        self.grid = Grid::new(BLOCKS, FEW_THREADS);
+        for algorithm in [Algorithm::DIRECT, Algorithm::RING] {
+            self.sums(way(Collective::AllReduce, algorithm, Simple), bytes)?;
+        }
+        self.way_times(0, way(Collective::AllGather, Algorithm::DIRECT, Simple), bytes / n / size_of::<u32>(), 1)?;
+        // Links take four vectors of a thread at once.
+        let bytes = BLOCKS as usize * (4 + 1) * 16 * FEW_THREADS as usize;
+        self.sums(way(Collective::ReduceScatter, Algorithm::MULTIMEM, Simple), bytes)?;
+        self.way_times(0, way(Collective::AllGather, Algorithm::MULTIMEM, Simple), bytes / size_of::<u32>(), 1)?;
+        self.grid = Grid::new(BLOCKS, FEWER_THREADS);
+        self.sums(way(Collective::AllReduce, Algorithm::RING, Ll128), n * 148)?;
+        self.grid = grid;
+        Ok(())
+    }
+
+    /// Sums of so many bytes of the types that have loops of their own, and of one that has none.
+    fn sums(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
+        let any = Reduction::new::<u32>(Op::Sum, None);
+        sums().into_iter().chain(any).try_for_each(|sum| self.reduction(way, sum, 1, bytes / sum.datatype().size()))
+    }
+
+    /// What one PE does that is alone: it folds what it has. Of so many bytes a thread takes two vectors, one, a word, and what is none.
+    fn alone(&mut self) -> Result<(), Error> {
+        self.load()?;
+        let bytes = 2 * 16 * self.grid.threads as usize + 16 + 8 + 4;
+        for way in Way::all(1) {
+            match way.algorithm {
+                Algorithm::DIRECT if way.reduces() => self.sums(way, bytes)?,
+                _ => self.way_times(0, way, 37, 1)?,
+            }
+        }
+        self.put_and_barrier()
+    }
+
+    /// What only many PEs do: they meet in several rounds, have more sources than are asked for at once, and two children in a tree.
+    fn many(&mut self) -> Result<(), Error> {
+        use Protocol::{Ll, Simple};
+        self.grid = Grid::one(FEW_THREADS);
+        self.load()?;
+        let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
+        self.put_and_barrier()?;
+        self.meetings()?;
+        let slot = self.teams[0].layout.slot();
+        self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4)?;
+        self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44)?;
+        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), slot)?;
+        self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
+        Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed(way, 44))
     }
 
     /// What the protocols consist of: signals and waits, barriers, calls that take turns, packets, lines, queues with credits, and
@@ -259,6 +340,26 @@ impl<'c> Calls<'c> {
         len.min(BYTES / size_of::<u32>() / self.world.npes())
     }
 
+    /// Calls through links, of so many bytes, whose destination lies otherwise than the source: within vectors, or within words, where each
+    /// element is loaded from each member or stored to each.
+    fn skewed(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
+        let sums = [Reduction::new::<f16>(Op::Sum, None), Reduction::new::<bf16>(Op::Sum, None)];
+        let all = if way.reduces() { sums.map(|sum| (sum, 2)) } else { [(None, 2), (None, 4)] };
+        for (sum, start) in all {
+            let datatype = sum.map_or(String::new(), |sum| format!(" {}", sum.datatype()));
+            let name = format!("{} {}{datatype} to byte {start}", way.collective, way.algorithm);
+            self.record(&name, Promises::default(), false, |calls| {
+                let (to, from) = way.lengths(bytes, calls.world.npes());
+                let [src, dst] = calls.buffers.each_ref().map(SymVec::view);
+                let (dst, src) = (dst.slice(start..start + to), src.slice(..from));
+                let args = Args { dst, src, reduction: sum, root: 0, plan: calls.teams[1].plan.view().abort_aware() };
+                way.launch(&Site { world: calls.world, stream: &calls.stream, grid: calls.grid }, args)?;
+                calls.go_on(dst, src)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Calls to and fro, and one in place where that has the same length.
     fn way(&mut self, team: usize, way: Way, len: usize) -> Result<(), Error> {
         // In place the root's read and its store through links race, as docs/memory-model.md says (MM-9).
@@ -292,7 +393,7 @@ impl<'c> Calls<'c> {
     ) -> Result<(), Error> {
         let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: way.protocol == Protocol::Ll128 };
         let is_bulk = way.reduces() && way.algorithm == Algorithm::DIRECT || way.algorithm == Algorithm::MULTIMEM;
-        let is_far = way.protocol == Protocol::Simple && !is_bulk;
+        let is_far = way.protocol == Protocol::Simple && !is_bulk && self.world.npes() > 1;
         self.record(name, promises, is_far, |calls| {
             let (to, from) = way.lengths(bytes, calls.world.npes());
             for call in 0..count {
@@ -347,16 +448,35 @@ impl<'c> Calls<'c> {
                 let args = (to, from.slice(..own[me]), pair(4), view, 1);
                 Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid, args)?)
             })?;
-            let half = BYTES as u64 / 2;
-            let transfer = |peer: usize, offset: u64| [(peer % n) as u64, offset, most as u64];
-            self.lists.write(0, &[transfer(me + 1, 0), transfer(me + n - 1, half)].concat())?;
-            let one = |i: usize| list.slice(3 * i..3 * i + 3).cast();
-            self.back_and_forth(team, &format!("send-recv {most}"), |calls, _, memory, view| {
-                let args = (memory, Listed { sends: one(0), receives: one(1) }, view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
-            })?;
+            self.transfers(team, most)?;
         }
         Ok(())
+    }
+
+    /// Sends and receives, several between the same two, of a member to itself, and of no bytes; and to and fro, so that each call sends
+    /// what the one before has received. Behind the lists are receives that nobody's sends fit.
+    fn transfers(&mut self, team: usize, most: usize) -> Result<(), Error> {
+        const EACH: usize = 5;
+        let (me, n) = (self.teams[team].rank, self.world.npes());
+        let (next, before) = ((me + 1) % n, (me + n - 1) % n);
+        let sends = [(next, most), (next, most / 3), (me, most / 2), (before, most / 4), (before, 0)];
+        let receives = [(before, most), (me, most / 2), (next, most / 4), (before, most / 3), (next, 0)];
+        let listed = |all: [(usize, usize); EACH], half: usize, longer: usize| {
+            (0..).zip(all).flat_map(move |(i, (peer, count))| {
+                [peer, half * BYTES / 2 + i * BYTES / 2 / EACH, count + longer].map(|word| word as u64)
+            })
+        };
+        let each = [listed(sends, 0, 0), listed(receives, 1, 0), listed(sends, 1, 0), listed(receives, 0, 0)];
+        let words: Vec<u64> = each.into_iter().flatten().chain(listed(receives, 1, 1)).collect();
+        self.lists.write(0, &words)?;
+        let list = self.lists.view();
+        let list = |i: usize| list.slice(3 * EACH * i..3 * EACH * (i + 1)).cast();
+        let memory = self.buffers[0].view();
+        self.back_and_forth(team, &format!("send-recv {most}"), |calls, to, _, view| {
+            let first = if to == memory { 2 } else { 0 };
+            let args = (memory, Listed { sends: list(first), receives: list(first + 1) }, view, 1);
+            Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
+        })
     }
 
     /// Bytes that begin anywhere, and more of them than one turn of a block moves.
@@ -379,9 +499,10 @@ impl<'c> Calls<'c> {
     fn checked(&mut self) -> Result<(), Error> {
         let (blocks, threads) = (NonZeroU32::new(BLOCKS), NonZeroU32::new(THREADS));
         let options = CommOptions { blocks, threads, buffer: Some(0), check: Some(true), ..CommOptions::default() };
-        let comm = self.world.comm_with(self.world.team(), options)?;
+        let comm = self.world.comm_with(self.teams[1].plan.view().team(), options)?;
         self.copies = Copies::of(&driver::record());
-        self.back_and_forth(0, "checked", |calls, to, from, _| {
+        self.back_and_forth(1, "checked", |calls, to, from, _| {
+            comm.barrier(&calls.stream)?;
             calls.put(to, from)?;
             Ok(comm.barrier(&calls.stream)?)
         })
@@ -389,68 +510,85 @@ impl<'c> Calls<'c> {
 
     /// Exchanges of tokens with answers of each type, with scales and without.
     fn exchanges(&mut self) -> Result<(), Error> {
-        self.exchanges_of::<f32>(0, |_| Added::Nothing)?;
-        self.exchanges_of::<f16>(16, Added::Residual)?;
-        self.exchanges_of::<bf16>(4, Added::Bias)
+        self.exchanges_of::<f32>(0, 0, false)?;
+        self.exchanges_of::<f32>(1, 0, true)?;
+        self.exchanges_of::<f16>(1, 16, true)?;
+        self.exchanges_of::<bf16>(1, 4, true)
     }
 
-    /// Exchanges behind each other, each with what the one before gave. What a step has read is overwritten behind it.
-    fn exchanges_of<T: Answer>(&mut self, scales: usize, added: fn(Sym<T>) -> Added<T>) -> Result<(), Error> {
+    /// Exchanges behind each other, each with what the one before gave, and one that is refused. What a step has read is overwritten
+    /// behind it.
+    fn exchanges_of<T: Answer>(&mut self, team: usize, scales: usize, is_far: bool) -> Result<(), Error> {
         const TOKENS: usize = 9;
         const ROW: usize = 128;
-        let (me, n) = (self.world.pe().index(), self.world.npes());
+        const ALIGN: u32 = 4;
+        let (me, n) = (self.teams[team].rank, self.world.npes());
         // Of two experts of each PE, each token has two that stand beside each other: of one PE, or of two.
         let all = 2 * n;
         let config = MoeConfig::new(TOKENS as u32, all as u32, 2).payload(ROW as u32).scales(scales as u32);
         let config = config.output(ROW as u32).blocks(BLOCKS);
-        let moe = self.world.moe(self.world.team(), config)?.with_grid(self.grid);
-        let (experts, weights) = (self.world.alloc::<i32>(2 * TOKENS)?, self.world.alloc::<f32>(2 * TOKENS)?);
-        let starts = self.world.alloc::<u32>(3)?;
-        let chosen = |token: usize| [0, 1].map(|choice| ((me + token + choice) % all) as i32);
-        experts.write(0, &(0..TOKENS).flat_map(chosen).collect::<Vec<_>>())?;
+        let view = self.teams[team].plan.view().team();
+        let moe = self.world.plan(MoeShape::new(view, config, is_far).map_err(MoeError::from)?)?;
+        let (experts, wrong) = (self.world.alloc::<i32>(2 * TOKENS)?, self.world.alloc::<i32>(2 * TOKENS)?);
+        let (weights, starts) = (self.world.alloc::<f32>(2 * TOKENS)?, self.world.alloc::<u32>(3)?);
+        let chosen = |token: usize| {
+            [0, 1].map(|choice| match (token, choice) {
+                // Tokens without an expert, and with one.
+                (4, _) | (6, 0) => -1,
+                _ => ((me + token + choice) % all) as i32,
+            })
+        };
+        let chosen: Vec<i32> = (0..TOKENS).flat_map(chosen).collect();
+        experts.write(0, &chosen)?;
+        // One PE has a token with one expert twice.
+        wrong.write(0, &if me == 1 { vec![0; chosen.len()] } else { chosen })?;
         weights.write(0, &[0.5, 0.25].repeat(TOKENS))?;
-        let rows = config.most_rows(n as u32, 1) as usize;
-        let exchange = |calls: &Self, to: Sym<u8>, from: Sym<u8>| {
+        let rows = config.most_rows(n as u32, ALIGN) as usize;
+        let (experts, wrong, weights, starts) = (experts.view(), wrong.view(), weights.view(), starts.view());
+        let exchange = |calls: &Self, to: Sym<u8>, from: Sym<u8>, experts: Sym<i32>, added: usize, count: usize| {
             // Rows by expert and their scales, and then the sums; as far as there are any.
             let (room, sums) = (to.slice(..rows * (ROW + scales)), to.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW));
-            let answers = room.slice(..rows * ROW);
+            let (answers, scales_of_rows) = (room.slice(..rows * ROW), room.slice(rows * ROW..));
             let (payload, none) = (from.slice(..TOKENS * ROW), from.slice(..0));
-            let tokens = Tokens {
-                count: TOKENS,
-                payload,
-                scales: from.slice(TOKENS * ROW..TOKENS * (ROW + scales)),
-                experts: experts.view(),
-                weights: weights.view(),
-            };
-            let by_expert =
-                RowsByExpert { payload: answers, scales: room.slice(rows * ROW..), starts: starts.view(), align: 1 };
-            let sent = moe.idle(0)?.dispatch_send(&calls.stream, &tokens)?;
+            let scales = from.slice(TOKENS * ROW..TOKENS * (ROW + scales));
+            // A row for all tokens or one for each.
+            let more = from.slice(BYTES / 2..BYTES / 2 + added * ROW);
+            let (world, stream, grid, view) = (&calls.world, &calls.stream, calls.grid, moe.view());
+            let (datatype, for_each) = (T::DATATYPE as u32, u32::from(added > 1));
+            let args = (view, 0, count as u64, payload, scales, experts, weights);
+            world.launch(stream, kernels::moe_dispatch_send, grid, args)?;
             calls.go_on(none, payload)?;
-            let received = sent.dispatch_recv(&calls.stream, by_expert)?;
-            let combining = received.combine_send(&calls.stream, answers.cast::<T>())?;
+            world.launch(
+                stream,
+                kernels::moe_dispatch_recv,
+                grid,
+                (view, 0, answers, scales_of_rows, starts, ALIGN),
+            )?;
+            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts))?;
             calls.go_on(none, answers)?;
-            let more = from.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW);
-            let _idle = combining.combine_recv(&calls.stream, sums.cast::<T>(), added(more.cast()))?;
+            world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, datatype, sums, more, for_each))?;
             calls.go_on(sums, none)
         };
         // The kernels are in a module of their own.
         let [to, from] = self.buffers.each_ref().map(SymVec::view);
-        exchange(self, to, from)?;
+        exchange(self, to, from, experts, 0, TOKENS)?;
         self.world.synchronize(&self.stream)?;
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
-        self.record(&format!("exchanges of tokens, {}", T::DATATYPE), Promises::default(), false, |calls| {
-            [(to, from), (from, to), (to, from)].into_iter().try_for_each(|(to, from)| exchange(calls, to, from))
+        let far = if is_far { ", staged for proxies" } else { "" };
+        self.record(&format!("exchanges of tokens, {}{far}", T::DATATYPE), Promises::default(), is_far, |calls| {
+            exchange(calls, to, from, experts, 0, TOKENS)?;
+            exchange(calls, from, to, wrong, 0, TOKENS)?;
+            exchange(calls, from, to, experts, TOKENS, TOKENS)?;
+            // One PE has no tokens.
+            exchange(calls, to, from, experts, 1, if me == 0 { 0 } else { TOKENS })
         })
     }
 
     /// What one PE does to another, with meetings in between, and what was moved moved on.
     fn one_sided(&mut self) -> Result<(), Error> {
         self.put_and_barrier()?;
-        self.back_and_forth(1, "meet", |calls, to, from, view| {
-            calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2))?)
-        })?;
+        self.meetings()?;
         self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
             calls.put(to, from)?;
             Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
@@ -488,6 +626,18 @@ impl<'c> Calls<'c> {
         self.back_and_forth(0, "put", |calls, to, from, _| {
             calls.put(to, from)?;
             calls.barrier()
+        })
+    }
+
+    /// Meetings of a team that is looked up in a list.
+    fn meetings(&mut self) -> Result<(), Error> {
+        self.back_and_forth(1, "meet", |calls, to, from, view| {
+            calls.put(to, from)?;
+            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2))?)
+        })?;
+        self.back_and_forth(1, "put and barrier by a list", |calls, to, from, view| {
+            calls.put(to, from)?;
+            Ok(calls.world.launch(&calls.stream, kernels::barrier, calls.grid, (view.team(), 2))?)
         })
     }
 

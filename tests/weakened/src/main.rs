@@ -2,10 +2,11 @@
 //! but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
 //!
 //! `congruent-weakened` runs all such programs, `--slice TEXT N` N of them that a hash of TEXT chooses, `--part I N` every N-th of
-//! them from the I-th on. `--unchanged` runs the program as it is in all these ways, and `--seeds N` a call for each core of the
-//! protocols in N schedules by chance; nothing may be wrong then. Programs that nothing shows to be weakened have to be in
-//! `survivors.txt`, with the reason. Each run can be repeated: it has no other input than the program, the recording and a seed.
-//! The virtual driver needs `CONGRUENT_VIRTUAL_DRIVER=multicast=1`, as `./check` has it.
+//! them from the I-th on. `--unreached` names those in places that no recorded call comes to. `--unchanged` runs the program as it is
+//! in all these ways, and `--seeds N` a call for each core of the protocols in N schedules by chance; nothing may be wrong then.
+//! Programs that nothing shows to be weakened have to be in `survivors.txt`, with the reason. Each run can be repeated: it has no
+//! other input than the program, the recording and a seed. The virtual driver needs `CONGRUENT_VIRTUAL_DRIVER=multicast=1`, as
+//! `./check` has it.
 
 mod calls;
 mod recording;
@@ -29,12 +30,25 @@ use recording::{How, Recording, Wrong};
 use stand_in::{End, Host};
 use survivors::Survivors;
 
-/// Calls are recorded for jobs of so many PEs.
-const PES: [usize; 1] = [3];
+/// What is recorded, in jobs of so many PEs.
+const JOBS: [(usize, Which); 3] = [(3, Which::All), (1, Which::Alone), (9, Which::Many)];
 /// So many functions are named that have the most places that nothing comes to.
 const WORST: usize = 20;
 /// Kernels of each image whose calls end in every way.
 const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"];
+/// Kernels whose calls the last PE leaves: after so many launches, where the others make so many.
+const LEFT: [(&str, usize, usize); 2] = [("moe_dispatch_send", 0, 4), ("moe_dispatch_send", 4, 8)];
+/// Kernels that find out that PE 0 gives something else: which word of its arguments, behind so many bytes, is so much more.
+const DIFFERENT: [(&str, usize, u64); 4] = [
+    // How long the source is, how many elements the lists count in, a list, and what is described.
+    ("all_gather_v_direct", 24, 1),
+    ("all_to_all_v_direct", 64, 1),
+    ("send_recv_direct", 32, 360),
+    ("agree_on", 8, 1),
+];
+/// Kernels that reach some PEs directly and others through proxies in one call.
+const MIXED: [&str; 5] =
+    ["all_gather_direct", "all_gather_recursive", "broadcast_direct", "gather_direct", "perf_ping_pong"];
 /// Calls that come to a place are run, so many of them in two ways, and so many in all.
 const MANY: usize = 8;
 const CALLS: usize = 3;
@@ -45,6 +59,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match *arguments {
         ["--unchanged"] => return unchanged(),
         ["--seeds", seeds] => return explore(seeds.parse()?),
+        ["--unreached"] => return unreached(),
         _ => {}
     }
     let programs = programs()?;
@@ -125,6 +140,20 @@ fn unchanged() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Names all places that no call comes to.
+fn unreached() -> Result<ExitCode, Box<dyn Error>> {
+    let programs = programs()?;
+    let judge = Judge::new(programs.clone(), record()?)?;
+    for (of, program) in (0..).zip(&programs) {
+        for Mutant { loss, function, line, instruction, .. } in
+            program.mutants().iter().filter(|mutant| judge.reaching(of, mutant).next().is_none())
+        {
+            println!("image {of}, line {line} of {function}: {loss}, {instruction}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs cores of the protocols as they are: half of the seeds in jobs of two PEs, half in jobs of three.
 fn explore(seeds: u64) -> Result<ExitCode, Box<dyn Error>> {
     let host = Host::new()?;
@@ -188,7 +217,12 @@ fn choose<T: Clone>(all: &[T], arguments: &[&str]) -> Result<Vec<T>, Box<dyn Err
             let (part, parts): (usize, usize) = (part.parse()?, parts.parse()?);
             chosen.retain(|index| index % parts == part);
         }
-        _ => return Err("usage: congruent-weakened [--slice TEXT N | --part I N | --unchanged | --seeds N]".into()),
+        _ => {
+            return Err(
+                "usage: congruent-weakened [--slice TEXT N | --part I N | --unreached | --unchanged | --seeds N]"
+                    .into(),
+            );
+        }
     }
     Ok(chosen.into_iter().map(|index| all[index].clone()).collect())
 }
@@ -201,28 +235,38 @@ fn fnv(hash: u64, byte: u8) -> u64 {
 /// What is run: calls, those that may be over proxies, and a call of each kernel that ends before its time.
 fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
     let (host, mut recordings) = (Host::new()?, Vec::new());
-    for pes in PES {
-        recordings.extend(calls::record(pes, Which::All)?);
+    for (pes, which) in JOBS {
+        recordings.extend(calls::record(pes, which)?);
     }
-    let far: Vec<_> = recordings.iter().filter(|one| one.is_far).map(|one| host.proxied(one)).collect();
-    let mut first = BTreeMap::new();
+    let mut far: Vec<_> = recordings.iter().filter(|one| one.is_far).map(|one| host.proxied(one)).collect();
+    // The first call of each kernel, and the first by the most PEs.
+    let (mut first, mut widest) = (BTreeMap::new(), BTreeMap::new());
     for recording in &recordings {
         let kernel = recording.streams[0].first().map_or("", |launch| &launch.kernel);
-        first.entry(kernel.to_owned()).or_insert(recording);
+        first.entry(kernel).or_insert(recording);
+        let widest = widest.entry(kernel).or_insert(recording);
+        if recording.pes > widest.pes {
+            *widest = recording;
+        }
     }
+    far.extend(MIXED.iter().filter_map(|kernel| widest.get(kernel)).map(|one| host.partly_proxied(one)));
     let mut ended = Vec::new();
-    for (kernel, recording) in &first {
+    for (&kernel, recording) in &first {
         let mut end = |end| -> Result<(), String> {
             let one = host.ended(recording, end).map_err(|wrong| format!("{}: {wrong}", recording.name))?;
             ended.push(one);
             Ok(())
         };
         end(End::Without(2))?;
-        if ENDED.contains(&kernel.as_str()) {
+        if ENDED.contains(&kernel) {
             end(End::Without(0))?;
             end(End::Refused)?;
             end(End::Unserved)?;
         }
+        LEFT.iter()
+            .filter(|(of, ..)| *of == kernel)
+            .try_for_each(|&(_, last, others)| end(End::Leaves(last, others)))?;
+        DIFFERENT.iter().filter(|(of, ..)| *of == kernel).try_for_each(|&(_, at, more)| end(End::Differs(at, more)))?;
     }
     recordings.extend(far);
     recordings.extend(ended);

@@ -36,6 +36,10 @@ pub(crate) struct Host(Arc<Program>);
 pub(crate) enum End {
     /// This PE does not come to them.
     Without(usize),
+    /// The last PE makes only so many launches, and the others so many.
+    Leaves(usize, usize),
+    /// PE 0 gives something else than the others: a word of its arguments, behind so many bytes of them, is so much more.
+    Differs(usize, u64),
     /// Their first argument, the destination, is not as long as it has to be.
     Refused,
     /// Nobody serves the rings.
@@ -64,8 +68,19 @@ impl Host {
 
     /// The same calls where every other PE is reached through the proxy.
     pub(crate) fn proxied(&self, recording: &Recording) -> Recording {
-        let mut own = Added::to(recording, self, "over proxies");
-        own.use_rings();
+        self.served(recording, "over proxies", |_, _| Route::Proxied)
+    }
+
+    /// The same calls where only the last PE is, by the others, and reaches others only so.
+    pub(crate) fn partly_proxied(&self, recording: &Recording) -> Recording {
+        let last = recording.pes - 1;
+        let route = |pe, peer| if pe == last || peer == last { Route::Proxied } else { Route::Direct };
+        self.served(recording, "over proxies from and to the last", route)
+    }
+
+    fn served(&self, recording: &Recording, what: &str, route: impl Fn(usize, usize) -> Route) -> Recording {
+        let mut own = Added::to(recording, self, what);
+        own.use_rings(route);
         for pe in 0..recording.pes {
             own.end_stream(pe);
             let Place { heaps, stride, .. } = own.places[pe];
@@ -85,6 +100,8 @@ impl Host {
     pub(crate) fn ended(&self, recording: &Recording, end: End) -> Result<Recording, Wrong> {
         let what = match end {
             End::Without(pe) => format!("without PE {pe}"),
+            End::Leaves(last, others) => format!("{others} launches, and {last} of the last PE"),
+            End::Differs(..) => "with something else from PE 0".to_owned(),
             End::Refused => "refused".to_owned(),
             End::Unserved => "over proxies, unserved".to_owned(),
         };
@@ -94,16 +111,25 @@ impl Host {
         own.recording.patience = PATIENCE;
         own.recording.results.clear();
         if let End::Unserved = end {
-            own.use_rings();
+            own.use_rings(|_, _| Route::Proxied);
         }
         for pe in 0..recording.pes {
             let stream = &mut own.recording.streams[pe];
-            stream.truncate(1);
-            stream.extend(stream.first().cloned());
+            if let End::Leaves(last, others) = end {
+                stream.truncate(if pe + 1 == recording.pes { last } else { others });
+            } else {
+                stream.truncate(1);
+                stream.extend(stream.first().cloned());
+            }
             for launch in stream.iter_mut() {
                 patch(launch, offset_of!(Context, deadline_ns), DEADLINE);
-                if let End::Refused = end {
-                    patch(launch, size_of::<Context>() + size_of::<u64>(), 1);
+                match end {
+                    End::Refused => patch(launch, size_of::<Context>() + size_of::<u64>(), 1),
+                    End::Differs(behind, more) if pe == 0 => {
+                        let at = size_of::<Context>() + behind;
+                        patch(launch, at, word(launch, at).wrapping_add(more));
+                    }
+                    _ => {}
                 }
             }
             if matches!(end, End::Without(gone) if gone == pe) {
@@ -153,14 +179,10 @@ impl<'h> Added<'h> {
             new
         });
         recording.spaces = spaces.collect();
-        let context = |launch: &Launch, at: usize| {
-            let bytes = launch.params[at..at + 8].try_into().unwrap_or([0; 8]);
-            u64::from_le_bytes(bytes)
-        };
         let mut places = Vec::new();
         for (stream, own) in recording.streams.iter_mut().zip(&recording.spaces) {
             stream.iter_mut().for_each(|launch| launch.space = own.clone());
-            let at = |offset| stream.first().map_or(0, |launch| context(launch, offset));
+            let at = |offset| stream.first().map_or(0, |launch| word(launch, offset));
             places.push(Place {
                 heaps: at(offset_of!(Context, base)),
                 stride: at(offset_of!(Context, stride)),
@@ -187,11 +209,11 @@ impl<'h> Added<'h> {
         AT + pe as u64 * PAGE
     }
 
-    /// Each PE reaches others through its ring only.
-    fn use_rings(&mut self) {
+    /// Each PE reaches others on these routes, and itself.
+    fn use_rings(&mut self, route: impl Fn(usize, usize) -> Route) {
         for pe in 0..self.pages.len() {
             let at = self.page(pe);
-            let route = |peer| if peer == pe { Route::Direct } else { Route::Proxied };
+            let route = |peer| if peer == pe { Route::Direct } else { route(pe, peer) };
             let routes: Vec<u8> = (0..self.pages.len()).flat_map(|peer| (route(peer) as u32).to_le_bytes()).collect();
             self.pages[pe].write(ROUTES, &routes);
             for launch in &mut self.recording.streams[pe] {
@@ -236,7 +258,12 @@ impl<'h> Added<'h> {
     }
 }
 
-/// Sets a word of a launch's context, which is its first argument.
+/// A word of a launch's arguments, the first of which is its context.
+fn word(launch: &Launch, at: usize) -> u64 {
+    u64::from_le_bytes(launch.params[at..at + 8].try_into().unwrap_or([0; 8]))
+}
+
+/// Sets a word of a launch's arguments.
 fn patch(launch: &mut Launch, at: usize, value: u64) {
     launch.params[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
