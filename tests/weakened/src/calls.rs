@@ -254,7 +254,8 @@ impl<'c> Calls<'c> {
                 _ => self.way_times(0, way, 37, 1)?,
             }
         }
-        self.put_and_barrier()
+        self.put_and_barrier()?;
+        self.barriers()
     }
 
     /// What only many PEs do: they meet in several rounds, have more sources than are asked for at once, and two children in a tree.
@@ -268,7 +269,8 @@ impl<'c> Calls<'c> {
         let slot = self.teams[0].layout.slot();
         self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4)?;
         self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44)?;
-        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), slot)?;
+        // Each of the two trees has a slot of them.
+        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 2 * slot)?;
         self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
         Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed(way, 44))
     }
@@ -340,18 +342,19 @@ impl<'c> Calls<'c> {
         len.min(BYTES / size_of::<u32>() / self.world.npes())
     }
 
-    /// Calls through links, of so many bytes, whose destination lies otherwise than the source: within vectors, or within words, where each
-    /// element is loaded from each member or stored to each.
+    /// Calls through links, of so many bytes, from and to where no vector begins. Where these lie differently within words, each element is
+    /// loaded from each member or stored to each; where alike, those at the ends are.
     fn skewed(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
         let sums = [Reduction::new::<f16>(Op::Sum, None), Reduction::new::<bf16>(Op::Sum, None)];
-        let all = if way.reduces() { sums.map(|sum| (sum, 2)) } else { [(None, 2), (None, 4)] };
-        for (sum, start) in all {
+        let skews = if way.reduces() { [(0, 2), (2, 2)].as_slice() } else { &[(0, 2), (0, 4), (2, 0), (2, 2)] };
+        let sums = if way.reduces() { sums.as_slice() } else { &[None] };
+        for (&(from_start, to_start), &sum) in skews.iter().flat_map(|skew| sums.iter().map(move |sum| (skew, sum))) {
             let datatype = sum.map_or(String::new(), |sum| format!(" {}", sum.datatype()));
-            let name = format!("{} {}{datatype} to byte {start}", way.collective, way.algorithm);
+            let name = format!("{} {}{datatype} from {from_start} to {to_start}", way.collective, way.algorithm);
             self.record(&name, Promises::default(), false, |calls| {
                 let (to, from) = way.lengths(bytes, calls.world.npes());
                 let [src, dst] = calls.buffers.each_ref().map(SymVec::view);
-                let (dst, src) = (dst.slice(start..start + to), src.slice(..from));
+                let (dst, src) = (dst.slice(to_start..to_start + to), src.slice(from_start..from_start + from));
                 let args = Args { dst, src, reduction: sum, root: 0, plan: calls.teams[1].plan.view().abort_aware() };
                 way.launch(&Site { world: calls.world, stream: &calls.stream, grid: calls.grid }, args)?;
                 calls.go_on(dst, src)
@@ -510,7 +513,10 @@ impl<'c> Calls<'c> {
 
     /// Exchanges of tokens with answers of each type, with scales and without.
     fn exchanges(&mut self) -> Result<(), Error> {
+        // Blocks that are more than threads.
+        let grid = core::mem::replace(&mut self.grid, Grid::new(BLOCKS, 1));
         self.exchanges_of::<f32>(0, 0, false)?;
+        self.grid = grid;
         self.exchanges_of::<f32>(1, 0, true)?;
         self.exchanges_of::<f16>(1, 16, true)?;
         self.exchanges_of::<bf16>(1, 4, true)
@@ -589,10 +595,7 @@ impl<'c> Calls<'c> {
     fn one_sided(&mut self) -> Result<(), Error> {
         self.put_and_barrier()?;
         self.meetings()?;
-        self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
-            calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
-        })?;
+        self.barriers()?;
         self.back_and_forth(0, "get", |calls, to, from, _| {
             let args = (to.slice(..calls.put), from.slice(..calls.put), calls.world.npes() as u32, 2);
             calls.world.launch(&calls.stream, kernels::perf_get, calls.grid, args)?;
@@ -626,6 +629,14 @@ impl<'c> Calls<'c> {
         self.back_and_forth(0, "put", |calls, to, from, _| {
             calls.put(to, from)?;
             calls.barrier()
+        })
+    }
+
+    /// Meetings of the world by the kernel that is timed.
+    fn barriers(&mut self) -> Result<(), Error> {
+        self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
+            calls.put(to, from)?;
+            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
         })
     }
 
