@@ -269,8 +269,8 @@ impl<'c> Calls<'c> {
         let slot = self.teams[0].layout.slot();
         self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4)?;
         self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44)?;
-        // Each of the two trees has a slot of them.
-        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 2 * slot)?;
+        // Of what each of the two trees has, some threads have two vectors, and the others one.
+        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 3 * slot / 2)?;
         self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
         Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed(way, 44))
     }

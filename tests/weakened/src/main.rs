@@ -27,7 +27,7 @@ use congruent::kernels;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
 use recording::{How, Recording, Wrong};
-use stand_in::{End, Host};
+use stand_in::{End, FEW_SLOTS, Host, MANY_SLOTS};
 use survivors::Survivors;
 
 /// What is recorded, in jobs of so many PEs.
@@ -36,8 +36,8 @@ const JOBS: [(usize, Which); 3] = [(3, Which::All), (1, Which::Alone), (9, Which
 const WORST: usize = 20;
 /// Kernels of each image whose calls end in every way.
 const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"];
-/// Kernels whose requests nobody serves while they wait for a place in a ring, and for all to be done.
-const UNSERVED: [&str; 2] = ["all_gather_v_direct", "perf_put_value"];
+/// A kernel whose requests nobody serves while it waits for a slot of a ring, or, of more slots, for all to be done.
+const UNSERVED: (&str, [u32; 2]) = ("all_gather_v_direct", [FEW_SLOTS, MANY_SLOTS]);
 /// Short calls whose names begin so wait for packets and lines that do not come.
 const STARVED: [&str; 2] = ["all-reduce one-shot ll", "broadcast ring ll128"];
 /// Kernels whose calls the last PE leaves: after so many launches, where the others make so many.
@@ -264,9 +264,10 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
         if ENDED.contains(&kernel) {
             end(recording, End::Without(0))?;
             end(recording, End::Refused)?;
+            end(recording, End::Unserved(FEW_SLOTS))?;
         }
-        if ENDED.contains(&kernel) || UNSERVED.contains(&kernel) {
-            end(recording, End::Unserved)?;
+        if kernel == UNSERVED.0 {
+            UNSERVED.1.into_iter().try_for_each(|slots| end(recording, End::Unserved(slots)))?;
         }
         for (_, last, others) in LEFT.into_iter().filter(|(of, ..)| *of == kernel) {
             end(recording, End::Leaves(last, others))?;

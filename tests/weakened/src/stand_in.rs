@@ -18,8 +18,9 @@ const PAGE: u64 = 8192;
 const ROUTES: u64 = 2048;
 const STOP: u64 = 4096;
 const KEPT: u64 = 6144;
-/// Slots of a ring: few, so that all come again.
-const LOG2_SLOTS: u32 = 1;
+/// Slots of a ring: few, so that all come again. And so many that all requests of a call have one.
+pub(crate) const FEW_SLOTS: u32 = 1;
+pub(crate) const MANY_SLOTS: u32 = 4;
 /// How long kernels wait for a peer that never comes, in nanoseconds.
 const DEADLINE: u64 = 2_000_000;
 /// They look at the clock once in a thousand turns, and a turn of those that wait for one of many words takes some milliseconds.
@@ -42,8 +43,8 @@ pub(crate) enum End {
     Differs(usize, u64),
     /// Their first argument, the destination, is not as long as it has to be.
     Refused,
-    /// Nobody serves the rings.
-    Unserved,
+    /// Nobody serves the rings, which have two to this power of slots.
+    Unserved(u32),
 }
 
 const _: () = {
@@ -54,7 +55,7 @@ const _: () = {
     assert!(offset_of!(Ring, reserved) == 0 && offset_of!(Ring, taken) == 64 && offset_of!(Ring, complete) == 128);
     assert!(offset_of!(Reply, value) == 0 && offset_of!(Reply, read) == 8);
     assert!(offset_of!(Context, log2_slots) == offset_of!(Context, rings) + 4);
-    assert!(RingLayout::new(LOG2_SLOTS, 32).bytes() <= ROUTES);
+    assert!(RingLayout::new(MANY_SLOTS, 32).bytes() <= ROUTES);
 };
 
 impl Host {
@@ -80,14 +81,14 @@ impl Host {
 
     fn served(&self, recording: &Recording, what: &str, route: impl Fn(usize, usize) -> Route) -> Recording {
         let mut own = Added::to(recording, self, what);
-        own.use_rings(route);
+        own.use_rings(FEW_SLOTS, route);
         for pe in 0..recording.pes {
             own.end_stream(pe);
             let Place { heaps, stride, .. } = own.places[pe];
             let (at, layout) = (own.page(pe), own.layout());
             let [requests, replies, through] =
                 [layout.request(0), layout.reply(0), layout.through(0)].map(|to| at + to);
-            let log2 = LOG2_SLOTS.into();
+            let log2 = FEW_SLOTS.into();
             own.add_host("serve", &[at, requests, replies, through, log2, heaps, stride, pe as u64, at + STOP]);
         }
         own.recording
@@ -103,15 +104,15 @@ impl Host {
             End::Leaves(last, others) => format!("{others} launches, and {last} of the last PE"),
             End::Differs(..) => "with something else from PE 0".to_owned(),
             End::Refused => "refused".to_owned(),
-            End::Unserved => "over proxies, unserved".to_owned(),
+            End::Unserved(log2) => format!("over proxies, unserved, with {} slots", 1 << log2),
         };
         let mut own = Added::to(recording, self, &what);
         let mut heaps: Vec<Arc<Segment>> = recording.results.iter().map(|result| result.segment.clone()).collect();
         heaps.dedup_by(|one, other| Arc::ptr_eq(one, other));
         own.recording.patience = PATIENCE;
         own.recording.results.clear();
-        if let End::Unserved = end {
-            own.use_rings(|_, _| Route::Proxied);
+        if let End::Unserved(log2) = end {
+            own.use_rings(log2, |_, _| Route::Proxied);
         }
         for pe in 0..recording.pes {
             let stream = &mut own.recording.streams[pe];
@@ -202,15 +203,15 @@ impl<'h> Added<'h> {
     }
 
     fn layout(&self) -> RingLayout {
-        RingLayout::new(LOG2_SLOTS, self.pages.len() as u32)
+        RingLayout::new(FEW_SLOTS, self.pages.len() as u32)
     }
 
     fn page(&self, pe: usize) -> u64 {
         AT + pe as u64 * PAGE
     }
 
-    /// Each PE reaches others on these routes, and itself.
-    fn use_rings(&mut self, route: impl Fn(usize, usize) -> Route) {
+    /// Each PE reaches others on these routes, and itself; its ring has two to this power of slots.
+    fn use_rings(&mut self, log2_slots: u32, route: impl Fn(usize, usize) -> Route) {
         for pe in 0..self.pages.len() {
             let at = self.page(pe);
             let route = |peer| if peer == pe { Route::Direct } else { route(pe, peer) };
@@ -219,8 +220,8 @@ impl<'h> Added<'h> {
             for launch in &mut self.recording.streams[pe] {
                 patch(launch, offset_of!(Context, ring), at);
                 patch(launch, offset_of!(Context, routes), at + ROUTES);
-                // One ring, and two to this power of slots.
-                patch(launch, offset_of!(Context, rings), 1 | u64::from(LOG2_SLOTS) << 32);
+                // One ring, and its slots.
+                patch(launch, offset_of!(Context, rings), 1 | u64::from(log2_slots) << 32);
             }
             let content = Content::of(&self.pages[pe]);
             let pages = &mut self.recording.memory;
