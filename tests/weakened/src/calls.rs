@@ -51,8 +51,8 @@ pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> 
         match which {
             Which::All => calls.all(),
             Which::Cores => calls.cores(),
-            Which::Alone => calls.alone(),
-            Which::Many => calls.many(),
+            Which::Alone => calls.one_pe(),
+            Which::Many => calls.many_pes(),
         }
     })?;
     Ok(recorder.made.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -245,7 +245,7 @@ impl<'c> Calls<'c> {
     }
 
     /// What one PE does that is alone: it folds what it has. Of so many bytes a thread takes two vectors, one, a word, and what is none.
-    fn alone(&mut self) -> Result<(), Error> {
+    fn one_pe(&mut self) -> Result<(), Error> {
         self.load()?;
         let bytes = 2 * 16 * self.grid.threads as usize + 16 + 8 + 4;
         for way in Way::all(1) {
@@ -259,7 +259,7 @@ impl<'c> Calls<'c> {
     }
 
     /// What only many PEs do: they meet in several rounds, have more sources than are asked for at once, and two children in a tree.
-    fn many(&mut self) -> Result<(), Error> {
+    fn many_pes(&mut self) -> Result<(), Error> {
         use Protocol::{Ll, Simple};
         self.grid = Grid::one(FEW_THREADS);
         self.load()?;

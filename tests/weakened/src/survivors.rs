@@ -2,14 +2,14 @@
 
 use congruent_virtual_gpu::Mutant;
 
-/// Rows of `survivors.txt`: what is taken away, of which instruction, in which kernel, whether a call comes to it, and why
-/// nothing notices it. Words may end with `*`, which stands for anything. The first row that fits counts.
+/// Rows of `survivors.txt`: what is taken away, of which instruction, in which function or kernels, whether a call comes to it, and
+/// why nothing notices it. In words `*` stands for anything. The first row that fits counts.
 pub(crate) struct Survivors(Vec<Row>);
 
 struct Row {
     loss: String,
     instruction: String,
-    kernel: String,
+    place: String,
     reached: String,
     reason: String,
 }
@@ -22,10 +22,10 @@ impl Survivors {
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let row = |line: &str| match *line.split('|').map(str::trim).collect::<Vec<_>>() {
-            [loss, instruction, kernel, reached, reason] => {
-                let [loss, instruction, kernel, reached, reason] =
-                    [loss, instruction, kernel, reached, reason].map(str::to_owned);
-                Ok(Row { loss, instruction, kernel, reached, reason })
+            [loss, instruction, place, reached, reason] => {
+                let [loss, instruction, place, reached, reason] =
+                    [loss, instruction, place, reached, reason].map(str::to_owned);
+                Ok(Row { loss, instruction, place, reached, reason })
             }
             _ => Err(format!("survivors.txt: give five columns: {line}")),
         };
@@ -37,7 +37,7 @@ impl Survivors {
         let fitting = self.0.iter().find(|row| {
             fits(&row.loss, &mutant.loss.to_string())
                 && fits(&row.instruction, &mutant.instruction)
-                && mutant.kernels.iter().all(|kernel| fits(&row.kernel, kernel))
+                && (fits(&row.place, &mutant.function) || mutant.kernels.iter().all(|kernel| fits(&row.place, kernel)))
                 && fits(&row.reached, word(reached))
         });
         fitting.map(|row| row.reason.as_str())
