@@ -457,13 +457,14 @@ impl<'c> Calls<'c> {
     }
 
     /// Sends and receives, several between the same two, of a member to itself, and of no bytes; and to and fro, so that each call sends
-    /// what the one before has received. Behind the lists are receives that nobody's sends fit.
+    /// what the one before has received. Of one team, members have something for the next one only. Behind the lists are receives that
+    /// nobody's sends fit.
     fn transfers(&mut self, team: usize, most: usize) -> Result<(), Error> {
         const EACH: usize = 5;
         let (me, n) = (self.teams[team].rank, self.world.npes());
         let (next, before) = ((me + 1) % n, (me + n - 1) % n);
         let sends = [(next, most), (next, most / 3), (me, most / 2), (before, most / 4), (before, 0)];
-        let receives = [(before, most), (me, most / 2), (next, most / 4), (before, most / 3), (next, 0)];
+        let receives = [(before, most), (before, most / 3), (me, most / 2), (next, most / 4), (next, 0)];
         let listed = |all: [(usize, usize); EACH], half: usize, longer: usize| {
             (0..).zip(all).flat_map(move |(i, (peer, count))| {
                 [peer, half * BYTES / 2 + i * BYTES / 2 / EACH, count + longer].map(|word| word as u64)
@@ -472,8 +473,8 @@ impl<'c> Calls<'c> {
         let each = [listed(sends, 0, 0), listed(receives, 1, 0), listed(sends, 1, 0), listed(receives, 0, 0)];
         let words: Vec<u64> = each.into_iter().flatten().chain(listed(receives, 1, 1)).collect();
         self.lists.write(0, &words)?;
-        let list = self.lists.view();
-        let list = |i: usize| list.slice(3 * EACH * i..3 * EACH * (i + 1)).cast();
+        let (list, used) = (self.lists.view(), if team == 1 { EACH } else { 2 });
+        let list = |i: usize| list.slice(3 * EACH * i..3 * (EACH * i + used)).cast();
         let memory = self.buffers[0].view();
         self.back_and_forth(team, &format!("send-recv {most}"), |calls, to, _, view| {
             let first = if to == memory { 2 } else { 0 };
@@ -538,10 +539,10 @@ impl<'c> Calls<'c> {
         let (experts, wrong) = (self.world.alloc::<i32>(2 * TOKENS)?, self.world.alloc::<i32>(2 * TOKENS)?);
         let (weights, starts) = (self.world.alloc::<f32>(2 * TOKENS)?, self.world.alloc::<u32>(3)?);
         let chosen = |token: usize| {
-            [0, 1].map(|choice| match (token, choice) {
-                // Tokens without an expert, and with one.
-                (4, _) | (6, 0) => -1,
-                _ => ((me + token + choice) % all) as i32,
+            [0, 1].map(|choice| match ((me + token + choice) % all, token) {
+                // An expert without tokens, and a token without experts.
+                (2, _) | (_, 4) => -1,
+                (expert, _) => expert as i32,
             })
         };
         let chosen: Vec<i32> = (0..TOKENS).flat_map(chosen).collect();

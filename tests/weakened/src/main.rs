@@ -40,7 +40,7 @@ const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"
 const UNSERVED: (&str, [u32; 2]) = ("all_gather_v_direct", [FEW_SLOTS, MANY_SLOTS]);
 /// Short calls whose names begin so wait for packets and lines that do not come.
 const STARVED: [&str; 2] = ["all-reduce one-shot ll", "broadcast ring ll128"];
-/// Kernels whose calls the last PE leaves: after so many launches, where the others make so many.
+/// Kernels all of whose calls the last PE leaves: after so many launches, where the others make so many.
 const LEFT: [(&str, usize, usize); 2] = [("moe_dispatch_send", 0, 4), ("moe_dispatch_send", 4, 8)];
 /// Kernels that find out that PE 0 gives something else: which word of its arguments, behind so many bytes, is so much more.
 const DIFFERENT: [(&str, usize, u64); 4] = [
@@ -246,9 +246,8 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
     // The first call of each kernel, and the first by the most PEs.
     let (mut first, mut widest) = (BTreeMap::new(), BTreeMap::new());
     for recording in &recordings {
-        let kernel = recording.streams[0].first().map_or("", |launch| &launch.kernel);
-        first.entry(kernel).or_insert(recording);
-        let widest = widest.entry(kernel).or_insert(recording);
+        first.entry(recording.kernel()).or_insert(recording);
+        let widest = widest.entry(recording.kernel()).or_insert(recording);
         if recording.pes > widest.pes {
             *widest = recording;
         }
@@ -269,12 +268,13 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
         if kernel == UNSERVED.0 {
             UNSERVED.1.into_iter().try_for_each(|slots| end(recording, End::Unserved(slots)))?;
         }
-        for (_, last, others) in LEFT.into_iter().filter(|(of, ..)| *of == kernel) {
-            end(recording, End::Leaves(last, others))?;
-        }
         for (_, at, more) in DIFFERENT.into_iter().filter(|(of, ..)| *of == kernel) {
             end(recording, End::Differs(at, more))?;
         }
+    }
+    for (kernel, last, others) in LEFT {
+        let mut all = recordings.iter().filter(|one| one.kernel() == kernel);
+        all.try_for_each(|one| end(one, End::Leaves(last, others)))?;
     }
     let is_starved = |name: &str| name.ends_with(" 37 of 3") && STARVED.iter().any(|start| name.starts_with(start));
     recordings.iter().filter(|one| is_starved(&one.name)).try_for_each(|one| end(one, End::Without(2)))?;

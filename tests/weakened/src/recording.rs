@@ -195,6 +195,11 @@ impl Begun {
 }
 
 impl Recording {
+    /// The kernel that PE 0 launches first.
+    pub(crate) fn kernel(&self) -> &str {
+        self.streams[0].first().map_or("", |launch| &launch.kernel)
+    }
+
     /// Runs it again, as it was.
     ///
     /// # Errors
