@@ -255,7 +255,8 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
     far.extend(MIXED.iter().filter_map(|kernel| widest.get(kernel)).map(|one| host.partly_proxied(one)));
     let mut ended = Vec::new();
     let mut end = |recording: &Recording, end| -> Result<(), String> {
-        ended.push(host.ended(recording, end).map_err(|wrong| format!("{}: {wrong}", recording.name))?);
+        let one = host.ended(recording, end, &ways(recording.pes));
+        ended.push(one.map_err(|wrong| format!("{}: {wrong}", recording.name))?);
         Ok(())
     };
     for (&kernel, recording) in &first {
