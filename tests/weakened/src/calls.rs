@@ -540,8 +540,8 @@ impl<'c> Calls<'c> {
         let (weights, starts) = (self.world.alloc::<f32>(2 * TOKENS)?, self.world.alloc::<u32>(3)?);
         let chosen = |token: usize| {
             [0, 1].map(|choice| match ((me + token + choice) % all, token) {
-                // An expert without tokens, and a token without experts.
-                (2, _) | (_, 4) => -1,
+                // An expert without tokens, the last one of its PE, and a token without experts.
+                (3, _) | (_, 4) => -1,
                 (expert, _) => expert as i32,
             })
         };
