@@ -347,8 +347,8 @@ fn kernels_that_threads_launch_at_once_fit_together() {
     assert!(outcome("two threads", &end).is_right(), "{end:?}");
 }
 
-/// Nobody asks for anything: long messages have as many blocks as the device has room for, short ones one, and none is compared
-/// first, which costs a launch.
+/// Nobody asks for anything: long messages have as many blocks as the device has room for, short ones one of few threads, and none is
+/// compared first, which costs a launch.
 #[test]
 fn default_communicators_launch_more_blocks_for_longer_messages() {
     const TEST: &str = "default_communicators_launch_more_blocks_for_longer_messages";
@@ -374,12 +374,13 @@ fn default_communicators_launch_more_blocks_for_longer_messages() {
     command.env("CONGRUENT_DEBUG", "trace").env("CONGRUENT_DEBUG_SUBSYS", "launch");
     let end = ends(vec![command], PATIENCE).remove(0);
     assert!(outcome("two devices", &end).is_right(), "{end:?}");
-    let launches = end.said.lines().filter_map(|line| line.split_once(": TRACE launch: ")?.1.split_once(" of 256 "));
+    let launches = end.said.lines().filter_map(|line| line.split_once(": TRACE launch: ")?.1.split_once(" pe="));
     let mut launches: Vec<_> = launches.map(|(launch, _)| launch).collect();
     launches.sort_unstable();
     let of_both_pes = |launch| [launch, launch];
-    let expected = ["direct in 32 blocks", "one_shot in 1 blocks", "one_shot in 10 blocks"].map(of_both_pes);
-    let expected: Vec<_> = expected.into_iter().flatten().map(|launch| format!("all_reduce_{launch}")).collect();
+    let expected = ["direct in 32 blocks of 256", "one_shot in 1 blocks of 32", "one_shot in 10 blocks of 256"];
+    let expected: Vec<_> =
+        expected.into_iter().flat_map(of_both_pes).map(|launch| format!("all_reduce_{launch}")).collect();
     assert_eq!(launches, expected);
 }
 
