@@ -47,6 +47,7 @@ mod block;
 mod decode;
 mod fault;
 mod inject;
+mod instruction;
 mod machine;
 mod memory;
 mod mutant;

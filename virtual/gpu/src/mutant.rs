@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::program::{BarrierResult, Code, Operation, Program, Scope, Slot, Source, Strength, Together};
+use crate::instruction::{BarrierResult, Operation, Scope, Slot, Source, Strength, Together};
+use crate::program::{Code, Program};
 
 /// What is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

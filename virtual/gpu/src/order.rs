@@ -27,8 +27,9 @@ use rustc_hash::FxHashMap as HashMap;
 use std::sync::Arc;
 
 use crate::fault::Cause;
+use crate::instruction::{Scope, Strength};
 use crate::memory::Segment;
-use crate::program::{Program, Scope, Strength};
+use crate::program::Program;
 use crate::warp::LANES;
 
 /// What one warp knows.

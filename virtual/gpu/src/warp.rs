@@ -27,11 +27,12 @@ pub(crate) use crate::alu::{LANES, Values};
 use crate::block::Surroundings;
 use crate::decode::space_of;
 use crate::fault::Cause;
+use crate::instruction::{BarrierResult, Operation, Scope, Source};
 use crate::machine::Count;
 use crate::memory;
 use crate::order::{Kind, Past, Promises};
 use crate::polls::Polls;
-use crate::program::{BarrierResult, Operation, Program, Scope, Source};
+use crate::program::Program;
 
 pub(crate) struct Warp {
     /// Which warp of the block it is.

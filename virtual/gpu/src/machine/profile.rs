@@ -9,7 +9,8 @@ use std::{fs, io};
 
 use rustc_hash::FxHashMap;
 
-use crate::program::{Operation, Program, Scope};
+use crate::instruction::{Operation, Scope};
+use crate::program::Program;
 
 /// How often something was executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

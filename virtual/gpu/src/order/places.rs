@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::clocks::{Clocks, Knowledge};
 use super::{Access, Event, Kind, MULTICAST, Mark, NONCOHERENT, Past};
 use crate::fault::{Cause, Party};
-use crate::program::{Program, Scope};
+use crate::instruction::Scope;
+use crate::program::Program;
 
 /// Where a warp is among all.
 #[derive(Clone)]

@@ -10,9 +10,9 @@ use super::{Group, LANES, Next, State, Values, Warp, extended, lanes_of};
 use crate::block::Surroundings;
 use crate::decode::{base_of, space_of};
 use crate::fault::Cause;
+use crate::instruction::{Access, Address, Change, Source, Target, Where};
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind};
-use crate::program::{Access, Address, Change, Source, Target, Where};
 
 /// Where the lanes of one instruction access memory.
 pub(super) struct Places {

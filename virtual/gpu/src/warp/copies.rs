@@ -8,9 +8,9 @@ use super::access::alias_of;
 use super::{Group, LANES, Warp, lanes_of};
 use crate::block::Surroundings;
 use crate::fault::Cause;
+use crate::instruction::{Address, Source, Strength, Where};
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind};
-use crate::program::{Address, Source, Strength, Where};
 
 /// A copy of one lane that is not done yet.
 pub(super) struct Copy {

@@ -5,7 +5,8 @@ use super::{Group, LANES, Next, State, Values, Warp, lanes_of};
 use crate::block::Surroundings;
 use crate::decode::{FUNCTIONS, function_address};
 use crate::fault::Cause;
-use crate::program::{Boolean, Code, Operation, Slot, Source, Target, Truth};
+use crate::instruction::{Boolean, Operation, Slot, Source, Target, Truth};
+use crate::program::Code;
 
 /// One call of a function.
 pub(super) struct Frame {

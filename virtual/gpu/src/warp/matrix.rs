@@ -4,9 +4,9 @@ use super::{Group, LANES, Next, State, Values, Warp, lanes_of};
 use crate::alu::matrix::transposed;
 use crate::block::Surroundings;
 use crate::fault::Cause;
+use crate::instruction::{Access, Matrix, Source};
 use crate::memory;
 use crate::order::Kind;
-use crate::program::{Access, Matrix, Source};
 
 impl Warp {
     /// Does it when the last lane comes. Lanes may be here in several calls of one function, each with its own registers.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{LANES, Warp, lanes_of};
 use crate::block::Surroundings;
 use crate::fault::Cause;
+use crate::instruction::{Combine, Operation};
 use crate::memory::{self, Segment};
 use crate::order::{self, Kind};
-use crate::program::{Combine, Operation};
 
 impl Warp {
     pub(super) fn multimem(

@@ -3,7 +3,7 @@
 use super::{LANES, Values, Warp};
 use crate::block::Surroundings;
 use crate::decode::function_address;
-use crate::program::{Comparison, Source, Special};
+use crate::instruction::{Comparison, Source, Special};
 
 impl Warp {
     pub(super) fn values(&self, around: &Surroundings<'_>, frame: usize, source: Source) -> Values {

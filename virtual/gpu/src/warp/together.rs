@@ -3,8 +3,9 @@
 use super::{Group, LANES, Next, State, Values, Warp, lanes_of, map};
 use crate::block::Surroundings;
 use crate::fault::Cause;
+use crate::instruction::{Operation, Shuffle, Source, Together};
 use crate::order::Meeting;
-use crate::program::{Operation, Program, Shuffle, Source, Together};
+use crate::program::Program;
 
 impl Warp {
     /// Whether all lanes of the warp are at the aligned instruction that a group has come to, waiting or past the wait. There
