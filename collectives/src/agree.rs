@@ -4,14 +4,11 @@ use congruent_device::{Disagreement, Group, Rank, Sym, World, kernel_arg};
 
 use crate::descriptor::{Descriptor, Members, Work};
 use crate::names::Operation;
-use crate::session::{Coll, ONE_ROUND};
+use crate::session::{BARRIERS, Coll, ONE_ROUND};
 use crate::{Algorithm, Collective, Protocol};
 
 /// Words that a member tells another at once.
 pub(crate) const WORDS: usize = 4;
-
-/// Where in a channel's head the number of times that members told each other something is; `session.rs` has the others.
-const TOLD: usize = 3;
 
 kernel_arg! {
     /// Describes a call in words of the caller's own: its number first, then what is called, then whatever else has to be the same.
@@ -101,8 +98,8 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
     #[track_caller]
     pub(crate) fn tell(coll: &'h Coll<'c, B>, words: impl Fn(Rank<World>) -> [u64; WORDS]) -> Self {
         let (ctx, group, head) = (coll.ctx(), coll.group(), coll.plan.head(coll.channel()));
-        let told = ctx.load(head, TOLD);
-        let half = (told % 2) as usize;
+        // Which of the two changes each time that the members meet.
+        let half = (ctx.load(head, BARRIERS) % 2) as usize;
         for i in group.strided(coll.n() - 1) {
             let to = coll.after(i + 1);
             let mine = said(coll, coll.me(), half);
@@ -115,9 +112,6 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
         // Not only those that this member tells directly wait for it: `barrier` passes on that it has come.
         ctx.await_proxy(group);
         coll.barrier();
-        if group.leader() {
-            ctx.store(head, TOLD, told.wrapping_add(1));
-        }
         Self { coll, half }
     }
 

@@ -53,13 +53,15 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let held = held.slice(..coll.n() * range.len() * size_of::<T>()).cast::<T>();
         for distance in 0..coll.n() {
             let from = part(coll, src, coll.wrap(coll.me() + distance)).slice(range.clone());
-            coll.copy(coll.part(held, distance), from);
+            coll.start_copy(coll.part(held, distance), from);
         }
+        coll.group().sync();
         travel(coll, held, message);
         for distance in 0..coll.n() {
             let to = part(coll, dst, coll.before(distance)).slice(range.clone());
-            coll.copy(to, coll.part(held, distance));
+            coll.start_copy(to, coll.part(held, distance));
         }
+        coll.group().sync();
     }
 }
 
@@ -74,27 +76,31 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         let blocks = || (bit..n).filter(|distance| distance & bit != 0);
         let message = message.slice(..blocks().count() * held.bytes() / n).cast::<T>();
         let packed = |i| message.slice(i * held.len() / n..(i + 1) * held.len() / n);
-        let _step = coll.step(TRAVEL, (step, steps), coll.after(bit), message.bytes());
+        let _step = coll.step(TRAVEL, (step, steps), coll.wrap(coll.me() + bit), message.bytes());
         for (i, distance) in blocks().enumerate() {
-            coll.copy(packed(i), coll.part(held, distance));
+            coll.start_copy(packed(i), coll.part(held, distance));
         }
         // One slot in the simple protocol, and no more than a queue holds in the others.
         let rounds = message.len().div_ceil(coll.plan.slot_elements::<T>());
         coll.open(Link::A, coll.wrap(coll.me() + bit));
+        coll.group().sync();
         for round in 0..rounds {
             let piece = coll.cut(message, round);
             coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
         }
         coll.close(Link::A, true, false);
+        coll.group().sync();
         coll.open(Link::A, coll.before(bit));
+        coll.group().sync();
         for round in 0..rounds {
             let piece = coll.cut(message, round);
             coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
         }
         coll.close(Link::A, false, true);
         for (i, distance) in blocks().enumerate() {
-            coll.copy(coll.part(held, distance), packed(i));
+            coll.start_copy(coll.part(held, distance), packed(i));
         }
+        coll.group().sync();
     }
 }
 

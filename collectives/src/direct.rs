@@ -7,7 +7,7 @@
 //! Data moves by put, or by get where many read from one, so that each member's block does its own part. Reductions need
 //! members that loads and stores reach.
 
-use congruent_device::{Group, Pod, Rank, Reducer, Sym, World};
+use congruent_device::{Group, Keep, Pod, Rank, Reducer, Sym, World};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
@@ -48,9 +48,9 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         coll.barrier();
         {
-            let _step = coll.step(step::REDUCE_AND_GIVE, (0, 1), coll.own(), from.bytes());
+            let _step = coll.step(step::REDUCE_AND_GIVE, (0, 1), coll.me(), from.bytes());
             let everywhere = coll.ctx().places(coll.n(), |i| to.at(coll.after(i)));
-            coll.fold(from.bytes(), everywhere, coll.of_all(from), op, coll.n());
+            coll.start_fold(from.bytes(), everywhere, coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -79,8 +79,8 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
         let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
         coll.barrier();
         {
-            let _step = coll.step(step::REDUCE, (0, 1), coll.own(), from.bytes());
-            coll.fold(from.bytes(), coll.only(to), coll.of_all(from), op, coll.n());
+            let _step = coll.step(step::REDUCE, (0, 1), coll.me(), from.bytes());
+            coll.start_fold(from.bytes(), coll.only(to), coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -110,8 +110,9 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         coll.barrier();
         {
-            let _step = coll.step(step::REDUCE, (0, 1), coll.rank(root), from.bytes());
-            coll.fold(from.bytes(), coll.ctx().places(1, |_| to.at(coll.rank(root))), coll.of_all(from), op, coll.n());
+            let _step = coll.step(step::REDUCE, (0, 1), root, from.bytes());
+            let at_root = coll.ctx().places(1, |_| to.at(coll.rank(root)));
+            coll.start_fold(from.bytes(), at_root, coll.of_all(from), op, coll.n());
         }
         coll.barrier();
     }
@@ -138,7 +139,7 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         {
             // From this member on, or from the next where its data already is where it belongs.
             let first = usize::from(inside);
-            let _step = coll.step(step::GIVE, (0, 1), coll.own(), from.bytes());
+            let _step = coll.step(step::GIVE, (0, 1), coll.me(), from.bytes());
             spread(coll, to, coll.n() - first, |coll, i| coll.after(first + i), from, coll.own());
         }
         coll.barrier();
@@ -173,7 +174,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         coll.barrier();
         {
             let from_root = coll.rank(root);
-            let _step = coll.step(step::TAKE_AND_GIVE, (0, 1), from_root, from.bytes());
+            let _step = coll.step(step::TAKE_AND_GIVE, (0, 1), root, from.bytes());
             spread(coll, to, count, |coll, i| coll.rank(coll.wrap(root + 1 + nth(i))), from, from_root);
         }
         coll.barrier();
@@ -210,7 +211,7 @@ pub fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T
             coll.hear_member(coll.wrap(root + i));
         }
     } else {
-        let _step = coll.step(step::TAKE, (0, 1), coll.rank(root), to.bytes());
+        let _step = coll.step(step::TAKE, (0, 1), root, to.bytes());
         coll.open(Link::A, root);
         coll.hear(Link::A);
         coll.ctx().get(coll.group(), to, from.at(coll.rank(root)));
@@ -249,7 +250,7 @@ pub fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
             coll.hear_member(coll.wrap(root + i));
         }
     } else {
-        let _step = coll.step(step::GIVE, (0, 1), coll.rank(root), from.bytes());
+        let _step = coll.step(step::GIVE, (0, 1), root, from.bytes());
         coll.open(Link::A, root);
         coll.hear(Link::A);
         coll.put(Link::A, to, from);
@@ -279,18 +280,16 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     if dst == src {
         return swap(coll, dst);
     }
-    coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
-    if coll.n() > 1 {
-        coll.barrier();
-        for i in 1..coll.n() {
-            let to = coll.after(i);
-            let part = coll.mine(coll.part(src, to.index()));
-            let _step = coll.step(step::GIVE, (i - 1, coll.n() - 1), to, part.bytes());
-            coll.ctx().put(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
-        }
-        coll.ctx().await_proxy(coll.group());
-        coll.barrier();
+    coll.start_copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
+    coll.barrier();
+    for i in 1..coll.n() {
+        let to = coll.after(i);
+        let part = coll.mine(coll.part(src, to.index()));
+        let _step = coll.step(step::GIVE, (i - 1, coll.n() - 1), to.index(), part.bytes());
+        coll.ctx().put_nbi(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
     }
+    coll.ctx().await_proxy(coll.group());
+    coll.barrier();
 }
 
 /// The all-to-all in place: in round `k` the members whose ranks add up to `k` modulo `n` swap their parts, slot by slot.
@@ -303,19 +302,21 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
             continue;
         }
         let part = coll.part(buf, peer);
-        let _step = coll.step(step::SWAP, (round, coll.n()), coll.rank(peer), coll.mine(part).bytes());
+        let _step = coll.step(step::SWAP, (round, coll.n()), peer, coll.mine(part).bytes());
         coll.open(Link::A, peer);
+        coll.group().sync();
         for round in 0..coll.rounds_of(part) {
             let piece = coll.cut(coll.mine(part), round);
             coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
             coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
         }
         coll.close(Link::A, true, true);
+        coll.group().sync();
     }
 }
 
 /// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of
-/// them; otherwise fetched and put to each.
+/// them; otherwise fetched and put to each. The group meets in the barrier behind it.
 #[inline(always)]
 #[track_caller]
 fn spread<T: Pod, B: Group>(
@@ -329,7 +330,8 @@ fn spread<T: Pod, B: Group>(
     let (ctx, group, own) = (coll.ctx(), coll.group(), coll.own());
     if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(coll, i))) {
         if count > 0 {
-            coll.transfer(src.bytes(), ctx.places(count, |i| dst.at(to(coll, i))), ctx.places(1, |_| src.at(from)));
+            let all = ctx.places(count, |i| dst.at(to(coll, i)));
+            coll.start_fold(src.bytes(), all, ctx.places(1, |_| src.at(from)), Keep, 0);
         }
         return;
     }
@@ -342,7 +344,7 @@ fn spread<T: Pod, B: Group>(
     for i in 0..count {
         let to = to(coll, i);
         if to != own {
-            ctx.put(group, dst.at(to), here);
+            ctx.put_nbi(group, dst.at(to), here);
         } else if here != dst {
             ctx.copy(group, dst, here);
         }

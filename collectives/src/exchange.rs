@@ -140,15 +140,15 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
     ctx.end_if(group, group.strided(coll.n()).find_map(differs));
     let (kept, own) = (coll.mine(to(coll.me())), coll.mine(from(coll.me())));
     if kept != own {
-        coll.copy(kept, own);
+        coll.start_copy(kept, own);
     }
     for i in 1..coll.n() {
         let peer = coll.after(i);
         let part = from(peer.index());
-        let [offset, ..] = theirs(peer.index());
+        let [offset, ..] = heard.from(peer.index());
         let place = Sym::from_raw(offset, part.len() as u64);
-        let _step = coll.step("give", (i - 1, coll.n() - 1), peer, coll.mine(part).bytes());
-        ctx.put(group, coll.mine(place).at(peer), coll.mine(part));
+        let _step = coll.step("give", (i - 1, coll.n() - 1), peer.index(), coll.mine(part).bytes());
+        ctx.put_nbi(group, coll.mine(place).at(peer), coll.mine(part));
     }
     ctx.await_proxy(group);
     coll.barrier();

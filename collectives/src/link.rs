@@ -153,9 +153,10 @@ impl<B: Group> Coll<'_, B> {
         }
     }
 
+    /// Changes a link; the group meets behind it, before it looks at it.
     #[inline(always)]
-    fn change(&mut self, link: Link, change: impl FnOnce(&mut LinkState)) {
-        self.set(|state| {
+    fn change_link(&mut self, link: Link, change: impl FnOnce(&mut LinkState)) {
+        self.change(|state| {
             change(match link.0 {
                 0 => &mut state.a,
                 1 => &mut state.b,
@@ -164,13 +165,13 @@ impl<B: Group> Coll<'_, B> {
         });
     }
 
-    /// Opens a link with a member, of which none is open that goes the same way.
+    /// Opens a link with a member, of which none is open that goes the same way. The group meets behind it.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn open(&mut self, link: Link, member: usize) {
         let (team, ctx, counters) = (self.team(), self.ctx(), self.plan.counters(self.channel(), member));
         // By whoever changes it, which on a GPU is one thread.
-        self.change(link, |state| {
+        self.change_link(link, |state| {
             let count = |which| ctx.load(counters, which);
             let (sent, received, signalled, awaited) = (count(SENT), count(RECEIVED), count(SIGNALLED), count(AWAITED));
             let (rank, pe) = (member as u32, team.rank(member).pe().raw());
@@ -178,7 +179,8 @@ impl<B: Group> Coll<'_, B> {
         });
     }
 
-    /// Keeps the counts of a link for the next time: those of what it sent, those of what it received, or both.
+    /// Keeps the counts of a link for the next time: those of what it sent, those of what it received, or both. The group meets before
+    /// it changes the link.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn close(&mut self, link: Link, sent: bool, received: bool) {
@@ -195,26 +197,29 @@ impl<B: Group> Coll<'_, B> {
             }
         }
         // Who opens it next finds the new counts.
-        self.group().sync();
+        self.meet_unless_by_leader();
     }
 
-    /// Tells the member that what this block did for it before is done.
+    /// Tells the member that what this block did for it before is done. The group has met since then.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn tell(&mut self, link: Link) {
-        self.change(link, |state| state.signalled += 1);
-        let state = self.link(link);
-        self.ctx().notify_met(self.group(), self.signal(READY).at(state.peer()).set(state.signalled));
+        self.change_link(link, |state| state.signalled += 1);
+        self.ctx().notify_by_leader(self.group(), || {
+            let state = self.link(link);
+            self.signal(READY).at(state.peer()).set(state.signalled)
+        });
     }
 
     /// Waits for the member to [`tell`](Coll::tell).
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn hear(&mut self, link: Link) {
-        self.change(link, |state| state.awaited += 1);
-        let state = self.link(link);
-        let signal = self.signal_of(state.rank as usize, READY).from_rank(state.peer());
-        self.ctx().wait_at_least(self.group(), signal, state.awaited);
+        self.change_link(link, |state| state.awaited += 1);
+        self.ctx().wait_by_leader(self.group(), || {
+            let state = self.link(link);
+            (self.signal_of(state.rank as usize, READY).from_rank(state.peer()), state.awaited)
+        });
     }
 
     /// Says that member `from` may write here directly, and awaits the same of member `to`, where that is how data goes.
@@ -236,6 +241,7 @@ impl<B: Group> Coll<'_, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn tell_member(&mut self, member: usize) {
+        self.group().sync();
         self.open(Link::A, member);
         self.tell(Link::A);
         self.close(Link::A, true, false);
@@ -294,7 +300,8 @@ impl<B: Group> Coll<'_, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put<T: Pod>(&mut self, link: Link, dst: Sym<T>, src: Sym<T>) {
-        self.change(link, |state| state.signalled += 1);
+        self.change_link(link, |state| state.signalled += 1);
+        self.group().sync();
         let state = self.link(link);
         let signal = self.signal(READY).at(state.peer()).set(state.signalled);
         self.ctx().put_signal(self.group(), dst.at(state.peer()), src, signal);
@@ -456,7 +463,7 @@ impl<B: Group> Coll<'_, B> {
         let state = self.link(link);
         if self.plan.cleans(state.sent, Layout::DEPTH) {
             let behind = self.slot_to(state.sent).slice(self.sent(link, bytes).extent()..).cast::<u64>();
-            self.ctx().fill_at(self.group(), behind.at(state.peer()), self.plan.flag(state.sent).into());
+            self.ctx().start_fill_at(self.group(), behind.at(state.peer()), self.plan.flag(state.sent).into());
         }
     }
 
@@ -475,7 +482,7 @@ impl<B: Group> Coll<'_, B> {
     fn put_sent(&self, link: Link, direct: bool, from: Sym<u8>) {
         let state = self.link(link);
         let to = if direct { from } else { self.slot_to(state.sent - 1).slice(..from.len()) };
-        self.ctx().put_signal(self.group(), to.at(state.peer()), from, self.sent_signal(link, direct));
+        self.ctx().put_signal_by_proxy(self.group(), to.at(state.peer()), from, self.sent_signal(link, direct));
     }
 
     /// The links that a step sends to through a proxy, a bit for each. Packets go to those only that are reached without.

@@ -10,7 +10,7 @@
 //! Links work on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
 //! ends are loaded from and stored to each member, and all elements where destination and source lie differently within words.
 
-use congruent_device::{Group, LinkReduction, Multicast, Pod, Reducer, Sym, refuse};
+use congruent_device::{Apart, Group, Keep, LinkReduction, Multicast, Pod, Reducer, Sym, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
@@ -36,21 +36,19 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     check::same(dst, src);
     let how = linked(coll, op);
     let _call = coll.begin(Operation::AllReduceMultimem, src.bytes());
-    if coll.n() == 1 {
-        return coll.alone(dst, src, op);
-    }
     if !src.is_empty() {
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
         let whole = Words::of(to, from, how.number().word());
         coll.barrier();
         {
-            let _step = coll.step("reduce and give", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step("reduce and give", (0, 1), coll.me(), from.bytes());
             if whole.count > 0 {
                 let (to, from) = (everywhere(coll, whole.in_range(to)), everywhere(coll, whole.in_range(from)));
-                coll.ctx().all_reduce_multicast(coll.group(), to, from, how);
+                coll.ctx().start_all_reduce_multicast(coll.group(), to, from, how);
             }
             whole.around(to, from, |to, from| {
-                coll.fold(from.bytes(), coll.of_all(to), coll.of_all(from), op, coll.n());
+                coll.group().sync();
+                coll.start_fold(from.bytes(), Apart(coll.of_all(to)), Apart(coll.of_all(from)), op, coll.n());
             });
         }
         coll.barrier();
@@ -74,21 +72,19 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     check::part_of(src, dst, coll.n(), coll.me());
     let how = linked(coll, op);
     let _call = coll.begin(Operation::ReduceScatterMultimem, src.bytes());
-    if coll.n() == 1 {
-        return coll.alone(dst, src, op);
-    }
     if !dst.is_empty() {
         let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
         let whole = Words::of(to, from, how.number().word());
         coll.barrier();
         {
-            let _step = coll.step("reduce", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step("reduce", (0, 1), coll.me(), from.bytes());
             if whole.count > 0 {
                 let from = everywhere(coll, whole.in_range(from));
-                coll.ctx().reduce_multicast(coll.group(), whole.in_range(to), from, how);
+                coll.ctx().start_reduce_multicast(coll.group(), whole.in_range(to), from, how);
             }
             whole.around(to, from, |to, from| {
-                coll.fold(from.bytes(), coll.only(to), coll.of_all(from), op, coll.n());
+                coll.group().sync();
+                coll.start_fold(from.bytes(), Apart(coll.only(to)), Apart(coll.of_all(from)), op, coll.n());
             });
         }
         coll.barrier();
@@ -116,7 +112,7 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (to, from) = (coll.mine(coll.part(dst, coll.me())), coll.mine(src));
         coll.barrier();
         {
-            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step("give", (0, 1), coll.me(), from.bytes());
             give(coll, to.cast(), from.cast());
         }
         coll.barrier();
@@ -145,7 +141,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         coll.barrier();
         if coll.me() == root {
             let (to, from) = (coll.mine(dst), coll.mine(src));
-            let _step = coll.step("give", (0, 1), coll.own(), from.bytes());
+            let _step = coll.step("give", (0, 1), coll.me(), from.bytes());
             give(coll, to.cast(), from.cast());
         }
         coll.barrier();
@@ -158,10 +154,11 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
 fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
     let whole = Words::of(dst, src, 4);
     if whole.count > 0 {
-        coll.ctx().put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
+        coll.ctx().start_put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
     }
     whole.around(dst, src, |dst, src| {
-        coll.transfer(src.bytes(), coll.of_all(dst), coll.only(src));
+        coll.group().sync();
+        coll.start_fold(src.bytes(), Apart(coll.of_all(dst)), Apart(coll.only(src)), Keep, 0);
     });
 }
 
@@ -216,7 +213,7 @@ impl Words {
         range.slice(self.start..self.start + self.count)
     }
 
-    /// Calls `each` with the elements before and after, where there are any.
+    /// Calls `each` with the elements before and after, where there are any. What it folds, the group has to meet in between.
     #[inline(always)]
     #[track_caller]
     fn around<T: Pod>(self, dst: Sym<T>, src: Sym<T>, each: impl Fn(Sym<T>, Sym<T>)) {

@@ -10,7 +10,7 @@
 
 use core::ops::Range;
 
-use congruent_device::{AccumulateIn, Block, Group, Number, Operands, Sum, Sym, math, operands, refuse};
+use congruent_device::{AccumulateIn, Block, Group, Keep, Number, Operands, Sum, Sym, math, operands, refuse};
 
 use crate::names::Operation;
 use crate::session::Coll;
@@ -129,12 +129,12 @@ pub fn direct<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) 
     let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
     let at = |i: usize| if i == coll.n() { sums.at(coll.own()) } else { from.at(coll.rank(i)) };
     let everywhere = coll.ctx().places(coll.n(), |i| sums.at(coll.after(i)));
-    coll.fold::<T>(from.bytes(), everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
+    coll.start_fold::<T>(from.bytes(), everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
     let normalized = rows.of(rows.dst, &mine);
     rows.normalize(coll, mine);
     if coll.n() > 1 {
         let others = coll.ctx().places(coll.n() - 1, |i| normalized.at(coll.after(i + 1)));
-        coll.transfer(normalized.bytes(), others, coll.only(normalized));
+        coll.start_fold(normalized.bytes(), others, coll.only(normalized), Keep, 0);
     }
     coll.barrier();
 }

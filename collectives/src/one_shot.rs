@@ -181,7 +181,7 @@ pub(crate) fn most<T: Pod, B: Group>(coll: &Coll<'_, B>) -> usize {
 /// An exchange, as traces show it.
 #[inline(always)]
 pub(crate) fn step<'c, B: Group>(coll: &Coll<'c, B>, part: (usize, usize), bytes: usize) -> Span<'c> {
-    coll.step(EXCHANGE, part, coll.own(), bytes)
+    coll.step(EXCHANGE, part, coll.me(), bytes)
 }
 
 /// The exchange is over: what follows is the next one.
@@ -214,7 +214,7 @@ fn cleans<B: Group>(coll: &Coll<'_, B>) -> bool {
 #[track_caller]
 fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
     let behind = half(coll, coll.me()).slice(packets(coll, coll.me(), to, bytes).extent()..).cast::<u64>();
-    coll.ctx().fill_at(coll.group(), behind.at(to), coll.plan.flag(coll.exchanges).into());
+    coll.ctx().start_fill_at(coll.group(), behind.at(to), coll.plan.flag(coll.exchanges).into());
 }
 
 /// Sends the same to all others.

@@ -33,6 +33,17 @@ pub(crate) enum Step {
     FoldOut,
 }
 
+impl Step {
+    /// Whether a member of this role does something then.
+    #[inline(always)]
+    fn is_for(self, role: Role) -> bool {
+        match self {
+            Self::FoldIn | Self::FoldOut => !matches!(role, Role::Core(_, None)),
+            Self::Reduce(_) | Self::Gather(_) => matches!(role, Role::Core(..)),
+        }
+    }
+}
+
 impl Pairs {
     /// In a team of `n`, which is not 0.
     #[inline(always)]
@@ -56,16 +67,17 @@ impl Pairs {
         }
     }
 
-    /// All steps in their order: as many reductions as there are halvings, and `gathers` times the way back.
+    /// All steps of a role in their order: as many reductions as there are halvings, and `gathers` times the way back.
     #[inline(always)]
-    pub(crate) fn schedule(self, gathers: usize) -> impl Iterator<Item = Step> {
+    pub(crate) fn schedule(self, gathers: usize, role: Role) -> impl Iterator<Item = Step> {
         let steps = self.steps();
-        (0..steps + gathers + 2).map(move |i| match i {
+        let step = move |i| match i {
             0 => Step::FoldIn,
             i if i <= steps => Step::Reduce(i - 1),
             i if i <= steps + gathers => Step::Gather(i - 1 - steps),
             _ => Step::FoldOut,
-        })
+        };
+        (0..steps + gathers + 2).map(step).filter(move |step| step.is_for(role))
     }
 
     /// The rank of a core; behind the last core, the number of members.
@@ -125,10 +137,13 @@ mod tests {
 
     #[test]
     fn extras_come_first_and_last() {
-        let schedule = |gathers| Pairs::new(6).schedule(gathers).collect::<Vec<_>>();
+        let of = |gathers, role| Pairs::new(6).schedule(gathers, role).collect::<Vec<_>>();
+        let schedule = |gathers| of(gathers, Role::Core(0, Some(1)));
         let (reduce, gather) = ([Step::Reduce(0), Step::Reduce(1)], [Step::Gather(0), Step::Gather(1)]);
         assert_eq!(schedule(0), [&[Step::FoldIn], &reduce[..], &[Step::FoldOut]].concat());
         assert_eq!(schedule(2), [&[Step::FoldIn], &reduce[..], &gather, &[Step::FoldOut]].concat());
+        assert_eq!(of(2, Role::Core(2, None)), [reduce, gather].concat());
+        assert_eq!(of(2, Role::Extra), [Step::FoldIn, Step::FoldOut]);
     }
 
     #[test]

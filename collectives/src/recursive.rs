@@ -67,8 +67,9 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     let (role, steps) = (pairs.role(coll.me()), pairs.steps());
     let whole = from.len() <= coll.plan.slot_elements::<T>();
     coll.keep(to, from);
+    coll.group().sync();
     let kept = |buf: Sym<T>, core, steps| if whole { buf } else { kept(buf, core, steps) };
-    for step in pairs.schedule(if whole { 0 } else { steps }) {
+    for step in pairs.schedule(if whole { 0 } else { steps }, role) {
         let (from, to) = (coll.src::<T>(), coll.dst::<T>());
         let none = to.slice(..0);
         let (exchange, give, own, to) = match (step, role) {
@@ -132,7 +133,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
         let range = start..(start + most).min(mine.len());
         let parts = scratch.slice(..coll.n() * range.len() * size_of::<T>()).cast::<T>();
         for i in 0..coll.n() {
-            coll.copy(coll.part(parts, i), coll.mine(coll.part(src, i)).slice(range.clone()));
+            coll.start_copy(coll.part(parts, i), coll.mine(coll.part(src, i)).slice(range.clone()));
         }
         scatter(coll, parts, mine.slice(range), op);
     }
@@ -145,7 +146,8 @@ fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>,
     let pairs = Pairs::new(coll.n());
     let (role, steps) = (pairs.role(coll.me()), pairs.steps());
     coll.keep(dst, parts);
-    for step in pairs.schedule(0) {
+    coll.group().sync();
+    for step in pairs.schedule(0, role) {
         let (dst, parts) = (coll.dst::<T>(), coll.src::<T>());
         let none = parts.slice(..0);
         let of = |first, count| parts.slice(pairs.rank(first) * dst.len()..pairs.rank(first + count) * dst.len());
@@ -175,8 +177,10 @@ fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>,
     }
     let (dst, parts) = (coll.dst::<T>(), coll.src());
     if let Role::Core(..) = role {
-        coll.copy(dst, coll.part(parts, coll.me()));
+        coll.start_copy(dst, coll.part(parts, coll.me()));
     }
+    // Before these are others.
+    coll.group().sync();
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`. In step `k` each
@@ -207,11 +211,11 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
             let have = 1 << step;
             let gives = have.min(coll.n() - have);
             let to = coll.after(have);
-            let _step = coll.step(step::GATHER, (step, steps), to, gives * part(coll, 0).bytes());
+            let _step = coll.step(step::GATHER, (step, steps), to.index(), gives * part(coll, 0).bytes());
             // The last put signals for all of them.
             for back in 1..gives {
                 let piece = part(coll, coll.before(back));
-                coll.ctx().put(coll.group(), piece.at(to), piece);
+                coll.ctx().put_nbi(coll.group(), piece.at(to), piece);
             }
             let own = part(coll, coll.me());
             coll.open(PARTNER, to.index());
@@ -250,8 +254,9 @@ impl Exchange {
     #[inline(always)]
     #[track_caller]
     fn run<T: Pod, B: Group>(self, coll: &mut Coll<'_, B>, give: Sym<T>, own: Sym<T>, to: Sym<T>, op: impl Reducer<T>) {
-        let _step = coll.step(self.name, self.step, coll.rank(self.peer), give.bytes());
+        let _step = coll.step(self.name, self.step, self.peer, give.bytes());
         coll.open(PARTNER, self.peer);
+        coll.group().sync();
         for round in 0..give.len().max(to.len()).div_ceil(coll.plan.slot_elements::<T>()) {
             let piece = coll.cut(give, round);
             coll.moves(SEND, piece, piece);
@@ -263,6 +268,7 @@ impl Exchange {
             }
         }
         coll.close(PARTNER, true, true);
+        coll.group().sync();
     }
 }
 

@@ -151,7 +151,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         let rounds = coll.rounds_of(dst);
         for round in 0..rounds {
             let piece = coll.cut(coll.mine(coll.dst::<T>()), round);
-            let _step = coll.step(step::BROADCAST, (round, rounds), coll.after(1), piece.bytes());
+            let _step = coll.step(step::BROADCAST, (round, rounds), coll.wrap(coll.me() + 1), piece.bytes());
             let step = if is_root {
                 COPY_SEND
             } else if is_last {
@@ -190,7 +190,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
     let rounds = coll.rounds_of(src);
     for round in 0..rounds {
         let (from, to) = (coll.cut(coll.mine(coll.src::<T>()), round), coll.cut(coll.mine(coll.dst::<T>()), round));
-        let _step = coll.step(step::REDUCE, (round, rounds), coll.after(1), from.bytes());
+        let _step = coll.step(step::REDUCE, (round, rounds), coll.wrap(coll.me() + 1), from.bytes());
         let step = if is_root {
             RECV_REDUCE_COPY
         } else if is_first {
@@ -217,7 +217,8 @@ fn scatter<T: Pod, B: Group>(
     let n = coll.n();
     for back in 1..=n {
         let src = from(coll, back);
-        let _step = (back < n).then(|| coll.step(step::SCATTER, (back - 1, n - 1), coll.after(1), src.bytes()));
+        let _step =
+            (back < n).then(|| coll.step(step::SCATTER, (back - 1, n - 1), coll.wrap(coll.me() + 1), src.bytes()));
         match back {
             1 => coll.step_of(SEND, src, src, op),
             _ if back < n => coll.step_of(RECV_REDUCE_SEND, src, src, op),
@@ -233,7 +234,7 @@ fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, piece: impl Fn(&Coll<'_, B>,
     let n = coll.n();
     for back in 1..n {
         let dst = piece(coll, back);
-        let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.after(1), dst.bytes());
+        let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.wrap(coll.me() + 1), dst.bytes());
         coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst, dst);
     }
 }
@@ -245,6 +246,7 @@ fn open<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
     let (n, me) = (coll.n(), coll.me());
     coll.open(LEFT, coll.wrap(me + n - 1));
     coll.open(RIGHT, coll.wrap(me + 1));
+    coll.group().sync();
 }
 
 #[inline(always)]
@@ -252,6 +254,7 @@ fn open<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
 fn close<B: Group>(coll: &mut Coll<'_, B>) {
     coll.close(LEFT, false, true);
     coll.close(RIGHT, true, false);
+    coll.group().sync();
 }
 
 /// [`all_reduce`].

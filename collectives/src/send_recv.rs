@@ -176,7 +176,7 @@ impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
         let (place, expected) = (self.word(member, PLACE), self.word(member, EXPECTED));
         let fits = part.bytes() as u64 == expected;
         if fits {
-            let _step = self.coll.step("send", (i, self.transfers.sends.len()), peer, part.bytes());
+            let _step = self.coll.step("send", (i, self.transfers.sends.len()), peer.index(), part.bytes());
             let place = self.coll.mine(Sym::<T>::from_raw(place, part.len() as u64));
             ctx.put(self.coll.group(), place.at(peer), self.coll.mine(part));
         }

@@ -21,7 +21,7 @@ const NESTED: u64 = BUSY - 2;
 
 /// Words of a channel's head. The first says too whose turn it is: one access takes the channel and gets the count.
 pub(crate) const EXCHANGES: usize = 0;
-const BARRIERS: usize = 1;
+pub(crate) const BARRIERS: usize = 1;
 
 /// Up to this size a team meets in one round, all with all; a larger one in `log n` rounds.
 pub(crate) const ONE_ROUND: usize = 8;
@@ -225,8 +225,23 @@ impl<'c, B: Group> Coll<'c, B> {
     /// Changes what all threads have in common. The group has met since it looked at that, and meets before this returns.
     #[inline(always)]
     pub(crate) fn set(&mut self, change: impl FnOnce(&mut State)) {
+        self.change(change);
+        self.group().sync();
+    }
+
+    /// The same, where the group meets behind it, before it looks at that again.
+    #[inline(always)]
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut State)) {
         let group = *self.bound.group();
-        self.state.set(&group, change);
+        self.state.change(&group, change);
+    }
+
+    /// Meets where every thread is to see, in memory, what the leader has stored: who changes the state looks there.
+    #[inline(always)]
+    pub(crate) fn meet_unless_by_leader(&self) {
+        if const { !<B::Kept<State> as Kept<State>>::BY_LEADER } {
+            self.group().sync();
+        }
     }
 
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
@@ -255,17 +270,17 @@ impl<'c, B: Group> Coll<'c, B> {
         self.ctx().span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) })
     }
 
-    /// Keeps destination and source of a collective, so that no register of a GPU holds them through its loops.
+    /// Keeps destination and source of a collective, so that no register of a GPU holds them through its loops. The group meets behind it.
     #[inline(always)]
     pub(crate) fn keep<T: Pod>(&mut self, dst: Sym<T>, src: Sym<T>) {
         let words = |sym: Sym<T>| [sym.offset(), sym.len() as u64];
-        self.set(|state| (state.dst, state.src) = (words(dst), words(src)));
+        self.change(|state| (state.dst, state.src) = (words(dst), words(src)));
     }
 
-    /// Keeps where this member stands in the two trees of an all-reduce: it takes a while to find out.
+    /// Keeps where this member stands in the two trees of an all-reduce: it takes a while to find out. The group meets behind it.
     #[inline(always)]
     pub(crate) fn keep_nodes(&mut self) {
-        self.set(|state| {
+        self.change(|state| {
             let (me, n) = (state.me as usize, state.n as usize);
             (state.node_a, state.node_b) = (Node::of_two(0, me, n), Node::of_two(1, me, n));
         });
@@ -291,11 +306,11 @@ impl<'c, B: Group> Coll<'c, B> {
         Sym::from_raw(offset, len)
     }
 
-    /// A part of a collective, for traces: step `part` of how many, with a peer, and how many bytes.
+    /// A part of a collective, for traces: step `part` of how many, with a member, and how many bytes.
     #[inline(always)]
-    pub(crate) fn step(&self, name: &'static str, part: (usize, usize), peer: Rank<World>, bytes: usize) -> Span<'c> {
+    pub(crate) fn step(&self, name: &'static str, part: (usize, usize), peer: usize, bytes: usize) -> Span<'c> {
         let part = (part.0 as u32, part.1 as u32);
-        self.ctx().span(Mark { name, part, peer: Some(peer.pe()), bytes: bytes as u64 })
+        self.ctx().span_of(|| Mark { name, part, peer: Some(self.rank(peer).pe()), bytes: bytes as u64 })
     }
 
     /// This block's share of a buffer, or of a chunk of it.
@@ -352,11 +367,32 @@ impl<'c, B: Group> Coll<'c, B> {
         self.ctx().fold(self.group(), bytes, dst, src, op, members);
     }
 
+    /// A fold of what is not packed; the group meets in the barrier behind it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_fold<T: Pod>(
+        &self,
+        bytes: usize,
+        dst: impl Operands,
+        src: impl Operands,
+        op: impl Reducer<T>,
+        members: usize,
+    ) {
+        self.ctx().start_fold(self.group(), bytes, dst, src, op, members);
+    }
+
     /// Moves what the source has, which is one, to every destination.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn transfer(&self, bytes: usize, dst: impl Operands, src: impl Operands) {
         self.fold(bytes, dst, src, Keep, 0);
+    }
+
+    /// Copies this member's elements; the group meets behind it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_copy<T: Pod>(&self, dst: Sym<T>, src: Sym<T>) {
+        self.ctx().start_copy(self.group(), dst, src);
     }
 
     /// Copies this member's elements.

@@ -69,6 +69,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     }
     coll.keep(dst, src);
     coll.keep_nodes();
+    coll.group().sync();
     let half = |coll: &Coll<'_, B>, buf: Sym<T>, tree| coll.mine(Share::new(tree, 2).of(buf));
     let rounds = [0, 1].map(|tree| half(coll, src, tree).len().div_ceil(coll.plan.slot_elements::<T>()));
     let rounds = rounds[0].max(rounds[1]);
@@ -87,6 +88,8 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
             }
         }
     }
+    // Before another call keeps others.
+    coll.group().sync();
 }
 
 /// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`, piece by piece up
@@ -169,7 +172,7 @@ fn up<T: Pod, B: Group>(
         return;
     }
     let towards = node.parent().or(node.child(0)).unwrap_or(coll.me());
-    let _step = coll.step(step::UP, round, coll.rank(towards), src.bytes());
+    let _step = coll.step(step::UP, round, towards, src.bytes());
     let mut step = Step::NEW.reduce_into();
     for i in 0..node.degree() {
         step = step.recv(child(i));
@@ -184,6 +187,7 @@ fn up<T: Pod, B: Group>(
             step = step.direct_send(LOWER);
         }
     }
+    coll.group().sync();
     coll.step_of(step, dst, src, op);
     close(coll, node);
 }
@@ -196,7 +200,7 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
         return;
     }
     let towards = node.child(0).or(node.parent()).unwrap_or(coll.me());
-    let _step = coll.step(step::DOWN, round, coll.rank(towards), piece.bytes());
+    let _step = coll.step(step::DOWN, round, towards, piece.bytes());
     let mut step = Step::NEW;
     if let Some(parent) = node.parent() {
         coll.open(PARENT, parent);
@@ -206,6 +210,7 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
         coll.open(child(i), node.child(i).unwrap_or(towards));
         step = step.direct_send(child(i));
     }
+    coll.group().sync();
     coll.moves(step, piece, piece);
     close(coll, node);
 }
@@ -220,6 +225,7 @@ fn close<B: Group>(coll: &mut Coll<'_, B>, node: Node) {
     for i in 0..node.degree() {
         coll.close(child(i), true, true);
     }
+    coll.group().sync();
 }
 
 /// [`all_reduce`].

@@ -76,14 +76,32 @@ impl Ctx<'_> {
         op: impl Reducer<T>,
         members: usize,
     ) {
-        if src.count() == 0 {
-            refuse!("a fold needs a source");
-        }
-        let fold = Fold { ctx: self, group, bytes, dst, src, members: members as u32 };
+        let fold = Fold::new(self, group, bytes, dst, src, members);
         // SAFETY: operands are made by `operand`, `packets` and `lines`: mapped, aligned for their form. That all are of one
         // length is checked where each is looked at.
         let failed = !unsafe { op.fold(&fold) };
-        self.join(group, failed);
+        fold.meet(failed);
+        fold.tell();
+    }
+
+    /// [`fold`](Ctx::fold) of operands whose bytes are as they are, so that nothing is awaited. The group is not synchronized after it:
+    /// it meets before it folds again, and before a thread overwrites a source.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_fold<T: Pod>(
+        &self,
+        group: &impl Group,
+        bytes: usize,
+        dst: impl Operands,
+        src: impl Operands,
+        op: impl Reducer<T>,
+        members: usize,
+    ) {
+        let fold = Fold::new(self, group, bytes, dst, src, members);
+        fold.awaits_nothing();
+        // SAFETY: as in `fold`.
+        let _nothing_is_awaited = unsafe { op.fold(&fold) };
         fold.tell();
     }
 
@@ -141,11 +159,19 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn fill_at<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, value: T) {
+        self.start_fill_at(group, place, value);
+        group.sync();
+    }
+
+    /// [`fill_at`](Ctx::fill_at); the group is not synchronized after it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_fill_at<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, value: T) {
         let first = self.near(place);
         self.moved_by(group, self.abi().pe, place.pe().raw(), place.sym().bytes());
         // SAFETY: `near` gives a mapped range of `len` elements, aligned for T.
         unsafe { arch::fill(share(group), first, place.len(), value) };
-        group.sync();
     }
 
     /// Copies this PE's `src` to this PE's `dst`.
@@ -158,13 +184,46 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn copy<T: Pod>(&self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
+        self.start_copy(group, dst, src);
+        group.sync();
+    }
+
+    /// [`copy`](Ctx::copy); the group is not synchronized after it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_copy<T: Pod>(&self, group: &impl Group, dst: Sym<T>, src: Sym<T>) {
         check_same(dst.len(), src.len());
         self.copy_bytes(share(group), dst.offset(), self.pe(), src.offset(), self.pe(), dst.bytes());
-        group.sync();
     }
 }
 
-impl<B: Group, D: Operands, S: Operands> Fold<'_, B, D, S> {
+impl<'f, B: Group, D: Operands, S: Operands> Fold<'f, B, D, S> {
+    #[inline(always)]
+    #[track_caller]
+    fn new(ctx: &'f Ctx<'f>, group: &'f B, bytes: usize, dst: D, src: S, members: usize) -> Self {
+        if src.count() == 0 {
+            refuse!("a fold needs a source");
+        }
+        Self { ctx, group, bytes, dst, src, members: members as u32 }
+    }
+
+    /// The end of a fold, which of plain operands never failed.
+    #[inline(always)]
+    #[track_caller]
+    fn meet(&self, failed: bool) {
+        if const { D::PLAIN && S::PLAIN } {
+            self.group.sync();
+        } else {
+            self.ctx.join(self.group, failed);
+        }
+    }
+
+    #[inline(always)]
+    fn awaits_nothing(&self) {
+        const { assert!(D::PLAIN && S::PLAIN, "what is packed is awaited") };
+    }
+
     /// Tells who watches what went to other PEs and came from them, and wakes who sleeps on what was packed.
     #[cfg(not(target_arch = "nvptx64"))]
     fn tell(&self) {

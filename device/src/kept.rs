@@ -57,14 +57,15 @@ impl<'c, B: Group> Bound<'c, B> {
 /// A value of a group's, the same for every thread.
 #[doc(hidden)]
 pub trait Kept<T>: Deref<Target = T> {
+    /// Whether the leader alone changes it.
+    const BY_LEADER: bool;
     /// Keeps a value, of which `begin` says what is looked at before it is changed, by a number of the leader's. The rest is as in
     /// `blank`, or what was there before. There is one at a time: the group has met since it looked at another.
     #[track_caller]
     fn new(group: &impl Group, leaders: u64, blank: T, begin: impl FnOnce(&mut T, u64)) -> Self;
     /// Changes it: every thread calls this with the same change, which may be made once. The group has met since it looked at what
-    /// changes, and meets before this returns.
-    #[track_caller]
-    fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T));
+    /// changes, and meets before it looks at it again.
+    fn change(&mut self, group: &impl Group, change: impl FnOnce(&mut T));
 }
 
 /// Each thread's own copy.
@@ -80,6 +81,7 @@ impl<T> Deref for Own<T> {
 }
 
 impl<T> Kept<T> for Own<T> {
+    const BY_LEADER: bool = false;
     #[inline(always)]
     fn new(group: &impl Group, leaders: u64, blank: T, begin: impl FnOnce(&mut T, u64)) -> Self {
         let mut own = Self(blank);
@@ -87,9 +89,8 @@ impl<T> Kept<T> for Own<T> {
         own
     }
     #[inline(always)]
-    fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
+    fn change(&mut self, _group: &impl Group, change: impl FnOnce(&mut T)) {
         change(&mut self.0);
-        group.sync();
     }
 }
 
@@ -110,6 +111,7 @@ impl<T: congruent_heap::KernelArg> Deref for Shared<T> {
 
 #[cfg(target_arch = "nvptx64")]
 impl<T: congruent_heap::KernelArg> Kept<T> for Shared<T> {
+    const BY_LEADER: bool = true;
     #[inline(always)]
     fn new(group: &impl Group, leaders: u64, _blank: T, begin: impl FnOnce(&mut T, u64)) -> Self {
         if group.leader() {
@@ -121,11 +123,10 @@ impl<T: congruent_heap::KernelArg> Kept<T> for Shared<T> {
         Self(core::marker::PhantomData)
     }
     #[inline(always)]
-    fn set(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
+    fn change(&mut self, group: &impl Group, change: impl FnOnce(&mut T)) {
         if group.leader() {
             // SAFETY: as in `new`; others look at no more than what does not change.
             change(unsafe { &mut *crate::arch::kept::<T>() });
         }
-        group.sync();
     }
 }

@@ -132,7 +132,7 @@ pub use link::{LinkNumber, LinkOp, LinkReduction};
 pub use multicast::Multicast;
 pub use nonblocking::Nonblocking;
 #[doc(hidden)]
-pub use operand::{Operand, Operands, PACKETS, PLAIN, operands, packed_words};
+pub use operand::{Apart, Operand, Operands, PACKETS, PLAIN, operands, packed_words};
 pub use reduce::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,

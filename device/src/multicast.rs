@@ -79,13 +79,21 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn put_multicast<T: Pod, G: Tag>(&self, group: &impl Group, dst: Multicast<'_, T, G>, src: Sym<T>) {
+        self.start_put_multicast(group, dst, src);
+        group.sync();
+    }
+
+    /// [`put_multicast`](Ctx::put_multicast); the group is not synchronized after it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_put_multicast<T: Pod, G: Tag>(&self, group: &impl Group, dst: Multicast<'_, T, G>, src: Sym<T>) {
         check_same(dst.len(), src.len());
         check_words(src, 4);
         check_words(dst.sym, 4);
         let from = self.locate(src, self.pe());
         // SAFETY: `locate` and `multicast` checked both ranges, of the same whole number of words.
         unsafe { arch::multicast_put(share(group), &dst, from.cast_const().cast(), src.bytes()) };
-        group.sync();
     }
 
     /// Combines `src` of all members of the team into this PE's `dst`: links combine, and each result arrives once.
@@ -110,13 +118,27 @@ impl Ctx<'_> {
         src: Multicast<'_, T, G>,
         how: LinkReduction,
     ) {
+        self.start_reduce_multicast(group, dst, src, how);
+        group.sync();
+    }
+
+    /// [`reduce_multicast`](Ctx::reduce_multicast); the group is not synchronized after it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_reduce_multicast<T: Pod, G: Tag>(
+        &self,
+        group: &impl Group,
+        dst: Sym<T>,
+        src: Multicast<'_, T, G>,
+        how: LinkReduction,
+    ) {
         check_same(dst.len(), src.len());
         check_words(dst, how.number().word());
         check_words(src.sym, how.number().word());
         let to = self.locate(dst, self.pe());
         // SAFETY: `locate` and `multicast` checked both ranges, of the same whole number of words.
         unsafe { arch::multicast_reduce(share(group), to.cast(), &src, dst.bytes(), how) };
-        group.sync();
     }
 
     /// Combines `src` of all members of the team, and stores the result in `dst` on every member.
@@ -140,12 +162,26 @@ impl Ctx<'_> {
         src: Multicast<'_, T, G>,
         how: LinkReduction,
     ) {
+        self.start_all_reduce_multicast(group, dst, src, how);
+        group.sync();
+    }
+
+    /// [`all_reduce_multicast`](Ctx::all_reduce_multicast); the group is not synchronized after it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn start_all_reduce_multicast<T: Pod, G: Tag>(
+        &self,
+        group: &impl Group,
+        dst: Multicast<'_, T, G>,
+        src: Multicast<'_, T, G>,
+        how: LinkReduction,
+    ) {
         check_same(dst.len(), src.len());
         check_words(dst.sym, how.number().word());
         check_words(src.sym, how.number().word());
         // SAFETY: `multicast` checked both ranges, of the same whole number of words.
         unsafe { arch::multicast_all_reduce(share(group), &dst, &src, src.sym.bytes(), how) };
-        group.sync();
     }
 }
 

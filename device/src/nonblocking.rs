@@ -62,9 +62,7 @@ impl<P: Group> Nonblocking<'_, '_, P> {
     #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod, G>(&self, place: Place<T, G>, src: Sym<T>) {
-        if let Some(ticket) = self.ctx.start_put(self.group, place, src) {
-            self.ctx.end_unless(self.ctx.asked(self.group, ticket));
-        }
+        self.ctx.put_nbi(self.group, place, src);
     }
 
     /// Starts to copy `place` to this PE's `dst`.

@@ -202,10 +202,30 @@ impl Ctx<'_> {
 pub trait Operands {
     /// Whether the bytes of all are as they are, whatever `get` says of their form: a GPU's fold of such ones is shorter.
     const PLAIN: bool = false;
+    /// Whether they lie differently within words, or are less than one: a GPU's fold of such ones has no vectors.
+    const APART: bool = false;
     /// How many.
     fn count(&self) -> usize;
     /// Number `i`.
     fn get(&self, i: usize) -> Operand;
+}
+
+/// Operands that lie differently within words, or are less than one.
+#[doc(hidden)]
+pub struct Apart<O>(pub O);
+
+impl<O: Operands> Operands for Apart<O> {
+    const PLAIN: bool = O::PLAIN;
+    const APART: bool = true;
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Operand {
+        self.0.get(i)
+    }
 }
 
 /// `count` operands, computed one by one.

@@ -1,7 +1,7 @@
 //! What orders data and tells peers about it: notify, put_signal, fence and quiet.
 
 use congruent_heap::refuse;
-use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Rank, Sym};
+use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Rank, Signal, Sym};
 
 use crate::rma::check_same;
 use crate::{Ctx, Group, arch};
@@ -22,18 +22,29 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn notify(&self, group: &impl Group, notify: Notify) {
         group.sync();
-        self.notify_met(group, notify);
+        self.notify_by_leader(group, || notify);
     }
 
-    /// [`notify`](Ctx::notify) by a group that has just met: what it did before that is covered.
+    /// [`notify`](Ctx::notify) by a group that has just met: what it did before that is covered. Only its leader computes what is sent.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn notify_met(&self, group: &impl Group, notify: Notify) {
-        let failed = group.leader() && !self.signal(notify);
+    pub fn notify_by_leader(&self, group: &impl Group, notify: impl FnOnce() -> Notify) {
+        let failed = group.leader() && !self.signal(notify());
         // Only a proxy can fail to take a signal.
         if self.abi().routes != 0 {
             self.join(group, failed);
+        }
+    }
+
+    /// Sets a signal of this PE, with the order of a [`notify`](Ctx::notify).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn set_signal(&self, group: &impl Group, signal: Sym<Signal>, value: u64) {
+        group.sync();
+        if group.leader() {
+            let _no_proxy_is_asked = self.signal_word(self.pe(), false, signal.elem(0).offset(), value);
         }
     }
 
@@ -85,16 +96,39 @@ impl Ctx<'_> {
         if place.pe() != notify.pe() {
             refuse!("put_signal signals the PE that it puts to");
         }
+        check_same(place.len(), src.len());
         if self.is_proxied(place.pe()) {
-            check_same(place.len(), src.len());
-            self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
-            group.sync();
-            // One request, so that data and signal are never two unordered messages.
-            return Some(if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 });
+            return Some(self.ask_put_signal(group, place, src, notify));
         }
-        self.start_put(group, place, src);
+        self.store_range(group, place, src);
         self.notify(group, notify);
         None
+    }
+
+    /// The same where the proxy is asked, of ranges of one length. Gives the leader's ticket.
+    #[inline(always)]
+    #[track_caller]
+    fn ask_put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) -> u64 {
+        self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
+        group.sync();
+        // One request, so that data and signal are never two unordered messages.
+        if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 }
+    }
+
+    /// [`put_signal`](Ctx::put_signal) to a PE that is reached through a proxy.
+    ///
+    /// # Panics
+    /// Where it is reached by loads and stores, and as [`put_signal`](Ctx::put_signal).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_signal_by_proxy<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
+        check_same(place.len(), src.len());
+        if place.pe() != notify.pe() || !self.is_proxied(place.pe()) {
+            refuse!("what goes through a proxy goes to one PE that is reached so");
+        }
+        let ticket = self.ask_put_signal(group, place, src, notify);
+        self.end_unless(self.finish(group, place.pe(), ticket));
     }
 
     /// Orders what this group put to that PE before with what it puts there later.

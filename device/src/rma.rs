@@ -157,13 +157,47 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
-        self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
         if self.is_proxied(place.pe()) {
+            self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
             group.sync();
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
         }
-        self.copy_bytes(share(group), place.sym().offset(), place.pe(), src.offset(), self.pe(), src.bytes());
+        self.store_range(group, place, src);
         None
+    }
+
+    /// Starts a put. On return no thread may overwrite `src`: a quiet, or [`await_proxy`](Ctx::await_proxy) and a meeting of the group,
+    /// comes before that.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_nbi<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+        if let Some(ticket) = self.start_put(group, place, src) {
+            self.end_unless(self.asked(group, ticket));
+        }
+    }
+
+    /// [`put_nbi`](Ctx::put_nbi) to a PE that loads and stores reach.
+    ///
+    /// # Panics
+    /// Where the PE is reached only through a proxy, and where the lengths differ.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_direct<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+        check_same(place.len(), src.len());
+        if self.is_proxied(place.pe()) {
+            refuse!("this PE is reached through a proxy");
+        }
+        self.store_range(group, place, src);
+    }
+
+    /// A put by stores, of ranges of one length; the group is not synchronized after it.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn store_range<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
+        self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
+        self.copy_bytes(share(group), place.sym().offset(), place.pe(), src.offset(), self.pe(), src.bytes());
     }
 
     /// The part of a get that moves data; the group is not synchronized after it. Through the proxy, the leader's ticket.

@@ -62,7 +62,19 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn wait_at_least(&self, group: &impl Group, signal: impl Into<Awaited<Signal>>, value: u64) {
         let awaited = signal.into();
-        let failed = group.leader() && !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
+        self.wait_by_leader(group, || (awaited, value));
+    }
+
+    /// [`wait_at_least`](Ctx::wait_at_least), of which only the group's leader computes for what.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait_by_leader(&self, group: &impl Group, signal: impl FnOnce() -> (Awaited<Signal>, u64)) {
+        let mut failed = false;
+        if group.leader() {
+            let (awaited, value) = signal();
+            failed = !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
+        }
         self.join(group, failed);
     }
 

@@ -59,9 +59,15 @@ impl Ctx<'_> {
     /// Every thread of a block calls it; the first one's time counts.
     #[inline(always)]
     pub fn span(&self, mark: Mark) -> Span<'_> {
+        self.span_of(|| mark)
+    }
+
+    /// [`span`](Ctx::span) of a mark that is computed only where somebody watches.
+    #[inline(always)]
+    pub fn span_of(&self, mark: impl FnOnce() -> Mark) -> Span<'_> {
         #[cfg(not(target_arch = "nvptx64"))]
         if self.lane.watched && self.lane.thread == 0 {
-            self.lane.machine.note(Note::Begin(mark));
+            self.lane.machine.note(Note::Begin(mark()));
             return Span { ctx: Some(self) };
         }
         let _unseen = mark;

@@ -200,9 +200,9 @@ impl Moe<'_> {
                 let staged = || self.staged_messages(batch.index, member, slot, 1);
                 let (message, at) = self.towards(member, there, staged);
                 let (to_payload, to_scales, words) = self.parts(message);
-                ctx.put(&block, to_payload.at(at), tokens.payload.slice(token * payload..(token + 1) * payload));
+                ctx.put_direct(&block, to_payload.at(at), tokens.payload.slice(token * payload..(token + 1) * payload));
                 if scales > 0 {
-                    ctx.put(&block, to_scales.at(at), tokens.scales.slice(token * scales..(token + 1) * scales));
+                    ctx.put_direct(&block, to_scales.at(at), tokens.scales.slice(token * scales..(token + 1) * scales));
                 }
                 for i in block.strided(words.len()) {
                     ctx.put_value(words.elem(i).at(at), self.word(batch, tokens, token, i));
@@ -393,7 +393,7 @@ impl Moe<'_> {
     pub(super) fn arrive(&self, batch: u32, gate: Gate, exchange: u64, found: u32) {
         let word = self.gate_word(batch, gate);
         self.once(word, exchange);
-        self.ctx.notify(&self.block, word.at(self.own_rank()).set(exchange << 8 | u64::from(found)));
+        self.ctx.set_signal(&self.block, word, exchange << 8 | u64::from(found));
     }
 
     /// This block's word of a gate.
@@ -462,8 +462,6 @@ impl Moe<'_> {
                 ctx.notify(&Thread, notify);
             }
         }
-        // A thread alone may have waited for the proxy: the block goes on together.
-        block.sync();
     }
 }
 

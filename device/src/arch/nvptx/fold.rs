@@ -51,13 +51,15 @@ pub(crate) unsafe fn transfer<B: Group, D: Operands, S: Operands>(fold: &Fold<'_
     // SAFETY: the caller's contract.
     unsafe {
         if !B::IS_BLOCK {
-            return fold.inline(Move);
+            return fold.inline(Move::<true>);
         }
         let (bytes, counts) = put_operands(fold);
-        if const { D::PLAIN && S::PLAIN } {
-            move_block::<true>(bytes, counts)
+        if const { D::PLAIN && S::PLAIN && D::APART && S::APART } {
+            move_block::<true, false>(bytes, counts)
+        } else if const { D::PLAIN && S::PLAIN } {
+            move_block::<true, true>(bytes, counts)
         } else {
-            move_block::<false>(bytes, counts)
+            move_block::<false, true>(bytes, counts)
         }
     }
 }
@@ -78,7 +80,9 @@ pub(crate) unsafe fn fold_reduction<B: Group, D: Operands, S: Operands>(
     // SAFETY: the caller's contract.
     unsafe {
         let (bytes, counts) = put_operands(fold);
-        if const { D::PLAIN && S::PLAIN } {
+        if const { D::PLAIN && S::PLAIN && D::APART && S::APART } {
+            fold_any::<true>(names, scalar, bytes, counts, fold.members)
+        } else if const { D::PLAIN && S::PLAIN } {
             fold_block::<true>(names, scalar, bytes, counts, fold.members)
         } else {
             fold_block::<false>(names, scalar, bytes, counts, fold.members)
@@ -177,9 +181,9 @@ unsafe fn fold_block_by<T: Pod, O: ReduceOp<T>, const PLAIN: bool>(bytes: u64, c
 /// # Safety
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
-unsafe fn move_block<const PLAIN: bool>(bytes: u64, counts: u64) -> bool {
+unsafe fn move_block<const PLAIN: bool, const VECTORS: bool>(bytes: u64, counts: u64) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { from_table::<PLAIN>(bytes, counts, 0, Move) }
+    unsafe { from_table::<PLAIN>(bytes, counts, 0, Move::<VECTORS>) }
 }
 
 /// Sums of the types that are hot have loops of their own.

@@ -14,6 +14,8 @@ use crate::{Datatype, Fp8E4M3, Fp8E5M2, Op, ReduceOp, Reduction, bf16, f16};
 pub(super) trait PackOp: Copy {
     /// Whether it folds vectors of 16 bytes, and not words of 8 only.
     const VECTORS: bool = true;
+    /// Whether there is one source.
+    const ONE: bool = false;
     /// Whether a pack may have 32 bytes: of elements of one byte that would be too many sums for the registers.
     const PAIRS: bool;
     /// How many sources are asked for words before the first of them is waited for: 2 or 4.
@@ -112,9 +114,11 @@ impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
 
 /// Bytes of one source, as they are.
 #[derive(Clone, Copy)]
-pub(super) struct Move;
+pub(super) struct Move<const VECTORS: bool>;
 
-impl PackOp for Move {
+impl<const VECTORS: bool> PackOp for Move<VECTORS> {
+    const VECTORS: bool = VECTORS;
+    const ONE: bool = true;
     const PAIRS: bool = true;
     type Sums = Sums<u32>;
 

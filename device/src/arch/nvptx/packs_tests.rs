@@ -56,7 +56,7 @@ cases! {
     MeanOfFloats: f32, Typed<f32, Avg> = Typed::new(Avg), Avg;
     SumInDoubles: f32, Typed<f32, In<f64, Sum>> = Typed::new(Sum.accumulate_in::<f64>()), Sum.accumulate_in::<f64>();
     XorOfLong: u64, Typed<u64, BitXor> = Typed::new(BitXor), BitXor;
-    Moves: u8, Move = Move, |first: u8, _| first;
+    Moves: u8, Move<true> = Move, |first: u8, _| first;
     AnyMaxOfBytes: u8, Reduction = chosen::<u8>(Op::Max), Max;
     AnyMeanOfBfloats: bf16, Reduction = chosen::<bf16>(Op::Avg), Avg;
     AnySumOfLong: i64, Reduction = chosen::<i64>(Op::Sum), Sum;

@@ -33,8 +33,11 @@ pub(super) unsafe fn fold<P: PackOp>(
         PACKETS => packets = true,
         bytes => line = bytes,
     };
-    for i in each(0..src.count()) {
+    for i in each(0..sources::<P>(src)) {
         look(src.get(i));
+        if P::ONE {
+            break;
+        }
     }
     for i in each(0..dst.count()) {
         look(dst.get(i));
@@ -67,6 +70,12 @@ pub(super) fn each(range: Range<usize>) -> impl Iterator<Item = usize> {
         next = opaque(i as u64 + 1) as usize;
         (i < end).then_some(i)
     })
+}
+
+/// How many sources there are.
+#[inline(always)]
+pub(super) fn sources<P: PackOp>(src: &impl Operands) -> usize {
+    if P::ONE { 1 } else { src.count() }
 }
 
 /// Two vectors of 16 bytes a thread at a time, of the first `bytes`; all operands plain and aligned. Gives where the thread's
@@ -136,16 +145,16 @@ unsafe fn vectors(
 /// # Safety
 /// As [`fold`], and `load` may read at `at` of every source.
 #[inline(always)]
-unsafe fn pack<const K: usize>(
+unsafe fn pack<P: PackOp, const K: usize>(
     src: &impl Operands,
     at: usize,
     members: u32,
-    by: impl PackOp,
+    by: P,
     load: impl Fn(*const u8) -> [u32; K],
 ) -> [u32; K] {
     // SAFETY: the caller's contract.
     let load = |i| load(unsafe { src.get(i).start().add(at) });
-    let count = src.count();
+    let count = sources::<P>(src);
     let mut ahead = load(0);
     let mut sums = by.next(by.none(), ahead, true, src.get(0).is_partial());
     if count > 1 {

@@ -256,7 +256,7 @@ fn stores(line: usize, bytes: usize, threads: usize) -> Vec<Vec<(usize, usize)>>
         STORES.take();
         with_context(&Late::default(), &mut no_control(), |ctx| {
             // SAFETY: the operands are memory of this test, with room for so many bytes in their form.
-            assert!(unsafe { fold(Share { rank, size: threads }, &to, &from, bytes, 0, Move, ctx) });
+            assert!(unsafe { fold(Share { rank, size: threads }, &to, &from, bytes, 0, Move::<true>, ctx) });
         });
         STORES.take().into_iter().map(|(at, width)| (at - start, width)).collect()
     });
@@ -353,7 +353,7 @@ fn fold_late(kind: Kind, missing: &[usize], due: &[usize]) -> Result<Vec<u8>, Ca
     let to = List(vec![result.operand(bytes)]);
     let folded = with_context(&machine, &mut control, |ctx| {
         // SAFETY: the operands are memory of this test, with room for so many bytes in their form.
-        unsafe { fold(Share { rank: 0, size: 1 }, &to, &from, bytes, 0, Move, ctx) }
+        unsafe { fold(Share { rank: 0, size: 1 }, &to, &from, bytes, 0, Move::<true>, ctx) }
     });
     assert!(machine.due.borrow().is_empty(), "all that is due is waited for");
     if folded {

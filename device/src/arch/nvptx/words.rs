@@ -1,7 +1,7 @@
 //! Folds 8 bytes at a time: what vectors leave over, and packets and lines, which are awaited.
 
 use super::packs::PackOp;
-use super::vectors::each;
+use super::vectors::{each, sources};
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
 use crate::arch::Share;
 use crate::operand::{PACKETS, PLAIN, packed_words};
@@ -40,7 +40,7 @@ pub(super) unsafe fn fold<P: PackOp>(
         // SAFETY: the caller's contract; `here` is inside, packets start at twice the byte where it is, and lines are whole.
         unsafe {
             if here.n > 0 {
-                let count = src.count();
+                let count = sources::<P>(src);
                 let ask = |i: usize| if i < count { ask(&src.get(i), here) } else { [0; 2] };
                 // Four variables and no array, which would be in memory.
                 let later = |i| if P::AHEAD == 4 { ask(i) } else { [0; 2] };
@@ -53,6 +53,9 @@ pub(super) unsafe fn fold<P: PackOp>(
                         break;
                     };
                     sums = by.next(sums, values, i == 0, src.get(i).is_partial());
+                    if P::ONE {
+                        break;
+                    }
                 }
                 result = by.last(sums, members);
             }
