@@ -87,7 +87,8 @@ impl Crew {
         let mine: Vec<T> = samples(call.buffer, self.pes[self.me], from);
         memory.bytes.write(src, bytemuck::cast_slice(&mine))?;
         let (plan, root) = (self.plan.view().from_slot(slot), call.root as u32);
-        let args = Args { dst: part(dst, to)?, src: part(src, from)?, reduction: call.reduction(), root, plan };
+        let args =
+            Args { dst: part(dst, to)?, src: part(src, from)?, reduction: call.reduction(), root, plan, rounds: 1 };
         way.launch(site, args)?;
         let (me, pes) = (self.me, self.pes.clone());
         Ok(Box::new(move |memory, i| {

@@ -272,6 +272,7 @@ impl<'m, T: Sample + HasDatatype> Made<'m, T> {
             reduction: self.call.reduction(),
             root: self.call.root as u32,
             plan,
+            rounds: 1,
         }
     }
 

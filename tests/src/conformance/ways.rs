@@ -80,8 +80,8 @@ impl Way {
     /// Of a way without a kernel
     pub fn launch(&self, site: &Site<'_>, args: Args) -> Result<(), Error> {
         let Some(kernel) = FixedKernel::of(self.collective, self.algorithm) else { panic!("{self:?} has no kernel") };
-        let Args { dst, src, reduction, root, plan } = args;
-        let args = FixedArgs { dst, src, reduction, root, plan: plan.over(self.protocol), rounds: 1 };
+        let Args { dst, src, reduction, root, plan, rounds } = args;
+        let args = FixedArgs { dst, src, reduction, root, plan: plan.over(self.protocol), rounds };
         let Site { world, stream, grid } = *site;
         Ok(kernel.launch(world, stream, grid, args)?)
     }
@@ -111,4 +111,6 @@ pub struct Args {
     pub root: u32,
     /// The plan, of which the way chooses the protocol.
     pub plan: PlanView,
+    /// How often, one after the other.
+    pub rounds: u64,
 }

@@ -171,7 +171,8 @@ impl<'c> Calls<'c> {
         // Who is alone has no multicast.
         if let Some(&way) = Way::multimem(pes).iter().find(|way| !way.reduces() && pes > 1) {
             let [dst, src] = self.buffers.each_ref().map(|buffer| buffer.view().slice(..4 * pes));
-            let args = Args { dst, src: src.slice(..4), reduction: None, root: 0, plan: self.teams[0].plan.view() };
+            let plan = self.teams[0].plan.view();
+            let args = Args { dst, src: src.slice(..4), reduction: None, root: 0, plan, rounds: 1 };
             let args = if way.collective == Collective::AllGather { args } else { Args { src, ..args } };
             way.launch(&Site { world: self.world, stream: &self.stream, grid: self.grid }, args)?;
         }
@@ -355,7 +356,8 @@ impl<'c> Calls<'c> {
                 let (to, from) = way.lengths(bytes, calls.world.npes());
                 let [src, dst] = calls.buffers.each_ref().map(SymVec::view);
                 let (dst, src) = (dst.slice(to_start..to_start + to), src.slice(from_start..from_start + from));
-                let args = Args { dst, src, reduction: sum, root: 0, plan: calls.teams[1].plan.view().abort_aware() };
+                let plan = calls.teams[1].plan.view().abort_aware();
+                let args = Args { dst, src, reduction: sum, root: 0, plan, rounds: 1 };
                 way.launch(&Site { world: calls.world, stream: &calls.stream, grid: calls.grid }, args)?;
                 calls.go_on(dst, src)
             })?;
@@ -407,6 +409,8 @@ impl<'c> Calls<'c> {
                     reduction,
                     root: (call % calls.world.npes()) as u32,
                     plan: calls.teams[team].plan.view(),
+                    // A kernel's next collective begins where the one before has ended.
+                    rounds: if call == 1 { 2 } else { 1 },
                 };
                 let site = Site { world: calls.world, stream: &calls.stream, grid: calls.grid };
                 way.launch(&site, args)?;

@@ -2,7 +2,7 @@
 //! but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
 //!
 //! `congruent-weakened` runs all such programs, `--slice TEXT N` N of them that a hash of TEXT chooses, `--part I N` every N-th of
-//! them from the I-th on. `--unreached` names those in places that no recorded call comes to. `--unchanged` runs the program as it is
+//! them from the I-th on, `--at IMAGE LINE` those of one line. `--unreached` names those in places that no recorded call comes to. `--unchanged` runs the program as it is
 //! in all these ways, and `--seeds N` a call for each core of the protocols in N schedules by chance; nothing may be wrong then.
 //! Programs that nothing shows to be weakened have to be in `survivors.txt`, with the reason. Each run can be repeated: it has no
 //! other input than the program, the recording and a seed. The virtual driver needs `CONGRUENT_VIRTUAL_DRIVER=multicast=1`, as
@@ -13,12 +13,13 @@ mod recording;
 mod stand_in;
 mod survivors;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::env;
 use std::error::Error;
+use std::iter;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -86,28 +87,36 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let table = Survivors::read(include_str!("../survivors.txt"))?;
     let (mut caught, mut left_out, mut unknown) = (0, 0, 0);
     let mut counts: BTreeMap<String, [usize; 4]> = BTreeMap::new();
-    for one in &chosen {
-        let (of, mutant) = one;
+    if arguments.first() == Some(&"--at") {
+        for (of, mutant) in &chosen {
+            judge.reaching(*of, mutant).for_each(|index| println!("{} comes there", judge.recordings[index].name));
+        }
+    }
+    for ((of, mutant), noticed) in chosen.iter().zip(judge.notice_all(&chosen)) {
         let [of_kind, was_caught, was_left_out, is_unreached] = counts.entry(mutant.loss.to_string()).or_default();
         *of_kind += 1;
         let Mutant { loss, line, instruction, .. } = mutant;
         let place = format!("{loss} in line {line} of {}: {instruction}", mutant.function);
-        if let Some(how) = judge.notice(*of, mutant) {
-            caught += 1;
-            *was_caught += 1;
-            println!("caught   {place}: {how}");
-        } else if let Some(how) = mutant.without_access().and_then(|mutant| judge.notice(*of, &mutant)) {
-            left_out += 1;
-            *was_left_out += 1;
-            println!("left out {place}: {how}");
-        } else {
-            let reached = reaches(&one);
-            *is_unreached += usize::from(!reached);
-            match table.reason(mutant, reached) {
-                Some(reason) => println!("survived {place}: {reason}"),
-                None => {
-                    unknown += 1;
-                    println!("SURVIVED {place}: {}, and survivors.txt has no reason", survivors::word(reached));
+        match noticed {
+            Noticed::Caught(how) => {
+                caught += 1;
+                *was_caught += 1;
+                println!("caught   {place}: {how}");
+            }
+            Noticed::LeftOut(how) => {
+                left_out += 1;
+                *was_left_out += 1;
+                println!("left out {place}: {how}");
+            }
+            Noticed::Nothing => {
+                let reached = judge.reaching(*of, mutant).next().is_some();
+                *is_unreached += usize::from(!reached);
+                match table.reason(mutant, reached) {
+                    Some(reason) => println!("survived {place}: {reason}"),
+                    None => {
+                        unknown += 1;
+                        println!("SURVIVED {place}: {}, and survivors.txt has no reason", survivors::word(reached));
+                    }
                 }
             }
         }
@@ -207,7 +216,7 @@ fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
 }
 
 /// Those that the arguments ask for, in the order of the texts.
-fn choose<T: Clone>(all: &[T], arguments: &[&str]) -> Result<Vec<T>, Box<dyn Error>> {
+fn choose(all: &[(usize, Mutant)], arguments: &[&str]) -> Result<Vec<(usize, Mutant)>, Box<dyn Error>> {
     let mut chosen: Vec<usize> = (0..all.len()).collect();
     match *arguments {
         [] => {}
@@ -221,9 +230,13 @@ fn choose<T: Clone>(all: &[T], arguments: &[&str]) -> Result<Vec<T>, Box<dyn Err
             let (part, parts): (usize, usize) = (part.parse()?, parts.parse()?);
             chosen.retain(|index| index % parts == part);
         }
+        ["--at", image, line] => {
+            let (image, line): (usize, usize) = (image.parse()?, line.parse()?);
+            chosen.retain(|&index| all[index].0 == image && all[index].1.line == line);
+        }
         _ => {
             return Err(
-                "usage: congruent-weakened [--slice TEXT N | --part I N | --unreached | --unchanged | --seeds N]"
+                "usage: congruent-weakened [--slice TEXT N | --part I N | --at IMAGE LINE | --unreached | --unchanged | --seeds N]"
                     .into(),
             );
         }
@@ -284,6 +297,14 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
     Ok(recordings)
 }
 
+/// What shows that a program has one thing less.
+enum Noticed {
+    Caught(String),
+    /// Only what shows that the access is left out: one with less order does the same on a virtual GPU.
+    LeftOut(String),
+    Nothing,
+}
+
 /// Runs programs.
 struct Judge {
     programs: Vec<Arc<Program>>,
@@ -291,7 +312,7 @@ struct Judge {
     /// Of each recording, the cheapest first, programs that know where they came.
     traces: Vec<(usize, [Vec<Arc<Program>>; 2])>,
     /// In which runs the program as it is is right.
-    right: RefCell<BTreeMap<(usize, u64), bool>>,
+    right: Mutex<BTreeMap<(usize, u64), bool>>,
 }
 
 impl Judge {
@@ -308,7 +329,7 @@ impl Judge {
         }
         traces.sort_by_key(|(time, _)| *time);
         let traces = traces.into_iter().map(|(_, trace)| trace).collect();
-        Ok(Self { programs, recordings, traces, right: RefCell::default() })
+        Ok(Self { programs, recordings, traces, right: Mutex::default() })
     }
 
     /// The calls that come to a place of a program, the cheapest first.
@@ -317,13 +338,40 @@ impl Judge {
         self.traces.iter().filter(move |(_, traced)| reaches(traced)).map(|&(index, _)| index)
     }
 
+    /// What notices each of these, in their order; two at a time.
+    fn notice_all(&self, mutants: &[(usize, Mutant)]) -> Vec<Noticed> {
+        let next = Mutex::new(0..mutants.len());
+        let work = |recordings: &[Recording]| {
+            let claim = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            iter::from_fn(claim).map(|index| (index, self.judge(recordings, &mutants[index]))).collect::<Vec<_>>()
+        };
+        let copies: Vec<Recording> = self.recordings.iter().map(Recording::apart).collect();
+        let mut all = thread::scope(|scope| {
+            let other = scope.spawn(|| work(&copies));
+            let mut all = work(&self.recordings);
+            all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            all
+        });
+        all.sort_by_key(|&(index, _)| index);
+        all.into_iter().map(|(_, noticed)| noticed).collect()
+    }
+
+    fn judge(&self, recordings: &[Recording], (of, mutant): &(usize, Mutant)) -> Noticed {
+        let notice = |mutant: &Mutant| self.notice(recordings, *of, mutant);
+        if let Some(how) = notice(mutant) {
+            return Noticed::Caught(how);
+        }
+        let without = mutant.without_access().and_then(|mutant| notice(&mutant));
+        without.map_or(Noticed::Nothing, Noticed::LeftOut)
+    }
+
     /// What notices that a program has less, and nothing of the program that has not, in calls that come there.
-    fn notice(&self, of: usize, mutant: &Mutant) -> Option<String> {
+    fn notice(&self, recordings: &[Recording], of: usize, mutant: &Mutant) -> Option<String> {
         let mut mutated = self.programs.clone();
         mutated[of] = mutated[of].mutated(mutant);
         let notice = |index: usize, how: How| {
-            let recording = &self.recordings[index];
-            let wrong = recording.run(&mutated, &how).err().filter(|_| self.is_right(index, &how))?;
+            let recording = &recordings[index];
+            let wrong = recording.run(&mutated, &how).err().filter(|_| self.is_right(recording, index, &how))?;
             Some(format!("{} in {}, {how}", brief(&wrong), recording.name))
         };
         // Many calls in order and by chance, then a few in all ways.
@@ -341,9 +389,14 @@ impl Judge {
         first.chain(rest).find_map(|(index, how)| notice(index, how))
     }
 
-    fn is_right(&self, index: usize, how: &How) -> bool {
-        let run = || self.recordings[index].run_unchanged(how).is_ok();
-        *self.right.borrow_mut().entry((index, how.seed)).or_insert_with(run)
+    fn is_right(&self, recording: &Recording, index: usize, how: &How) -> bool {
+        let right = || self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = right().get(&(index, how.seed)).copied();
+        known.unwrap_or_else(|| {
+            let is_right = recording.run_unchanged(how).is_ok();
+            right().insert((index, how.seed), is_right);
+            is_right
+        })
     }
 }
 

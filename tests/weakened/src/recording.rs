@@ -195,6 +195,22 @@ impl Begun {
 }
 
 impl Recording {
+    /// The same with memory of its own, so that both can be run at once.
+    pub(crate) fn apart(&self) -> Self {
+        let copies = Copies::of(&self.spaces);
+        let copy = |one: &Arc<Segment>| {
+            let known = copies.segments.iter().find(|(known, _)| Arc::ptr_eq(known, one));
+            known.map_or_else(|| Segment::zeroed(one.bytes()), |(_, copy)| copy.clone())
+        };
+        let mut own = Self { spaces: copies.spaces.clone(), ..self.clone() };
+        for launch in own.streams.iter_mut().flatten() {
+            launch.space = own.spaces[launch.space.device() as usize].clone();
+        }
+        own.memory.iter_mut().for_each(|(segment, _)| *segment = copy(segment));
+        own.results.iter_mut().for_each(|result| result.segment = copy(&result.segment));
+        own
+    }
+
     /// The kernel that PE 0 launches first.
     pub(crate) fn kernel(&self) -> &str {
         self.streams[0].first().map_or("", |launch| &launch.kernel)
