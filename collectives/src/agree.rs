@@ -97,7 +97,7 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn tell(coll: &'h Coll<'c, B>, words: impl Fn(Rank<World>) -> [u64; WORDS]) -> Self {
-        let (ctx, group, head) = (coll.ctx(), coll.group(), coll.plan.head(coll.channel()));
+        let (ctx, group, head) = (coll.ctx(), coll.group(), coll.plan.head(coll.memory));
         // Which of the two changes each time that the members meet.
         let half = (ctx.load(head, BARRIERS) % 2) as usize;
         for i in group.strided(coll.n() - 1) {
@@ -126,5 +126,5 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
 
 #[inline(always)]
 fn said<B: Group>(coll: &Coll<'_, B>, member: usize, half: usize) -> Sym<u64> {
-    coll.plan.post(coll.channel(), member).slice(half * WORDS..(half + 1) * WORDS)
+    coll.plan.post(coll.memory, member).slice(half * WORDS..(half + 1) * WORDS)
 }

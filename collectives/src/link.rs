@@ -169,7 +169,7 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn open(&mut self, link: Link, member: usize) {
-        let (team, ctx, counters) = (self.team(), self.ctx(), self.plan.counters(self.channel(), member));
+        let (team, ctx, counters) = (self.team(), self.ctx(), self.plan.counters(self.memory, member));
         // By whoever changes it, which on a GPU is one thread.
         self.change_link(link, |state| {
             let count = |which| ctx.load(counters, which);
@@ -186,7 +186,7 @@ impl<B: Group> Coll<'_, B> {
     pub(crate) fn close(&mut self, link: Link, sent: bool, received: bool) {
         if self.group().leader() {
             let state = self.link(link);
-            let (ctx, counters) = (self.ctx(), self.plan.counters(self.channel(), state.rank as usize));
+            let (ctx, counters) = (self.ctx(), self.plan.counters(self.memory, state.rank as usize));
             if sent {
                 ctx.store(counters, SENT, state.sent);
                 ctx.store(counters, SIGNALLED, state.signalled);
@@ -504,7 +504,7 @@ impl<B: Group> Coll<'_, B> {
     /// The slot that this member's send number `step` goes to, at any member.
     #[inline(always)]
     fn slot_to(&self, step: u64) -> Sym<u8> {
-        self.plan.slot(self.channel(), self.me(), (step % Layout::DEPTH) as usize)
+        self.plan.slot(self.memory, self.me(), (step % Layout::DEPTH) as usize)
     }
 
     /// The data that is next from a member.
@@ -512,7 +512,7 @@ impl<B: Group> Coll<'_, B> {
     #[track_caller]
     fn received(&self, link: Link, bytes: usize) -> Operand {
         let state = self.link(link);
-        let slot = self.plan.slot(self.channel(), state.rank as usize, (state.received % Layout::DEPTH) as usize);
+        let slot = self.plan.slot(self.memory, state.rank as usize, (state.received % Layout::DEPTH) as usize);
         self.packed(slot, self.own(), bytes, self.plan.flag(state.received)).from_pe(state.peer().pe())
     }
 

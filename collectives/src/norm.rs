@@ -86,12 +86,15 @@ pub fn all_reduce<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, 
 pub fn one_shot<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) {
     rows.check();
     let _call = one_shot::begin(coll, Operation::NormOneShot, rows.src.bytes());
+    // What any thread of the group has stored is sent.
+    coll.group().sync();
     let mine = rows_of_block(rows.count(), coll.block as usize, coll.blocks as usize);
     let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
     let (most, len) = (one_shot::most::<T, _>(coll), from.len());
     for start in (0..len).step_by(most) {
         let (sums, from) = (sums.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
         let _step = one_shot::step(coll, (start / most, len.div_ceil(most)), from.bytes());
+        one_shot::clean_all(coll, from.bytes());
         one_shot::to_others(coll, from);
         {
             let all = one_shot::of_all(coll, from);

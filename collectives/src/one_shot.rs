@@ -8,7 +8,9 @@
 //! Reductions combine in rank order, `((x[0] + x[1]) + ...) + x[n-1]`, with one rounding at the end. The plan's protocol is
 //! LL or LL128; elements have 1, 2, 4 or 8 bytes.
 
-use congruent_device::{Group, Operand, Operands, PLAIN, Pod, Rank, Reducer, Span, Sym, World, operands, refuse};
+use congruent_device::{
+    Exchange, Group, Keep, Operand, Operands, PLAIN, PerMember, Pod, Rank, Reducer, Span, Sym, World, operands, refuse,
+};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
@@ -38,15 +40,8 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     if coll.n() == 1 {
         return coll.alone(dst, src, op);
     }
-    let (to, from) = (coll.mine(dst), coll.mine(src));
-    let (most, len) = (most::<T, B>(coll), from.len());
-    for start in (0..len).step_by(most) {
-        let (to, from) = (to.slice(start..(start + most).min(len)), from.slice(start..(start + most).min(len)));
-        let _step = step(coll, (start / most, len.div_ceil(most)), from.bytes());
-        to_others(coll, from);
-        coll.fold(from.bytes(), coll.only(to), of_all(coll, from), op, coll.n());
-        done(coll);
-    }
+    let (to, from) = (PerMember::same(coll.mine(dst)), PerMember::same(coll.mine(src)));
+    exchange::<T, B, false>(coll, to, from, op);
 }
 
 /// Combines the members' `src` element by element with `op`, and gives member `i` part `i` of the result in `dst`: `src` is
@@ -68,18 +63,9 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     if coll.n() == 1 {
         return coll.alone(dst, src, op);
     }
-    let (most, len) = (most::<T, B>(coll), coll.mine(dst).len());
-    for start in (0..len).step_by(most) {
-        let part = |coll: &Coll<'_, B>, i| coll.mine(coll.part(src, i)).slice(start..(start + most).min(len));
-        let to = coll.mine(dst).slice(start..(start + most).min(len));
-        let _step = step(coll, (start / most, len.div_ceil(most)), to.bytes());
-        for i in 1..coll.n() {
-            let rank = coll.after(i);
-            send(coll, rank, part(coll, rank.index()));
-        }
-        coll.fold(to.bytes(), coll.only(to), of_all(coll, part(coll, coll.me())), op, coll.n());
-        done(coll);
-    }
+    let to = PerMember::same(coll.mine(dst));
+    let from = of_parts(coll, src);
+    exchange::<T, B, false>(coll, to, from, op);
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`.
@@ -97,24 +83,14 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
 pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
     let inside = check::part_of(dst, src, coll.n(), coll.me());
     let _call = begin(coll, Operation::AllGatherOneShot, dst.bytes());
-    if !inside {
-        coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(src));
-    }
     if coll.n() == 1 {
+        if !inside {
+            coll.copy(coll.mine(dst), coll.mine(src));
+        }
         return;
     }
-    let (most, len) = (most::<T, B>(coll), coll.mine(src).len());
-    for start in (0..len).step_by(most) {
-        let piece = coll.mine(src).slice(start..(start + most).min(len));
-        let _step = step(coll, (start / most, len.div_ceil(most)), piece.bytes());
-        to_others(coll, piece);
-        for i in 1..coll.n() {
-            let rank = coll.after(i);
-            let to = coll.mine(coll.part(dst, rank.index())).slice(start..(start + most).min(len));
-            receive(coll, rank, to);
-        }
-        done(coll);
-    }
+    let (to, from) = (of_parts(coll, dst.cast()), PerMember::same(coll.mine(src).cast()));
+    exchange::<u8, B, true>(coll, to, from, Keep);
 }
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
@@ -133,26 +109,91 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
     check::parted(dst, src, coll.n());
     let _call = begin(coll, Operation::AllToAllOneShot, src.bytes());
-    if dst != src {
-        coll.copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
-    }
     if coll.n() == 1 {
+        if dst != src {
+            coll.copy(coll.mine(dst), coll.mine(src));
+        }
         return;
     }
-    let (most, len) = (most::<T, B>(coll), coll.mine(coll.part(src, 0)).len());
-    for start in (0..len).step_by(most) {
-        let cut = |coll: &Coll<'_, B>, parts, i| coll.mine(coll.part(parts, i)).slice(start..(start + most).min(len));
-        let _step = step(coll, (start / most, len.div_ceil(most)), cut(coll, src, 0).bytes());
-        // All is sent before anything is received, so that the buffers may be the same.
-        for i in 1..coll.n() {
-            let rank = coll.after(i);
-            send(coll, rank, cut(coll, src, rank.index()));
+    let (to, from) = (of_parts(coll, dst.cast()), of_parts(coll, src.cast()));
+    exchange::<u8, B, true>(coll, to, from, Keep);
+}
+
+/// This block's share of each part of a buffer that has one part for each member.
+#[inline(always)]
+#[track_caller]
+fn of_parts<T: Pod, B: Group>(coll: &Coll<'_, B>, parts: Sym<T>) -> PerMember<T> {
+    PerMember::new(coll.mine(coll.part(parts, 0)), parts.len() / coll.n())
+}
+
+/// Sends each member what is for it in `src`. What comes is combined in `dst`, or else stored there, each member's where it belongs.
+/// As many exchanges as it takes, of all with all.
+#[inline(always)]
+#[track_caller]
+fn exchange<T: Pod, B: Group, const GATHERS: bool>(
+    coll: &mut Coll<'_, B>,
+    dst: PerMember<T>,
+    src: PerMember<T>,
+    op: impl Reducer<T>,
+) {
+    if src.of(0).is_empty() {
+        return;
+    }
+    coll.change(|state| state.exchange = Exchange::new(dst, src));
+    loop {
+        let most = most::<T, B>(coll) * size_of::<T>();
+        // The group meets: what any thread of it has stored is sent.
+        coll.set(|state| {
+            let half = state.plan.inbox(state.memory, (state.exchanges % 2) as usize);
+            state.exchange.next(most, half, state.plan.flag(state.exchanges));
+        });
+        // Read before the group meets again: then it may change.
+        let (bytes, left) = (coll.exchange.bytes(), coll.exchange.left());
+        let _step = step(coll, parts_of(src.of(0).bytes(), left, most), bytes);
+        clean_all(coll, bytes);
+        if coll.plan.protocol() == Protocol::Ll {
+            coll.ctx().exchange_packets(coll.group(), &coll.plan.team, &coll.exchange, op);
+        } else {
+            exchange_lines::<T, B, GATHERS>(coll, op);
         }
-        for i in 1..coll.n() {
-            let rank = coll.after(i);
-            receive(coll, rank, cut(coll, dst, rank.index()));
+        coll.change(|state| state.exchanges += 1);
+        if left == 0 {
+            break;
         }
-        done(coll);
+    }
+}
+
+/// Which of how many exchanges has so many bytes of all left behind it.
+#[inline(always)]
+fn parts_of(all: usize, left: usize, most: usize) -> (usize, usize) {
+    let parts = all.div_ceil(most);
+    (parts - left.div_ceil(most) - 1, parts)
+}
+
+/// An exchange in lines.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+#[track_caller]
+fn exchange_lines<T: Pod, B: Group, const GATHERS: bool>(coll: &Coll<'_, B>, op: impl Reducer<T>) {
+    // Where each part is, is looked up when it is needed.
+    let (dst, src) = (|i: usize| coll.exchange.dst::<T>(i), |i: usize| coll.exchange.src::<T>(i));
+    let bytes = coll.exchange.bytes();
+    if coll.exchange.sends_the_same() {
+        to_others(coll, src(0));
+    } else {
+        for i in 1..coll.n() {
+            let to = coll.after(i);
+            coll.transfer(bytes, [packets(coll, coll.me(), to, bytes)], coll.only(src(to.index())));
+        }
+    }
+    if !GATHERS {
+        return coll.fold(bytes, coll.only(dst(0)), of_all(coll, src(coll.me())), op, coll.n());
+    }
+    coll.start_copy(dst(coll.me()), src(coll.me()));
+    for i in 1..coll.n() {
+        let from = coll.after(i);
+        let packets = packets(coll, from.index(), coll.own(), bytes).from_pe(from.pe());
+        coll.transfer(bytes, coll.only(dst(from.index())), [packets]);
     }
 }
 
@@ -162,8 +203,6 @@ pub(crate) fn begin<'c, B: Group>(coll: &mut Coll<'c, B>, operation: Operation, 
     if coll.plan.protocol() == Protocol::Simple {
         refuse!("one-shot algorithms need a plan over LL or LL128");
     }
-    // What any thread of the group has stored is sent.
-    coll.group().sync();
     coll.begin(operation, bytes)
 }
 
@@ -200,16 +239,20 @@ fn packets<B: Group>(coll: &Coll<'_, B>, from: usize, at: Rank<World>, bytes: us
 /// Where member `from` writes in this exchange, in anybody's inbox.
 #[inline(always)]
 fn half<B: Group>(coll: &Coll<'_, B>, from: usize) -> Sym<u8> {
-    coll.plan.inbox(coll.channel(), from, (coll.exchanges % 2) as usize)
+    coll.plan.inbox(coll.memory, (coll.exchanges % 2) as usize).of(from)
 }
 
-/// Whether the flags have wrapped around, so that [`clean`] is needed.
+/// Where the flags have wrapped around: writes the rest of this member's half of each other member's inbox.
 #[inline(always)]
-fn cleans<B: Group>(coll: &Coll<'_, B>) -> bool {
-    coll.plan.cleans(coll.exchanges, 2)
+#[track_caller]
+pub(crate) fn clean_all<B: Group>(coll: &Coll<'_, B>, bytes: usize) {
+    if coll.plan.cleans(coll.exchanges, 2) {
+        for i in 1..coll.n() {
+            clean(coll, coll.after(i), bytes);
+        }
+    }
 }
 
-/// Writes the rest of this member's half of a member's inbox.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
 #[track_caller]
 fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
@@ -221,11 +264,6 @@ fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
 #[inline(always)]
 #[track_caller]
 pub(crate) fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
-    if cleans(coll) {
-        for i in 1..coll.n() {
-            clean(coll, coll.after(i), piece.bytes());
-        }
-    }
     let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), piece.bytes()));
     coll.transfer(piece.bytes(), to, coll.only(piece));
 }
@@ -239,22 +277,6 @@ pub(crate) fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -
         let flag = coll.plan.flag(coll.exchanges);
         coll.ctx().in_form(memory.at(coll.own()), own.bytes(), form, flag).from_pe(coll.rank(i).pe())
     })
-}
-
-#[inline(always)]
-#[track_caller]
-fn send<T: Pod, B: Group>(coll: &Coll<'_, B>, to: Rank<World>, piece: Sym<T>) {
-    if cleans(coll) {
-        clean(coll, to, piece.bytes());
-    }
-    coll.transfer(piece.bytes(), [packets(coll, coll.me(), to, piece.bytes())], coll.only(piece));
-}
-
-#[inline(always)]
-#[track_caller]
-fn receive<T: Pod, B: Group>(coll: &Coll<'_, B>, from: Rank<World>, piece: Sym<T>) {
-    let packets = packets(coll, from.index(), coll.own(), piece.bytes()).from_pe(from.pe());
-    coll.transfer(piece.bytes(), coll.only(piece), [packets]);
 }
 
 /// [`all_reduce`].

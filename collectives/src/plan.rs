@@ -1,6 +1,6 @@
 //! What the algorithms need on the heap, told to the host before a kernel runs, and given to kernels as a [`PlanView`].
 
-use congruent_device::{KernelArg, PACKETS, PLAIN, Pod, Signal, Sym, Tag, TeamView, kernel_arg, refuse};
+use congruent_device::{KernelArg, PACKETS, PLAIN, PerMember, Signal, Sym, Tag, TeamView, kernel_arg, refuse};
 
 use crate::Protocol;
 use crate::share::Share;
@@ -381,28 +381,43 @@ impl PlanView {
         ChannelLayout { members: self.team.size(), slot, inbox }
     }
 
-    /// `len` elements of a channel's scratch, from byte `start` on. Whether they are on the heap is checked at their use.
+    /// Where a channel's memory is.
     #[inline(always)]
-    fn at<T: Pod>(&self, channel: usize, start: usize, len: usize) -> Sym<T> {
-        Sym::from_raw(self.scratch.offset() + (channel * self.layout().bytes() + start) as u64, len as u64)
+    pub(crate) fn memory(&self, channel: usize) -> u64 {
+        self.scratch.offset() + (channel * self.layout().bytes()) as u64
     }
+
+    // What a channel has of its memory, by where that is. Whether it is on the heap is checked at its use.
 
     /// A channel's own words.
     #[inline(always)]
-    pub(crate) fn head(&self, channel: usize) -> Sym<u64> {
-        self.at(channel, 0, HEAD / 8)
+    pub(crate) fn head(&self, memory: u64) -> Sym<u64> {
+        Sym::from_raw(memory, HEAD as u64 / 8)
     }
 
     /// The counters that a channel's owner keeps of its link with a member.
     #[inline(always)]
-    pub(crate) fn counters(&self, channel: usize, member: usize) -> Sym<u64> {
-        self.at(channel, self.layout().counters(member), COUNTERS)
+    pub(crate) fn counters(&self, memory: u64, member: usize) -> Sym<u64> {
+        Sym::from_raw(memory + self.layout().counters(member) as u64, COUNTERS as u64)
     }
 
     /// The words that a member posts at a channel.
     #[inline(always)]
-    pub(crate) fn post(&self, channel: usize, member: usize) -> Sym<u64> {
-        self.at(channel, self.layout().post(member), POST)
+    pub(crate) fn post(&self, memory: u64, member: usize) -> Sym<u64> {
+        Sym::from_raw(memory + self.layout().post(member) as u64, POST as u64)
+    }
+
+    /// Slot `index` of the queue that a member writes and a channel's owner reads.
+    #[inline(always)]
+    pub(crate) fn slot(&self, memory: u64, member: usize, index: usize) -> Sym<u8> {
+        Sym::from_raw(memory + self.layout().slot(member, index) as u64, self.slot_bytes.into())
+    }
+
+    /// Half `half` of what each member writes to a channel's inbox.
+    #[inline(always)]
+    pub(crate) fn inbox(&self, memory: u64, half: usize) -> PerMember<u8> {
+        let first = Sym::from_raw(memory + self.layout().inbox(0, half) as u64, self.inbox_bytes.into());
+        PerMember::new(first, self.inbox_bytes as usize)
     }
 
     /// Signal `which` that a member sets for a channel's owner.
@@ -410,18 +425,6 @@ impl PlanView {
     pub(crate) fn signal(&self, channel: usize, member: usize, which: usize) -> Sym<Signal> {
         let index = (channel * self.team.size() + member) * LINK + which * LINE;
         Sym::from_raw(self.signals.offset() + (index * size_of::<Signal>()) as u64, 1)
-    }
-
-    /// Slot `index` of the queue that a member writes and a channel's owner reads.
-    #[inline(always)]
-    pub(crate) fn slot(&self, channel: usize, member: usize, index: usize) -> Sym<u8> {
-        self.at(channel, self.layout().slot(member, index), self.slot_bytes as usize)
-    }
-
-    /// Half `half` of what a member writes to a channel's inbox.
-    #[inline(always)]
-    pub(crate) fn inbox(&self, channel: usize, member: usize, half: usize) -> Sym<u8> {
-        self.at(channel, self.layout().inbox(member, half), self.inbox_bytes as usize)
     }
 
     /// The flag of step `step` of a queue or inbox that `step` counts the uses of. It is not 0, which is what unwritten

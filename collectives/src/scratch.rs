@@ -13,7 +13,7 @@ pub(crate) const SLOTS: usize = Layout::DEPTH as usize - 1;
 #[track_caller]
 pub(crate) fn whole<B: Group>(coll: &Coll<'_, B>) -> Sym<u8> {
     let plan = &coll.plan;
-    let start = (plan.slot(coll.channel(), coll.me(), 1).offset() - plan.scratch.offset()) as usize;
+    let start = (plan.slot(coll.memory, coll.me(), 1).offset() - plan.scratch.offset()) as usize;
     plan.scratch.slice(start..start + SLOTS * plan.slot_bytes as usize)
 }
 

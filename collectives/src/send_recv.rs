@@ -272,17 +272,17 @@ impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
     /// A word that a member posts here, or that the channel's owner keeps of it.
     #[inline(always)]
     fn word(&self, member: usize, which: usize) -> u64 {
-        self.coll.ctx().load(self.coll.plan.post(self.coll.channel(), member), which)
+        self.coll.ctx().load(self.coll.plan.post(self.coll.memory, member), which)
     }
 
     #[inline(always)]
     fn set(&self, member: usize, which: usize, value: u64) {
-        self.coll.ctx().store(self.coll.plan.post(self.coll.channel(), member), which, value);
+        self.coll.ctx().store(self.coll.plan.post(self.coll.memory, member), which, value);
     }
 
     /// A word that this member posts at others.
     #[inline(always)]
     fn mine(&self, which: usize) -> Sym<u64> {
-        self.coll.plan.post(self.coll.channel(), self.coll.me()).elem(which)
+        self.coll.plan.post(self.coll.memory, self.coll.me()).elem(which)
     }
 }

@@ -3,8 +3,8 @@
 use core::ops::Deref;
 
 use congruent_device::{
-    Bound, Ctx, Group, Keep, Kept, Mark, Operand, Operands, Pe, Pod, Rank, Reducer, Signal, Span, Sym, Team, World,
-    kernel_arg, refuse,
+    Bound, Ctx, Exchange, Group, Keep, Kept, Mark, Operand, Operands, Pe, Pod, Rank, Reducer, Signal, Span, Sym, Team,
+    World, kernel_arg, refuse,
 };
 
 use crate::names::Operation;
@@ -48,6 +48,10 @@ kernel_arg! {
         pub(crate) form: u32,
         /// How many exchanges of all with all this channel has seen.
         pub(crate) exchanges: u64,
+        /// Where the channel's memory is.
+        pub(crate) memory: u64,
+        /// The exchange that is under way.
+        pub(crate) exchange: Exchange,
         /// Destination and source of the collective that is under way: offsets and lengths, in elements.
         dst: [u64; 2],
         src: [u64; 2],
@@ -103,8 +107,9 @@ impl PlanView {
     pub fn enter<'c, B: Group>(&self, group: &B, ctx: &'c Ctx<'c>) -> Coll<'c, B> {
         let team = ctx.team(self.team);
         let (channel, blocks) = self.channel_of(ctx.block_index(), ctx.blocks());
-        let head = self.head(channel);
-        let exchanges = if group.leader() { take(ctx, head, B::IS_BLOCK, self.abort_aware == 1) } else { 0 };
+        let memory = self.memory(channel);
+        let exchanges =
+            if group.leader() { take(ctx, self.head(memory), B::IS_BLOCK, self.abort_aware == 1) } else { 0 };
         let blank = State {
             plan: *self,
             n: team.size() as u32,
@@ -114,6 +119,8 @@ impl PlanView {
             blocks: blocks.count as u32,
             form: self.form(),
             exchanges: 0,
+            memory,
+            exchange: Exchange::NONE,
             dst: [0; 2],
             src: [0; 2],
             node_a: Node::NONE,
@@ -122,11 +129,12 @@ impl PlanView {
             b: LinkState::NONE,
             c: LinkState::NONE,
         };
-        let State { plan, n, me, channel, block, blocks, form, .. } = blank;
+        let State { plan, n, me, channel, block, blocks, form, memory, .. } = blank;
         // The rest is set where it is used.
         let state = B::Kept::<State>::new(group, exchanges, blank, |state, exchanges| {
             (state.plan, state.n, state.me, state.channel) = (plan, n, me, channel);
             (state.block, state.blocks, state.form, state.exchanges) = (block, blocks, form, exchanges);
+            state.memory = memory;
         });
         match state.exchanges {
             ENDING => ctx.end(),
@@ -258,7 +266,7 @@ impl<'c, B: Group> Coll<'c, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     fn say(&self, word: u64) {
         if self.group().leader() {
-            self.ctx().store(self.plan.head(self.channel()), EXCHANGES, word);
+            self.ctx().store(self.plan.head(self.memory), EXCHANGES, word);
         }
     }
 
@@ -427,7 +435,7 @@ impl<'c, B: Group> Coll<'c, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn barrier(&self) {
-        let head = self.plan.head(self.channel());
+        let head = self.plan.head(self.memory);
         let count = self.ctx().load(head, BARRIERS).wrapping_add(1);
         self.group().sync();
         if self.group().leader() {

@@ -53,7 +53,7 @@ impl PlanWord {
         if let Some(at) = inside(plan.signals.offset(), plan.signals.bytes()) {
             let index = at as usize / 8;
             let (channel, member) = (index / LINK / members, index / LINK % members);
-            let counter = plan.counters(channel, member).offset();
+            let counter = plan.counters(plan.memory(channel), member).offset();
             let (role, counter) = match index % LINK / LINE {
                 0 => (Role::Data, Some((counter + 8, 0))),
                 1 => (Role::Credit, Some((counter, Layout::DEPTH))),
@@ -77,7 +77,7 @@ impl PlanWord {
             (Role::Inbox, (at - inboxes) / layout.inbox % members)
         };
         // Flags count as the counter does, from 1 on.
-        let counter = (role == Role::Piece).then(|| (plan.counters(channel, member).offset() + 8, 0));
+        let counter = (role == Role::Piece).then(|| (plan.counters(plan.memory(channel), member).offset() + 8, 0));
         Self::of(plan, channel, member, role, counter)
     }
 
@@ -85,7 +85,7 @@ impl PlanWord {
         let slot = channel / CHANNELS;
         let mut heads = [0; CHANNELS];
         for (head, channel) in heads.iter_mut().zip(slot * CHANNELS..) {
-            *head = plan.head(channel).elem(EXCHANGES).offset();
+            *head = plan.head(plan.memory(channel)).elem(EXCHANGES).offset();
         }
         let protocol = *Protocol::ALL.get(channel % CHANNELS)?;
         (slot < plan.blocks() as usize).then_some(Self { role, member, protocol, slot, heads, counter })
@@ -164,13 +164,13 @@ mod tests {
         assert_eq!(at(view.signal(channel, 3, 1).offset()), "the credit of the queue to rank 3 (ll, slot 2)");
         assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a piece of rank 4 (simple, slot 0)");
         assert_eq!(at(view.signal(channel, 0, 3).offset()), "the meeting with rank 0 (ll, slot 2)");
-        assert_eq!(at(view.slot(channel, 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
-        assert_eq!(at(view.inbox(channel, 4, 1).offset()), "the inbox part of rank 4 (ll, slot 2)");
-        assert_eq!(at(view.post(1, 2).offset()), "the words of rank 2 (ll, slot 0)");
+        assert_eq!(at(view.slot(view.memory(channel), 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
+        assert_eq!(at(view.inbox(view.memory(channel), 1).of(4).offset()), "the inbox part of rank 4 (ll, slot 2)");
+        assert_eq!(at(view.post(view.memory(1), 2).offset()), "the words of rank 2 (ll, slot 0)");
         assert_eq!(layout.word(signals, scratch, 8), None);
         let word = layout.word(signals, scratch, view.signal(channel, 3, 0).offset()).unwrap();
-        assert_eq!(word.heads()[Protocol::Ll as usize], view.head(channel).offset());
-        let received = view.counters(channel, 3).offset() + 8;
+        assert_eq!(word.heads()[Protocol::Ll as usize], view.head(view.memory(channel)).offset());
+        let received = view.counters(view.memory(channel), 3).offset() + 8;
         assert_eq!(word.piece(9, |offset| (offset == received).then_some(7)), Some(2));
     }
 

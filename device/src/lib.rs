@@ -78,6 +78,7 @@ mod ctx;
 mod direct;
 mod disagree;
 mod end;
+mod exchange;
 mod float16;
 mod float8;
 mod group;
@@ -119,6 +120,8 @@ pub use congruent_heap::refuse;
 pub use ctx::Ctx;
 pub use direct::Peer;
 pub use disagree::Disagreement;
+#[doc(hidden)]
+pub use exchange::{Exchange, PerMember};
 pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[doc(hidden)]

@@ -2,8 +2,6 @@
 
 #[path = "nvptx/bulk.rs"]
 mod bulk;
-#[path = "nvptx/packs.rs"]
-mod packs;
 #[path = "nvptx/vectors.rs"]
 mod vectors;
 #[path = "nvptx/words.rs"]

@@ -15,16 +15,21 @@
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `approx` | arithmetic that has instructions, exact and not |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
+//! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
 //! | `store_release`, `add_release` | a store and an addition of 8 bytes with release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes; of 16-bit floats `Rmw` |
 //! | `copy`, `fill`, `fold`, `fold_reduction`, `transfer` | bulk accesses by a group; bytes may tear, memory may not |
+//! | `send`, `receive`, `receive_parts`, `receive_reduction` | exchanges in packets by a group, of which the loops are common |
 //! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `opaque` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `divide` | which indices each of so many threads has of a plain loop |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
+
+use core::iter::from_fn;
+use core::ops::Range;
 
 use congruent_heap::Element;
 
@@ -96,4 +101,16 @@ pub(crate) trait Replicas {
     /// Its address on member `i`.
     #[cfg(not(target_arch = "nvptx64"))]
     fn replica(&self, i: usize) -> *mut u8;
+}
+
+/// These numbers, of which the compiler does not see how many: a loop of accesses that it unrolled would be several times as long and no
+/// faster, for what it waits for is memory.
+#[inline(always)]
+pub(crate) fn each(range: Range<usize>) -> impl Iterator<Item = usize> {
+    let (mut next, end) = (range.start, range.end);
+    from_fn(move || {
+        let i = next;
+        next = opaque(i as u64 + 1) as usize;
+        (i < end).then_some(i)
+    })
 }

@@ -1,12 +1,12 @@
 //! Reductions: what combines elements. The loops that do are the machine's ([`arch`](crate::arch)).
 
-#[cfg(any(test, target_arch = "nvptx64"))]
-pub(crate) mod any;
+mod any;
 mod located;
 mod names;
 mod number;
 mod op;
 mod operators;
+pub(crate) mod packs;
 mod reduction;
 
 pub use located::{MaxLoc, MinLoc};
@@ -20,6 +20,7 @@ pub(crate) use reduction::for_datatype;
 pub use reduction::{HasDatatype, Reduction};
 
 use crate::bulk::Fold;
+use crate::exchange::Exchanged;
 use crate::{Group, LinkReduction, Operands, Pod, arch};
 
 /// What reduces: every [`ReduceOp`], and what a host chose at run time ([`Reduction`]).
@@ -33,6 +34,13 @@ pub trait Reducer<T: Pod>: Copy {
     /// The operands are mapped symmetric memory, aligned for their form, and for `T` where they are plain.
     #[doc(hidden)]
     unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool;
+
+    /// Does what is left of an exchange once its group has sent. False when a wait for packets ended without them; the reason is recorded.
+    ///
+    /// # Safety
+    /// What the exchange names lies in the heaps, aligned for its form.
+    #[doc(hidden)]
+    unsafe fn receive<B: Group>(self, exchanged: &Exchanged<'_, B>) -> bool;
 }
 
 impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
@@ -46,6 +54,13 @@ impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
     unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool {
         // SAFETY: the caller's contract.
         unsafe { arch::fold::<T, O, B, D, S>(fold, self) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn receive<B: Group>(self, exchanged: &Exchanged<'_, B>) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { arch::receive::<T, O, B>(exchanged, self) }
     }
 }
 
@@ -65,5 +80,12 @@ impl Reducer<u8> for Keep {
     unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool {
         // SAFETY: the caller's contract. Any bytes are bytes.
         unsafe { arch::transfer(fold) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn receive<B: Group>(self, exchanged: &Exchanged<'_, B>) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { arch::receive_parts(exchanged) }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Datatype, Number, Op, Reducer};
 use crate::bulk::Fold;
+use crate::exchange::Exchanged;
 use crate::{Fp8E4M3, Fp8E5M2, Group, LinkReduction, Operands, arch, bf16, f16, kernel_arg};
 
 kernel_arg! {
@@ -52,14 +53,12 @@ impl Reduction {
     }
 
     /// All that it is, in two words.
-    #[cfg(any(test, target_arch = "nvptx64"))]
     #[inline(always)]
     pub(crate) fn to_words(self) -> [u64; 2] {
         [self.names, self.scalar]
     }
 
     /// What [`to_words`](Self::to_words) was called on.
-    #[cfg(any(test, target_arch = "nvptx64"))]
     #[inline(always)]
     pub(crate) fn from_words([names, scalar]: [u64; 2]) -> Self {
         Self { names, scalar }
@@ -77,6 +76,13 @@ impl Reducer<u8> for Reduction {
     unsafe fn fold<B: Group, D: Operands, S: Operands>(self, fold: &Fold<'_, B, D, S>) -> bool {
         // SAFETY: the caller's contract.
         unsafe { arch::fold_reduction(fold, self) }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn receive<B: Group>(self, exchanged: &Exchanged<'_, B>) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { arch::receive_reduction(exchanged, self) }
     }
 }
 

@@ -10,10 +10,7 @@ use crate::arch::Share;
 use crate::bulk::Fold;
 use crate::group::{Group, share};
 use crate::operand::{PACKETS, PLAIN};
-use crate::reduce::for_datatype;
-use crate::{
-    Avg, BitAnd, BitOr, BitXor, Ctx, Max, Min, Op, Operand, Operands, PreMulSum, Prod, ReduceOp, Reduction, Sum,
-};
+use crate::{Ctx, Operand, Operands, ReduceOp, Reduction};
 
 /// Copies its share of `bytes` bytes.
 ///
@@ -273,6 +270,43 @@ impl core::ops::Deref for List {
     }
 }
 
+/// What an expression is for the Rust type and the operator of a [`Reduction`].
+macro_rules! for_reduction {
+    ($reduction:expr, |$T:ident, $op:ident| $is:expr) => {{
+        use $crate::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
+        let reduction: $crate::Reduction = $reduction;
+        macro_rules! by {
+            ($by:expr) => {{
+                let $op = $by;
+                $is
+            }};
+        }
+        macro_rules! number {
+            () => {
+                match reduction.op() {
+                    Op::Prod => by!(Prod),
+                    Op::Min => by!(Min),
+                    Op::Max => by!(Max),
+                    Op::Avg => by!(Avg),
+                    Op::PreMulSum => by!(PreMulSum(reduction.scalar::<$T>())),
+                    // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
+                    Op::Sum | Op::And | Op::Or | Op::Xor => by!(Sum),
+                }
+            };
+        }
+        $crate::reduce::for_datatype!(reduction.datatype(),
+            $T => match reduction.op() {
+                Op::And => by!(BitAnd),
+                Op::Or => by!(BitOr),
+                Op::Xor => by!(BitXor),
+                _ => number!(),
+            },
+            $T => number!()
+        )
+    }};
+}
+pub(super) use for_reduction;
+
 /// A thread's share of a fold.
 struct Work<'w> {
     ctx: &'w Ctx<'w>,
@@ -288,34 +322,8 @@ impl Work<'_> {
     /// As [`fold`].
     #[track_caller]
     unsafe fn fold_reduction(&self, bytes: usize, reduction: Reduction) -> bool {
-        macro_rules! by {
-            ($T:ident, $op:expr) => {
-                // SAFETY: the caller's contract.
-                unsafe { self.fold::<$T, _>(bytes, $op) }
-            };
-        }
-        macro_rules! number {
-            ($T:ident) => {
-                match reduction.op() {
-                    Op::Prod => by!($T, Prod),
-                    Op::Min => by!($T, Min),
-                    Op::Max => by!($T, Max),
-                    Op::Avg => by!($T, Avg),
-                    Op::PreMulSum => by!($T, PreMulSum(reduction.scalar::<$T>())),
-                    // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
-                    Op::Sum | Op::And | Op::Or | Op::Xor => by!($T, Sum),
-                }
-            };
-        }
-        for_datatype!(reduction.datatype(),
-            I => match reduction.op() {
-                Op::And => by!(I, BitAnd),
-                Op::Or => by!(I, BitOr),
-                Op::Xor => by!(I, BitXor),
-                _ => number!(I),
-            },
-            F => number!(F)
-        )
+        // SAFETY: the caller's contract.
+        for_reduction!(reduction, |T, op| unsafe { self.fold::<T, _>(bytes, op) })
     }
 
     /// # Safety

@@ -15,6 +15,7 @@ use crate::arch::Word;
 use crate::poll::Polled;
 
 mod bulk;
+mod exchange;
 #[cfg(target_arch = "x86_64")]
 mod fused;
 mod lanes;
@@ -35,6 +36,7 @@ compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly
 
 pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
+pub(crate) use exchange::{load_words, receive, receive_parts, receive_reduction, send, store_words};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{

@@ -8,11 +8,10 @@ use core::arch::asm;
 use congruent_heap::abi::NO_PE;
 use congruent_heap::{Pod, refuse};
 
-use super::packs::{Move, PackOp, Typed};
-use super::{opaque, opaque_word, vectors};
-use crate::arch::Share;
+use super::{block_share, opaque, opaque_word, vectors};
 use crate::bulk::Fold;
 use crate::group::share;
+use crate::reduce::packs::{Move, PackOp, Typed};
 use crate::{Ctx, Datatype, Group, Op, Operand, Operands, ReduceOp, Reduction, Sum, access, bf16, f16};
 
 /// Folds by an operator on elements whose type is known. False when a wait for packets ended without them; the reason is recorded.
@@ -221,9 +220,8 @@ unsafe fn from_table<const PLAIN: bool>(bytes: u64, counts: u64, members: u32, b
     let (dsts, srcs) = (counts as u32, (counts >> 32) as u32);
     let dst = &Table::<PLAIN> { first: table(), count: dsts };
     let src = &Table::<PLAIN> { first: table() + dsts * SLOT, count: srcs };
-    let share = Share { rank: ctx.lane.thread() as usize, size: ctx.lane.threads() as usize };
     // SAFETY: the caller's contract.
-    unsafe { vectors::fold(share, dst, src, bytes as usize, members, by, &ctx) }
+    unsafe { vectors::fold(block_share(&ctx), dst, src, bytes as usize, members, by, &ctx) }
 }
 
 /// Operands that are in the block's shared memory, each in its slot, for as long as this lives.

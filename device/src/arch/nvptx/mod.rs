@@ -28,6 +28,7 @@ macro_rules! on_global {
 }
 
 mod bulk;
+mod exchange;
 mod fold;
 mod lanes;
 mod math;
@@ -36,13 +37,13 @@ mod matrix;
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
 mod no_multimem;
-mod packs;
 mod shared;
 mod vectors;
 mod wide;
 mod words;
 
 pub(crate) use bulk::{copy, fill};
+pub(crate) use exchange::{receive, receive_parts, receive_reduction, send};
 pub(crate) use fold::{fold, fold_reduction, transfer};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
@@ -57,7 +58,8 @@ pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, mul
 pub(crate) use shared::{
     Room, SharedAdd, SharedAt, copies_done, copy_later, is_global, room, shared_load, shared_store,
 };
-use wide::{load_words, load16, store_words, store16};
+pub(crate) use wide::{load_words, store_words};
+use wide::{load16, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
@@ -100,6 +102,12 @@ pub(crate) fn opaque_word(mut value: u32) -> u32 {
     // SAFETY: does nothing.
     unsafe { asm!("/* {0} */", inout(reg32) value, options(nomem, nostack)) };
     value
+}
+
+/// The share of a thread of a block.
+#[inline(always)]
+fn block_share(ctx: &crate::Ctx<'_>) -> crate::arch::Share {
+    crate::arch::Share { rank: ctx.lane.thread() as usize, size: ctx.lane.threads() as usize }
 }
 
 /// Thread `rank` of `size` has every `size`-th index from `rank` on, so that the threads of a warp access neighbours: from, step, end.

@@ -1,15 +1,12 @@
 //! How a fold goes through memory: vectors where all operands allow it, words where not.
 
-use core::iter::from_fn;
-use core::ops::Range;
-
 use congruent_heap::refuse;
 
-use super::packs::PackOp;
 use super::words;
 use super::{load16, store16};
-use crate::arch::{Share, opaque};
+use crate::arch::{Share, each};
 use crate::operand::{PACKETS, PLAIN};
+use crate::reduce::packs::PackOp;
 use crate::{Ctx, Operand, Operands};
 
 /// Folds vectors while there are whole ones, all operands are plain, and all are aligned; words where not. False when a wait for packets
@@ -58,18 +55,6 @@ pub(super) unsafe fn fold<P: PackOp>(
         }
         words::fold(share, dst, src, at, bytes, members, line, by, ctx)
     }
-}
-
-/// These numbers, of which the compiler does not see how many: a loop of accesses that it unrolled would be several times as long and no
-/// faster, for what it waits for is memory.
-#[inline(always)]
-pub(super) fn each(range: Range<usize>) -> impl Iterator<Item = usize> {
-    let (mut next, end) = (range.start, range.end);
-    from_fn(move || {
-        let i = next;
-        next = opaque(i as u64 + 1) as usize;
-        (i < end).then_some(i)
-    })
 }
 
 /// How many sources there are.

@@ -9,15 +9,15 @@ use std::vec::Vec;
 use congruent_heap::abi::{self, Abort, Cause, Control, FaultState, NO_PE};
 
 use super::super::STORES;
-use super::super::packs::Move;
-use super::super::packs::tests::{
-    AnyMaxOfBytes, AnyMeanOfBfloats, AnySumOfLong, Case, MaxOfBytes, MeanOfFloats, Moves, SumInDoubles, SumOfHalves,
-    XorOfLong,
-};
 use super::*;
 use crate::Note;
 use crate::arch::cpu;
 use crate::operand::packed_words;
+use crate::reduce::packs::Move;
+use crate::reduce::packs::tests::{
+    AnyMaxOfBytes, AnyMeanOfBfloats, AnySumOfLong, Case, MaxOfBytes, MeanOfFloats, Moves, SumInDoubles, SumOfHalves,
+    XorOfLong,
+};
 
 const FLAG: u32 = 77;
 /// What memory holds that nobody has written.

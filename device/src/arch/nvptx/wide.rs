@@ -23,13 +23,13 @@ pub(super) unsafe fn store16(pointer: *mut u8, [a, b, c, d]: [u32; 4]) {
 
 /// Two words in one access. Each is a relaxed access of 64 bits of its own in the PTX model, which does not tear.
 #[inline(always)]
-pub(super) unsafe fn load_words(pointer: *const u8) -> [u64; 2] {
+pub(crate) unsafe fn load_words(pointer: *const u8) -> [u64; 2] {
     let (a, b): (u64, u64);
     on_global!("ld.relaxed.sys.global.v2.b64 {{{a}, {b}}}, [g];", pointer, a = out(reg64) a, b = out(reg64) b);
     [a, b]
 }
 
 #[inline(always)]
-pub(super) unsafe fn store_words(pointer: *mut u8, [a, b]: [u64; 2]) {
+pub(crate) unsafe fn store_words(pointer: *mut u8, [a, b]: [u64; 2]) {
     on_global!("st.relaxed.sys.global.v2.b64 [g], {{{a}, {b}}};", pointer, a = in(reg64) a, b = in(reg64) b);
 }

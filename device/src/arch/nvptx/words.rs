@@ -1,11 +1,12 @@
 //! Folds 8 bytes at a time: what vectors leave over, and packets and lines, which are awaited.
 
-use super::packs::PackOp;
-use super::vectors::{each, sources};
+use super::vectors::sources;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
-use crate::arch::Share;
+use crate::access::{is_word, load_up_to_8, low_high, store_packets, store_up_to_8};
+use crate::arch::{Share, each};
 use crate::operand::{PACKETS, PLAIN, packed_words};
 use crate::poll::Polled;
+use crate::reduce::packs::PackOp;
 use crate::{Ctx, Operand, Operands};
 
 /// Bytes `from..bytes`: plain ones, aligned or not, and packets or lines from the first. Words of [`PackOp::AHEAD`] sources are on their
@@ -75,7 +76,7 @@ pub(super) unsafe fn fold<P: PackOp>(
                 match operand.form() {
                     PLAIN if here.n > 0 => store_up_to_8(operand.start().add(here.at), here.n, result),
                     PLAIN => {}
-                    PACKETS => give_packets(&operand, here, result),
+                    PACKETS => store_packets(operand.start().add(2 * here.at), here.n, result, operand.flag),
                     _ if here.word < words.all && here.word % 2 == 1 => {
                         let last = if here.is_flag { [operand.flag, 0] } else { result };
                         let to = operand.start().add((here.word - 1) * 8);
@@ -230,69 +231,6 @@ unsafe fn take(src: &impl Operands, i: usize, here: Here, asked: [u64; 2], ctx: 
                     return None;
                 }
                 Some(low_high(load(operand.start().add(here.word * 8).cast::<u64>())))
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`fold`].
-#[inline(always)]
-unsafe fn give_packets(operand: &Operand, here: Here, data: [u32; 2]) {
-    let packet = |data: u32| u64::from(data) << 32 | u64::from(operand.flag);
-    // SAFETY: the caller's contract.
-    unsafe {
-        let words = operand.start().add(2 * here.at);
-        if here.n > 4 {
-            store_words(words, data.map(packet));
-        } else {
-            store(words.cast::<u64>(), packet(data[0]));
-        }
-    }
-}
-
-#[inline(always)]
-fn low_high(word: u64) -> [u32; 2] {
-    [word as u32, (word >> 32) as u32]
-}
-
-/// Whether these bytes of plain memory are one access.
-#[inline(always)]
-fn is_word(start: *const u8, n: u32) -> bool {
-    n == 8 && (start as usize).is_multiple_of(8)
-}
-
-/// Up to 8 bytes of plain memory, aligned or not.
-///
-/// # Safety
-/// The bytes are mapped global memory.
-#[inline(always)]
-unsafe fn load_up_to_8(from: *const u8, n: u32) -> [u32; 2] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if is_word(from, n) {
-            return low_high(load(from.cast::<u64>()));
-        }
-        let mut value = 0;
-        for i in each(0..n as usize) {
-            value |= u64::from(load::<u8>(from.add(i))) << (8 * i);
-        }
-        low_high(value)
-    }
-}
-
-/// # Safety
-/// As [`load_up_to_8`].
-#[inline(always)]
-unsafe fn store_up_to_8(to: *mut u8, n: u32, [low, high]: [u32; 2]) {
-    let value = u64::from(low) | u64::from(high) << 32;
-    // SAFETY: the caller's contract.
-    unsafe {
-        if is_word(to, n) {
-            store(to.cast::<u64>(), value);
-        } else {
-            for i in each(0..n as usize) {
-                store(to.add(i), (value >> (8 * i)) as u8);
             }
         }
     }

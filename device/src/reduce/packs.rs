@@ -5,27 +5,33 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
+use super::any::{AnyExtreme, AnyOfFloats};
+use super::{Integer, Number, for_datatype};
 use crate::arch::opaque;
-use crate::reduce::any::{AnyExtreme, AnyOfFloats};
-use crate::reduce::{Integer, Number, for_datatype};
 use crate::{Datatype, Fp8E4M3, Fp8E5M2, Op, ReduceOp, Reduction, bf16, f16};
 
 /// What folds packs of `K` words.
-pub(super) trait PackOp: Copy {
+pub(crate) trait PackOp: Copy {
     /// Whether it folds vectors of 16 bytes, and not words of 8 only.
+    #[cfg_attr(
+        not(any(test, target_arch = "nvptx64")),
+        expect(dead_code, reason = "the folds of CPUs have loops of their own")
+    )]
     const VECTORS: bool = true;
     /// Whether there is one source.
     const ONE: bool = false;
     /// Whether a pack may have 32 bytes: of elements of one byte that would be too many sums for the registers.
+    #[cfg_attr(
+        not(any(test, target_arch = "nvptx64")),
+        expect(dead_code, reason = "the folds of CPUs have loops of their own")
+    )]
     const PAIRS: bool;
-    /// How many sources are asked for words before the first of them is waited for: 2 or 4.
-    const AHEAD: usize = 4;
+    /// How many sources are asked for words before the first of them is waited for: 2 or 4, and 1 by a processor that looks ahead itself.
+    const AHEAD: usize = if cfg!(any(test, target_arch = "nvptx64")) { 4 } else { 1 };
     /// What the sums of a pack are held in.
     type Sums: Copy;
-    /// What addresses and lengths are multiples of, where their types have not seen to it.
-    fn multiple(self) -> usize {
-        1
-    }
+    /// Bytes of an element, of which addresses and lengths are multiples.
+    fn multiple(self) -> usize;
     /// The sums of no source.
     fn none(self) -> Self::Sums;
     /// The sums with one more source, which is the first one or not, and a partial result or not. One function for the first one and the
@@ -55,14 +61,14 @@ macro_rules! each_lane {
 }
 
 /// An operator on elements whose type is known.
-pub(super) struct Typed<T, O> {
+pub(crate) struct Typed<T, O> {
     op: O,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod, O: ReduceOp<T>> Typed<T, O> {
     #[inline(always)]
-    pub(super) fn new(op: O) -> Self {
+    pub(crate) fn new(op: O) -> Self {
         Self { op, element: PhantomData }
     }
 
@@ -83,6 +89,11 @@ impl<T, O: Copy> Copy for Typed<T, O> {}
 impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
     const PAIRS: bool = size_of::<T>() > 1;
     type Sums = Sums<O::Acc>;
+
+    #[inline(always)]
+    fn multiple(self) -> usize {
+        size_of::<T>()
+    }
 
     #[inline(always)]
     fn none(self) -> Self::Sums {
@@ -114,13 +125,20 @@ impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
 
 /// Bytes of one source, as they are.
 #[derive(Clone, Copy)]
-pub(super) struct Move<const VECTORS: bool>;
+pub(crate) struct Move<const VECTORS: bool>;
 
 impl<const VECTORS: bool> PackOp for Move<VECTORS> {
     const VECTORS: bool = VECTORS;
     const ONE: bool = true;
+    // Of parts that are stored one by one, two on their way are as many registers as these loops have.
+    const AHEAD: usize = if cfg!(any(test, target_arch = "nvptx64")) { 2 } else { 1 };
     const PAIRS: bool = true;
     type Sums = Sums<u32>;
+
+    #[inline(always)]
+    fn multiple(self) -> usize {
+        1
+    }
 
     #[inline(always)]
     fn none(self) -> Sums<u32> {
@@ -383,4 +401,4 @@ fn set<T: Pod, const K: usize>(words: &mut [u32; K], i: usize, value: T) {
 
 #[cfg(test)]
 #[path = "packs_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

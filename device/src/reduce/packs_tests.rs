@@ -6,7 +6,7 @@ use super::*;
 use crate::{Avg, BitOr, BitXor, Datatype, HasDatatype, In, Max, Min, PreMulSum, Prod, Sum, bf16, f16};
 
 /// A fold of packs, and what it should give.
-pub(in super::super) trait Case {
+pub(crate) trait Case {
     type By: PackOp;
     const NAME: &'static str;
     /// Bytes of an element.
@@ -30,7 +30,7 @@ fn plainly<T: Pod, O: ReduceOp<T>>(op: O, sources: &[Vec<u8>], members: u32) -> 
 
 macro_rules! cases {
     ($($name:ident: $type:ty, $by:ty = $make:expr, $op:expr;)*) => {$(
-        pub(in super::super) struct $name;
+        pub(crate) struct $name;
         impl Case for $name {
             type By = $by;
             const NAME: &'static str = stringify!($name);
