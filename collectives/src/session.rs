@@ -411,7 +411,8 @@ impl<'c, B: Group> Coll<'c, B> {
     }
 
     /// A reduction in a team of one.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
     pub(crate) fn alone<T: Pod>(&self, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
         let (dst, src) = (self.mine(dst), self.mine(src));

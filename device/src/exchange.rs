@@ -436,3 +436,31 @@ fn filled(values: [u32; 2], n: u32, element: usize) -> [u32; 2] {
     let first = word & u64::MAX >> (64 - 8 * element);
     low_high((n as usize..8).step_by(element).fold(word, |word, at| word | first << (8 * at)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_data_is_the_first_element_again() {
+        assert_eq!(filled([0x0403_0201, 0x0807_0605], 8, 1), [0x0403_0201, 0x0807_0605]);
+        assert_eq!(filled([0x0403_0201, 0x05], 5, 1), [0x0403_0201, 0x0101_0105]);
+        assert_eq!(filled([0x0201, 0], 2, 2), [0x0201_0201, 0x0201_0201]);
+        assert_eq!(filled([7, 0], 4, 4), [7, 7]);
+    }
+
+    #[test]
+    fn an_exchange_goes_on_where_the_one_before_ended() {
+        let (dst, src) = (Sym::<u16>::from_raw(64, 10), Sym::<u16>::from_raw(128, 10));
+        let inbox = |offset| PerMember::new(Sym::<u8>::from_raw(offset, 32), 32);
+        let mut exchange = Exchange::new(PerMember::new(dst, 10), PerMember::same(src));
+        assert!(exchange.sends_the_same());
+        let mut all = std::vec::Vec::new();
+        while exchange.left() > 0 {
+            exchange.next(8, inbox(256), 1);
+            all.push((exchange.dst::<u16>(1), exchange.src::<u16>(1)));
+        }
+        let part = |at: u64, len| (Sym::from_raw(64 + 20 + at, len), Sym::from_raw(128 + at, len));
+        assert_eq!(all, [part(0, 4), part(8, 4), part(16, 2)]);
+    }
+}

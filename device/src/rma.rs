@@ -13,7 +13,8 @@ impl Ctx<'_> {
     /// Copies this PE's `src` to `place`.
     ///
     /// # One-sided
-    /// The group shares the work; on return every thread may overwrite `src`, but the data may not have arrived.
+    /// The group shares the work, whichever way: it has met since its threads stored what is sent. On return every thread may overwrite
+    /// `src`, but the data may not have arrived.
     ///
     /// # Ordering
     /// Ordered before a later notify to the same PE by this group, a fence to it, or a quiet (MM-2, MM-4, MM-5).
@@ -32,7 +33,7 @@ impl Ctx<'_> {
     /// Copies `place` to this PE's `dst`.
     ///
     /// # One-sided
-    /// The group shares the work; on return the data is in `dst` for every thread of the group.
+    /// The group shares the work: it has met since its threads used `dst`. On return the data is in `dst` for every thread of the group.
     ///
     /// # Panics
     /// Where the lengths differ.
@@ -159,7 +160,6 @@ impl Ctx<'_> {
         check_same(place.len(), src.len());
         if self.is_proxied(place.pe()) {
             self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
-            group.sync();
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
         }
         self.store_range(group, place, src);
@@ -207,7 +207,6 @@ impl Ctx<'_> {
         check_same(dst.len(), place.len());
         self.moved_by(group, place.pe().raw(), self.abi().pe, dst.bytes());
         if self.is_proxied(place.pe()) {
-            group.sync();
             return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });
         }
         self.copy_bytes(share(group), dst.offset(), self.pe(), place.sym().offset(), place.pe(), dst.bytes());

@@ -165,8 +165,9 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn barrier<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
+        // The group has met in it, so that signals cover what each of its threads put.
         self.quiet(group);
-        self.sync(group, team);
+        self.meet(group, team);
     }
 
     /// Waits until every member of the team has called it from a block of the same index.
@@ -183,21 +184,23 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn sync<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
+        group.sync();
+        self.meet(group, team);
+    }
+
+    /// [`sync`](Ctx::sync) of a group that has just met.
+    #[inline(always)]
+    #[track_caller]
+    fn meet<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
         let size = team.size();
         if size == 1 {
-            return group.sync();
+            return;
         }
         let slot = self.slot();
         let layout = SyncLayout::new(size as u32);
         let base = team.view.sync().offset();
         let epoch_word = self.word(base + layout.epoch(slot), self.pe());
-        // Only this block's leader writes it, between two meetings of the group, of which the last one ends the call.
         let epoch = epoch_word.load().wrapping_add(1);
-        group.sync();
-        if group.leader() {
-            // SAFETY: mapped and aligned.
-            unsafe { arch::store(epoch_word.as_ptr(), epoch) };
-        }
         let me = team.view.me();
         let mut failed = false;
         if size <= DIRECT {
@@ -221,6 +224,11 @@ impl Ctx<'_> {
             }
         }
         self.join(group, failed);
+        // All have looked, and look again only after they have met before the next signals.
+        if group.leader() {
+            // SAFETY: mapped and aligned.
+            unsafe { arch::store(epoch_word.as_ptr(), epoch) };
+        }
     }
 
     /// The sync slot of this block; a block that has none faults.

@@ -14,7 +14,7 @@ kernels! { in crate::PTX;
             let mine = Share::new(block.index(), block.count());
             let (to, src) = (mine.of(dst).at(team.next()), mine.of(src));
             for _ in 0..rounds {
-                ctx.put(block, to, src);
+                ctx.put_nbi(block, to, src);
             }
             ctx.quiet(block);
         }
