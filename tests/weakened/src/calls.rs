@@ -1,14 +1,15 @@
 //! What is called, so that what our kernels do for order matters: few PEs, blocks and warps, messages of one packet and of
 //! more than a queue holds, and several calls behind each other, each of which overwrites what the one before has read.
 
+mod parts;
+mod tokens;
+
 use core::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use congruent::collectives::exchange::Parts;
-use congruent::collectives::moe::{MoeConfig, MoeShape};
-use congruent::collectives::{Algorithm, Collective, Layout, Listed, Op, PlanView, Protocol, Reduction};
+use congruent::collectives::{Algorithm, Collective, Layout, Op, PlanView, Protocol, Reduction};
 use congruent::device::{Semaphore, Sym, World as WorldTag, bf16, f16};
-use congruent::{Answer, CommOptions, Error, Grid, MachineKind, MoeError, Plan, Stream, SymVec, Team, World, kernels};
+use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -188,8 +189,9 @@ impl<'c> Calls<'c> {
         Way::all(pes).into_iter().try_for_each(|way| self.way(1, way, 37))?;
         Way::all(pes).into_iter().try_for_each(|way| self.way(0, way, self.long(way)))?;
         Way::multimem(pes).into_iter().try_for_each(|way| self.way(1, way, 48))?;
-        Way::multimem(pes).into_iter().try_for_each(|way| self.skewed(way, 44))?;
+        Way::multimem(pes).into_iter().try_for_each(|way| self.skewed_links(way, 44))?;
         self.reductions()?;
+        self.skewed_sums()?;
         self.of_few_threads()?;
         self.parts()?;
         [(1, 2), (2, 2), (4, 8), (8, 8)].into_iter().try_for_each(|starts| self.moved(600, starts))?;
@@ -273,7 +275,7 @@ impl<'c> Calls<'c> {
         // Of what each of the two trees has, some threads have two vectors, and the others one.
         self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 3 * slot / 2)?;
         self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
-        Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed(way, 44))
+        Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed_links(way, 44))
     }
 
     /// What the protocols consist of: signals and waits, barriers, calls that take turns, packets, lines, queues with credits, and
@@ -345,14 +347,46 @@ impl<'c> Calls<'c> {
 
     /// Calls through links, of so many bytes, from and to where no vector begins. Where these lie differently within words, each element is
     /// loaded from each member or stored to each; where alike, those at the ends are.
-    fn skewed(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
-        let sums = [Reduction::new::<f16>(Op::Sum, None), Reduction::new::<bf16>(Op::Sum, None)];
-        let skews = if way.reduces() { [(0, 2), (2, 2)].as_slice() } else { &[(0, 2), (0, 4), (2, 0), (2, 2)] };
-        let sums = if way.reduces() { sums.as_slice() } else { &[None] };
-        for (&(from_start, to_start), &sum) in skews.iter().flat_map(|skew| sums.iter().map(move |sum| (skew, sum))) {
+    fn skewed_links(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
+        let [_, halves @ ..] = sums();
+        if way.reduces() {
+            halves.into_iter().try_for_each(|sum| self.skewed(way, bytes, Some(sum), &[(0, 2), (2, 2)]))
+        } else {
+            self.skewed(way, bytes, None, &[(0, 2), (0, 4), (2, 0), (2, 2)])
+        }
+    }
+
+    /// Sums from and to where no word begins: of elements of two bytes, and of four.
+    fn skewed_sums(&mut self) -> Result<(), Error> {
+        let sums: Vec<_> = sums().into_iter().chain(Reduction::new::<u32>(Op::Sum, None)).collect();
+        for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
+            if !matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT) {
+                continue;
+            }
+            for &sum in &sums {
+                match sum.datatype().size() {
+                    2 => self.skewed(way, 42, Some(sum), &[(0, 2), (2, 4), (4, 4)])?,
+                    _ => self.skewed(way, 44, Some(sum), &[(0, 4), (4, 0)])?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls of so many bytes, from and to so many bytes behind where a vector begins.
+    fn skewed(
+        &mut self,
+        way: Way,
+        bytes: usize,
+        sum: Option<Reduction>,
+        skews: &[(usize, usize)],
+    ) -> Result<(), Error> {
+        let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: way.protocol == Protocol::Ll128 };
+        for &(from_start, to_start) in skews {
             let datatype = sum.map_or(String::new(), |sum| format!(" {}", sum.datatype()));
-            let name = format!("{} {}{datatype} from {from_start} to {to_start}", way.collective, way.algorithm);
-            self.record(&name, Promises::default(), false, |calls| {
+            let Way { collective, algorithm, protocol } = way;
+            let name = format!("{collective} {algorithm} {protocol}{datatype} from {from_start} to {to_start}");
+            self.record(&name, promises, false, |calls| {
                 let (to, from) = way.lengths(bytes, calls.world.npes());
                 let [src, dst] = calls.buffers.each_ref().map(SymVec::view);
                 let (dst, src) = (dst.slice(to_start..to_start + to), src.slice(from_start..from_start + from));
@@ -432,61 +466,6 @@ impl<'c> Calls<'c> {
         Ok(())
     }
 
-    /// Calls with parts of any length, none among them, and sends and receives.
-    fn parts(&mut self) -> Result<(), Error> {
-        let n = self.world.npes();
-        for (team, most) in [(1, 40), (0, 3000)] {
-            let me = self.teams[team].rank;
-            let count = |from: usize, to: usize| (from + 2 * to) % 4 * most / 3;
-            let starts = |counts: &[usize]| (0..n).map(|i| counts[..i].iter().sum()).collect::<Vec<usize>>();
-            let sent: Vec<_> = (0..n).map(|peer| count(me, peer)).collect();
-            let received: Vec<_> = (0..n).map(|peer| count(peer, me)).collect();
-            let own: Vec<_> = (0..n).map(|peer| count(peer, peer)).collect();
-            let lists = [&sent, &starts(&sent), &received, &starts(&received), &own, &starts(&own)];
-            let lists: Vec<u64> = lists.into_iter().flatten().map(|&entry| entry as u64).collect();
-            self.lists.write(0, &lists)?;
-            let list = self.lists.view();
-            let pair = |i: usize| Parts::new(list.slice(i * n..(i + 1) * n), list.slice((i + 1) * n..(i + 2) * n));
-            self.back_and_forth(team, &format!("all-to-all-v {most}"), |calls, to, from, view| {
-                let args = (to, from, pair(2), pair(0), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_to_all_v_direct, calls.grid, args)?)
-            })?;
-            self.back_and_forth(team, &format!("all-gather-v {most}"), |calls, to, from, view| {
-                let args = (to, from.slice(..own[me]), pair(4), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid, args)?)
-            })?;
-            self.transfers(team, most)?;
-        }
-        Ok(())
-    }
-
-    /// Sends and receives, several between the same two, of a member to itself, and of no bytes; and to and fro, so that each call sends
-    /// what the one before has received. Of one team, members have something for the next one only. Behind the lists are receives that
-    /// nobody's sends fit.
-    fn transfers(&mut self, team: usize, most: usize) -> Result<(), Error> {
-        const EACH: usize = 5;
-        let (me, n) = (self.teams[team].rank, self.world.npes());
-        let (next, before) = ((me + 1) % n, (me + n - 1) % n);
-        let sends = [(next, most), (next, most / 3), (me, most / 2), (before, most / 4), (before, 0)];
-        let receives = [(before, most), (before, most / 3), (me, most / 2), (next, most / 4), (next, 0)];
-        let listed = |all: [(usize, usize); EACH], half: usize, longer: usize| {
-            (0..).zip(all).flat_map(move |(i, (peer, count))| {
-                [peer, half * BYTES / 2 + i * BYTES / 2 / EACH, count + longer].map(|word| word as u64)
-            })
-        };
-        let each = [listed(sends, 0, 0), listed(receives, 1, 0), listed(sends, 1, 0), listed(receives, 0, 0)];
-        let words: Vec<u64> = each.into_iter().flatten().chain(listed(receives, 1, 1)).collect();
-        self.lists.write(0, &words)?;
-        let (list, used) = (self.lists.view(), if team == 1 { EACH } else { 2 });
-        let list = |i: usize| list.slice(3 * EACH * i..3 * (EACH * i + used)).cast();
-        let memory = self.buffers[0].view();
-        self.back_and_forth(team, &format!("send-recv {most}"), |calls, to, _, view| {
-            let first = if to == memory { 2 } else { 0 };
-            let args = (memory, Listed { sends: list(first), receives: list(first + 1) }, view, 1);
-            Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
-        })
-    }
-
     /// Bytes that begin anywhere, and more of them than one turn of a block moves.
     fn moved(&mut self, bytes: usize, (to_start, from_start): (usize, usize)) -> Result<(), Error> {
         self.back_and_forth(
@@ -513,86 +492,6 @@ impl<'c> Calls<'c> {
             comm.barrier(&calls.stream)?;
             calls.put(to, from)?;
             Ok(comm.barrier(&calls.stream)?)
-        })
-    }
-
-    /// Exchanges of tokens with answers of each type, with scales and without.
-    fn exchanges(&mut self) -> Result<(), Error> {
-        // Blocks that are more than threads.
-        let grid = core::mem::replace(&mut self.grid, Grid::new(BLOCKS, 1));
-        self.exchanges_of::<f32>(0, 0, false)?;
-        self.grid = grid;
-        self.exchanges_of::<f32>(1, 0, true)?;
-        self.exchanges_of::<f16>(1, 16, true)?;
-        self.exchanges_of::<bf16>(1, 4, true)
-    }
-
-    /// Exchanges behind each other, each with what the one before gave, and one that is refused. What a step has read is overwritten
-    /// behind it.
-    fn exchanges_of<T: Answer>(&mut self, team: usize, scales: usize, is_far: bool) -> Result<(), Error> {
-        const TOKENS: usize = 9;
-        const ROW: usize = 128;
-        const ALIGN: u32 = 4;
-        let (me, n) = (self.teams[team].rank, self.world.npes());
-        // Of two experts of each PE, each token has two that stand beside each other: of one PE, or of two.
-        let all = 2 * n;
-        let config = MoeConfig::new(TOKENS as u32, all as u32, 2).payload(ROW as u32).scales(scales as u32);
-        let config = config.output(ROW as u32).blocks(BLOCKS);
-        let view = self.teams[team].plan.view().team();
-        let moe = self.world.plan(MoeShape::new(view, config, is_far).map_err(MoeError::from)?)?;
-        let (experts, wrong) = (self.world.alloc::<i32>(2 * TOKENS)?, self.world.alloc::<i32>(2 * TOKENS)?);
-        let (weights, starts) = (self.world.alloc::<f32>(2 * TOKENS)?, self.world.alloc::<u32>(3)?);
-        let chosen = |token: usize| {
-            [0, 1].map(|choice| match ((me + token + choice) % all, token) {
-                // An expert without tokens, the last one of its PE, and a token without experts.
-                (3, _) | (_, 4) => -1,
-                (expert, _) => expert as i32,
-            })
-        };
-        let chosen: Vec<i32> = (0..TOKENS).flat_map(chosen).collect();
-        experts.write(0, &chosen)?;
-        // One PE has a token with one expert twice.
-        wrong.write(0, &if me == 1 { vec![0; chosen.len()] } else { chosen })?;
-        weights.write(0, &[0.5, 0.25].repeat(TOKENS))?;
-        let rows = config.most_rows(n as u32, ALIGN) as usize;
-        let (experts, wrong, weights, starts) = (experts.view(), wrong.view(), weights.view(), starts.view());
-        let exchange = |calls: &Self, to: Sym<u8>, from: Sym<u8>, experts: Sym<i32>, added: usize, count: usize| {
-            // Rows by expert and their scales, and then the sums; as far as there are any.
-            let (room, sums) = (to.slice(..rows * (ROW + scales)), to.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW));
-            let (answers, scales_of_rows) = (room.slice(..rows * ROW), room.slice(rows * ROW..));
-            let (payload, none) = (from.slice(..TOKENS * ROW), from.slice(..0));
-            let scales = from.slice(TOKENS * ROW..TOKENS * (ROW + scales));
-            // A row for all tokens or one for each.
-            let more = from.slice(BYTES / 2..BYTES / 2 + added * ROW);
-            let (world, stream, grid, view) = (&calls.world, &calls.stream, calls.grid, moe.view());
-            let (datatype, for_each) = (T::DATATYPE as u32, u32::from(added > 1));
-            let args = (view, 0, count as u64, payload, scales, experts, weights);
-            world.launch(stream, kernels::moe_dispatch_send, grid, args)?;
-            calls.go_on(none, payload)?;
-            world.launch(
-                stream,
-                kernels::moe_dispatch_recv,
-                grid,
-                (view, 0, answers, scales_of_rows, starts, ALIGN),
-            )?;
-            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts))?;
-            calls.go_on(none, answers)?;
-            world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, datatype, sums, more, for_each))?;
-            calls.go_on(sums, none)
-        };
-        // The kernels are in a module of their own.
-        let [to, from] = self.buffers.each_ref().map(SymVec::view);
-        exchange(self, to, from, experts, 0, TOKENS)?;
-        self.world.synchronize(&self.stream)?;
-        self.world.barrier()?;
-        self.copies = Copies::of(&driver::record());
-        let far = if is_far { ", staged for proxies" } else { "" };
-        self.record(&format!("exchanges of tokens, {}{far}", T::DATATYPE), Promises::default(), is_far, |calls| {
-            exchange(calls, to, from, experts, 0, TOKENS)?;
-            exchange(calls, from, to, wrong, 0, TOKENS)?;
-            exchange(calls, from, to, experts, TOKENS, TOKENS)?;
-            // One PE has no tokens.
-            exchange(calls, to, from, experts, 1, if me == 0 { 0 } else { TOKENS })
         })
     }
 

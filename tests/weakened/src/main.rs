@@ -55,8 +55,8 @@ const DIFFERENT: [(&str, usize, u64); 4] = [
 const MIXED: [&str; 5] =
     ["all_gather_direct", "all_gather_recursive", "broadcast_direct", "gather_direct", "perf_ping_pong"];
 /// Calls that come to a place are run, so many of them in two ways, and so many in all.
-const MANY: usize = 8;
-const CALLS: usize = 3;
+const MANY: usize = 24;
+const CALLS: usize = 8;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
