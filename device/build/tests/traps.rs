@@ -23,7 +23,8 @@ fn rustc_still_makes_the_traps() {
     fs::create_dir_all(package.join("src")).expect("a writable target folder");
     let target: Target = "sm_90:ptx84".parse().expect("a target");
     let builder = Builder::new(&package).targets([target]).rustc(rustc).out_dir(&fixtures);
-    let builder = builder.target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx/trap"));
+    // The cache that `sample.rs` has for the same target.
+    let builder = builder.target_dir(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptx/shared"));
 
     for fixture in FIXTURES {
         let manifest = format!(
