@@ -26,7 +26,7 @@ static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
 });
 
 /// How many PEs; PEs as threads and as processes, all on the virtual driver's one device.
-const MANY: [usize; 2] = [2, 5];
+const MANY: [usize; 3] = [1, 2, 5];
 
 /// PTX of the test kernels for the default target: what every GPU can run.
 fn ptx(here: PathBuf) -> PathBuf {

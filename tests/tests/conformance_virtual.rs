@@ -10,26 +10,28 @@ use std::{env, process};
 use congruent::collectives::{Algorithm, Op, Protocol};
 use congruent::{Error, World};
 use congruent_build::Builder;
-use congruent_tests::conformance::{self, LIMIT, cuda_processes, cuda_threads, few_shapes, is_child};
+use congruent_tests::conformance::{self, LIMIT, all_shapes, cuda_processes, cuda_threads, few_shapes, is_child};
 use congruent_tests::repository;
 use congruent_virtual_driver::{ENGINE, Server};
 
-/// The most elements of a case: instructions are executed one by one.
+/// The most elements of a case, and where everything is to be tried: instructions are executed one by one.
 const MOST: u32 = 50;
+const MOST_OF_ALL: u32 = 130;
 
 /// What all PEs are told.
 static GPUS: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     let here = env::current_exe().unwrap().parent().unwrap().join("virtual");
+    let most = if all_shapes() { MOST_OF_ALL } else { MOST };
     // Past the harness, which hides what passing tests print.
     let _ = writeln!(
         stderr(),
-        "{LIMIT}={MOST}: cases of more elements have so many, repeated ones {} rounds; `flags` has one period of three",
-        MOST / 16
+        "{LIMIT}={most}: cases of more elements have so many, repeated ones {} rounds; `flags` has one period of three",
+        most / 16
     );
     vec![
         ("CONGRUENT_MACHINE", "virtual".into()),
         ("CONGRUENT_PTX", env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx(here, "sm_80:ptx80").into())),
-        (LIMIT, MOST.to_string().into()),
+        (LIMIT, most.to_string().into()),
         // PEs take in their PTX before they wait, on a busy machine not all at the same time.
         ("CONGRUENT_DEADLINE_MS", "120000".into()),
     ]

@@ -18,7 +18,7 @@ pub type Shape = (u32, usize);
 const SHAPES: &str = "CONGRUENT_TEST_SHAPES";
 
 /// Whether everything is to be tried, and not only what was chosen.
-pub(super) fn all_shapes() -> bool {
+pub fn all_shapes() -> bool {
     env::var_os(SHAPES).is_some_and(|shapes| shapes == "all")
 }
 

@@ -52,7 +52,7 @@ pub use in_kernel::in_kernel;
 pub use lanes::lanes;
 pub use limit::LIMIT;
 pub use machines::{
-    CONFORMS, MEASURED, Shape, cuda, cuda_processes, cuda_threads, faulty, few_shapes, is_child, processes,
+    CONFORMS, MEASURED, Shape, all_shapes, cuda, cuda_processes, cuda_threads, faulty, few_shapes, is_child, processes,
     processes_with_multicast, proxied, threads, threads_with_multicast,
 };
 pub use matrix::matrix;
