@@ -1,13 +1,13 @@
 //! Members wait for each other, and tell each other a few words while they do.
 
-use congruent_device::{Disagreement, Group, Rank, Sym, World, kernel_arg};
+use congruent_device::{Disagreement, Group, kernel_arg};
 
 use crate::descriptor::{Descriptor, Members, Work};
 use crate::names::Operation;
 use crate::session::{BARRIERS, Coll, ONE_ROUND};
 use crate::{Algorithm, Collective, Protocol};
 
-/// Words that a member tells another at once.
+/// The most words that a member tells another at once.
 pub(crate) const WORDS: usize = 4;
 
 kernel_arg! {
@@ -66,18 +66,20 @@ pub fn barrier<B: Group>(coll: &mut Coll<'_, B>) {
 #[track_caller]
 pub fn agree<B: Group>(coll: &mut Coll<'_, B>, description: Description) {
     let _call = coll.begin(Operation::Agree, size_of_val(&description));
-    let heard = Heard::tell(coll, |_| description.words);
+    // Word by word, because an array with an index would need memory on a GPU.
+    let [number, called, count, rest] = description.words;
+    let mine = |word| match word {
+        0 => number,
+        1 => called,
+        2 => count,
+        _ => rest,
+    };
+    let heard = Heard::tell(coll, WORDS, |_, word| mine(word));
     let differs = |i| {
-        // Word by word, because an array with an index would need memory on a GPU.
-        let ([number, called, count, rest], theirs) = (description.words, heard.from(i));
-        let (word, mine, theirs) = match theirs {
-            [theirs, ..] if theirs != number => (0, number, theirs),
-            [_, theirs, ..] if theirs != called => (1, called, theirs),
-            [_, _, theirs, _] if theirs != count => (2, count, theirs),
-            [_, _, _, theirs] if theirs != rest => (3, rest, theirs),
-            _ => return None,
-        };
-        Some(Disagreement::Call { peer: coll.rank(i).pe(), number, called, word, mine, theirs })
+        (0..WORDS).find_map(|word| {
+            let (peer, mine, theirs) = (coll.rank(i).pe(), mine(word), heard.from(i, word));
+            (mine != theirs).then_some(Disagreement::Call { peer, number, called, word: word as u32, mine, theirs })
+        })
     };
     let group = coll.group();
     coll.ctx().end_if(group, group.strided(coll.n()).filter(|&i| i != coll.me()).find_map(differs));
@@ -90,24 +92,19 @@ pub(crate) struct Heard<'h, 'c, B: Group> {
 }
 
 impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
-    /// Tells every other member `words`, and waits until all have told theirs.
+    /// Tells every other member so many words, and waits until all have told theirs.
     ///
     /// Words are written to two places in turn. Who tells the next ones has met all members, and who tells those after them has
     /// met them again: by then all have read the first ones.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn tell(coll: &'h Coll<'c, B>, words: impl Fn(Rank<World>) -> [u64; WORDS]) -> Self {
+    pub(crate) fn tell(coll: &'h Coll<'c, B>, words: usize, word: impl Fn(usize, usize) -> u64) -> Self {
         let (ctx, group, head) = (coll.ctx(), coll.group(), coll.plan.head(coll.memory));
         // Which of the two changes each time that the members meet.
         let half = (ctx.load(head, BARRIERS) % 2) as usize;
-        for i in group.strided(coll.n() - 1) {
-            let to = coll.after(i + 1);
-            let mine = said(coll, coll.me(), half);
-            let [first, second, third, fourth] = words(to);
-            ctx.put_value(mine.elem(0).at(to), first);
-            ctx.put_value(mine.elem(1).at(to), second);
-            ctx.put_value(mine.elem(2).at(to), third);
-            ctx.put_value(mine.elem(3).at(to), fourth);
+        for i in group.strided((coll.n() - 1) * words) {
+            let to = coll.after(1 + i / words);
+            coll.post(to, half * WORDS + i % words, word(to.index(), i % words));
         }
         // Not only those that this member tells directly wait for it: `barrier` passes on that it has come.
         ctx.await_proxy(group);
@@ -115,16 +112,9 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
         Self { coll, half }
     }
 
-    /// What another member told.
+    /// A word that another member told.
     #[inline(always)]
-    pub(crate) fn from(&self, member: usize) -> [u64; WORDS] {
-        let words = said(self.coll, member, self.half);
-        let word = |i| self.coll.ctx().load(words, i);
-        [word(0), word(1), word(2), word(3)]
+    pub(crate) fn from(&self, member: usize, word: usize) -> u64 {
+        self.coll.posted(member, self.half * WORDS + word)
     }
-}
-
-#[inline(always)]
-fn said<B: Group>(coll: &Coll<'_, B>, member: usize, half: usize) -> Sym<u64> {
-    coll.plan.post(coll.memory, member).slice(half * WORDS..(half + 1) * WORDS)
 }

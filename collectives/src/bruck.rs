@@ -82,8 +82,8 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         }
         // One slot in the simple protocol, and no more than a queue holds in the others.
         let rounds = message.len().div_ceil(coll.plan.slot_elements::<T>());
+        // There is a round, in which the group meets before any but the leader looks at the link, and at what was copied.
         coll.open(Link::A, coll.wrap(coll.me() + bit));
-        coll.group().sync();
         for round in 0..rounds {
             let piece = coll.cut(message, round);
             coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
@@ -91,7 +91,6 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         coll.close(Link::A, true, false);
         coll.group().sync();
         coll.open(Link::A, coll.before(bit));
-        coll.group().sync();
         for round in 0..rounds {
             let piece = coll.cut(message, round);
             coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);

@@ -57,11 +57,7 @@ impl Parts {
     #[inline(always)]
     #[track_caller]
     fn of<T: Pod>(&self, ctx: &Ctx<'_>, whole: Sym<T>, i: usize) -> Sym<T> {
-        let entry = |list: Sym<u64>| usize::try_from(ctx.load(list, i).checked_mul(self.unit)?).ok();
-        match (entry(self.displacements), entry(self.counts)) {
-            (Some(start), Some(count)) => check::range(whole, start, count),
-            _ => refuse!("a count and its displacement reach past the buffer"),
-        }
+        part(ctx, self.counts, self.displacements, self.unit, whole, i)
     }
 
     #[inline(always)]
@@ -73,11 +69,30 @@ impl Parts {
     }
 }
 
+/// Part `i` of a buffer: a function of its own, which kernels ask often.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
+#[track_caller]
+fn part<T: Pod>(
+    ctx: &Ctx<'_>,
+    counts: Sym<u64>,
+    displacements: Sym<u64>,
+    unit: u64,
+    whole: Sym<T>,
+    i: usize,
+) -> Sym<T> {
+    let entry = |list: Sym<u64>| usize::try_from(ctx.load(list, i).checked_mul(unit)?).ok();
+    match (entry(displacements), entry(counts)) {
+        (Some(start), Some(count)) => check::range(whole, start, count),
+        _ => refuse!("a count and its displacement reach past the buffer"),
+    }
+}
+
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
 ///
 /// # Collective
 /// Over the team; part `i` of member `j`'s `src` is as long as part `j` of member `i`'s `dst`. The buffers may differ from member
-/// to member. Each member sends its parts, and 32 bytes to each of `n-1` others.
+/// to member. Each member sends its parts, and 24 bytes to each of `n-1` others.
 ///
 /// # Ordering
 /// What a member stored to `src` before, in this block or before this kernel, is sent; on return this block's share of each
@@ -100,7 +115,7 @@ pub fn all_to_all_v<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: 
 ///
 /// # Collective
 /// Over the team; member `j`'s `src` is as long as every member's part `j`, and may be the member's part of its own `dst`. Where
-/// parts begin may differ from member to member. Each member sends its `src`, and 32 bytes, to `n-1` others.
+/// parts begin may differ from member to member. Each member sends its `src`, and 24 bytes, to `n-1` others.
 ///
 /// # Ordering
 /// As [`all_to_all_v`].
@@ -119,17 +134,27 @@ pub fn all_gather_v<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: 
     rendezvous(coll, |i| parts.of(ctx, dst, i), |_| src);
 }
 
+/// Words that a member tells another: where its part belongs, how many bytes are expected, and how many will be sent. So many they are.
+const PLACE: usize = 0;
+const EXPECTS: usize = 1;
+const SENDS: usize = 2;
+const OFFER: usize = 3;
+
 /// Puts `from(i)` to where member `i` wants it, and gets what member `i` has for this one to `to(i)`.
 #[inline(always)]
 #[track_caller]
 fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>, from: impl Fn(usize) -> Sym<T>) {
     let (ctx, group) = (coll.ctx(), coll.group());
-    let offer = |i: usize| [to(i).offset(), to(i).bytes() as u64, from(i).bytes() as u64, 0];
-    let heard = Heard::tell(coll, |rank| offer(rank.index()));
-    let theirs = |i: usize| if i == coll.me() { offer(i) } else { heard.from(i) };
+    let heard = Heard::tell(coll, OFFER, |i, word| match word {
+        PLACE => to(i).offset(),
+        EXPECTS => to(i).bytes() as u64,
+        _ => from(i).bytes() as u64,
+    });
     let differs = |i: usize| {
-        let peer = coll.rank(i).pe();
-        let ([_, expects, sends, _], [_, they_expect, they_send, _]) = (offer(i), theirs(i));
+        let (peer, expects, sends) = (coll.rank(i).pe(), to(i).bytes() as u64, from(i).bytes() as u64);
+        let is_own = i == coll.me();
+        let they_expect = if is_own { expects } else { heard.from(i, EXPECTS) };
+        let they_send = if is_own { sends } else { heard.from(i, SENDS) };
         let count = |sends, mine, theirs| Disagreement::Count { peer, sends, mine, theirs };
         if sends != they_expect {
             Some(count(true, sends, they_expect))
@@ -145,8 +170,7 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
     for i in 1..coll.n() {
         let peer = coll.after(i);
         let part = from(peer.index());
-        let [offset, ..] = heard.from(peer.index());
-        let place = Sym::from_raw(offset, part.len() as u64);
+        let place = Sym::from_raw(heard.from(peer.index(), PLACE), part.len() as u64);
         let _step = coll.step("give", (i - 1, coll.n() - 1), peer.index(), coll.mine(part).bytes());
         ctx.put_nbi(group, coll.mine(place).at(peer), coll.mine(part));
     }

@@ -238,7 +238,7 @@ impl<B: Group> Coll<'_, B> {
     }
 
     /// Tells a member without an open link.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn tell_member(&mut self, member: usize) {
         self.group().sync();
@@ -248,7 +248,7 @@ impl<B: Group> Coll<'_, B> {
     }
 
     /// Hears a member without an open link.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn hear_member(&mut self, member: usize) {
         self.open(Link::A, member);
@@ -327,8 +327,8 @@ impl<B: Group> Coll<'_, B> {
             return;
         }
         self.await_all(step, bytes);
-        self.fold_step(step, dst, src, op);
-        self.say_done(step, dst.cast(), bytes);
+        let failed = self.fold_step(step, dst, src, op);
+        self.say_done(step, dst.cast(), bytes, failed);
     }
 
     /// The start of a step: waits for slots and data.
@@ -356,11 +356,11 @@ impl<B: Group> Coll<'_, B> {
         (simple, simple && step.has(Step::DIRECT_RECEIVE), simple && step.has(Step::DIRECT_SEND))
     }
 
-    /// The fold of a step.
+    /// The fold of a step. True where what this thread awaited has not come; the group meets behind it.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn fold_step<T: Pod>(&self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
+    fn fold_step<T: Pod>(&self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) -> bool {
         let (_, direct_receive, direct_send) = self.ways(step);
         let own = if step.has(Step::SRC) { src } else { dst };
         let bytes = own.bytes();
@@ -374,7 +374,7 @@ impl<B: Group> Coll<'_, B> {
         let uses_own = step.has(Step::SRC) || received == 0;
         let sends = stored.count_ones() as usize;
         let (srcs, dsts) = (received + usize::from(uses_own), sends + usize::from(keeps) + usize::from(stages));
-        if dsts > 0 {
+        dsts > 0 && {
             let from = operands(srcs, |i| {
                 let first = step.has(Step::SRC_FIRST);
                 if uses_own && i == if first { 0 } else { srcs - 1 } {
@@ -394,7 +394,8 @@ impl<B: Group> Coll<'_, B> {
                 let link = Link::nth(i - usize::from(stages), stored);
                 if direct_send { self.ctx().operand(dst.at(self.link(link).peer())) } else { self.sent(link, bytes) }
             });
-            self.fold(bytes, to, from, op, if step.has(Step::FINISHED) { self.n() } else { 0 });
+            let members = if step.has(Step::FINISHED) { self.n() } else { 0 };
+            self.ctx().fold_unmet(self.group(), bytes, to, from, op, members)
         }
     }
 
@@ -402,9 +403,10 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn say_done(&mut self, step: Step, dst: Sym<u8>, bytes: usize) {
+    fn say_done(&mut self, step: Step, dst: Sym<u8>, bytes: usize, failed: bool) {
         let (simple, direct_receive, direct_send) = self.ways(step);
-        self.set(|state| {
+        // Others may still fold, of what they have in hand.
+        self.change(|state| {
             let count = |link: Link, state: &mut LinkState| {
                 let (sends, receives) = (step.sends_to(link), step.receives_from(link));
                 // Of a link that is not open there are no counts.
@@ -420,6 +422,7 @@ impl<B: Group> Coll<'_, B> {
             count(Link::B, &mut state.b);
             count(Link::C, &mut state.c);
         });
+        self.ctx().join(self.group(), failed);
         let (proxied, credits) = (self.proxied(step), if direct_receive { 0 } else { step.receives() });
         for link in Link::each(proxied) {
             let from = if direct_send { dst } else { self.staging(bytes) };

@@ -46,8 +46,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 let (to, from) = (everywhere(coll, whole.in_range(to)), everywhere(coll, whole.in_range(from)));
                 coll.ctx().start_all_reduce_multicast(coll.group(), to, from, how);
             }
-            whole.around(to, from, |to, from| {
-                coll.group().sync();
+            whole.around(coll.group(), to, from, |to, from| {
                 coll.start_fold(from.bytes(), Apart(coll.of_all(to)), Apart(coll.of_all(from)), op, coll.n());
             });
         }
@@ -82,8 +81,7 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
                 let from = everywhere(coll, whole.in_range(from));
                 coll.ctx().start_reduce_multicast(coll.group(), whole.in_range(to), from, how);
             }
-            whole.around(to, from, |to, from| {
-                coll.group().sync();
+            whole.around(coll.group(), to, from, |to, from| {
                 coll.start_fold(from.bytes(), Apart(coll.only(to)), Apart(coll.of_all(from)), op, coll.n());
             });
         }
@@ -156,8 +154,7 @@ fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
     if whole.count > 0 {
         coll.ctx().start_put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
     }
-    whole.around(dst, src, |dst, src| {
-        coll.group().sync();
+    whole.around(coll.group(), dst, src, |dst, src| {
         coll.start_fold(src.bytes(), Apart(coll.of_all(dst)), Apart(coll.only(src)), Keep, 0);
     });
 }
@@ -213,14 +210,18 @@ impl Words {
         range.slice(self.start..self.start + self.count)
     }
 
-    /// Calls `each` with the elements before and after, where there are any. What it folds, the group has to meet in between.
+    /// Folds, by `each`, the elements before and after, where there are any. The group has met since it last folded.
     #[inline(always)]
     #[track_caller]
-    fn around<T: Pod>(self, dst: Sym<T>, src: Sym<T>, each: impl Fn(Sym<T>, Sym<T>)) {
+    fn around<T: Pod>(self, group: &impl Group, dst: Sym<T>, src: Sym<T>, each: impl Fn(Sym<T>, Sym<T>)) {
         let (mut from, mut to) = (0, self.start);
         // One call in a loop: on a GPU, what it calls is inlined.
-        for _ in 0..2 {
+        for end in 0..2 {
             if from < to {
+                // The operands of a block's fold lie where those of the one before do.
+                if end == 1 && self.start > 0 {
+                    group.sync();
+                }
                 each(dst.slice(from..to), src.slice(from..to));
             }
             (from, to) = (self.start + self.count, dst.len());
@@ -254,6 +255,8 @@ fn parts(call: &Call) -> Work {
 
 #[cfg(test)]
 mod tests {
+    use congruent_device::Thread;
+
     use super::*;
 
     fn of<T: Pod>(to: u64, from: u64, len: u64, word: usize) -> (usize, usize) {
@@ -284,8 +287,9 @@ mod tests {
         let seen = |to: u64, from: u64, len: u64| {
             let (dst, src) = (Sym::<u8>::from_raw(to, len), Sym::<u8>::from_raw(from, len));
             let seen = core::cell::RefCell::new(std::vec::Vec::new());
-            Words::of(dst, src, 4)
-                .around(dst, src, |a, b| seen.borrow_mut().push((a.offset() - to, b.offset() - from, a.len())));
+            Words::of(dst, src, 4).around(&Thread, dst, src, |a, b| {
+                seen.borrow_mut().push((a.offset() - to, b.offset() - from, a.len()))
+            });
             seen.into_inner()
         };
         assert_eq!(seen(257, 513, 10), [(0, 0, 3), (7, 7, 3)]);

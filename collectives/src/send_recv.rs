@@ -13,7 +13,7 @@ use congruent_device::{Awaited, Ctx, Disagreement, Group, Pod, Rank, Signal, Sym
 use crate::descriptor::{Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
-use crate::transfers::{Listed, Transfer};
+use crate::transfers::{self, Listed};
 use crate::{Algorithm, Collective, Protocol, check};
 
 /// Signals of a link beside those of `link.rs`.
@@ -64,74 +64,89 @@ pub(crate) static SEND_RECV: Descriptor =
 pub fn send_recv<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, transfers: &Listed) {
     overlap(coll.group(), coll.ctx(), dst, src, transfers);
     let _call = coll.begin(Operation::SendRecvDirect, 0);
-    let exchange = Exchange { coll, dst, src, transfers };
-    let mut left = exchange.begin() - exchange.keep();
+    let Listed { sends, receives } = *transfers;
+    let transfers = Transfers { coll, dst, src, sends, receives };
+    let mut left = transfers.begin() - transfers.keep();
     while left > 0 {
-        let coll = exchange.coll;
-        let event = coll.ctx().wait_first(coll.group(), 2 * coll.n(), |event| exchange.awaited(event));
+        let coll = transfers.coll;
+        let event = coll.ctx().wait_first(coll.group(), 2 * coll.n(), |event| transfers.awaited(event));
         let peer = coll.rank(event / 2);
         if event.is_multiple_of(2) {
-            exchange.give(peer)
+            transfers.give(peer)
         } else {
-            exchange.take(peer)
+            transfers.take(peer)
         }
         left -= 1;
     }
+    // What went through a proxy has left the source.
+    transfers.coll.ctx().await_proxy(transfers.coll.group());
 }
 
 /// Panics where a part that is received overlaps another part.
 #[inline(always)]
 #[track_caller]
 fn overlap<T: Pod>(group: &impl Group, ctx: &Ctx<'_>, dst: Sym<T>, src: Sym<T>, transfers: &Listed) {
-    for i in group.strided(transfers.receives.len()) {
-        let received = transfers.receive(ctx, i).of(dst);
+    let Listed { sends, receives } = *transfers;
+    for i in group.strided(receives.len()) {
+        let received = transfers::part(ctx, receives, i, dst);
         for other in 0..i {
-            check::apart(received, transfers.receive(ctx, other).of(dst));
+            check::apart(received, transfers::part(ctx, receives, other, dst));
         }
-        for other in 0..transfers.sends.len() {
-            check::apart(received, transfers.send(ctx, other).of(src));
+        for other in 0..sends.len() {
+            check::apart(received, transfers::part(ctx, sends, other, src));
         }
     }
 }
 
-/// One call. What is next between this member and each other lies in the channel, where the block's leader keeps it.
-struct Exchange<'e, 'c, T, B: Group> {
+/// The transfers of one call. What is next between this member and each other lies in the channel, where the block's leader keeps it.
+struct Transfers<'e, 'c, T, B: Group> {
     coll: &'e Coll<'c, B>,
     dst: Sym<T>,
     src: Sym<T>,
-    transfers: &'e Listed,
+    sends: Sym<[u64; 3]>,
+    receives: Sym<[u64; 3]>,
 }
 
-impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
+impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
     /// Finds the first transfer with each member and posts where it may send; gives how many transfers there are.
     #[inline(always)]
     #[track_caller]
     fn begin(&self) -> usize {
-        let (sends, receives) = (self.transfers.sends.len(), self.transfers.receives.len());
-        if self.coll.group().leader() {
-            for member in 0..self.coll.n() {
-                self.set(member, NEXT_SEND, NONE);
-                self.set(member, NEXT_RECEIVE, NONE);
+        let Self { coll, sends, receives, .. } = *self;
+        if coll.group().leader() {
+            for member in 0..coll.n() {
+                coll.keep_posted(member, NEXT_SEND, NONE);
+                coll.keep_posted(member, NEXT_RECEIVE, NONE);
             }
-            for i in (0..sends).rev() {
-                self.set(self.peer_of(self.transfers.send(self.coll.ctx(), i)), NEXT_SEND, i as u64);
-            }
-            for i in (0..receives).rev() {
-                self.set(self.peer_of(self.transfers.receive(self.coll.ctx(), i)), NEXT_RECEIVE, i as u64);
-            }
-            for i in 1..self.coll.n() {
-                self.post(self.coll.after(i));
+            self.find_first(sends, NEXT_SEND);
+            self.find_first(receives, NEXT_RECEIVE);
+            for i in 1..coll.n() {
+                self.post(coll.after(i));
             }
         }
-        self.coll.group().sync();
-        sends + receives
+        coll.group().sync();
+        sends.len() + receives.len()
+    }
+
+    /// Finds the first entry of a list with each member.
+    #[inline(always)]
+    #[track_caller]
+    fn find_first(&self, list: Sym<[u64; 3]>, which: usize) {
+        for i in (0..list.len()).rev() {
+            let peer = transfers::peer(self.coll.ctx(), list, i);
+            if peer >= self.coll.n() as u64 {
+                refuse!("there is no such peer in the team");
+            }
+            self.coll.keep_posted(peer as usize, which, i as u64);
+        }
     }
 
     /// Does what this member sends to itself; gives how many transfers that were.
     #[inline(always)]
     #[track_caller]
     fn keep(&self) -> usize {
-        let (me, mut done) = (self.coll.me(), 0);
+        let coll = self.coll;
+        let (me, mut done) = (coll.me(), 0);
         loop {
             let (send, receive) = (self.next(me, NEXT_SEND), self.next(me, NEXT_RECEIVE));
             let (send, receive) = match (send, receive) {
@@ -139,15 +154,18 @@ impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
                 (Some(send), Some(receive)) => (send, receive),
                 _ => refuse!("what a member sends to itself, it receives from itself in the same call"),
             };
-            let from = self.transfers.send(self.coll.ctx(), send).of(self.src);
-            let to = self.transfers.receive(self.coll.ctx(), receive).of(self.dst);
-            self.compare(self.coll.own(), true, from, to.bytes() as u64);
-            self.coll.ctx().copy(self.coll.group(), self.coll.mine(to), self.coll.mine(from));
-            if self.coll.group().leader() {
+            let from = transfers::part(coll.ctx(), self.sends, send, self.src);
+            let to = transfers::part(coll.ctx(), self.receives, receive, self.dst);
+            let differs = difference(coll.own(), true, from.bytes() as u64, to.bytes() as u64);
+            if differs.is_none() {
+                coll.start_copy(coll.mine(to), coll.mine(from));
+            }
+            coll.ctx().end_if(coll.group(), differs);
+            if coll.group().leader() {
                 self.advance(me, NEXT_SEND, send);
                 self.advance(me, NEXT_RECEIVE, receive);
             }
-            self.coll.group().sync();
+            coll.group().sync();
             done += 2;
         }
     }
@@ -156,94 +174,77 @@ impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
     /// for its having sent.
     #[inline(always)]
     fn awaited(&self, event: usize) -> Option<(Awaited<Signal>, u64)> {
-        let member = event / 2;
+        let (coll, member) = (self.coll, event / 2);
         let (next, count, signal) =
             if event.is_multiple_of(2) { (NEXT_SEND, SENDS, READY) } else { (NEXT_RECEIVE, RECEIVES, SENT) };
-        if member == self.coll.me() || self.word(member, next) == NONE {
+        if member == coll.me() || coll.posted(member, next) == NONE {
             return None;
         }
-        let signal = self.coll.plan.signal(self.coll.channel(), member, signal);
-        Some((signal.from_rank(self.coll.rank(member)), self.word(member, count).wrapping_add(1)))
+        Some((coll.signal_of(member, signal).from_rank(coll.rank(member)), coll.posted(member, count).wrapping_add(1)))
     }
 
     /// Sends the next transfer to a member that is ready for it.
     #[inline(always)]
     #[track_caller]
     fn give(&self, peer: Rank<World>) {
-        let (ctx, member) = (self.coll.ctx(), peer.index());
+        let (coll, member) = (self.coll, peer.index());
         let Some(i) = self.next(member, NEXT_SEND) else { return };
-        let part = self.transfers.send(ctx, i).of(self.src);
-        let (place, expected) = (self.word(member, PLACE), self.word(member, EXPECTED));
-        let fits = part.bytes() as u64 == expected;
-        if fits {
-            let _step = self.coll.step("send", (i, self.transfers.sends.len()), peer.index(), part.bytes());
-            let place = self.coll.mine(Sym::<T>::from_raw(place, part.len() as u64));
-            ctx.put(self.coll.group(), place.at(peer), self.coll.mine(part));
+        let part = transfers::part(coll.ctx(), self.sends, i, self.src);
+        let differs = difference(peer, true, part.bytes() as u64, coll.posted(member, EXPECTED));
+        if differs.is_none() {
+            let _step = coll.step("send", (i, self.sends.len()), member, part.bytes());
+            let place = coll.mine(Sym::<T>::from_raw(coll.posted(member, PLACE), part.len() as u64));
+            coll.ctx().put_nbi(coll.group(), place.at(peer), coll.mine(part));
         }
         // Where it does not fit, the other learns of it before this one ends.
-        let sent = self.word(member, SENDS).wrapping_add(1);
-        if self.coll.group().leader() {
-            ctx.put_value(self.mine(GIVEN).at(peer), part.bytes() as u64);
+        let sent = coll.posted(member, SENDS).wrapping_add(1);
+        if coll.group().leader() {
+            coll.post(peer, GIVEN, part.bytes() as u64);
         }
-        ctx.notify(
-            self.coll.group(),
-            self.coll.plan.signal(self.coll.channel(), self.coll.me(), SENT).at(peer).set(sent),
-        );
-        self.compare(peer, true, part, expected);
-        if self.coll.group().leader() {
-            self.set(member, SENDS, sent);
+        coll.ctx().notify(coll.group(), coll.signal(SENT).at(peer).set(sent));
+        if coll.group().leader() {
+            coll.keep_posted(member, SENDS, sent);
             self.advance(member, NEXT_SEND, i);
         }
-        self.coll.group().sync();
+        coll.ctx().end_if(coll.group(), differs);
     }
 
     /// Takes the next transfer from a member that has sent it.
     #[inline(always)]
     #[track_caller]
     fn take(&self, peer: Rank<World>) {
-        let member = peer.index();
-        let Some(i) = self.next(member, NEXT_RECEIVE) else { return };
-        let part = self.transfers.receive(self.coll.ctx(), i).of(self.dst);
-        self.compare(peer, false, part, self.word(member, GIVEN));
-        self.coll.group().sync();
-        if self.coll.group().leader() {
-            self.set(member, RECEIVES, self.word(member, RECEIVES).wrapping_add(1));
-            self.advance(member, NEXT_RECEIVE, i);
-            self.post(peer);
+        let (coll, member) = (self.coll, peer.index());
+        let mut differs = None;
+        // Who may send the next one says anew how long that is: nobody else looks.
+        if coll.group().leader()
+            && let Some(i) = self.next(member, NEXT_RECEIVE)
+        {
+            let part = transfers::part(coll.ctx(), self.receives, i, self.dst);
+            differs = difference(peer, false, part.bytes() as u64, coll.posted(member, GIVEN));
+            if differs.is_none() {
+                coll.keep_posted(member, RECEIVES, coll.posted(member, RECEIVES).wrapping_add(1));
+                self.advance(member, NEXT_RECEIVE, i);
+                self.post(peer);
+            }
         }
-        self.coll.group().sync();
+        coll.ctx().end_if(coll.group(), differs);
     }
 
     /// Tells a member where the next transfer from it belongs, if there is one. By one thread.
     #[inline(always)]
     #[track_caller]
     fn post(&self, peer: Rank<World>) {
-        let (ctx, member) = (self.coll.ctx(), peer.index());
-        let next = self.word(member, NEXT_RECEIVE);
+        let next = self.coll.posted(peer.index(), NEXT_RECEIVE);
         if next != NONE {
-            let part = self.transfers.receive(ctx, next as usize).of(self.dst);
-            ctx.put_value(self.mine(PLACE).at(peer), part.offset());
-            ctx.put_value(self.mine(EXPECTED).at(peer), part.bytes() as u64);
-            let ready = self.coll.plan.signal(self.coll.channel(), self.coll.me(), READY).at(peer);
-            ctx.notify(&Thread, ready.set(self.word(member, RECEIVES).wrapping_add(1)));
+            let part = transfers::part(self.coll.ctx(), self.receives, next as usize, self.dst);
+            tell(self.coll, peer, part.offset(), part.bytes() as u64);
         }
     }
 
-    /// Ends the kernel where a part is not as long as the other side's.
+    /// The entry that is next with a member. The group meets before the leader changes it, and after that.
     #[inline(always)]
-    #[track_caller]
-    fn compare(&self, peer: Rank<World>, sends: bool, part: Sym<T>, theirs: u64) {
-        let mine = part.bytes() as u64;
-        let found = Disagreement::Count { peer: peer.pe(), sends, mine, theirs };
-        self.coll.ctx().end_if(self.coll.group(), (mine != theirs).then_some(found));
-    }
-
-    /// The entry that is next with a member: the leader's word for all threads.
-    #[inline(always)]
-    #[track_caller]
     fn next(&self, member: usize, which: usize) -> Option<usize> {
-        let next =
-            self.coll.group().broadcast(if self.coll.group().leader() { self.word(member, which) } else { NONE });
+        let next = self.coll.posted(member, which);
         (next != NONE).then_some(next as usize)
     }
 
@@ -251,38 +252,24 @@ impl<T: Pod, B: Group> Exchange<'_, '_, T, B> {
     #[inline(always)]
     #[track_caller]
     fn advance(&self, member: usize, which: usize, i: usize) {
-        let ctx = self.coll.ctx();
-        let with = |transfer: Transfer| transfer.peer == member as u64;
-        let found = match which {
-            NEXT_SEND => (i + 1..self.transfers.sends.len()).find(|&i| with(self.transfers.send(ctx, i))),
-            _ => (i + 1..self.transfers.receives.len()).find(|&i| with(self.transfers.receive(ctx, i))),
-        };
-        self.set(member, which, found.map_or(NONE, |i| i as u64));
+        let list = if which == NEXT_SEND { self.sends } else { self.receives };
+        let found = transfers::next_with(self.coll.ctx(), list, member, i + 1);
+        self.coll.keep_posted(member, which, found.map_or(NONE, |i| i as u64));
     }
+}
 
-    #[inline(always)]
-    #[track_caller]
-    fn peer_of(&self, transfer: Transfer) -> usize {
-        if transfer.peer >= self.coll.n() as u64 {
-            refuse!("there is no such peer in the team");
-        }
-        transfer.peer as usize
-    }
+/// Tells a member where the next transfer from it belongs, and how many bytes it has. By one thread.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[track_caller]
+fn tell<B: Group>(coll: &Coll<'_, B>, peer: Rank<World>, place: u64, bytes: u64) {
+    coll.post(peer, PLACE, place);
+    coll.post(peer, EXPECTED, bytes);
+    let received = coll.posted(peer.index(), RECEIVES);
+    coll.ctx().notify(&Thread, coll.signal(READY).at(peer).set(received.wrapping_add(1)));
+}
 
-    /// A word that a member posts here, or that the channel's owner keeps of it.
-    #[inline(always)]
-    fn word(&self, member: usize, which: usize) -> u64 {
-        self.coll.ctx().load(self.coll.plan.post(self.coll.memory, member), which)
-    }
-
-    #[inline(always)]
-    fn set(&self, member: usize, which: usize, value: u64) {
-        self.coll.ctx().store(self.coll.plan.post(self.coll.memory, member), which, value);
-    }
-
-    /// A word that this member posts at others.
-    #[inline(always)]
-    fn mine(&self, which: usize) -> Sym<u64> {
-        self.coll.plan.post(self.coll.memory, self.coll.me()).elem(which)
-    }
+/// What is found where a part is not as long as the other side's.
+#[inline(always)]
+fn difference(peer: Rank<World>, sends: bool, mine: u64, theirs: u64) -> Option<Disagreement> {
+    (mine != theirs).then_some(Disagreement::Count { peer: peer.pe(), sends, mine, theirs })
 }

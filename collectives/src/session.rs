@@ -404,7 +404,7 @@ impl<'c, B: Group> Coll<'c, B> {
     }
 
     /// Copies this member's elements.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn copy<T: Pod>(&self, dst: Sym<T>, src: Sym<T>) {
         self.ctx().copy(self.group(), dst, src);
@@ -417,6 +417,25 @@ impl<'c, B: Group> Coll<'c, B> {
     pub(crate) fn alone<T: Pod>(&self, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
         let (dst, src) = (self.mine(dst), self.mine(src));
         self.fold(src.bytes(), self.only(dst), self.only(src), op, 1);
+    }
+
+    /// A word that a member posts here, or that the channel's owner keeps of it.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn posted(&self, member: usize, word: usize) -> u64 {
+        self.ctx().load(self.plan.post(self.memory, member), word)
+    }
+
+    /// Keeps such a word.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn keep_posted(&self, member: usize, word: usize, value: u64) {
+        self.ctx().store(self.plan.post(self.memory, member), word, value);
+    }
+
+    /// Posts a word at a member.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn post(&self, to: Rank<World>, word: usize, value: u64) {
+        self.ctx().put_value(self.plan.post(self.memory, self.me()).elem(word).at(to), value);
     }
 
     /// Signal `which` that a member sets for this member's channel.
@@ -443,17 +462,15 @@ impl<'c, B: Group> Coll<'c, B> {
             // All have looked; and they look again only after they have met in an exchange.
             self.ctx().store(head, BARRIERS, count);
         }
-        let between = |to: Rank<World>, from: Rank<World>| {
-            let theirs = self.signal_of(from.index(), crate::link::BARRIER);
-            (self.signal(crate::link::BARRIER).at(to).set(count), theirs.from_rank(from), count)
-        };
-        if self.n() <= ONE_ROUND {
-            self.ctx().exchange_met(self.group(), self.n() - 1, |i| between(self.after(i + 1), self.after(i + 1)));
+        let tell = |to: Rank<World>| self.signal(crate::link::BARRIER).at(to).set(count);
+        let hear = |from: Rank<World>| (self.signal_of(from.index(), crate::link::BARRIER).from_rank(from), count);
+        let (ctx, group, n) = (self.ctx(), self.group(), self.n());
+        if n <= ONE_ROUND {
+            ctx.exchange_met(group, n - 1, |i| tell(self.after(i + 1)), |i| hear(self.after(i + 1)));
         } else {
             let mut distance = 1;
-            while distance < self.n() {
-                self.ctx()
-                    .exchange_met(self.group(), 1, |_| between(self.after(distance), self.after(self.n() - distance)));
+            while distance < n {
+                ctx.exchange_met(group, 1, |_| tell(self.after(distance)), |_| hear(self.after(n - distance)));
                 distance *= 2;
             }
         }

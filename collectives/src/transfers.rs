@@ -21,16 +21,6 @@ impl Transfer {
     pub const fn words(self) -> [u64; 3] {
         [self.peer, self.offset, self.count]
     }
-
-    /// The part of a buffer that it is about.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn of<T: Pod>(self, whole: Sym<T>) -> Sym<T> {
-        match (usize::try_from(self.offset), usize::try_from(self.count)) {
-            (Ok(start), Ok(count)) => check::range(whole, start, count),
-            _ => refuse!("a count and its displacement reach past the buffer"),
-        }
-    }
 }
 
 kernel_arg! {
@@ -44,20 +34,28 @@ kernel_arg! {
     }
 }
 
-impl Listed {
-    /// Send `i`.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn send(&self, ctx: &Ctx<'_>, i: usize) -> Transfer {
-        let [peer, offset, count] = ctx.load(self.sends, i);
-        Transfer { peer, offset, count }
-    }
+// Of a list's entry `i`. Functions of their own, which kernels ask often.
 
-    /// Receive `i`.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn receive(&self, ctx: &Ctx<'_>, i: usize) -> Transfer {
-        let [peer, offset, count] = ctx.load(self.receives, i);
-        Transfer { peer, offset, count }
+/// The rank of the other member.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[track_caller]
+pub(crate) fn peer(ctx: &Ctx<'_>, list: Sym<[u64; 3]>, i: usize) -> u64 {
+    ctx.load(list.elem(i).cast::<u64>(), 0)
+}
+
+/// The part of a buffer that it is about.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[track_caller]
+pub(crate) fn part<T: Pod>(ctx: &Ctx<'_>, list: Sym<[u64; 3]>, i: usize, whole: Sym<T>) -> Sym<T> {
+    let entry = list.elem(i).cast::<u64>();
+    match (usize::try_from(ctx.load(entry, 1)), usize::try_from(ctx.load(entry, 2))) {
+        (Ok(start), Ok(count)) => check::range(whole, start, count),
+        _ => refuse!("a count and its displacement reach past the buffer"),
     }
+}
+
+/// The first entry with a member from entry `i` on.
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+pub(crate) fn next_with(ctx: &Ctx<'_>, list: Sym<[u64; 3]>, member: usize, i: usize) -> Option<usize> {
+    (i..list.len()).find(|&i| peer(ctx, list, i) == member as u64)
 }

@@ -120,24 +120,27 @@ fn is_halves(start: *const u8, n: u32) -> bool {
     (start as usize | n as usize).is_multiple_of(4)
 }
 
-/// Up to 8 bytes, aligned or not.
+/// Up to 8 bytes, aligned or not: `unit`, a constant, divides address and length.
 ///
 /// # Safety
 /// The bytes are mapped symmetric memory.
 #[inline(always)]
-pub(crate) unsafe fn load_up_to_8(from: *const u8, n: u32) -> [u32; 2] {
+pub(crate) unsafe fn load_up_to_8(from: *const u8, n: u32, unit: usize) -> [u32; 2] {
     // SAFETY: the caller's contract.
     unsafe {
         if is_word(from, n) {
             return low_high(arch::load(from.cast::<u64>()));
         }
-        if is_halves(from, n) {
+        if unit >= 4 || is_halves(from, n) {
             let halves = from.cast::<u32>();
             return [arch::load(halves), if n == 8 { arch::load(halves.add(1)) } else { 0 }];
         }
         let mut value = 0;
-        for i in each(0..n as usize) {
-            value |= u64::from(arch::load::<u8>(from.add(i))) << (8 * i);
+        for i in each(0..n as usize / unit) {
+            value |= match unit {
+                2 => u64::from(arch::load(from.cast::<u16>().add(i))) << (16 * i),
+                _ => u64::from(arch::load::<u8>(from.add(i))) << (8 * i),
+            };
         }
         low_high(value)
     }
@@ -146,14 +149,14 @@ pub(crate) unsafe fn load_up_to_8(from: *const u8, n: u32) -> [u32; 2] {
 /// # Safety
 /// As [`load_up_to_8`].
 #[inline(always)]
-pub(crate) unsafe fn store_up_to_8(to: *mut u8, n: u32, [low, high]: [u32; 2]) {
+pub(crate) unsafe fn store_up_to_8(to: *mut u8, n: u32, unit: usize, [low, high]: [u32; 2]) {
     let value = u64::from(low) | u64::from(high) << 32;
     // SAFETY: the caller's contract.
     unsafe {
         if is_word(to, n) {
             return arch::store(to.cast::<u64>(), value);
         }
-        if is_halves(to, n) {
+        if unit >= 4 || is_halves(to, n) {
             let halves = to.cast::<u32>();
             arch::store(halves, low);
             if n == 8 {
@@ -161,8 +164,11 @@ pub(crate) unsafe fn store_up_to_8(to: *mut u8, n: u32, [low, high]: [u32; 2]) {
             }
             return;
         }
-        for i in each(0..n as usize) {
-            arch::store(to.add(i), (value >> (8 * i)) as u8);
+        for i in each(0..n as usize / unit) {
+            match unit {
+                2 => arch::store(to.cast::<u16>().add(i), (value >> (16 * i)) as u16),
+                _ => arch::store(to.add(i), (value >> (8 * i)) as u8),
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ impl Ctx<'_> {
         count: usize,
         each: impl Fn(usize) -> Option<(Awaited<Signal>, u64)>,
     ) -> usize {
-        let (mut found, mut failed) = (0, false);
+        let mut found = 0;
         if group.leader() {
             let Some((first, value)) = (0..count).find_map(&each) else {
                 refuse!("none of these signals is awaited");
@@ -38,12 +38,14 @@ impl Ctx<'_> {
             };
             // A lane that sleeps does so on the first word only, and looks at all of them after its nap.
             let offset = first.word().elem(0).offset();
-            failed = !self.poll(self.word(offset, self.pe()), self.abi().deadline_ns, arrived, |expiry| {
+            let came = self.poll(self.word(offset, self.pe()), self.abi().deadline_ns, arrived, |expiry| {
                 self.timed_out(expiry, offset, sender(first), value);
             });
+            found = if came { found } else { count };
         }
-        self.join(group, failed);
-        group.broadcast(found as u64) as usize
+        let found = group.broadcast(found as u64) as usize;
+        self.end_unless(found < count);
+        found
     }
 
     /// Waits until some of `count` signals have reached their values, and gives the number of each that has to `reached`, on every

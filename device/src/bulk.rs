@@ -105,6 +105,30 @@ impl Ctx<'_> {
         fold.tell();
     }
 
+    /// [`fold`](Ctx::fold) that leaves its last meeting to the caller. True where what this thread awaited has not come: the group then
+    /// ends, by [`join`](Ctx::join).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn fold_unmet<T: Pod>(
+        &self,
+        group: &impl Group,
+        bytes: usize,
+        dst: impl Operands,
+        src: impl Operands,
+        op: impl Reducer<T>,
+        members: usize,
+    ) -> bool {
+        let fold = Fold::new(self, group, bytes, dst, src, members);
+        // SAFETY: as in `fold`.
+        let failed = !unsafe { op.fold(&fold) };
+        // Who is woken finds what every thread of the group has stored.
+        #[cfg(not(target_arch = "nvptx64"))]
+        fold.meet(failed);
+        fold.tell();
+        failed
+    }
+
     /// Sends the bytes of `src` to every destination, in its form.
     ///
     /// # One-sided

@@ -15,7 +15,7 @@ impl Ctx<'_> {
     /// Ends the kernel of the whole group if any thread failed.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn join(&self, group: &impl Group, failed: bool) {
+    pub fn join(&self, group: &impl Group, failed: bool) {
         self.end_unless(!group.any(failed));
     }
 

@@ -332,10 +332,10 @@ impl Work<'_> {
         for (at, n) in self.words() {
             // SAFETY: the caller's contract; `at` is inside.
             unsafe {
-                let mut data = load_up_to_8(from.add(at), n);
+                let mut data = load_up_to_8(from.add(at), n, 1);
                 for i in self.others() {
                     if src_step > 0 {
-                        data = load_up_to_8(from.add(src_step as usize * i + at), n);
+                        data = load_up_to_8(from.add(src_step as usize * i + at), n, 1);
                     }
                     let pe = team.rank(i).pe();
                     ctx.check_pe(pe);
@@ -379,7 +379,7 @@ impl Work<'_> {
                         _ => (ask(i + 1), a, b, c),
                     };
                     let values = if i == me {
-                        load_up_to_8(src().add(at), len)
+                        load_up_to_8(src().add(at), len, P::UNIT)
                     } else {
                         let has_come =
                             |words: [u64; 2]| words[0] as u32 == flag && (len <= 4 || words[1] as u32 == flag);
@@ -396,13 +396,13 @@ impl Work<'_> {
                         words.map(|packet| (packet >> 32) as u32)
                     };
                     if P::ONE {
-                        store_up_to_8(dst(i).add(at), len, values);
+                        store_up_to_8(dst(i).add(at), len, P::UNIT, values);
                     } else {
                         sums = by.next(sums, filled(values, len, by.multiple()), i == 0, false);
                     }
                 }
                 if !P::ONE {
-                    store_up_to_8(dst(0).add(at), len, by.last(sums, n as u32));
+                    store_up_to_8(dst(0).add(at), len, P::UNIT, by.last(sums, n as u32));
                 }
             }
         }

@@ -37,15 +37,14 @@ impl Ctx<'_> {
         }
     }
 
-    /// Sets a signal of this PE, with the order of a [`notify`](Ctx::notify).
+    /// Sets a signal of this PE that nobody else sets, with the order of a [`notify`](Ctx::notify). False, to the leader, where it was
+    /// `least` or more before: then it stays.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn set_signal(&self, group: &impl Group, signal: Sym<Signal>, value: u64) {
+    pub fn raise_signal(&self, group: &impl Group, signal: Sym<Signal>, least: u64, value: u64) -> bool {
         group.sync();
-        if group.leader() {
-            let _no_proxy_is_asked = self.signal_word(self.pe(), false, signal.elem(0).offset(), value);
-        }
+        !group.leader() || self.raise(signal.elem(0).offset(), least, value)
     }
 
     /// Sends `count` signals, by a group that has just met, which shares the work: what it did before that is covered by each.
@@ -98,6 +97,7 @@ impl Ctx<'_> {
         }
         check_same(place.len(), src.len());
         if self.is_proxied(place.pe()) {
+            group.sync();
             return Some(self.ask_put_signal(group, place, src, notify));
         }
         self.store_range(group, place, src);
@@ -110,12 +110,11 @@ impl Ctx<'_> {
     #[track_caller]
     fn ask_put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) -> u64 {
         self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
-        group.sync();
         // One request, so that data and signal are never two unordered messages.
         if group.leader() { self.ask_put(place, src, Some(notify)) } else { 0 }
     }
 
-    /// [`put_signal`](Ctx::put_signal) to a PE that is reached through a proxy.
+    /// [`put_signal`](Ctx::put_signal) to a PE that is reached through a proxy, by a group that has just met.
     ///
     /// # Panics
     /// Where it is reached by loads and stores, and as [`put_signal`](Ctx::put_signal).
@@ -158,9 +157,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn quiet(&self, group: &impl Group) {
         group.sync();
-        if self.abi().routes != 0 {
-            self.end_unless(self.drain(group));
-        }
+        self.await_proxy(group);
         arch::fence_sc();
     }
 
@@ -171,8 +168,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn await_proxy(&self, group: &impl Group) {
         if self.abi().routes != 0 {
-            group.sync();
-            self.end_unless(self.drain(group));
+            self.drain(group);
         }
     }
 
@@ -199,6 +195,10 @@ impl Ctx<'_> {
     }
 
     outlined! {
+        fn raise(&self, offset: u64, least: u64, value: u64) -> bool {
+            self.word(offset, self.pe()).load() < least && self.signal_word(self.pe(), false, offset, value)
+        }
+
         /// Adds to the word at `offset` of a PE, or sets it, with release. False when the kernel must end.
         pub(crate) fn signal_word(&self, pe: Pe, adds: bool, offset: u64, value: u64) -> bool {
             if self.is_proxied(pe) {

@@ -109,16 +109,20 @@ impl Ctx<'_> {
         }
     }
 
-    /// Waits until everything that was asked before is complete, of whatever block; the leader does it for its group. False when the
-    /// kernel must end.
+    /// Waits until everything that was asked before is complete, of whatever block; the leader does it for its group, which meets
+    /// before and after it.
     #[cold]
-    pub(crate) fn drain(&self, group: &impl Group) -> bool {
-        !group.any(group.leader() && !self.drained())
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn drain(&self, group: &impl Group) {
+        group.sync();
+        self.join(group, group.leader() && !self.drained());
     }
 
     /// Waits until everything that this block asked of a peer before is complete; the leader does it for its group. False when the
     /// kernel must end.
     #[cold]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     pub(crate) fn drain_to(&self, group: &impl Group, pe: Pe) -> bool {
         !group.any(group.leader() && !self.drained_to(pe))
     }
@@ -126,12 +130,14 @@ impl Ctx<'_> {
     /// Waits until request `ticket` of the group's leader to a peer is complete; other threads give any ticket. False when the kernel
     /// must end.
     #[cold]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     pub(crate) fn finish(&self, group: &impl Group, pe: Pe, ticket: u64) -> bool {
         !group.any(group.leader() && !self.complete(pe, ticket))
     }
 
     /// Whether the group's leader could ask. False when the kernel must end.
     #[cold]
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
     pub(crate) fn asked(&self, group: &impl Group, ticket: u64) -> bool {
         !group.any(group.leader() && !self.took(ticket))
     }

@@ -155,7 +155,7 @@ impl<'c, G: Tag> Team<'c, G> {
 
 impl Ctx<'_> {
     /// Waits until every member of the team has called it from a block of the same index, and all they put before has
-    /// arrived everywhere: a quiet and a [`sync`](Ctx::sync).
+    /// arrived everywhere, through the proxy too, for which a [`sync`](Ctx::sync) does not wait.
     ///
     /// # Collective
     /// Over the members' blocks of this index; blocks of different indices do not meet, so it is re-entrant per block.
@@ -165,9 +165,9 @@ impl Ctx<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn barrier<G: Tag>(&self, group: &impl Group, team: &Team<'_, G>) {
-        // The group has met in it, so that signals cover what each of its threads put.
-        self.quiet(group);
-        self.meet(group, team);
+        self.await_proxy(group);
+        // Signals cover what each of its threads put.
+        self.sync(group, team);
     }
 
     /// Waits until every member of the team has called it from a block of the same index.

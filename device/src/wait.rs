@@ -158,16 +158,22 @@ impl Ctx<'_> {
         self.join(group, failed);
     }
 
-    /// Sends `count` notifies and awaits `count` signals, each at least its value; the group shares the work. `each` gives
-    /// notify, signal and value of number `i`. All that the group did before is covered by the notifies.
+    /// Sends `count` notifies and awaits `count` signals, each at least its value; the group shares the work. The functions give
+    /// number `i` of both. All that the group did before is covered by the notifies.
     ///
     /// # Ordering
     /// Each notify as [`notify`](Ctx::notify), each wait as [`wait`](Ctx::wait).
     #[inline(always)]
     #[track_caller]
-    pub fn exchange(&self, group: &impl Group, count: usize, each: impl Fn(usize) -> (Notify, Awaited<Signal>, u64)) {
+    pub fn exchange(
+        &self,
+        group: &impl Group,
+        count: usize,
+        notify: impl Fn(usize) -> Notify,
+        awaited: impl Fn(usize) -> (Awaited<Signal>, u64),
+    ) {
         group.sync();
-        self.exchange_met(group, count, each);
+        self.exchange_met(group, count, notify, awaited);
     }
 
     /// [`exchange`](Ctx::exchange) by a group that has just met: what it did before that is covered.
@@ -178,14 +184,15 @@ impl Ctx<'_> {
         &self,
         group: &impl Group,
         count: usize,
-        each: impl Fn(usize) -> (Notify, Awaited<Signal>, u64),
+        notify: impl Fn(usize) -> Notify,
+        awaited: impl Fn(usize) -> (Awaited<Signal>, u64),
     ) {
         for i in group.strided(count) {
-            self.notify(&Thread, each(i).0);
+            self.notify(&Thread, notify(i));
         }
         let mut failed = false;
         for i in group.strided(count) {
-            let (_, awaited, value) = each(i);
+            let (awaited, value) = awaited(i);
             failed = failed || !self.reached(awaited.word().elem(0).offset(), sender(awaited), value);
         }
         self.join(group, failed);
@@ -202,7 +209,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn wait_any(&self, group: &impl Group, signals: Sym<Signal>, value: u64) -> usize {
         let first = self.word(signals.elem(0).offset(), self.pe());
-        let (mut found, mut failed) = (0, false);
+        let mut found = 0;
         if group.leader() {
             let ready = || match (0..signals.len()).find(|&i| reaches(self.signal_value(signals.elem(i)), value)) {
                 Some(i) => {
@@ -211,12 +218,14 @@ impl Ctx<'_> {
                 }
                 None => false,
             };
-            failed = !self.poll(first, self.abi().deadline_ns, ready, |expiry| {
+            let came = self.poll(first, self.abi().deadline_ns, ready, |expiry| {
                 self.timed_out(expiry, signals.offset(), NO_PE, value);
             });
+            found = if came { found } else { signals.len() };
         }
-        self.join(group, failed);
-        group.broadcast(found as u64) as usize
+        let found = group.broadcast(found as u64) as usize;
+        self.end_unless(found < signals.len());
+        found
     }
 
     /// Waits for `n` posts like [`wait`](Ctx::wait), but gives up after `budget`, and then has taken none. With a budget of 0 it looks
@@ -361,6 +370,15 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn signal_value(&self, signal: Sym<Signal>) -> u64 {
         self.word(signal.elem(0).offset(), self.pe()).load_acquire()
+    }
+
+    /// What a signal of this PE holds that nobody sets at the moment: the calling thread has waited for it, or its block has set it. It is
+    /// relaxed, since that was ordered then.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn signal_seen(&self, signal: Sym<Signal>) -> u64 {
+        self.word(signal.elem(0).offset(), self.pe()).load()
     }
 
     /// How many posts a semaphore of this PE holds that have not been taken, by the calling thread.

@@ -34,7 +34,7 @@ const PATTERNS: [Pattern; 10] = [
     Pattern { kernel: "perf_put", reaches: &[LOAD_16, STORE_16], has: &[SYNC, QUIET], lacks: &[RELEASE, "red.", "fence.acq_rel"] },
     Pattern { kernel: "perf_get", reaches: &[LOAD_16, STORE_16], has: &[SYNC], lacks: &[RELEASE, "red.", "fence"] },
     Pattern { kernel: "perf_ping_pong", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE_ADD], has: &[SYNC], lacks: &["fence"] },
-    Pattern { kernel: "perf_barrier", reaches: &[ACQUIRE, RELEASE], has: &[SYNC, QUIET], lacks: &["red.", LOAD_16, STORE_16] },
+    Pattern { kernel: "perf_barrier", reaches: &[ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red.", LOAD_16, STORE_16] },
     Pattern { kernel: "all_reduce_one_shot", reaches: &[LOAD_16, LOAD_PACKETS, STORE_PACKETS], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "all_reduce_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "all_reduce_ring", reaches: &[LOAD_16, STORE_16, LOAD_PACKETS, STORE_PACKETS, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },

@@ -61,14 +61,16 @@ kernels! { in crate::PTX;
         let (row_bytes, moe) = (moe.output_bytes(), moe.enter(block, ctx));
         let Ok(received) = moe.resume(batch as usize) else { return };
         let first = moe.experts().start;
+        // As `combine_send`, of which one part is there for each type.
         for_float!(datatype, F => {
-            let _combining = moe.combine_send::<F, _>(received, |row, k| {
+            moe.send_answers::<F, _>(&received, |row, k| {
                 let expert = moe.expert(row, k) as usize - first;
                 let at = (ctx.load(starts, expert) as usize + moe.place(row, k)) * row_bytes;
                 let answer = answers.slice(at..at + row_bytes).cast::<F>();
                 move |i| AccumulateIn::<f32>::into_acc(ctx.load(answer, i))
             });
         });
+        let _combining = moe.answered(received);
     }
 
     /// Waits for a micro-batch's answers, and sums them. What is added is a row for all tokens, or one for each.
@@ -77,13 +79,16 @@ kernels! { in crate::PTX;
     ) {
         let moe = moe.enter(block, ctx);
         let Ok(combining) = moe.resume(batch as usize) else { return };
+        // As `combine_recv`, of which one part is there for each type.
+        moe.await_answers(&combining);
         for_float!(datatype, F => {
             let added = match (added.is_empty(), for_each) {
                 (true, _) => Added::Nothing,
                 (false, 0) => Added::Bias(added.cast()),
                 (false, _) => Added::Residual(added.cast()),
             };
-            let _idle = moe.combine_recv(combining, dst.cast::<F>(), added);
+            moe.sum_answers(&combining, dst.cast::<F>(), &added);
         });
+        let _idle = moe.close(combining);
     }
 }

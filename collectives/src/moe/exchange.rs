@@ -123,24 +123,43 @@ impl Moe<'_> {
         batch: MicroBatch<Received>,
         answer: impl Fn(&Row, usize) -> A,
     ) -> MicroBatch<Combining> {
+        self.send_answers::<T, A>(&batch, answer);
+        self.answered(batch)
+    }
+
+    /// The part of [`combine_send`](Moe::combine_send) that depends on what answers are of.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn send_answers<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
+        &self,
+        batch: &MicroBatch<Received>,
+        answer: impl Fn(&Row, usize) -> A,
+    ) {
         if !(self.view.output as usize).is_multiple_of(size_of::<T>()) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
             refuse!("a row of outputs is a whole number of elements of 1, 2, 4 or 8 bytes");
         }
-        self.check(&batch);
-        self.once(self.gate_word(batch.index, Gate::Answered), batch.exchange);
+        self.check(batch);
         let (blocks, mut before) = (self.block.count(), 0);
         for i in 0..self.n() {
             // Each begins with another one, so that not all send to the same at once.
             let source = self.after(i);
-            let count = self.count(&batch, source);
+            let count = self.count(batch, source);
             // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                self.send_answer::<T, A>(&batch, &self.row_at(&batch, source, slot), &answer);
+                self.send_answer::<T, A>(batch, &self.row_at(batch, source, slot), &answer);
                 slot += blocks;
             }
             before += count;
         }
+    }
+
+    /// The other part of it.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn answered(&self, batch: MicroBatch<Received>) -> MicroBatch<Combining> {
         self.send_back(batch, true)
     }
 
@@ -165,16 +184,31 @@ impl Moe<'_> {
         dst: Sym<T>,
         added: Added<T>,
     ) -> MicroBatch<Idle> {
-        self.check(&batch);
-        let (index, exchange) = (batch.index, batch.exchange);
-        self.hear(self.combined(index), exchange);
-        let count = self.ctx.load(self.counts(index, exchange), self.n()) as usize;
+        self.await_answers(&batch);
+        self.sum_answers(&batch, dst, &added);
+        self.close(batch)
+    }
+
+    /// The part of [`combine_recv`](Moe::combine_recv) that waits.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn await_answers(&self, batch: &MicroBatch<Combining>) {
+        self.check(batch);
+        self.hear(self.combined(batch.index), batch.exchange);
+    }
+
+    /// The part of it that depends on what answers are of.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn sum_answers<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, dst: Sym<T>, added: &Added<T>) {
+        let count = self.ctx.load(self.counts(batch.index, batch.exchange), self.n()) as usize;
         let mut token = self.block.index();
         while token < count {
-            self.sum(&batch, token, dst, &added);
+            self.sum(batch, token, dst, added);
             token += self.block.count();
         }
-        self.close(batch)
     }
 
     /// Stores this block's tokens where they go.
@@ -328,7 +362,7 @@ impl Moe<'_> {
     fn give_up(&self, batch: MicroBatch<Received>, refusal: Refusal) -> Refused {
         self.keep_refusal(batch.index, refusal.to_word());
         let batch = self.send_back(batch, false);
-        self.hear(self.combined(batch.index), batch.exchange);
+        self.await_answers(&batch);
         Refused { batch: self.close(batch), refusal }
     }
 
@@ -353,9 +387,10 @@ impl Moe<'_> {
     }
 
     /// The last gate of an exchange: when all blocks have come to it, nobody asks for the state that it had.
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    fn close(&self, batch: MicroBatch<Combining>) -> MicroBatch<Idle> {
+    pub fn close(&self, batch: MicroBatch<Combining>) -> MicroBatch<Idle> {
         let batch = batch.next::<Idle>(0);
         self.arrive(batch.index, Gate::Ended, batch.exchange, 0);
         if self.block.index() == 0 {
@@ -391,22 +426,9 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn arrive(&self, batch: u32, gate: Gate, exchange: u64, found: u32) {
-        let word = self.gate_word(batch, gate);
-        self.once(word, exchange);
-        self.ctx.set_signal(&self.block, word, exchange << 8 | u64::from(found));
-    }
-
-    /// This block's word of a gate.
-    #[inline(always)]
-    fn gate_word(&self, batch: u32, gate: Gate) -> Sym<Signal> {
-        self.gate(batch, gate).elem(self.block.index())
-    }
-
-    /// Ends the kernel where this block has come to a gate before in this exchange: then others may have passed it.
-    #[inline(always)]
-    #[track_caller]
-    fn once(&self, word: Sym<Signal>, exchange: u64) {
-        if self.ctx.signal_value(word) >> 8 >= exchange {
+        let (word, least) = (self.gate(batch, gate).elem(self.block.index()), exchange << 8);
+        // Who has come there before in this exchange is not alone: others may have passed it.
+        if !self.ctx.raise_signal(&self.block, word, least, least | u64::from(found)) {
             refuse!("a micro-batch goes through each step once: take it up by one value in one launch at a time");
         }
     }
@@ -423,7 +445,7 @@ impl Moe<'_> {
     #[track_caller]
     pub(super) fn found(&self, batch: u32, gate: Gate) -> u32 {
         let words = self.gate(batch, gate);
-        let of_block = |i| self.ctx.signal_value(words.elem(i)) as u32 & 0xff;
+        let of_block = |i| self.ctx.signal_seen(words.elem(i)) as u32 & 0xff;
         self.block.reduce(self.block.strided(words.len()).map(of_block).max().unwrap_or(0), Max)
     }
 

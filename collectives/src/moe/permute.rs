@@ -1,6 +1,6 @@
 //! Received tokens by expert, one behind the other, as grouped matrix products want them.
 
-use congruent_device::{Sym, refuse};
+use congruent_device::{Group, Sym, refuse};
 
 use super::{MicroBatch, Moe, Received, Row};
 
@@ -91,14 +91,15 @@ impl Moe<'_> {
             while row < end {
                 let dst = dst.slice(row * bytes..(row + 1) * bytes);
                 if row < start + count {
-                    self.ctx.copy(&self.block, dst, part(&self.row_of(batch, expert, row - start)));
+                    self.ctx.start_copy(&self.block, dst, part(&self.row_of(batch, expert, row - start)));
                 } else {
-                    self.ctx.fill(&self.block, dst, 0);
+                    self.ctx.start_fill_at(&self.block, dst.at(self.own_rank()), 0);
                 }
                 row += blocks;
             }
             start = end;
         }
+        self.block.sync();
         Ok(rows)
     }
 

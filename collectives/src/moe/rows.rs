@@ -134,7 +134,7 @@ impl Moe<'_> {
     #[track_caller]
     pub fn count(&self, batch: &MicroBatch<Received>, source: usize) -> usize {
         self.check(batch);
-        (self.ctx.signal_value(self.dispatched(batch.index).elem(source)) >> 32) as usize
+        (self.ctx.signal_seen(self.dispatched(batch.index).elem(source)) >> 32) as usize
     }
 
     /// Token `slot` of those that have come from a member.

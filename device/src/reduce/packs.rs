@@ -28,6 +28,8 @@ pub(crate) trait PackOp: Copy {
     const PAIRS: bool;
     /// How many sources are asked for words before the first of them is waited for: 2 or 4, and 1 by a processor that looks ahead itself.
     const AHEAD: usize = if cfg!(any(test, target_arch = "nvptx64")) { 4 } else { 1 };
+    /// What divides all addresses and lengths of plain operands, whatever [`multiple`](Self::multiple) is found to be.
+    const UNIT: usize = 1;
     /// What the sums of a pack are held in.
     type Sums: Copy;
     /// Bytes of an element, of which addresses and lengths are multiples.
@@ -88,6 +90,7 @@ impl<T, O: Copy> Copy for Typed<T, O> {}
 
 impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
     const PAIRS: bool = size_of::<T>() > 1;
+    const UNIT: usize = size_of::<T>();
     type Sums = Sums<O::Acc>;
 
     #[inline(always)]

@@ -49,7 +49,7 @@ pub(super) unsafe fn fold<P: PackOp>(
                 for i in each(0..count) {
                     let (asked, a, b, c) = ahead;
                     ahead = if P::AHEAD == 4 { (a, b, c, ask(i + 4)) } else { (a, ask(i + 2), b, c) };
-                    let Some(values) = take(src, i, here, asked, ctx) else {
+                    let Some(values) = take(src, i, here, P::UNIT, asked, ctx) else {
                         missed = true;
                         break;
                     };
@@ -74,7 +74,7 @@ pub(super) unsafe fn fold<P: PackOp>(
                     Lane::new().warp_sync();
                 }
                 match operand.form() {
-                    PLAIN if here.n > 0 => store_up_to_8(operand.start().add(here.at), here.n, result),
+                    PLAIN if here.n > 0 => store_up_to_8(operand.start().add(here.at), here.n, P::UNIT, result),
                     PLAIN => {}
                     PACKETS => store_packets(operand.start().add(2 * here.at), here.n, result, operand.flag),
                     _ if here.word < words.all && here.word % 2 == 1 => {
@@ -196,16 +196,23 @@ unsafe fn ask(operand: &Operand, here: Here) -> [u64; 2] {
 /// The data of source `i`, once it has arrived; none where the wait ended without it, and then the reason is recorded.
 ///
 /// # Safety
-/// As [`fold`]; `asked` is what [`ask`] gave.
+/// As [`fold`]; `asked` is what [`ask`] gave, and `unit` what the operator has.
 #[inline(always)]
-unsafe fn take(src: &impl Operands, i: usize, here: Here, asked: [u64; 2], ctx: &Ctx<'_>) -> Option<[u32; 2]> {
+unsafe fn take(
+    src: &impl Operands,
+    i: usize,
+    here: Here,
+    unit: usize,
+    asked: [u64; 2],
+    ctx: &Ctx<'_>,
+) -> Option<[u32; 2]> {
     let operand = src.get(i);
     // SAFETY: the caller's contract.
     unsafe {
         let from = operand.start().add(here.at);
         match operand.form() {
             PLAIN if is_word(from, here.n) => Some(low_high(asked[0])),
-            PLAIN => Some(load_up_to_8(from, here.n)),
+            PLAIN => Some(load_up_to_8(from, here.n, unit)),
             PACKETS => {
                 let (packets, both) = (from.add(here.at).cast::<u64>(), here.n > 4);
                 let mut words = asked;
