@@ -28,6 +28,7 @@ const FEW_THREADS: u32 = 16;
 /// Threads that are too few for a line.
 const FEWER_THREADS: u32 = 4;
 const HEAP: u64 = 2 << 20;
+const HEAP_OF_MANY: u64 = 4 << 20;
 /// Words of the lists that calls are given.
 const LISTS: usize = 128;
 
@@ -46,8 +47,9 @@ pub(crate) enum Which {
 
 /// Records calls of a job of so many PEs.
 pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> {
+    let heap = if which == Which::Many { HEAP_OF_MANY } else { HEAP };
     let recorder = Recorder { begun: Mutex::new(None), made: Mutex::default() };
-    World::builder().machine(MachineKind::Virtual).heap(HEAP).local(pes, |world| {
+    World::builder().machine(MachineKind::Virtual).heap(heap).local(pes, |world| {
         let mut calls = Calls::new(world, &recorder, which)?;
         match which {
             Which::All => calls.all(),
@@ -228,23 +230,23 @@ impl<'c> Calls<'c> {
         let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
         self.grid = Grid::new(BLOCKS, FEW_THREADS);
         for algorithm in [Algorithm::DIRECT, Algorithm::RING] {
-            self.sums(way(Collective::AllReduce, algorithm, Simple), bytes)?;
+            self.sums(way(Collective::AllReduce, algorithm, Simple), bytes, 1)?;
         }
         self.way_times(0, way(Collective::AllGather, Algorithm::DIRECT, Simple), bytes / n / size_of::<u32>(), 1)?;
         // Links take four vectors of a thread at once.
         let bytes = BLOCKS as usize * (4 + 1) * 16 * FEW_THREADS as usize;
-        self.sums(way(Collective::ReduceScatter, Algorithm::MULTIMEM, Simple), bytes)?;
+        self.sums(way(Collective::ReduceScatter, Algorithm::MULTIMEM, Simple), bytes, 1)?;
         self.way_times(0, way(Collective::AllGather, Algorithm::MULTIMEM, Simple), bytes / size_of::<u32>(), 1)?;
         self.grid = Grid::new(BLOCKS, FEWER_THREADS);
-        self.sums(way(Collective::AllReduce, Algorithm::RING, Ll128), n * 148)?;
+        self.sums(way(Collective::AllReduce, Algorithm::RING, Ll128), n * 148, 1)?;
         self.grid = grid;
         Ok(())
     }
 
-    /// Sums of so many bytes of the types that have loops of their own, and of one that has none.
-    fn sums(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
+    /// Calls of sums of so many bytes, of the types that have loops of their own and of one that has none.
+    fn sums(&mut self, way: Way, bytes: usize, calls: usize) -> Result<(), Error> {
         let any = Reduction::new::<u32>(Op::Sum, None);
-        sums().into_iter().chain(any).try_for_each(|sum| self.reduction(way, sum, 1, bytes / sum.datatype().size()))
+        sums().into_iter().chain(any).try_for_each(|sum| self.reduction(way, sum, calls, bytes / sum.datatype().size()))
     }
 
     /// What one PE does that is alone: it folds what it has. Of so many bytes a thread takes two vectors, one, a word, and what is none.
@@ -253,8 +255,8 @@ impl<'c> Calls<'c> {
         let bytes = 2 * 16 * self.grid.threads as usize + 16 + 8 + 4;
         for way in Way::all(1) {
             match way.algorithm {
-                Algorithm::DIRECT if way.reduces() => self.sums(way, bytes)?,
-                _ => self.way_times(0, way, 37, 1)?,
+                Algorithm::DIRECT if way.reduces() => self.sums(way, bytes, 2)?,
+                _ => self.way_times(0, way, 37, 2)?,
             }
         }
         self.put_and_barrier()?;
@@ -268,13 +270,17 @@ impl<'c> Calls<'c> {
         self.load()?;
         let way = |collective, algorithm, protocol| Way { collective, algorithm, protocol };
         self.put_and_barrier()?;
+        self.barriers()?;
         self.meetings()?;
+        self.checked()?;
         let slot = self.teams[0].layout.slot();
-        self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4)?;
-        self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44)?;
+        self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4, 1)?;
+        self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44, 1)?;
+        self.sums(way(Collective::AllReduce, Algorithm::TREE, Ll), 44, 1)?;
         // Of what each of the two trees has, some threads have two vectors, and the others one.
-        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 3 * slot / 2)?;
+        self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 3 * slot / 2, 1)?;
         self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
+        self.way_times(1, way(Collective::AllGather, Algorithm::DIRECT, Simple), 5, 2)?;
         Way::multimem(self.world.npes()).into_iter().try_for_each(|way| self.skewed_links(way, 44))
     }
 
@@ -350,7 +356,7 @@ impl<'c> Calls<'c> {
     fn skewed_links(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
         let [_, halves @ ..] = sums();
         if way.reduces() {
-            halves.into_iter().try_for_each(|sum| self.skewed(way, bytes, Some(sum), &[(0, 2), (2, 2)]))
+            halves.into_iter().try_for_each(|sum| self.skewed(way, bytes, Some(sum), &[(0, 2), (2, 2), (2, 4)]))
         } else {
             self.skewed(way, bytes, None, &[(0, 2), (0, 4), (2, 0), (2, 2)])
         }
@@ -359,6 +365,9 @@ impl<'c> Calls<'c> {
     /// Sums from and to where no word begins: of elements of two bytes, and of four.
     fn skewed_sums(&mut self) -> Result<(), Error> {
         let sums: Vec<_> = sums().into_iter().chain(Reduction::new::<u32>(Op::Sum, None)).collect();
+        // What is moved in packets begins and ends anywhere.
+        let moved = Way { collective: Collective::AllGather, algorithm: Algorithm::ONE_SHOT, protocol: Protocol::Ll };
+        self.skewed(moved, 37, None, &[(1, 2)])?;
         for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
             if !matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT) {
                 continue;
@@ -418,7 +427,7 @@ impl<'c> Calls<'c> {
     fn reduction(&mut self, way: Way, reduction: Reduction, calls: usize, len: usize) -> Result<(), Error> {
         let (op, datatype) = (reduction.op(), reduction.datatype());
         let name = format!("{} {} {} {op} {datatype} {len}", way.collective, way.algorithm, way.protocol);
-        self.calls(&name, 0, way, Some(reduction), len * datatype.size(), calls)
+        self.calls(&name, 1, way, Some(reduction), len * datatype.size(), calls)
     }
 
     fn calls(
@@ -486,12 +495,18 @@ impl<'c> Calls<'c> {
     fn checked(&mut self) -> Result<(), Error> {
         let (blocks, threads) = (NonZeroU32::new(BLOCKS), NonZeroU32::new(THREADS));
         let options = CommOptions { blocks, threads, buffer: Some(0), check: Some(true), ..CommOptions::default() };
-        let comm = self.world.comm_with(self.teams[1].plan.view().team(), options)?;
+        let team = self.teams[1].plan.view().team();
+        let (comm, mut ring) = (self.world.comm_with(team, options)?, self.world.comm_with(team, options)?);
+        ring.force(Algorithm::RING, Protocol::Simple);
         self.copies = Copies::of(&driver::record());
         self.back_and_forth(1, "checked", |calls, to, from, _| {
             comm.barrier(&calls.stream)?;
             calls.put(to, from)?;
             Ok(comm.barrier(&calls.stream)?)
+        })?;
+        // Whose root goes on to the next while the last member still compares the one before.
+        self.back_and_forth(1, "checked broadcasts", |calls, to, from, _| {
+            Ok(ring.broadcast(&calls.stream, to.slice(..64), from.slice(..64), 0)?)
         })
     }
 
@@ -547,12 +562,16 @@ impl<'c> Calls<'c> {
     /// Meetings of a team that is looked up in a list.
     fn meetings(&mut self) -> Result<(), Error> {
         self.back_and_forth(1, "meet", |calls, to, from, view| {
+            let meet = || calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2));
+            meet()?;
             calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2))?)
+            Ok(meet()?)
         })?;
-        self.back_and_forth(1, "put and barrier by a list", |calls, to, from, view| {
+        self.back_and_forth(1, "barrier by a list", |calls, to, from, view| {
+            let barrier = || calls.world.launch(&calls.stream, kernels::barrier, calls.grid, (view.team(), 2));
+            barrier()?;
             calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::barrier, calls.grid, (view.team(), 2))?)
+            Ok(barrier()?)
         })
     }
 

@@ -48,6 +48,7 @@ mod decode;
 mod fault;
 mod inject;
 mod instruction;
+mod loops;
 mod machine;
 mod memory;
 mod mutant;

@@ -3,12 +3,12 @@
 #![allow(clippy::disallowed_types, reason = "counts what is executed")]
 
 use core::fmt;
-use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::instruction::{BarrierResult, Operation, Scope, Slot, Source, Strength, Together};
+use crate::loops::{Loop, innermost};
 use crate::program::{Code, Program};
 
 /// What is taken away.
@@ -30,7 +30,7 @@ pub enum Loss {
     Barrier,
     /// A barrier of the warp.
     WarpSync,
-    /// A wait: the loop that polls ends at once, by the branch that leaves it, or a call that does nothing else is left out and
+    /// A wait: the loop that polls ends at once, by a branch that can leave it, or a call that does nothing else is left out and
     /// says that what it waits for has come.
     Wait,
     /// An access without an order, as a whole: a load leaves in its register what was there.
@@ -67,15 +67,18 @@ pub struct Mutant {
     pub line: usize,
     /// The instruction, as it is written.
     pub instruction: String,
+    /// The lines of the source that it comes from, where they are known.
+    pub source: Option<String>,
     code: usize,
     at: usize,
+    /// Of a branch of a loop that polls, whether the loop ends where it is taken.
+    ends_if_taken: bool,
 }
 
 impl Program {
     /// All that can be taken away, in the order of the text.
     pub fn mutants(&self) -> Vec<Mutant> {
         let mut mutants = Vec::new();
-        let ends: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at).collect();
         let texts = |code: &Arc<Code>| code.instructions.iter().map(|one| self.text_of(one)).collect::<Vec<_>>();
         let texts: Vec<Vec<String>> = self.codes.iter().map(texts).collect();
         let exits: Vec<_> = self.codes.iter().zip(&texts).map(|(code, texts)| exits_of_waits(code, texts)).collect();
@@ -89,22 +92,23 @@ impl Program {
                     Operation::Call { function: Source::Function(called), results, .. } => {
                         results.len() == 1 && only_waits(*called)
                     }
-                    _ => exits[index].contains(&at),
+                    _ => exits[index].contains_key(&at),
                 };
                 losses.extend(waits.then_some(Loss::Wait));
                 if losses.is_empty() {
                     continue;
                 }
-                let line = ends.partition_point(|&end| end < instruction.span.start) + 1;
-                let text = texts[index][at].clone();
+                let (line, text, source) = self.place(instruction);
                 mutants.extend(losses.into_iter().map(|loss| Mutant {
                     loss,
                     function: code.name.clone(),
                     kernels: kernels.clone(),
                     line,
                     instruction: text.clone(),
+                    source: source.clone(),
                     code: index,
                     at,
+                    ends_if_taken: exits[index].get(&at).copied().unwrap_or(false),
                 }));
             }
         }
@@ -116,14 +120,8 @@ impl Program {
         let mut program = self.clone();
         let instruction = &mut Arc::make_mut(&mut program.codes[mutant.code]).instructions[mutant.at];
         match (mutant.loss, &mut instruction.operation) {
-            (Loss::Wait, Operation::Branch(target)) => {
-                // A branch back is not taken; one out of the loop always is.
-                if *target <= mutant.at {
-                    instruction.operation = Operation::Nothing;
-                } else {
-                    instruction.guard = None;
-                }
-            }
+            (Loss::Wait, Operation::Branch(_)) if mutant.ends_if_taken => instruction.guard = None,
+            (Loss::Wait, operation @ Operation::Branch(_)) => *operation = Operation::Nothing,
             (Loss::Wait, Operation::Call { results, .. }) => {
                 let [Slot { offset, bytes: unit }] = results[..] else { return Arc::new(program) };
                 instruction.operation = Operation::StoreParam { offset, unit, from: vec![Source::Immediate(1)] };
@@ -209,49 +207,34 @@ fn strength_of(operation: &mut Operation) -> Option<&mut Strength> {
     }
 }
 
-/// The branches that end loops which poll, those out of the loop and the one back, where it depends on a strong load in the
-/// loop; `texts` are the instructions as they are written.
-fn exits_of_waits(code: &Code, texts: &[String]) -> BTreeSet<usize> {
+/// The branches that end loops which poll, each with whether the loop ends where it is taken: those that depend on a strong load in
+/// the innermost loop around it; `texts` are the instructions as they are written.
+fn exits_of_waits(code: &Code, texts: &[String]) -> BTreeMap<usize, bool> {
     let polls = |at: usize| match &code.instructions[at].operation {
         Operation::Load { access, .. } | Operation::Atomic { access, .. } => access.strength.is_strong(),
         _ => false,
     };
-    let branches: Vec<(usize, usize, bool)> = code
-        .instructions
-        .iter()
-        .enumerate()
-        .filter_map(|(at, instruction)| match instruction.operation {
-            Operation::Branch(target) => Some((at, target, instruction.guard.is_some())),
-            _ => None,
-        })
-        .collect();
-    let mut exits = BTreeSet::new();
-    for &(back, start, _) in branches.iter().filter(|(at, target, _)| target <= at) {
-        // The innermost loop around a poll.
-        let inside = |at: usize| (start..=back).contains(&at);
-        let is_inner = |&&(other, to, _): &&(usize, usize, bool)| to <= other && inside(to) && inside(other);
-        let is_innermost = branches.iter().filter(is_inner).count() == 1;
-        if !is_innermost || !(start..=back).any(polls) {
-            continue;
+    let mut exits = BTreeMap::new();
+    for one in innermost(&code.instructions).iter().filter(|one| one.body().any(polls)) {
+        let seen = seen_by_polls(one, polls, texts);
+        for at in one.body().filter(|&at| guard(&texts[at]).is_some_and(|guard| seen.contains(guard))) {
+            if let Operation::Branch(target) = code.instructions[at].operation {
+                let leaves = [at + 1, target].map(|next| !one.has(next));
+                if leaves[0] != leaves[1] {
+                    exits.insert(at, leaves[1]);
+                }
+            }
         }
-        let seen = seen_by_polls(start..=back, polls, texts);
-        let leaves = branches.iter().filter(|&&(at, target, guarded)| {
-            guarded
-                && inside(at)
-                && (at == back || !inside(target))
-                && guard(&texts[at]).is_some_and(|one| seen.contains(one))
-        });
-        exits.extend(leaves.map(|&(at, ..)| at));
     }
     exits
 }
 
 /// The names of what depends on polls in a loop.
-fn seen_by_polls(body: RangeInclusive<usize>, polls: impl Fn(usize) -> bool, texts: &[String]) -> BTreeSet<&str> {
+fn seen_by_polls<'t>(one: &Loop, polls: impl Fn(usize) -> bool, texts: &'t [String]) -> BTreeSet<&'t str> {
     let mut seen = BTreeSet::new();
     loop {
         let before = seen.len();
-        for at in body.clone() {
+        for at in one.body() {
             let (to, from) = operands(&texts[at]);
             if polls(at) || names(from).any(|name| seen.contains(name)) {
                 seen.extend(names(to));

@@ -606,3 +606,21 @@ fn a_call_with_other_parameters_is_an_error() {
     let wrong = cause(&call("64", "32"), 32);
     assert!(matches!(wrong, Cause::NoFunction { .. }), "{wrong}");
 }
+
+/// A loop whose middle lies behind it, with a choice in it by what it loads, and the poll at its end.
+#[test]
+fn a_choice_in_a_loop_is_no_wait_wherever_it_lies() {
+    let body = "mov.u32 %r1, 0;\n\
+        again: ld.relaxed.gpu.global.u32 %r2, [%rd0]; setp.eq.u32 %p1, %r2, 0; @%p1 bra aside;\n\
+        on: add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 4; @%p2 bra again; bra.uni poll;\n\
+        aside: add.u32 %r3, %r3, 1; bra.uni on;\n\
+        poll: ld.acquire.gpu.global.u32 %r2, [%rd0]; setp.ne.u32 %p1, %r2, 7; @%p1 bra more; bra.uni done;\n\
+        more: bra.uni poll;\n\
+        done: st.global.u32 [%rd0+4], %r2; ret;";
+    let whole = program(body);
+    let waits: Vec<_> = whole.mutants().into_iter().filter(|mutant| mutant.loss == Loss::Wait).collect();
+    let [wait] = &waits[..] else { panic!("{waits:?}") };
+    assert!(wait.instruction.contains("more"), "{wait:?}");
+    // Nobody stores a 7.
+    assert_eq!(run_program(whole.mutated(wait), Run { threads: 1, ..ONE_WARP }).unwrap()[1], 0);
+}
