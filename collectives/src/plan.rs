@@ -235,8 +235,9 @@ impl Shape for Layout {
             first: 0,
             alone: 0,
             abort_aware: 0,
-            unused: 0,
+            slot_payload: 0,
         }
+        .over(Protocol::Simple)
     }
 
     fn word(&self, signals: Sym<Signal>, scratch: Sym<u8>, offset: u64) -> Option<PlanWord> {
@@ -274,7 +275,8 @@ kernel_arg! {
         alone: u32,
         /// Whether a session ends before it touches anything where the launch is ending already.
         pub(crate) abort_aware: u32,
-        unused: u32,
+        /// Bytes of data that a slot holds in the protocol.
+        slot_payload: u32,
     }
     most_blocks = Self::launch_blocks;
 }
@@ -284,7 +286,8 @@ impl PlanView {
     #[must_use]
     #[inline(always)]
     pub const fn over(self, protocol: Protocol) -> Self {
-        Self { protocol: protocol as u32, ..self }
+        let slot_payload = payload(self.slot_bytes as usize, protocol, self.line) as u32;
+        Self { protocol: protocol as u32, slot_payload, ..self }
     }
 
     /// The same plan, for a group that calls collectives by itself, on buffers that no other block shares: it uses slot
@@ -366,7 +369,7 @@ impl PlanView {
     /// Elements that a slot holds, in the plan's protocol.
     #[inline(always)]
     pub(crate) fn slot_elements<T>(&self) -> usize {
-        (payload(self.slot_bytes as usize, self.protocol(), self.line) / size_of::<T>()).max(1)
+        (self.slot_payload as usize / size_of::<T>()).max(1)
     }
 
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.

@@ -335,7 +335,7 @@ impl Moe<'_> {
         let rows = came.count_ones() as usize;
         let all = rows + usize::from(more.is_some());
         if all == 0 {
-            return ctx.fill(&block, dst, T::from_acc(0.0));
+            return ctx.start_fill_at(&block, dst.at(self.own_rank()), T::from_acc(0.0));
         }
         let most = self.view.tokens;
         let sources = ctx.places(all, |i| {

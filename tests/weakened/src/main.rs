@@ -41,7 +41,8 @@ const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"
 /// A kernel whose requests nobody serves while it waits for a slot of a ring, or, of more slots, for all to be done.
 const UNSERVED: (&str, [u32; 2]) = ("all_gather_v_direct", [FEW_SLOTS, MANY_SLOTS]);
 /// Short calls whose names begin so wait for packets and lines that do not come.
-const STARVED: [&str; 3] = ["all-reduce one-shot ll", "all-reduce ring ll", "broadcast ring ll128"];
+const STARVED: [&str; 4] =
+    ["all-gather one-shot ll", "all-reduce one-shot ll", "all-reduce ring ll", "broadcast ring ll128"];
 /// Calls of many PEs that one does not come to, so that the others say of whom they waited for what.
 const MISSED: [&str; 3] = ["meet of 9", "barrier by a list of 9", "all-gather multimem simple from 0 to 2 of 9"];
 /// Kernels all of whose calls the last PE leaves: after so many launches, where the others make so many.
@@ -276,6 +277,7 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
         end(recording, End::Without(2))?;
         if ENDED.contains(&kernel) {
             end(recording, End::Without(0))?;
+            end(recording, End::Aborted(2))?;
             end(recording, End::Refused)?;
             end(recording, End::Unserved(FEW_SLOTS))?;
         }
@@ -292,7 +294,10 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
     }
     let is_starved = |name: &str| name.ends_with(" 37 of 3") && STARVED.iter().any(|start| name.starts_with(start));
     let is_missed = |name: &str| is_starved(name) || MISSED.contains(&name);
-    recordings.iter().filter(|one| is_missed(&one.name)).try_for_each(|one| end(one, End::Without(2)))?;
+    for missed in recordings.iter().filter(|one| is_missed(&one.name)) {
+        end(missed, End::Without(2))?;
+        end(missed, End::Aborted(2))?;
+    }
     recordings.extend(far);
     recordings.extend(ended);
     Ok(recordings)
@@ -375,13 +380,15 @@ impl Judge {
             let wrong = recording.run(&mutated, &how).err().filter(|_| self.is_right(recording, index, &how))?;
             Some(format!("{} in {}, {how}", brief(&wrong), recording.name))
         };
-        // Many calls in order and by chance, then a few in all ways.
-        let calls: Vec<usize> = self.reaching(of, mutant).collect();
+        // Many calls in order and by chance, those that end early in order, then a few in all ways.
+        let (ended, calls): (Vec<_>, Vec<_>) =
+            self.reaching(of, mutant).partition(|&index| self.recordings[index].is_ended);
         let ways = |index: usize| ways(self.recordings[index].pes);
         let first = evenly(&calls, MANY).flat_map(|index| {
             let ways = ways(index);
             [ways[0], ways[ways.len() - 1]].map(|how| (index, how))
         });
+        let first = first.chain(evenly(&ended, MANY).map(|index| (index, ways(index)[0])));
         let rest = evenly(&calls, CALLS).flat_map(|index| {
             let ways = ways(index);
             let last = ways.len() - 1;

@@ -46,6 +46,8 @@ pub(crate) struct Recording {
     pub(crate) results: Vec<Expected>,
     /// Whether other PEs may be reached by their proxies only.
     pub(crate) is_far: bool,
+    /// Whether calls end before their time.
+    pub(crate) is_ended: bool,
     /// How long all wait until that is in vain.
     pub(crate) patience: Duration,
 }
@@ -189,6 +191,7 @@ impl Begun {
             memory,
             results,
             is_far: false,
+            is_ended: false,
             patience: PATIENCE,
         }
     }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use congruent::device::abi::{Context, Control, FaultState, Reply, Ring, RingLayout, Route};
+use congruent::device::abi::{Context, Control, FaultState, NO_DEADLINE, Reply, Ring, RingLayout, Route};
 use congruent_virtual_gpu::{Access, Backing, Launch, LoadError, Program, Segment, Space, Window};
 
 use crate::recording::{Content, Expected, How, Recording, Wrong};
@@ -45,12 +45,17 @@ pub(crate) enum End {
     Refused,
     /// Nobody serves the rings, which have two to this power of slots.
     Unserved(u32),
+    /// This PE does not come to them, and they have no deadline: the host ends them.
+    Aborted(usize),
 }
 
 const _: () = {
     assert!(PAGE >= KEPT + size_of::<Control>() as u64);
     assert!(
-        offset_of!(Control, fault_state) == 4 && offset_of!(Control, fault) == 8 && FaultState::Complete as u32 == 3
+        offset_of!(Control, abort) == 0
+            && offset_of!(Control, fault_state) == 4
+            && offset_of!(Control, fault) == 8
+            && FaultState::Complete as u32 == 3
     );
     assert!(offset_of!(Ring, reserved) == 0 && offset_of!(Ring, taken) == 64 && offset_of!(Ring, complete) == 128);
     assert!(offset_of!(Reply, value) == 0 && offset_of!(Reply, read) == 8);
@@ -105,11 +110,13 @@ impl Host {
             End::Differs(..) => "with something else from PE 0".to_owned(),
             End::Refused => "refused".to_owned(),
             End::Unserved(log2) => format!("over proxies, unserved, with {} slots", 1 << log2),
+            End::Aborted(pe) => format!("without PE {pe}, and aborted"),
         };
         let mut own = Added::to(recording, self, &what);
         let mut heaps: Vec<Arc<Segment>> = recording.results.iter().map(|result| result.segment.clone()).collect();
         heaps.dedup_by(|one, other| Arc::ptr_eq(one, other));
         own.recording.patience = PATIENCE;
+        own.recording.is_ended = true;
         own.recording.results.clear();
         if let End::Unserved(log2) = end {
             own.use_rings(log2, |_, _| Route::Proxied);
@@ -123,7 +130,8 @@ impl Host {
                 stream.extend(stream.first().cloned());
             }
             for launch in stream.iter_mut() {
-                patch(launch, offset_of!(Context, deadline_ns), DEADLINE);
+                let deadline = if let End::Aborted(_) = end { NO_DEADLINE } else { DEADLINE };
+                patch(launch, offset_of!(Context, deadline_ns), deadline);
                 match end {
                     End::Refused => patch(launch, size_of::<Context>() + size_of::<u64>(), 1),
                     End::Differs(behind, more) if pe == 0 => {
@@ -133,9 +141,14 @@ impl Host {
                     _ => {}
                 }
             }
-            if matches!(end, End::Without(gone) if gone == pe) {
+            if matches!(end, End::Without(gone) | End::Aborted(gone) if gone == pe) {
                 stream.clear();
                 continue;
+            }
+            if let End::Aborted(_) = end {
+                let abort = own.places[pe].control + offset_of!(Control, abort) as u64;
+                let launch = own.launch("abort", own.recording.spaces[pe].clone(), &[abort]);
+                own.recording.streams[pe].insert(0, launch);
             }
             own.end_stream(pe);
             let bytes = size_of::<Control>() as u64;

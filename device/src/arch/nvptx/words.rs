@@ -10,7 +10,7 @@ use crate::reduce::packs::PackOp;
 use crate::{Ctx, Operand, Operands};
 
 /// Bytes `from..bytes`: plain ones, aligned or not, and packets or lines from the first. Words of [`PackOp::AHEAD`] sources are on their
-/// way at a time. False when a wait ended without what it was for; the reason is recorded.
+/// way at a time, and of two where any may be packed: a step has packets or lines of at most two members. False when a wait ended without what it was for; the reason is recorded.
 ///
 /// Of lines of `line` bytes, whose flags are words too, a thread takes two words, one after the other, and neighbouring threads store a line
 /// together, by one instruction for the two. That it then arrives as a whole is a property of the hardware, not of the PTX model (MM-8):
@@ -21,10 +21,10 @@ use crate::{Ctx, Operand, Operands};
 /// is a multiple of 8, and 0 where any is packed.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "what is folded, and in which form")]
-pub(super) unsafe fn fold<P: PackOp>(
+pub(super) unsafe fn fold<P: PackOp, S: Operands>(
     share: Share,
     dst: &impl Operands,
-    src: &impl Operands,
+    src: &S,
     from: usize,
     bytes: usize,
     members: u32,
@@ -32,6 +32,7 @@ pub(super) unsafe fn fold<P: PackOp>(
     by: P,
     ctx: &Ctx<'_>,
 ) -> bool {
+    let is_by_four = const { P::AHEAD == 4 && S::PLAIN };
     let (words, mut turn) = Words::new(share, from, bytes, line);
     let mut before = [0; 2];
     // As many turns for every thread, so that they stay together where lines are stored.
@@ -44,11 +45,11 @@ pub(super) unsafe fn fold<P: PackOp>(
                 let count = sources::<P>(src);
                 let ask = |i: usize| if i < count { ask(&src.get(i), here) } else { [0; 2] };
                 // Four variables and no array, which would be in memory.
-                let later = |i| if P::AHEAD == 4 { ask(i) } else { [0; 2] };
+                let later = |i| if is_by_four { ask(i) } else { [0; 2] };
                 let (mut ahead, mut sums) = ((ask(0), ask(1), later(2), later(3)), by.none());
                 for i in each(0..count) {
                     let (asked, a, b, c) = ahead;
-                    ahead = if P::AHEAD == 4 { (a, b, c, ask(i + 4)) } else { (a, ask(i + 2), b, c) };
+                    ahead = if is_by_four { (a, b, c, ask(i + 4)) } else { (a, ask(i + 2), b, c) };
                     let Some(values) = take(src, i, here, P::UNIT, asked, ctx) else {
                         missed = true;
                         break;

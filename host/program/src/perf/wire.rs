@@ -4,8 +4,7 @@ use congruent_collectives::{Collective, Descriptor, Job, Layout, Share};
 use congruent_device::Sym;
 
 /// What a member tells each other one before parts of any length go, and before a message goes.
-const NOTE: usize = 32;
-const ENTRY: usize = 24;
+const NOTE: usize = 24;
 
 /// Bytes that the busiest member stores to others and loads from them, with the flags of packets and without the signals that
 /// go with data. `element` is bytes of an element.
@@ -21,7 +20,7 @@ pub(super) fn wire_bytes(layout: &Layout, of: &Descriptor, job: &Job, element: u
         Collective::AllGatherV => (n - 1) * (part + half + NOTE),
         Collective::AllToAllV if n.is_multiple_of(2) => job.bytes - part - half + (n - 1) * NOTE,
         Collective::AllToAllV => (n - 1) * (part + NOTE),
-        Collective::SendRecv => job.bytes + ENTRY,
+        Collective::SendRecv => job.bytes + NOTE,
         Collective::Barrier if n <= 8 => 8 * (n - 1),
         Collective::Barrier => 8 * n.next_power_of_two().ilog2() as usize,
         // What a member loads is combined, and what it stores is replicated, on the way.
