@@ -126,23 +126,27 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     if coll.n() == 1 {
         return coll.alone(dst, src, op);
     }
-    let scratch = scratch::whole(coll);
-    let most = scratch::each::<T>(scratch.bytes(), coll.n());
-    let mine = coll.mine(dst);
-    for start in (0..mine.len()).step_by(most) {
-        let range = start..(start + most).min(mine.len());
+    let mut start = 0;
+    loop {
+        let (mine, scratch) = (coll.mine(dst), scratch::whole(coll));
+        if start >= mine.len() {
+            return;
+        }
+        let range = start..(start + scratch::each::<T>(scratch.bytes(), coll.n())).min(mine.len());
         let parts = scratch.slice(..coll.n() * range.len() * size_of::<T>()).cast::<T>();
         for i in 0..coll.n() {
             coll.start_copy(coll.part(parts, i), coll.mine(coll.part(src, i)).slice(range.clone()));
         }
-        scatter(coll, parts, mine.slice(range), op);
+        // Where it has come to is found by what was kept, so that no register of a GPU holds it meanwhile.
+        let done = scatter(coll, parts, mine.slice(range), op);
+        start = (done.offset() - coll.mine(dst).offset()) as usize / size_of::<T>() + done.len();
     }
 }
 
-/// Reduce-scatter of `parts`, which are overwritten.
+/// Reduce-scatter of `parts`, which are overwritten. Gives the destination.
 #[inline(always)]
 #[track_caller]
-fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>, op: impl Reducer<T>) {
+fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>, op: impl Reducer<T>) -> Sym<T> {
     let pairs = Pairs::new(coll.n());
     let (role, steps) = (pairs.role(coll.me()), pairs.steps());
     coll.keep(dst, parts);
@@ -181,6 +185,7 @@ fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, parts: Sym<T>, dst: Sym<T>,
     }
     // Before these are others.
     coll.group().sync();
+    dst
 }
 
 /// Gives every member every member's `src` in `dst`, in rank order: `dst` is `n` times as long as `src`. In step `k` each
@@ -256,11 +261,12 @@ impl Exchange {
     fn run<T: Pod, B: Group>(self, coll: &mut Coll<'_, B>, give: Sym<T>, own: Sym<T>, to: Sym<T>, op: impl Reducer<T>) {
         let _step = coll.step(self.name, self.step, self.peer, give.bytes());
         coll.open(PARTNER, self.peer);
+        coll.keep_parts(give, own, to);
         coll.group().sync();
         for round in 0..give.len().max(to.len()).div_ceil(coll.plan.slot_elements::<T>()) {
-            let piece = coll.cut(give, round);
+            let piece = coll.cut(coll.give::<T>(), round);
             coll.moves(SEND, piece, piece);
-            let (to, own) = (coll.cut(to, round), coll.cut(own, round));
+            let (to, own) = (coll.cut(coll.to(), round), coll.cut(coll.own_part(), round));
             if self.recv.reduces() {
                 coll.step_of(self.recv, to, own, op);
             } else {

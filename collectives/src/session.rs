@@ -55,6 +55,10 @@ kernel_arg! {
         /// Destination and source of the collective that is under way: offsets and lengths, in elements.
         dst: [u64; 2],
         src: [u64; 2],
+        /// What an exchange with a partner gives, what it combines with what comes, and where that goes: likewise.
+        give: [u64; 2],
+        own: [u64; 2],
+        to: [u64; 2],
         /// Where this member stands in the two trees of an all-reduce.
         node_a: Node,
         node_b: Node,
@@ -123,6 +127,9 @@ impl PlanView {
             exchange: Exchange::NONE,
             dst: [0; 2],
             src: [0; 2],
+            give: [0; 2],
+            own: [0; 2],
+            to: [0; 2],
             node_a: Node::NONE,
             node_b: Node::NONE,
             a: LinkState::NONE,
@@ -281,8 +288,13 @@ impl<'c, B: Group> Coll<'c, B> {
     /// Keeps destination and source of a collective, so that no register of a GPU holds them through its loops. The group meets behind it.
     #[inline(always)]
     pub(crate) fn keep<T: Pod>(&mut self, dst: Sym<T>, src: Sym<T>) {
-        let words = |sym: Sym<T>| [sym.offset(), sym.len() as u64];
         self.change(|state| (state.dst, state.src) = (words(dst), words(src)));
+    }
+
+    /// The same of what an exchange with a partner gives, of this member's part in it, and of where the result goes.
+    #[inline(always)]
+    pub(crate) fn keep_parts<T: Pod>(&mut self, give: Sym<T>, own: Sym<T>, to: Sym<T>) {
+        self.change(|state| (state.give, state.own, state.to) = (words(give), words(own), words(to)));
     }
 
     /// Keeps where this member stands in the two trees of an all-reduce: it takes a while to find out. The group meets behind it.
@@ -303,15 +315,31 @@ impl<'c, B: Group> Coll<'c, B> {
     /// The destination that was kept, of the same type.
     #[inline(always)]
     pub(crate) fn dst<T: Pod>(&self) -> Sym<T> {
-        let [offset, len] = self.dst;
-        Sym::from_raw(offset, len)
+        kept(self.dst)
     }
 
     /// The source that was kept, of the same type.
     #[inline(always)]
     pub(crate) fn src<T: Pod>(&self) -> Sym<T> {
-        let [offset, len] = self.src;
-        Sym::from_raw(offset, len)
+        kept(self.src)
+    }
+
+    /// What was kept of an exchange with a partner, of the same type: what it gives.
+    #[inline(always)]
+    pub(crate) fn give<T: Pod>(&self) -> Sym<T> {
+        kept(self.give)
+    }
+
+    /// This member's part in it.
+    #[inline(always)]
+    pub(crate) fn own_part<T: Pod>(&self) -> Sym<T> {
+        kept(self.own)
+    }
+
+    /// Where the result goes.
+    #[inline(always)]
+    pub(crate) fn to<T: Pod>(&self) -> Sym<T> {
+        kept(self.to)
     }
 
     /// A part of a collective, for traces: step `part` of how many, with a member, and how many bytes.
@@ -475,4 +503,15 @@ impl<'c, B: Group> Coll<'c, B> {
             }
         }
     }
+}
+
+/// A range, as a state has it.
+#[inline(always)]
+const fn words<T: Pod>(range: Sym<T>) -> [u64; 2] {
+    [range.offset(), range.len() as u64]
+}
+
+#[inline(always)]
+const fn kept<T: Pod>([offset, len]: [u64; 2]) -> Sym<T> {
+    Sym::from_raw(offset, len)
 }

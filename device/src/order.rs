@@ -101,7 +101,10 @@ impl Ctx<'_> {
             return Some(self.ask_put_signal(group, place, src, notify));
         }
         self.store_range(group, place, src);
-        self.notify(group, notify);
+        group.sync();
+        if group.leader() {
+            let _no_proxy_is_asked = self.signal(notify);
+        }
         None
     }
 

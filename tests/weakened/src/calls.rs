@@ -1,6 +1,7 @@
 //! What is called, so that what our kernels do for order matters: few PEs, blocks and warps, messages of one packet and of
 //! more than a queue holds, and several calls behind each other, each of which overwrites what the one before has read.
 
+mod one_sided;
 mod parts;
 mod tokens;
 
@@ -511,84 +512,6 @@ impl<'c> Calls<'c> {
         // Whose root goes on to the next while the last member still compares the one before.
         self.back_and_forth(1, "checked broadcasts", |calls, to, from, _| {
             Ok(ring.broadcast(&calls.stream, to.slice(..64), from.slice(..64), 0)?)
-        })
-    }
-
-    /// What one PE does to another, with meetings in between, and what was moved moved on.
-    fn one_sided(&mut self) -> Result<(), Error> {
-        self.put_and_barrier()?;
-        self.meetings()?;
-        self.barriers()?;
-        self.back_and_forth(0, "get", |calls, to, from, _| {
-            let args = (to.slice(..calls.put), from.slice(..calls.put), calls.world.npes() as u32, 2);
-            calls.world.launch(&calls.stream, kernels::perf_get, calls.grid, args)?;
-            calls.barrier()
-        })?;
-        self.back_and_forth(0, "put of values", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_put_value, calls.grid, (to.slice(..8).cast(), 2))?;
-            calls.barrier()?;
-            calls.put(from, to)?;
-            calls.barrier()
-        })?;
-        self.back_and_forth(0, "fetch-add", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_fetch_add, calls.grid, (to.slice(..8).cast(), 2))?;
-            calls.barrier()?;
-            calls.put(from, to)?;
-            calls.barrier()
-        })?;
-        self.ping_pong()
-    }
-
-    fn put(&self, to: Sym<u8>, from: Sym<u8>) -> Result<(), Error> {
-        let args = (to.slice(..self.put), from.slice(..self.put), self.world.npes() as u32, 2);
-        Ok(self.world.launch(&self.stream, kernels::perf_put, self.grid, args)?)
-    }
-
-    fn barrier(&self) -> Result<(), Error> {
-        Ok(self.world.launch(&self.stream, kernels::barrier, self.grid, (self.world.team(), 2))?)
-    }
-
-    fn put_and_barrier(&mut self) -> Result<(), Error> {
-        self.back_and_forth(0, "put", |calls, to, from, _| {
-            calls.put(to, from)?;
-            calls.barrier()
-        })
-    }
-
-    /// Meetings of the world by the kernel that is timed.
-    fn barriers(&mut self) -> Result<(), Error> {
-        self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
-            calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
-        })
-    }
-
-    /// Meetings of a team that is looked up in a list.
-    fn meetings(&mut self) -> Result<(), Error> {
-        self.back_and_forth(1, "meet", |calls, to, from, view| {
-            let meet = || calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2));
-            meet()?;
-            calls.put(to, from)?;
-            Ok(meet()?)
-        })?;
-        self.back_and_forth(1, "barrier by a list", |calls, to, from, view| {
-            let barrier = || calls.world.launch(&calls.stream, kernels::barrier, calls.grid, (view.team(), 2));
-            barrier()?;
-            calls.put(to, from)?;
-            Ok(barrier()?)
-        })
-    }
-
-    fn ping_pong(&mut self) -> Result<(), Error> {
-        let turn = self.turn.view();
-        self.back_and_forth(0, "ping-pong", |calls, to, from, _| {
-            let args = (to.slice(..calls.put), from.slice(..calls.put), turn, 3);
-            Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
-        })?;
-        // What comes goes back: who sends too early sends something else.
-        self.back_and_forth(0, "ping-pong of what came", |calls, to, _, _| {
-            let args = (to.slice(..calls.put), to.slice(..calls.put), turn, 2);
-            Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
         })
     }
 
