@@ -21,6 +21,7 @@ mod in_process;
 mod local;
 mod memory;
 mod message;
+mod network;
 mod shell;
 
 pub use fabric::{Fabric, FabricError};
@@ -28,7 +29,8 @@ pub use faulty::{Faults, Faulty};
 pub use in_process::{Exchange, InProcess};
 pub use local::Local;
 pub use memory::{Access, Memory};
-pub use shell::{EAGER, Event, Failure, Network, Post, Shell};
+pub use network::{Event, Failure, Network, Post};
+pub use shell::{EAGER, Shell};
 
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};

@@ -1,0 +1,154 @@
+//! What a [`Shell`](crate::Shell) needs of a network: what can be posted, what happens then, and how posts fail.
+
+use std::fmt;
+
+use congruent_heap::Pe;
+
+use crate::TransportError;
+
+/// One PE's way to its peers by a network that promises no order.
+pub trait Network: Send {
+    /// What peers must know to reach this PE.
+    fn card(&self) -> Vec<u8>;
+
+    /// Takes the cards of all PEs, in the order of PEs.
+    ///
+    /// # Errors
+    /// Where one cannot be read, or its PE cannot be reached.
+    fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError>;
+
+    /// Posts something, whose end [`poll`](Network::poll) tells by its id. False where there is no room now.
+    ///
+    /// A write or a read takes effect before it has ended, with failure or without, or never. A message may arrive at any time,
+    /// more than once, or never.
+    fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool;
+
+    /// Gives `hear` everything that has happened since the last call.
+    fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>));
+
+    /// Connects to a peer anew after a failure, when everything posted to it has ended. False where that is not possible.
+    fn reconnect(&mut self, peer: Pe) -> bool;
+}
+
+/// What can be posted. Offsets are heap offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post<'m> {
+    /// Copies bytes from here to the peer.
+    Write {
+        /// Where to.
+        remote: u64,
+        /// Where from.
+        local: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Copies bytes from the peer to here.
+    Read {
+        /// Where from.
+        remote: u64,
+        /// Where to.
+        local: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Sends a message of at most [`Shell::MESSAGE`](crate::Shell::MESSAGE) bytes.
+    Send(&'m [u8]),
+}
+
+/// What a network tells.
+#[derive(Debug)]
+pub enum Event<'m> {
+    /// This has ended well. The data of a write is in the peer's memory, that of a read in this PE's.
+    Done(u64),
+    /// This has failed; the peer may have it or not.
+    Failed(u64, Failure),
+    /// A message has come.
+    Message(&'m [u8]),
+}
+
+/// Why something that was posted failed: what completion queues say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It is longer than its buffer here.
+    LocalLength,
+    /// The connection cannot do it.
+    LocalOperation,
+    /// Memory here is not registered for it.
+    LocalProtection,
+    /// It was dropped since something before it failed.
+    Flushed,
+    /// The peer answered what nobody understands.
+    BadResponse,
+    /// Memory here does not allow it.
+    LocalAccess,
+    /// The peer found it malformed.
+    RemoteInvalid,
+    /// The peer's memory does not allow it.
+    RemoteAccess,
+    /// The peer could not do it.
+    RemoteOperation,
+    /// No answer after all retries.
+    RetryExceeded,
+    /// The peer had no room for it after all retries.
+    ReceiverNotReady,
+    /// The peer gave it up.
+    RemoteAborted,
+    /// The device has failed.
+    Fatal,
+    /// It took too long.
+    TimedOut,
+    /// The connection was reset.
+    Reset,
+    /// Another error of the system or the library, by its number.
+    Other(i32),
+}
+
+impl Failure {
+    /// Every one that has a name.
+    pub const ALL: [Self; 15] = [
+        Self::LocalLength,
+        Self::LocalOperation,
+        Self::LocalProtection,
+        Self::Flushed,
+        Self::BadResponse,
+        Self::LocalAccess,
+        Self::RemoteInvalid,
+        Self::RemoteAccess,
+        Self::RemoteOperation,
+        Self::RetryExceeded,
+        Self::ReceiverNotReady,
+        Self::RemoteAborted,
+        Self::Fatal,
+        Self::TimedOut,
+        Self::Reset,
+    ];
+
+    /// Whether a new connection may help.
+    pub const fn passes(self) -> bool {
+        use Failure::{Flushed, ReceiverNotReady, RemoteAborted, Reset, RetryExceeded, TimedOut};
+        matches!(self, Flushed | RetryExceeded | ReceiverNotReady | RemoteAborted | TimedOut | Reset)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LocalLength => "a length error here",
+            Self::LocalOperation => "an operation that the connection cannot do",
+            Self::LocalProtection => "memory here that is not registered",
+            Self::Flushed => "the connection had failed before",
+            Self::BadResponse => "an answer that nobody understands",
+            Self::LocalAccess => "memory here that does not allow it",
+            Self::RemoteInvalid => "the peer found a request malformed",
+            Self::RemoteAccess => "the peer's memory does not allow it",
+            Self::RemoteOperation => "the peer could not do it",
+            Self::RetryExceeded => "no answer after all retries",
+            Self::ReceiverNotReady => "the peer had no room after all retries",
+            Self::RemoteAborted => "the peer gave a request up",
+            Self::Fatal => "the network device has failed",
+            Self::TimedOut => "it took too long",
+            Self::Reset => "the connection was reset",
+            Self::Other(code) => return write!(f, "error {code}"),
+        })
+    }
+}

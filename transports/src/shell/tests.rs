@@ -1,0 +1,218 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::memory::tests::heaps;
+use crate::{Exchange, Faults, Faulty, InProcess, Signal};
+
+/// Bytes of a heap.
+const HEAP: u64 = 64 << 10;
+const SIGNAL: u64 = 64;
+const COUNT: u64 = 72;
+/// Where a PE keeps what it sends, and how much further on its peers find it. The last words of both are a mark each.
+const FROM: u64 = 16 << 10;
+const FURTHER: u64 = 16 << 10;
+const MARKS: u64 = FROM + FURTHER - 8 * ROUNDS;
+const ROUNDS: u64 = 40;
+
+/// PEs of one thread, each with its shell over a network that goes wrong.
+struct Job {
+    memories: Vec<Memory>,
+    shells: Vec<Shell>,
+    ended: Vec<Vec<(u64, Result<u64, TransportError>)>>,
+    _heaps: Vec<u64>,
+}
+
+impl Job {
+    fn new(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>) -> Self {
+        let mut words = vec![0; npes as usize * HEAP as usize / 8];
+        let memories: Vec<_> = (0..npes).map(|pe| heaps(&mut words, npes, pe)).collect();
+        let exchange = Arc::new(Exchange::new(npes));
+        let shell = |memory: &Memory| {
+            // SAFETY: all heaps are there.
+            let network = unsafe { InProcess::new(*memory, Arc::clone(&exchange)) };
+            let mut network = Faulty::new(network, memory.pe(), faults);
+            fails.iter().for_each(|&(peer, failure)| network.fail_next(peer, failure));
+            Shell::new(Box::new(network), *memory, patience)
+        };
+        let shells = memories.iter().map(shell).collect();
+        Self { memories, shells, ended: vec![Vec::new(); npes as usize], _heaps: words }
+    }
+
+    fn start(&mut self, pe: usize, ticket: u64, peer: u32, operation: Operation) {
+        self.shells[pe].start(ticket, Pe::new(peer), operation).unwrap();
+    }
+
+    fn poll(&mut self, pe: usize) {
+        let ended = &mut self.ended[pe];
+        self.shells[pe].poll(&mut |ticket, reply| ended.push((ticket, reply)));
+    }
+
+    /// Polls every PE until so many operations of PE 0's have ended, and looks at the heaps between.
+    fn poll_until(&mut self, many: usize, look: impl Fn(&Self)) {
+        let began = Instant::now();
+        while self.ended[0].len() < many {
+            (0..self.shells.len()).for_each(|pe| self.poll(pe));
+            look(self);
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", self.ended[0]);
+        }
+    }
+
+    fn word(&self, pe: u32, offset: u64) -> u64 {
+        self.memories[0].load(Pe::new(pe), offset, 8).unwrap()
+    }
+}
+
+fn fine() -> Faults {
+    Faults { seed: 0, delay: 0, one_of: 0 }
+}
+
+fn wrong(seed: u64) -> Faults {
+    Faults { one_of: 20, ..Faults::seeded(seed) }
+}
+
+fn write(bytes: u64) -> Operation {
+    let then = Some(Signal { offset: SIGNAL, value: 1, set: false });
+    Operation::Write { remote: FROM + FURTHER, local: FROM, bytes, then }
+}
+
+fn add(value: u64) -> Operation {
+    let atomic = Atomic { op: AtomicOp::Add, kind: NumberKind::Unsigned, bytes: 8, value, expected: 0 };
+    Operation::Atomic { remote: COUNT, atomic }
+}
+
+/// Whatever the network does, each signal follows what was written before, and each atomic is done once.
+#[test]
+fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
+    for seed in 0..40 {
+        let mut job = Job::new(3, Duration::MAX, wrong(seed), None);
+        for round in 0..ROUNDS {
+            let mark = MARKS + 8 * round;
+            job.memories[0].store(Pe::new(0), mark, 8, round + 1).unwrap();
+            let bytes = [8, 0, 696, 15_000, 8192, 8, 9000][round as usize % 7];
+            for peer in [1, 2] {
+                let mark = Operation::Write { remote: mark + FURTHER, local: mark, bytes: 8, then: None };
+                let ticket = 10 * round + u64::from(peer);
+                job.start(0, 1000 + ticket, peer, mark);
+                job.start(0, 2000 + ticket, peer, write(bytes));
+                job.start(0, 3000 + ticket, peer, add(1));
+            }
+        }
+        job.poll_until(6 * ROUNDS as usize, |job| {
+            for peer in [1, 2] {
+                for round in 0..job.word(peer, SIGNAL) {
+                    assert_eq!(job.word(peer, MARKS + FURTHER + 8 * round), round + 1, "seed {seed}");
+                }
+            }
+        });
+        for peer in [1, 2] {
+            assert_eq!([SIGNAL, COUNT].map(|at| job.word(peer, at)), [ROUNDS; 2], "seed {seed}");
+            let of_peer = |ticket: u64| ticket >= 3000 && ticket % 10 == u64::from(peer);
+            let replies = job.ended[0].iter().filter(|(ticket, _)| of_peer(*ticket));
+            let replies: Vec<_> = replies.map(|(_, reply)| reply.clone().unwrap()).collect();
+            assert_eq!(replies, (0..ROUNDS).collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn who_leaves_stays_for_the_others() {
+    for seed in 0..20 {
+        let mut job = Job::new(3, Duration::MAX, wrong(seed), None);
+        // PE 0 leaves at once, PE 1 has work for it.
+        (0..100).for_each(|ticket| job.start(1, ticket, 0, add(1)));
+        let (mut left, began) = ([false; 3], Instant::now());
+        while left != [true; 3] {
+            for (pe, left) in left.iter_mut().enumerate().filter(|(_, left)| !**left) {
+                job.poll(pe);
+                let busy = pe == 1 && job.ended[1].len() < 100;
+                *left = !busy && job.shells[pe].leave();
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "seed {seed}: {left:?}");
+        }
+        assert_eq!(job.word(0, COUNT), 100, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_passes_is_got_over_and_what_does_not_ends_one_peer() {
+    for failure in Failure::ALL.into_iter().chain([Failure::Other(7)]) {
+        for operation in [add(1), write(15_000), Operation::Read { remote: 0, local: FROM, bytes: 100 }] {
+            let mut job = Job::new(3, Duration::MAX, fine(), Some((Pe::new(1), failure)));
+            job.start(0, 1, 1, operation);
+            job.start(0, 2, 1, add(1));
+            job.start(0, 3, 2, add(1));
+            job.poll_until(3, |_| ());
+            let ends: BTreeMap<_, _> = job.ended[0].iter().cloned().collect();
+            assert_eq!(ends[&3], Ok(0), "another peer, {failure:?}");
+            if failure.passes() {
+                assert!(ends[&1].is_ok() && ends[&2].is_ok(), "{failure:?}: {ends:?}");
+                assert_eq!(job.shells[0].state(Pe::new(1)), PeerState::Up);
+                continue;
+            }
+            let why = failure.to_string();
+            let error = TransportError::Unreachable { peer: Pe::new(1), why: why.clone() };
+            assert_eq!([&ends[&1], &ends[&2]], [&Err(error.clone()); 2]);
+            assert_eq!(job.shells[0].state(Pe::new(1)), PeerState::Dead(why));
+            assert_eq!(job.shells[0].start(4, Pe::new(1), add(1)), Err(error));
+            job.start(0, 5, 2, add(1));
+            job.poll_until(4, |_| ());
+            assert_eq!(job.ended[0][3], (5, Ok(1)));
+        }
+    }
+}
+
+#[test]
+fn a_silent_peer_is_given_up_and_the_others_are_not() {
+    let mut job = Job::new(3, Duration::from_millis(500), fine(), None);
+    job.start(0, 1, 1, add(1));
+    job.start(0, 2, 2, add(1));
+    let began = Instant::now();
+    while job.ended[0].len() < 2 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        // PE 1 does not poll.
+        [0, 2].into_iter().for_each(|pe| job.poll(pe));
+    }
+    assert_eq!(job.ended[0][0], (2, Ok(0)));
+    let (ticket, error) = &job.ended[0][1];
+    assert!(*ticket == 1 && error.as_ref().unwrap_err().to_string().contains("silent for"), "{error:?}");
+}
+
+#[test]
+fn what_is_no_message_is_passed_over() {
+    let mut job = Job::new(2, Duration::MAX, fine(), None);
+    let write = Header { kind: Kind::Write, bytes: 8, ..job.shells[0].book.header() };
+    let message = [&write.encode()[..], &[7; 8]].concat();
+    assert_eq!(Header::decode(&message), Some(write));
+    for cut in 0..message.len() {
+        assert_eq!(Header::decode(&message[..cut]), None, "{cut} bytes");
+    }
+    for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 4), (24, 9)] {
+        let mut changed = message.clone();
+        changed[at] = byte;
+        assert_eq!(Header::decode(&changed), None, "byte {at} is {byte}");
+    }
+    // From no PE; and from a peer, to a place that no heap has.
+    job.shells[1].book.receive(&Header { from: 9, bytes: 0, ..write }.encode());
+    assert_eq!(job.shells[1].state(Pe::new(0)), PeerState::Up);
+    let outside = Header { kind: Kind::Store, remote: u64::MAX - 7, ..write };
+    job.shells[1].book.receive(&outside.encode());
+    assert!(matches!(job.shells[1].state(Pe::new(0)), PeerState::Dead(_)));
+}
+
+#[test]
+fn what_is_outside_of_the_heap_is_not_started() {
+    let mut job = Job::new(2, Duration::MAX, fine(), None);
+    let then = Some(Signal { offset: 4, value: 1, set: false });
+    for operation in [
+        Operation::Write { remote: HEAP, local: 0, bytes: 1, then: None },
+        Operation::Write { remote: 0, local: HEAP - 1, bytes: 2, then: None },
+        Operation::Write { remote: 0, local: 0, bytes: 0, then },
+        Operation::Read { remote: 0, local: u64::MAX, bytes: 8 },
+        Operation::Load { remote: 0, bytes: 3 },
+        Operation::Store { remote: 4, bytes: 8, value: 0 },
+    ] {
+        let refused = job.shells[0].start(0, Pe::new(1), operation);
+        assert!(matches!(refused, Err(TransportError::Malformed { .. })), "{operation:?}: {refused:?}");
+    }
+}
