@@ -2,7 +2,7 @@
 //! but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
 //!
 //! `congruent-weakened` runs all such programs, `--slice TEXT N` N of them that a hash of TEXT chooses, `--part I N` every N-th of
-//! them from the I-th on, `--at IMAGE LINE` those of one line. `--unreached` names those in places that no recorded call comes to.
+//! them from the I-th on, `--at IMAGE LINE ..` those of some lines. `--unreached` names those in places that no recorded call comes to.
 //! `--unchanged` runs the program as it is in all these ways, and `--seeds N` a call for each core of the protocols in N schedules by
 //! chance; nothing may be wrong then. Lines of the source are named where the PTX was compiled with `congruent-build build --lines`.
 //! Programs that nothing shows to be weakened have to be in `survivors.txt`, with the reason. Each run can be repeated: it has no
@@ -38,8 +38,9 @@ const JOBS: [(usize, Which); 3] = [(3, Which::All), (1, Which::Alone), (9, Which
 const WORST: usize = 20;
 /// Kernels of each image whose calls end in every way.
 const ENDED: [&str; 3] = ["all_gather_direct", "perf_put", "all_gather_multimem"];
-/// A kernel whose requests nobody serves while it waits for a slot of a ring, or, of more slots, for all to be done.
-const UNSERVED: (&str, [u32; 2]) = ("all_gather_v_direct", [FEW_SLOTS, MANY_SLOTS]);
+/// Kernels whose requests nobody serves while they wait for a slot of a ring, or, of more slots, for a request to be done.
+const UNSERVED: [&str; 6] =
+    ["all_gather_direct", "all_gather_multimem", "all_gather_v_direct", "perf_fetch_add", "perf_put", "perf_put_value"];
 /// Short calls whose names begin so wait for packets and lines that do not come.
 const STARVED: [&str; 4] =
     ["all-gather one-shot ll", "all-reduce one-shot ll", "all-reduce ring ll", "broadcast ring ll128"];
@@ -58,6 +59,8 @@ const DIFFERENT: [(&str, usize, u64); 4] = [
 /// Kernels that reach some PEs directly and others through proxies in one call.
 const MIXED: [&str; 6] =
     ["agree_on", "all_gather_direct", "all_gather_recursive", "broadcast_direct", "gather_direct", "perf_ping_pong"];
+/// Kernels that move bytes through links and signal through proxies.
+const LINKED: [&str; 2] = ["all_gather_multimem", "all_reduce_multimem"];
 /// Calls that come to a place are run, so many of them in two ways, and so many in all.
 const MANY: usize = 24;
 const CALLS: usize = 8;
@@ -231,13 +234,13 @@ fn choose(all: &[(usize, Mutant)], arguments: &[&str]) -> Result<Vec<(usize, Mut
             let (part, parts): (usize, usize) = (part.parse()?, parts.parse()?);
             chosen.retain(|index| index % parts == part);
         }
-        ["--at", image, line] => {
-            let (image, line): (usize, usize) = (image.parse()?, line.parse()?);
-            chosen.retain(|&index| all[index].0 == image && all[index].1.line == line);
+        ["--at", ref places @ ..] => {
+            let places = places.iter().map(|place| place.parse()).collect::<Result<Vec<usize>, _>>()?;
+            chosen.retain(|&index| places.chunks(2).any(|place| place == [all[index].0, all[index].1.line]));
         }
         _ => {
             return Err(
-                "usage: congruent-weakened [--slice TEXT N | --part I N | --at IMAGE LINE | --unreached | --unchanged | --seeds N]"
+                "usage: congruent-weakened [--slice TEXT N | --part I N | --at IMAGE LINE .. | --unreached | --unchanged | --seeds N]"
                     .into(),
             );
         }
@@ -266,7 +269,9 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
             *widest = recording;
         }
     }
-    far.extend(MIXED.iter().filter_map(|kernel| widest.get(kernel)).map(|one| host.partly_proxied(one)));
+    let mixed = MIXED.iter().filter_map(|kernel| widest.get(kernel));
+    let linked = LINKED.iter().filter_map(|kernel| first.get(kernel));
+    far.extend(mixed.chain(linked).map(|one| host.partly_proxied(one)));
     let mut ended = Vec::new();
     let mut end = |recording: &Recording, end| -> Result<(), String> {
         let one = host.ended(recording, end, &ways(recording.pes));
@@ -279,10 +284,12 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
             end(recording, End::Without(0))?;
             end(recording, End::Aborted(2))?;
             end(recording, End::Refused)?;
-            end(recording, End::Unserved(FEW_SLOTS))?;
         }
-        if kernel == UNSERVED.0 {
-            UNSERVED.1.into_iter().try_for_each(|slots| end(recording, End::Unserved(slots)))?;
+        if UNSERVED.contains(&kernel) {
+            for slots in [FEW_SLOTS, MANY_SLOTS] {
+                end(recording, End::Unserved(slots))?;
+                end(recording, End::UnservedAborted(slots))?;
+            }
         }
         for (_, at, more) in DIFFERENT.into_iter().filter(|(of, ..)| *of == kernel) {
             end(recording, End::Differs(at, more))?;
@@ -367,7 +374,7 @@ impl Judge {
         if let Some(how) = notice(mutant) {
             return Noticed::Caught(how);
         }
-        let without = mutant.without_access().and_then(|mutant| notice(&mutant));
+        let without = mutant.without_access().find_map(|mutant| notice(&mutant));
         without.map_or(Noticed::Nothing, Noticed::LeftOut)
     }
 

@@ -2,11 +2,13 @@
 //! code.
 
 use core::fmt;
+use core::mem::offset_of;
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use congruent::device::abi::{Context, Control};
 use congruent_virtual_gpu::{
     Backing, Fault, Launch, Machine, Program, Promises, Schedule, Segment, Settings, Space, Window,
 };
@@ -15,6 +17,8 @@ use congruent_virtual_gpu::{
 const PAGE: usize = 4096;
 /// Instructions of warps that a run takes at most; the longest one takes a tenth.
 const BUDGET: u64 = 20_000_000;
+/// Bytes of a control block that say whether kernels are to end and whether one has a fault.
+const UNTOLD: usize = offset_of!(Control, fault);
 /// How long all wait until that is in vain: looks of all that wait, one a millisecond. Of loads that may be stale every other one
 /// sees the last write.
 const PATIENCE: Duration = Duration::from_millis(64);
@@ -44,6 +48,8 @@ pub(crate) struct Recording {
     /// What is there before.
     pub(crate) memory: Vec<(Arc<Segment>, Content)>,
     pub(crate) results: Vec<Expected>,
+    /// That no PE is told of a fault or of an end.
+    pub(crate) untold: Vec<Expected>,
     /// Whether other PEs may be reached by their proxies only.
     pub(crate) is_far: bool,
     /// Whether calls end before their time.
@@ -181,6 +187,16 @@ impl Begun {
             }
         }
         let spaces = copies.spaces.clone();
+        let untold = (0..).zip(&streams).zip(&spaces).filter_map(|((pe, stream), space)| {
+            let control = word(stream.first()?, offset_of!(Context, control));
+            space.windows().into_iter().find_map(|Window { at, bytes, backing, .. }| match backing {
+                Backing::Memory(segment, from) if (at..at + bytes).contains(&control) => {
+                    Some(Expected { pe, segment, from: from + control - at, bytes: vec![0; UNTOLD] })
+                }
+                _ => None,
+            })
+        });
+        let untold = untold.collect();
         let memory = copies.segments.iter().map(|(_, copy)| copy.clone()).zip(before).collect();
         Recording {
             name,
@@ -190,6 +206,7 @@ impl Begun {
             spaces,
             memory,
             results,
+            untold,
             is_far: false,
             is_ended: false,
             patience: PATIENCE,
@@ -210,7 +227,7 @@ impl Recording {
             launch.space = own.spaces[launch.space.device() as usize].clone();
         }
         own.memory.iter_mut().for_each(|(segment, _)| *segment = copy(segment));
-        own.results.iter_mut().for_each(|result| result.segment = copy(&result.segment));
+        own.results.iter_mut().chain(&mut own.untold).for_each(|result| result.segment = copy(&result.segment));
         own
     }
 
@@ -243,9 +260,9 @@ impl Recording {
         self.check()
     }
 
-    /// Whether memory has the results.
+    /// Whether memory has the results, and nothing is told beside that.
     fn check(&self) -> Result<(), Wrong> {
-        self.results.iter().find_map(Expected::missed).map_or(Ok(()), Err)
+        self.untold.iter().chain(&self.results).find_map(Expected::missed).map_or(Ok(()), Err)
     }
 
     fn run_streams(&self, streams: Vec<Vec<Launch>>, how: &How) -> Result<(), Wrong> {
@@ -295,4 +312,9 @@ impl fmt::Display for How {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}, seed {}", self.schedule, self.seed)
     }
+}
+
+/// A word of a launch's arguments, the first of which is its context.
+pub(crate) fn word(launch: &Launch, at: usize) -> u64 {
+    u64::from_le_bytes(launch.params[at..at + 8].try_into().unwrap_or([0; 8]))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use congruent::device::abi::{Context, Control, FaultState, NO_DEADLINE, Reply, Ring, RingLayout, Route};
 use congruent_virtual_gpu::{Access, Backing, Launch, LoadError, Program, Segment, Space, Window};
 
-use crate::recording::{Content, Expected, How, Recording, Wrong};
+use crate::recording::{Content, Expected, How, Recording, Wrong, word};
 
 /// Each PE has a page for what is added, from this address on. Nothing of a process on Linux is there.
 const AT: u64 = 1 << 44;
@@ -45,8 +45,16 @@ pub(crate) enum End {
     Refused,
     /// Nobody serves the rings, which have two to this power of slots.
     Unserved(u32),
+    /// The same, and they have no deadline: the host ends them.
+    UnservedAborted(u32),
     /// This PE does not come to them, and they have no deadline: the host ends them.
     Aborted(usize),
+}
+
+impl End {
+    fn is_aborted(self) -> bool {
+        matches!(self, Self::Aborted(_) | Self::UnservedAborted(_))
+    }
 }
 
 const _: () = {
@@ -110,6 +118,7 @@ impl Host {
             End::Differs(..) => "with something else from PE 0".to_owned(),
             End::Refused => "refused".to_owned(),
             End::Unserved(log2) => format!("over proxies, unserved, with {} slots", 1 << log2),
+            End::UnservedAborted(log2) => format!("over proxies, unserved, with {} slots, and aborted", 1 << log2),
             End::Aborted(pe) => format!("without PE {pe}, and aborted"),
         };
         let mut own = Added::to(recording, self, &what);
@@ -118,7 +127,8 @@ impl Host {
         own.recording.patience = PATIENCE;
         own.recording.is_ended = true;
         own.recording.results.clear();
-        if let End::Unserved(log2) = end {
+        own.recording.untold.clear();
+        if let End::Unserved(log2) | End::UnservedAborted(log2) = end {
             own.use_rings(log2, |_, _| Route::Proxied);
         }
         for pe in 0..recording.pes {
@@ -130,7 +140,7 @@ impl Host {
                 stream.extend(stream.first().cloned());
             }
             for launch in stream.iter_mut() {
-                let deadline = if let End::Aborted(_) = end { NO_DEADLINE } else { DEADLINE };
+                let deadline = if end.is_aborted() { NO_DEADLINE } else { DEADLINE };
                 patch(launch, offset_of!(Context, deadline_ns), deadline);
                 match end {
                     End::Refused => patch(launch, size_of::<Context>() + size_of::<u64>(), 1),
@@ -145,7 +155,7 @@ impl Host {
                 stream.clear();
                 continue;
             }
-            if let End::Aborted(_) = end {
+            if end.is_aborted() {
                 let abort = own.places[pe].control + offset_of!(Control, abort) as u64;
                 let launch = own.launch("abort", own.recording.spaces[pe].clone(), &[abort]);
                 own.recording.streams[pe].insert(0, launch);
@@ -270,11 +280,6 @@ impl<'h> Added<'h> {
             params: params.iter().flat_map(|param| param.to_le_bytes()).collect(),
         }
     }
-}
-
-/// A word of a launch's arguments, the first of which is its context.
-fn word(launch: &Launch, at: usize) -> u64 {
-    u64::from_le_bytes(launch.params[at..at + 8].try_into().unwrap_or([0; 8]))
 }
 
 /// Sets a word of a launch's arguments.

@@ -35,6 +35,8 @@ pub enum Loss {
     Wait,
     /// An access without an order, as a whole: a load leaves in its register what was there.
     Access,
+    /// The same, of a load that finds zero, as in memory that nobody has written yet.
+    Value,
 }
 
 impl fmt::Display for Loss {
@@ -50,6 +52,7 @@ impl fmt::Display for Loss {
             Self::WarpSync => "no barrier of the warp",
             Self::Wait => "no wait",
             Self::Access => "no access",
+            Self::Value => "no value",
         })
     }
 }
@@ -142,6 +145,10 @@ impl Program {
                     BarrierResult::None | BarrierResult::Count(_) => Operation::Nothing,
                 };
             }
+            (Loss::Value, Operation::Load { to, .. }) => {
+                let to = core::mem::take(to);
+                instruction.operation = Operation::Unpack { to, from: Source::Immediate(0), bits: 0 };
+            }
             (_, operation) => *operation = Operation::Nothing,
         }
         Arc::new(program)
@@ -164,11 +171,16 @@ impl Program {
 
 impl Mutant {
     /// Where the scope of an access without an order is taken away, which need not be missed: the same without the access.
-    pub fn without_access(&self) -> Option<Self> {
+    pub fn without_access(&self) -> impl Iterator<Item = Self> {
         let is_scope = matches!(self.loss, Loss::System | Loss::Device);
-        let accesses = ["ld.relaxed", "st.relaxed", "atom.relaxed", "red.relaxed"];
-        let is_access = accesses.iter().any(|access| self.instruction.starts_with(access));
-        (is_scope && is_access).then(|| Self { loss: Loss::Access, ..self.clone() })
+        let accesses: [(&str, &[Loss]); 4] = [
+            ("ld.relaxed", &[Loss::Access, Loss::Value]),
+            ("st.relaxed", &[Loss::Access]),
+            ("atom.relaxed", &[Loss::Access]),
+            ("red.relaxed", &[Loss::Access]),
+        ];
+        let losses = accesses.iter().find(|(access, _)| is_scope && self.instruction.starts_with(access));
+        losses.map_or(&[][..], |(_, losses)| losses).iter().map(|&loss| Self { loss, ..self.clone() })
     }
 }
 

@@ -21,7 +21,7 @@ impl Calls<'_> {
         self.exchanges_of::<bf16>(1, 4, true)
     }
 
-    /// Exchanges behind each other, each with what the one before gave, and one that is refused. What a step has read is overwritten
+    /// Exchanges behind each other, each with what the one before gave, and two that are refused. What a step has read is overwritten
     /// behind it.
     fn exchanges_of<T: Answer>(&mut self, team: usize, scales: usize, is_far: bool) -> Result<(), Error> {
         const TOKENS: usize = 9;
@@ -86,7 +86,9 @@ impl Calls<'_> {
             exchange(calls, from, to, wrong, 0, TOKENS)?;
             exchange(calls, from, to, experts, TOKENS, TOKENS)?;
             // One PE has no tokens.
-            exchange(calls, to, from, experts, 1, if me == 0 { 0 } else { TOKENS })
+            exchange(calls, to, from, experts, 1, if me == 0 { 0 } else { TOKENS })?;
+            // What one that is refused leaves alone, nobody writes anymore.
+            exchange(calls, from, to, wrong, 0, TOKENS)
         })
     }
 }

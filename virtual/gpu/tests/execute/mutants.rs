@@ -37,7 +37,7 @@ fn a_call_that_only_waits_is_a_wait_and_an_access_may_be_left_out() {
         setp.eq.u32 %p1, %r9, 0; @%p1 bra reader;\n\
         st.relaxed.gpu.global.u32 [%rd0], 77; st.release.gpu.global.u32 [%rd0+2048], 1; ret;\n\
         reader: { .param .b64 a; .param .b32 c; st.param.b64 [a], %rd0; call.uni (c), poll, (a); ld.param.b32 %r2, [c]; }\n\
-        ld.relaxed.gpu.global.u32 %r3, [%rd0]; st.global.u32 [%rd0+4], %r3; st.global.u32 [%rd0+8], %r2; ret;";
+        mov.u32 %r3, 5; ld.relaxed.gpu.global.u32 %r3, [%rd0]; st.global.u32 [%rd0+4], %r3; st.global.u32 [%rd0+8], %r2; ret;";
     let whole = program(body);
     let traced = whole.traced();
     let words = |program| run_program(program, Run { blocks: 2, threads: 1, ..ONE_WARP }).unwrap();
@@ -48,8 +48,14 @@ fn a_call_that_only_waits_is_a_wait_and_an_access_may_be_left_out() {
     assert!(traced.has_reached(wait) && !whole.has_reached(wait));
     assert_eq!(words(whole.mutated(wait))[..3], [77, 0, 1]);
     let store = found(&|mutant| mutant.loss == Loss::Device && mutant.instruction.starts_with("st.relaxed"));
-    assert_eq!(words(whole.mutated(&store.without_access().unwrap()))[..3], [0, 0, 1]);
-    assert_eq!(wait.without_access(), None);
+    let without = |mutant: &Mutant| -> Vec<_> {
+        mutant.without_access().map(|less| (less.loss, words(whole.mutated(&less))[..3].to_vec())).collect()
+    };
+    assert_eq!(without(store), [(Loss::Access, vec![0, 0, 1])]);
+    // What the register had before, and what memory had.
+    let load = found(&|mutant| mutant.loss == Loss::Device && mutant.instruction.starts_with("ld.relaxed"));
+    assert_eq!(without(load), [(Loss::Access, vec![77, 5, 1]), (Loss::Value, vec![77, 0, 1])]);
+    assert_eq!(without(wait), []);
 }
 
 /// A loop whose middle lies behind it, with a choice in it by what it loads, and the poll at its end.
