@@ -1,7 +1,7 @@
 //! Building a world.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use congruent_device::{Note, Pe, Signal, abi};
@@ -356,12 +356,20 @@ fn machine(
         // Found out together: what one PE lacks, none can use. A variable of the environment moves no job off its GPUs.
         (MachineKind::Auto, asked) => {
             let asked = asked.map_or(NOTHING, |(at, _)| at as u8);
-            let said = control.all_gather(&[u8::from(CudaPe::is_usable()), asked])?;
-            let usable = said.iter().all(|said| said.first() == Some(&1));
+            let lacks = CudaPe::lacks_gpu();
+            let said = control.all_gather(&[u8::from(lacks.is_none()), asked])?;
+            let without = said.iter().position(|said| said.first() != Some(&1));
             let asked = said.iter().find_map(|said| said.get(1).copied().filter(|at| *at != NOTHING));
-            match asked {
-                Some(at) if usable => return Err(refused(at.into())),
-                _ => usable,
+            match (without, asked) {
+                (None, Some(at)) => return Err(refused(at.into())),
+                (None, None) => true,
+                (Some(pe), _) => {
+                    // `auto`, where somebody wrote it, says that either will do.
+                    if control.pe() == 0 && tunables.text(TextKey::Machine).is_none() {
+                        tell_of_cpu(&lacks.unwrap_or_else(|| format!("PE {pe} finds no GPU")));
+                    }
+                    false
+                }
             }
         }
     };
@@ -375,6 +383,16 @@ fn machine(
     let memory = shared_memory::reserve(control, heap_bytes as usize, heap_max(tunables) as usize)?;
     let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables, emulation)?);
     Ok(Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)))
+}
+
+/// Says once in a process that kernels do not run on GPUs, which nobody asked for.
+fn tell_of_cpu(why: &str) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        printer::warn(&format!(
+            "kernels run on the CPU, because {why}; CONGRUENT_MACHINE=cpu or auto says that this is meant, cuda makes it an error"
+        ));
+    });
 }
 
 /// The cores that all PEs have together, the same on every PE.

@@ -262,7 +262,7 @@ pub enum WorldFailure {
         /// How that is known.
         evidence: String,
     },
-    /// Another PE gave up.
+    /// Another PE gave up, or this one ([`World::abort`](crate::World::abort)).
     #[error("PE {by} gave up: {reason}{}", meanwhile(waited.as_deref()))]
     Aborted {
         /// The PE.

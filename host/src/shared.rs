@@ -358,6 +358,14 @@ impl Shared {
         self.control.abort(reason.as_bytes());
     }
 
+    /// The same, and its own kernels end and its own calls fail, too.
+    pub(crate) fn abort(&self, reason: &str) {
+        let failure = WorldFailure::Aborted { by: self.pe(), reason: reason.to_owned(), waited: None };
+        if self.keep_first(failure, abi::Abort::Peer) {
+            self.give_up(reason);
+        }
+    }
+
     fn failure(&self) -> MutexGuard<'_, Option<WorldFailure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }

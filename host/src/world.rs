@@ -263,6 +263,29 @@ impl World {
         self.shared.check()
     }
 
+    /// Gives the job up, for a reason that the program has: kernels of every PE that wait end, and what every PE asks of its world
+    /// from then on fails with [`WorldFailure::Aborted`], which has the reason. Where the world has failed before, that stays why.
+    ///
+    /// A program need not call it to end with an error: a world that is dropped tells the others that this PE has gone.
+    ///
+    /// # One-sided
+    /// It waits for nobody.
+    ///
+    /// ```
+    /// # use congruent::{Error, local};
+    /// let told = local(2, |world| {
+    ///     if world.pe().index() == 1 {
+    ///         world.abort("the input ends too early");
+    ///     }
+    ///     Ok::<_, Error>(world.barrier().map_err(|error| error.to_string()))
+    /// })?;
+    /// assert!(told.iter().all(|told| *told == Err("PE 1 gave up: the input ends too early".to_owned())));
+    /// # Ok::<_, Error>(())
+    /// ```
+    pub fn abort(&self, reason: &str) {
+        self.shared.abort(reason);
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -336,6 +336,37 @@ fn try_wait_gives_up_without_a_fault_and_takes_nothing() {
     }
 }
 
+/// All wait, the one that gives up among them.
+#[test]
+fn who_aborts_ends_the_waits_of_all() {
+    const WHY: &str = "the input ends too early";
+    for width in WIDTHS {
+        let began = Instant::now();
+        let world = World::builder().heap(8 << 20).width(width).deadline(Duration::from_secs(60));
+        let told = world.local(3, |world| {
+            let (words, stream) = (Words::new(world)?, world.stream()?);
+            world.launch(&stream, wait, Grid::one(32), (words.semaphore.view(),))?;
+            // All have launched; who leaves this late may hear of the end in it.
+            let _met = world.barrier();
+            if world.pe().raw() == WAITER {
+                world.abort(WHY);
+                world.abort("the first reason stays");
+            }
+            let told = world.synchronize(&stream);
+            let launched = world.launch(&stream, barrier, Grid::one(1), ()).map_err(|error| error.to_string());
+            Ok::<_, Error>((told, launched))
+        });
+        for (told, launched) in told.unwrap() {
+            assert!(
+                matches!(&told, Err(WorldFailure::Aborted { by: WAITER, reason, .. }) if reason == WHY),
+                "{told:?}"
+            );
+            assert!(launched.unwrap_err().starts_with("PE 1 gave up: the input ends too early"));
+        }
+        assert!(began.elapsed() < LOADED, "took {:?}", began.elapsed());
+    }
+}
+
 #[test]
 fn the_world_after_a_failed_one_works() {
     in_vain(3, 1, wait, |words| ((words.semaphore.view(),), 0));

@@ -133,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let launcher = Bootstrap::from_env()?.job().launcher;
-    World::builder().run(1, |world| {
+    crate::world().run(1, |world| {
         if world.pe().index() != 0 {
             return Ok(());
         }

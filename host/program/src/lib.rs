@@ -13,10 +13,18 @@ mod topo;
 mod topology;
 mod verify;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use congruent::{Builder, MachineKind, World};
 use failure::Failure;
+
+/// A world of what there is, which the commands name themselves: none warns that it is the CPU.
+fn world() -> Builder {
+    let is_asked = env::var_os("CONGRUENT_MACHINE").is_some();
+    if is_asked { World::builder() } else { World::builder().machine(MachineKind::Auto) }
+}
 
 /// GPU-initiated communication in Rust: measure it, look at machines, start jobs, check kernels.
 #[derive(Parser)]

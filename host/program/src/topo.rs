@@ -14,7 +14,6 @@ use super::output::print;
 use crate::topology::Topology;
 use crate::topology::paths::{Class, Paths};
 use crate::topology::xml;
-use congruent::World;
 use congruent::bootstrap::{Bootstrap, Job, Launcher};
 use congruent::device::Pe;
 
@@ -139,7 +138,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 fn routes(pes: Option<u32>) -> Result<Option<Routes>, Failure> {
     let bootstrap = Bootstrap::from_env()?;
     let pes = settle_pes(pes, bootstrap.job())?;
-    let ended = World::builder().run(pes as usize, |world| {
+    let ended = crate::world().run(pes as usize, |world| {
         let (me, npes) = (world.pe().index(), world.npes());
         let route = |pe: usize| match world.is_direct(Pe::new(pe as u32)) {
             _ if pe == me => Route::Itself,

@@ -122,8 +122,21 @@ fn digits_are_learnt_alike_by_lanes_and_by_processes() {
 
 /// What `scale_and_sum` writes to standard error with these variables.
 fn told(variables: &[(&str, &str)]) -> (Option<i32>, String) {
-    let output = Command::new(example("scale_and_sum")).envs(variables.iter().copied()).output().unwrap();
+    let mut command = Command::new(example("scale_and_sum"));
+    let output = command.env("CONGRUENT_MACHINE", "auto").envs(variables.iter().copied()).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// PEs are four threads: one of them says it. Where there is a driver, it has no GPU to show.
+#[test]
+fn who_did_not_ask_for_the_cpu_is_told_that_kernels_run_there() {
+    let mut command = Command::new(example("scale_and_sum"));
+    let output = command.env_remove("CONGRUENT_MACHINE").env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    let start = "congruent: WARN init: kernels run on the CPU, because ";
+    assert!(text.starts_with(start) && text.matches('\n').count() == 1, "{text}");
+    assert!(text.contains("CONGRUENT_MACHINE=cpu"), "{text}");
 }
 
 #[test]

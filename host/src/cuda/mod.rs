@@ -88,9 +88,17 @@ pub(crate) struct CudaPe {
 }
 
 impl CudaPe {
-    /// Whether this process finds a driver with a GPU that the machine can use.
-    pub(crate) fn is_usable() -> bool {
-        Driver::get().and_then(Properties::all).is_ok_and(|all| all.iter().any(|device| device.lacks().is_none()))
+    /// Why this process finds no driver with a GPU that the machine can use, or nothing where it does.
+    pub(crate) fn lacks_gpu() -> Option<String> {
+        let all = match Driver::get().and_then(Properties::all) {
+            Ok(all) => all,
+            Err(error) => return Some(error.to_string()),
+        };
+        let mut lacks = "there is no GPU".to_owned();
+        for device in &all {
+            lacks = format!("{} lacks {}", device.name, device.lacks()?);
+        }
+        Some(lacks)
     }
 
     /// Takes this PE's share of a GPU and sets its heap aside.

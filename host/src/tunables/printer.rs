@@ -22,6 +22,15 @@ pub(crate) fn start(tunables: &Tunables) {
     TOLD.call_once(|| tunables.tell());
 }
 
+/// Warns of what whoever runs the program should know without asking: on standard error where nothing else takes events.
+pub(crate) fn warn(text: &str) {
+    if dispatcher::has_been_set() {
+        tracing::warn!(target: "congruent::init", "{text}");
+    } else {
+        let _whoever_reads_it_has_gone = writeln!(io::stderr(), "congruent: WARN init: {text}");
+    }
+}
+
 /// A line for each event that is let through.
 struct Printer(Verbosity);
 

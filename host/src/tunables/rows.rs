@@ -248,7 +248,7 @@ pub const TEXTS: [TextTunable; 11] = [
     TextTunable {
         key: TextKey::Machine,
         name: "CONGRUENT_MACHINE",
-        meaning: "what runs kernels; auto, as when it is unset, takes GPUs where every PE has one",
+        meaning: "what runs kernels; auto takes GPUs where every PE has one, and so does unset, which warns where one has none",
         form: "auto or cpu or cuda or virtual",
         check: |text| {
             MachineKind::parse(text).map(drop).ok_or_else(|| "expected auto, cpu, cuda or virtual".to_owned())

@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, Resource};
 use rustix::thread::futex;
 
 use super::Line;
-use congruent::{Error, Grid, World};
+use congruent::{Error, Grid};
 
 /// Looks at the machine itself, the indispensable first.
 pub(super) fn cpu() -> Vec<Line> {
@@ -90,7 +90,7 @@ fn pidfd() -> Line {
 /// Everything at once: heaps at one address, threads, a kernel that signals to and fro.
 fn world() -> Line {
     let subject = "a world of two PEs";
-    let tried = World::builder().heap(2 << 20).local(2, |world| {
+    let tried = crate::world().heap(2 << 20).local(2, |world| {
         let (inbox, outbox, turn) = (world.alloc(8)?, world.alloc(8)?, world.alloc(1)?);
         let stream = world.stream()?;
         let arguments = (inbox.view(), outbox.view(), turn.view(), 100);

@@ -101,7 +101,7 @@ pub(super) fn run(
     make: impl Fn(&mut World, &Plan<'_>) -> Result<Box<dyn Case>, Failure> + Sync,
 ) -> Result<Swept, Failure> {
     let pes = plan.settle_pes()?;
-    let mut builder = World::builder().heap(plan.heap(pes)?);
+    let mut builder = crate::world().heap(plan.heap(pes)?);
     if let Some(width) = plan.common.width {
         builder = builder.width(width);
     }
