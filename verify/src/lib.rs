@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod allow;
 mod flow;
 pub mod lines;
 pub mod litmus;

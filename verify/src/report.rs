@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
+use crate::allow;
 use crate::ptx::{ParseError, Span, parse};
 use crate::rules::{Finding, lint};
 
@@ -17,6 +18,7 @@ pub struct Report {
     /// Where each line begins.
     lines: Vec<usize>,
     findings: Vec<Finding>,
+    allowed: Vec<(Finding, String)>,
 }
 
 /// Something to show in the text.
@@ -68,8 +70,9 @@ impl Report {
         match parse(&text) {
             Ok(module) => {
                 let newlines = text.match_indices('\n').map(|(newline, _)| newline + 1);
-                let lines = core::iter::once(0).chain(newlines).collect();
-                Ok(Self { findings: lint(&module), lines, name, text })
+                let lines: Vec<usize> = core::iter::once(0).chain(newlines).collect();
+                let (findings, allowed) = allow::take(&text, |at| line(&lines, at), lint(&module));
+                Ok(Self { findings, allowed, lines, name, text })
             }
             Err(error) => {
                 let title = Level::ERROR.primary_title(&*error.message);
@@ -81,9 +84,15 @@ impl Report {
         }
     }
 
-    /// What was found, in the order of the text.
+    /// What was found, in the order of the text, without what is allowed.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
+    }
+
+    /// What was found and is allowed, each with the reason: by a comment `// congruent-verify: allow(RULE): REASON` on its line, or
+    /// directly above it. In Rust such a comment stands in the text of an `asm!`, before the instruction.
+    pub fn allowed(&self) -> &[(Finding, String)] {
+        &self.allowed
     }
 
     /// Whether nothing was found.
@@ -107,7 +116,7 @@ impl Report {
 
     /// The line, counted from 0, that a byte of the text is on.
     fn line(&self, at: usize) -> usize {
-        self.lines.partition_point(|&start| start <= at) - 1
+        line(&self.lines, at)
     }
 
     /// The renderer looks at every line of a source, so it gets those from the first to the last mark; a mark far away has a
@@ -136,6 +145,11 @@ impl Report {
             marks().map(|mark| mark.kind.span(mark.span.start - start..mark.span.end - start).label(mark.label));
         Snippet::source(source).line_start(from + 1).path(&*self.name).annotations(annotations)
     }
+}
+
+/// The line, counted from 0, that a byte of a text is on whose lines begin at these.
+fn line(lines: &[usize], at: usize) -> usize {
+    lines.partition_point(|&start| start <= at) - 1
 }
 
 impl fmt::Display for Report {

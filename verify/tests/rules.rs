@@ -50,6 +50,25 @@ fn findings_point_at_the_instruction() {
 }
 
 #[test]
+fn comments_allow_what_is_on_their_line_or_the_next_one() {
+    let report = &reports()["needless_allow"];
+    let allowed: Vec<(&str, usize, &str)> = report
+        .allowed()
+        .iter()
+        .map(|(finding, why)| (finding.rule.id, report.place(finding).0, why.as_str()))
+        .collect();
+    let expected = [("narrow-scope", 12, "no other block sees this flag"), ("narrow-scope", 13, "nor this one")];
+    assert_eq!(allowed, expected);
+    let needless: Vec<usize> = report.findings().iter().map(|finding| report.place(finding).0).collect();
+    assert_eq!(needless, [14, 16]);
+    let shown = report.to_string();
+    assert!(
+        shown.contains("nothing is found here by a rule `narrow-scope`") && shown.contains("without a reason"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn the_readme_lists_every_rule() {
     let readme = include_str!("../README.md");
     let unlisted: Vec<_> =

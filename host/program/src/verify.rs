@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use congruent_verify::{LintError, Report};
+use congruent_verify::{Finding, LintError, Report};
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -33,6 +33,7 @@ struct Linted {
     file: String,
     error: Option<String>,
     findings: Vec<Place>,
+    allowed: Vec<Allowed>,
     /// For people.
     #[serde(skip)]
     shown: String,
@@ -45,6 +46,13 @@ struct Place {
     line: usize,
     column: usize,
     help: &'static str,
+}
+
+#[derive(Serialize)]
+struct Allowed {
+    #[serde(flatten)]
+    place: Place,
+    reason: String,
 }
 
 /// Lints every file, also after one that cannot be; for people, tells of each as soon as it is done.
@@ -64,8 +72,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         print_json(&linted)?;
     } else {
         let found: usize = linted.iter().map(|linted| linted.findings.len()).sum();
+        let allowed: usize = linted.iter().map(|linted| linted.allowed.len()).sum();
         let failed = linted.iter().filter(|linted| linted.error.is_some()).count();
-        print(&format!("files: {}, findings: {found}, not readable as PTX: {failed}\n", linted.len()))?;
+        let allowed = if allowed == 0 { String::new() } else { format!(" and {allowed} allowed") };
+        print(&format!("files: {}, findings: {found}{allowed}, not readable as PTX: {failed}\n", linted.len()))?;
     }
     let clean = linted.iter().all(|linted| linted.error.is_none() && linted.findings.is_empty());
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -76,7 +86,7 @@ impl Linted {
         let file = path.display().to_string();
         let failed = |error: String, shown: &str| {
             let shown = format!("{}\n\n{file}: not checked\n", shown.trim_end());
-            Self { file: file.clone(), error: Some(error), findings: Vec::new(), shown }
+            Self { file: file.clone(), error: Some(error), findings: Vec::new(), allowed: Vec::new(), shown }
         };
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -87,12 +97,15 @@ impl Linted {
             Err(LintError::Parse { error, excerpt, .. }) => return failed(error.to_string(), &excerpt),
             Err(error) => return failed(error.to_string(), &format!("error: {error}")),
         };
-        let findings = report.findings().iter().map(|finding| {
+        let place = |finding: &Finding| {
             let (line, column) = report.place(finding);
             Place { rule: finding.rule.id, message: finding.message.clone(), line, column, help: finding.rule.help }
-        });
+        };
+        let findings = report.findings().iter().map(place).collect();
+        let allowed = report.allowed().iter();
+        let allowed = allowed.map(|(finding, reason)| Allowed { place: place(finding), reason: reason.clone() });
         let excerpts = if report.is_clean() { String::new() } else { format!("{}\n\n", report.render(colour)) };
         let shown = format!("{excerpts}{file}: {} lines, {} findings\n", text.lines().count(), report.findings().len());
-        Self { findings: findings.collect(), file, error: None, shown }
+        Self { findings, allowed: allowed.collect(), file, error: None, shown }
     }
 }

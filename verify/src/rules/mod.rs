@@ -9,6 +9,7 @@ mod width;
 
 use std::collections::{HashMap, HashSet};
 
+use crate::allow::NEEDLESS_ALLOW;
 use crate::flow::{Definitions, Divergence, Graph, spaces};
 use crate::ptx::{Body, Function, Instruction, Module, Space, Span};
 
@@ -50,9 +51,12 @@ pub const RULES: &[&Rule] = &[
     &multimem::MULTIMEM_WITHOUT_FENCE,
     &linkage::UNRESOLVED_FUNCTION,
     &linkage::STACK_FRAME,
+    &NEEDLESS_ALLOW,
 ];
 
-/// Checks a module against every rule; the findings are in the order of the text.
+/// Checks a module against every rule; the findings are in the order of the text, those too that comments in it allow ([`Report`]).
+///
+/// [`Report`]: crate::Report
 pub fn lint(module: &Module) -> Vec<Finding> {
     let mut findings = Vec::new();
     let never_return: HashSet<&str> = module
@@ -110,7 +114,7 @@ fn callee(instruction: &Instruction) -> Option<&str> {
 }
 
 impl Rule {
-    fn at(&'static self, span: Span, message: String) -> Finding {
+    pub(crate) fn at(&'static self, span: Span, message: String) -> Finding {
         Finding { rule: self, span, message, related: None }
     }
 }
