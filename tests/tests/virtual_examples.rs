@@ -114,6 +114,35 @@ fn layers_are_summed_and_normalized_in_one_kernel() {
 }
 
 #[test]
+fn rows_are_normalized_as_in_f64() {
+    let small = "--rows 6 --width 150";
+    for text in [on_threads("rows", &format!("--pes 3 {small}")), on_processes(2, "rows", small)] {
+        for norm in ["softmax", "RMSNorm"] {
+            assert!(text.contains(&format!("{norm} is what f64 gives on every PE")), "{text}");
+        }
+        assert!(text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
+fn bins_on_all_pes_have_what_the_host_counts() {
+    let small = "--keys 3000";
+    for text in [on_threads("histogram", &format!("--pes 3 {small}")), on_processes(2, "histogram", small)] {
+        let same = "every bin on every PE has what the host counts, both ways";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
+fn batches_go_through_two_stages_in_order() {
+    let small = "--batches 5 --len 300";
+    for text in [on_threads("pipeline", &format!("--pes 3 {small}")), on_processes(2, "pipeline", small)] {
+        let same = "every sum on every PE is that of what the PE before has computed, bit for bit";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn digits_are_learnt() {
     let text = on_threads("digits", "--epochs 1");
     let percent = text.split_once(" read rightly, ").and_then(|(_, rest)| rest.split_once(" %")?.0.parse::<f64>().ok());

@@ -100,6 +100,41 @@ fn layers_are_summed_and_normalized_in_one_kernel() {
 }
 
 #[test]
+fn rows_are_normalized_as_in_f64() {
+    for (width, rows) in [(1, ""), (4, "--pes 3 --rows 9 --width 33"), (32, "--pes 1 --rows 5 --width 700")] {
+        let text = on_threads("rows", width, rows);
+        for norm in ["softmax", "RMSNorm"] {
+            assert!(text.contains(&format!("{norm} is what f64 gives on every PE")), "{text}");
+        }
+        assert!(text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "rows", "--rows 2 --width 1");
+    assert!(text.contains("RMSNorm is what f64 gives") && text.contains("on each of 3 PEs"), "{text}");
+}
+
+#[test]
+fn bins_on_all_pes_have_what_the_host_counts() {
+    let same = "every bin on every PE has what the host counts, both ways";
+    for (width, keys) in [(1, ""), (4, "--pes 3 --keys 1001"), (32, "--pes 7 --keys 5000")] {
+        let text = on_threads("histogram", width, keys);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "histogram", "--keys 0");
+    assert!(text.contains(same) && text.contains("0 keys of each of 3 PEs"), "{text}");
+}
+
+#[test]
+fn batches_go_through_two_stages_in_order() {
+    let same = "every sum on every PE is that of what the PE before has computed, bit for bit";
+    for (width, batches) in [(1, ""), (4, "--pes 3 --batches 33 --len 5"), (32, "--pes 1 --batches 3")] {
+        let text = on_threads("pipeline", width, batches);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "pipeline", "--batches 1");
+    assert!(text.contains(same) && text.contains("on each of 3 PEs"), "{text}");
+}
+
+#[test]
 fn digits_are_read_rightly_and_the_loss_is_that_of_one_pe() {
     let text = on_threads("digits", 1, "--compare");
     let accuracies: Vec<f64> = text

@@ -7,9 +7,12 @@ pub mod descend;
 pub mod digits;
 pub mod fused_norm;
 pub mod gemm;
+pub mod histogram;
 pub mod jacobi;
 pub mod moe;
 pub mod ping_pong;
+pub mod pipeline;
+pub mod rows;
 pub mod scale_and_sum;
 
 /// The PTX of the kernels here.
