@@ -122,13 +122,19 @@ lent! {
         unsafe { slice::from_raw_parts(first, len) };
 
     /// Elements that a launch has for itself, each of them one thread's. A kernel that takes it sees [`Elements`].
-    SliceMut => Elements<'k, T>: |first, len| Elements { first, len, kernel: PhantomData };
+    SliceMut => Elements<'k, T>: |first, len|
+        // SAFETY: so many initialized elements, which the launch has for itself (`from_raw_parts`).
+        unsafe { Elements::new(first, len) };
 
     /// Elements that a launch has for itself, in chunks that are each one thread's. A kernel that takes it sees [`Chunks`].
-    ChunksMut by size => Chunks<'k, T>: |first, len| Chunks { first, len, size, kernel: PhantomData };
+    ChunksMut by size => Chunks<'k, T>: |first, len|
+        // SAFETY: as above, and `from_raw_parts` refuses chunks of none.
+        unsafe { Chunks::new(first, len, size) };
 
     /// Elements that a launch has for itself, in rows that are each one block's. A kernel that takes it sees [`Rows`].
-    RowsMut by width => Rows<'k, T>: |first, len| Rows { first, len, width, kernel: PhantomData };
+    RowsMut by width => Rows<'k, T>: |first, len|
+        // SAFETY: as above, and `from_raw_parts` refuses rows of none.
+        unsafe { Rows::new(first, len, width) };
 
     /// Elements that a launch has for itself, where any thread loads and stores any of them. A kernel that takes it sees a
     /// [`Peer`], whose accesses are relaxed.
@@ -146,6 +152,13 @@ pub struct Elements<'k, T> {
 }
 
 impl<T: Pod> Elements<'_, T> {
+    /// # Safety
+    /// So many initialized elements, aligned, that the launch has for itself while this lives, divided in this way alone.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(first: *mut T, len: usize) -> Self {
+        Self { first, len, kernel: PhantomData }
+    }
+
     /// How many elements all threads have together.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -184,6 +197,13 @@ pub struct Chunks<'k, T> {
 }
 
 impl<T: Pod> Chunks<'_, T> {
+    /// # Safety
+    /// As [`Elements::new`]. A chunk has one element or more.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(first: *mut T, len: usize, size: usize) -> Self {
+        Self { first, len, size, kernel: PhantomData }
+    }
+
     /// How many chunks all threads have together; the last one may be shorter than the others.
     #[inline(always)]
     pub fn count(&self) -> usize {
@@ -211,6 +231,13 @@ pub struct Rows<'k, T> {
 }
 
 impl<T: Pod> Rows<'_, T> {
+    /// # Safety
+    /// As [`Elements::new`]. A row has one element or more.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(first: *mut T, len: usize, width: usize) -> Self {
+        Self { first, len, width, kernel: PhantomData }
+    }
+
     /// How many rows all blocks have together; the last one may be shorter than the others.
     #[inline(always)]
     pub fn count(&self) -> usize {

@@ -8,7 +8,7 @@ use congruent_heap::{abi, is_inside};
 
 use crate::arch::{self, Lane, Word};
 use crate::poll::Polled;
-use crate::{Team, access};
+use crate::{Chunks, Elements, Rows, Team, access};
 
 /// What a kernel communicates through: its first argument, never a global.
 ///
@@ -171,6 +171,53 @@ impl<'m> Ctx<'m> {
         let start = self.own(sym);
         // SAFETY: inside this PE's heap, aligned, any bytes are a valid Pod; the caller vouches that nobody writes.
         unsafe { core::slice::from_raw_parts(start, sym.len()) }
+    }
+
+    /// This PE's copy as memory that the launch has for itself, each element one thread's, for plain accesses: as a buffer's in a
+    /// [`SliceMut`](crate::SliceMut).
+    ///
+    /// # Safety
+    /// Between the wait or team barrier before it and the next one behind it, by which others learn that the elements are written
+    /// (MM-1), nobody else reads or writes them: no put, atomic or proxy of any PE, and no thread of this one but through such a view, which
+    /// all threads make alike, and each has one of at a time.
+    #[inline(always)]
+    pub unsafe fn settled_mut<T: Pod>(&self, sym: Sym<T>) -> Elements<'_, T> {
+        // SAFETY: inside this PE's heap, aligned, and the launch has them for itself, as the caller vouches.
+        unsafe { Elements::new(self.own(sym), sym.len()) }
+    }
+
+    /// The same in chunks of `size` elements, each of them one thread's: as in a [`ChunksMut`](crate::ChunksMut).
+    ///
+    /// # Panics
+    /// Where the size is 0.
+    ///
+    /// # Safety
+    /// As [`settled_mut`](Ctx::settled_mut).
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn settled_chunks_mut<T: Pod>(&self, sym: Sym<T>, size: usize) -> Chunks<'_, T> {
+        if size == 0 {
+            refuse!("a chunk has one element or more");
+        }
+        // SAFETY: as above.
+        unsafe { Chunks::new(self.own(sym), sym.len(), size) }
+    }
+
+    /// The same in rows of `width` elements, each of them one block's: as in a [`RowsMut`](crate::RowsMut).
+    ///
+    /// # Panics
+    /// Where the width is 0.
+    ///
+    /// # Safety
+    /// As [`settled_mut`](Ctx::settled_mut).
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn settled_rows_mut<T: Pod>(&self, sym: Sym<T>, width: usize) -> Rows<'_, T> {
+        if width == 0 {
+            refuse!("a row has one element or more");
+        }
+        // SAFETY: as above.
+        unsafe { Rows::new(self.own(sym), sym.len(), width) }
     }
 
     /// Where a place is in this PE's address space, for accesses of your own; null where only a proxy reaches it.

@@ -208,6 +208,40 @@ impl<'m> Block<'m> {
     pub fn count(&self) -> usize {
         self.lane.blocks() as usize
     }
+
+    /// Where this block is in a grid of two, three or more dimensions, of which the first varies fastest, as `blockIdx.x` does in CUDA.
+    /// Blocks behind the grid's last one are in further planes of the last dimension. A launch counts its blocks in one row, as long as
+    /// any grid is (`Grid::tiled`).
+    ///
+    /// ```
+    /// use congruent_device::{Group, Relaxed, kernels};
+    ///
+    /// kernels! {
+    ///     /// Element `i, j` of `rows` of `columns` becomes `i * j`: tiles of 16 by 16, a block for each.
+    ///     pub fn table(block, ctx, to: Relaxed<u32>, rows: u64, columns: u64) {
+    ///         let (rows, columns) = (rows as usize, columns as usize);
+    ///         let [across, down] = block.index_in([columns.div_ceil(16), rows.div_ceil(16)]);
+    ///         for place in block.strided(16 * 16) {
+    ///             let (i, j) = (down * 16 + place / 16, across * 16 + place % 16);
+    ///             if i < rows && j < columns {
+    ///                 to.store(i * columns + j, (i * j) as u32);
+    ///             }
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    pub fn index_in<const D: usize>(&self, grid: [usize; D]) -> [usize; D] {
+        let (mut rest, mut place) = (self.index(), [0; D]);
+        for (d, size) in grid.into_iter().enumerate() {
+            if d + 1 == D {
+                place[d] = rest;
+            } else {
+                (place[d], rest) = (rest % size.max(1), rest / size.max(1));
+            }
+        }
+        place
+    }
 }
 
 impl<'m> Warp<'m> {

@@ -16,6 +16,10 @@ pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     const SHARED: (usize, usize);
     /// The PTX that has it, where the kernels were given a module.
     const MODULE: Option<&'static Module>;
+    /// The most threads of a block.
+    const MAX_THREADS: u32 = MAX_THREADS;
+    /// How many warps each block has, where the kernel counts on that; 0 where it may have any number.
+    const WARPS: u32 = 0;
 
     /// The body, for machines that run it natively.
     ///
@@ -24,6 +28,10 @@ pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     #[cfg(not(target_arch = "nvptx64"))]
     unsafe fn run(block: &crate::Block<'_>, ctx: &crate::Ctx<'_>, args: Self::Args);
 }
+
+/// The most threads of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"). The CPU machine could run more
+/// lanes, but such a program would run nowhere else.
+const MAX_THREADS: u32 = 1024;
 
 /// PTX of one kernels crate, one text for each architecture.
 #[derive(Debug)]
@@ -146,6 +154,57 @@ tuples!(A B C D E F H I J K L M);
 /// A kernel that uses shared memory names it behind its arguments, with the types of its arrays: `; shared: ([f32; 256],)`
 /// ([`Shared`](crate::Shared)).
 ///
+/// # Several types
+/// A kernel may be written for several types: `pub fn axpy<T in [f32, f64]>(…)`. It is named `axpy::<f32>()` where it is launched, and
+/// its entries are `axpy_f32` and so on. The types are single names; one of two words needs an alias.
+///
+/// ```
+/// use congruent_device::{Kernel, Slice, SliceMut, kernels};
+///
+/// kernels! {
+///     /// `y` becomes `a * x + y`.
+///     pub fn axpy<T in [f32, f64]>(block, ctx, a: T, x: Slice<T>, y: SliceMut<T>) {
+///         let x = &x[..y.len()];
+///         for (i, y) in y.iter_mut(block) {
+///             *y += a * x[i];
+///         }
+///     }
+/// }
+/// # assert_eq!((axpy::<f32>::NAME, axpy::<f64>::NAME), ("axpy_f32", "axpy_f64"));
+/// ```
+///
+/// # Launch bounds
+/// What a kernel demands of its launches stands before its body; a launch that does not comply is refused on every machine.
+///
+/// - `launch_bounds(256)`: blocks have at most 256 threads.
+/// - `warps(4)`: blocks have four warps, each with work of its own. On the CPU machine, whose blocks have fewer warps than a launch
+///   asks for, and one thread at its default width, they have four then too.
+///
+/// A second number is how many blocks a multiprocessor of a GPU has room for, as in CUDA's `__launch_bounds__`: the assembler gives a
+/// thread no more registers than that leaves.
+///
+/// ```
+/// use congruent_device::{Group, Kernel, Sym, kernels};
+///
+/// kernels! {
+///     /// One warp makes numbers, the other one adds them up.
+///     pub fn produce_and_consume(block, ctx, sum: Sym<u64>; shared: ([u64; 64],)) warps(2) {
+///         let (numbers,) = shared.sync(block);
+///         let numbers = numbers.cells();
+///         if block.warp_index() == 0 {
+///             block.warp().strided(numbers.len()).for_each(|i| numbers.store(i, i as u64));
+///         }
+///         let (numbers,) = shared.sync(block);
+///         let numbers = numbers.all();
+///         if block.warp_index() == 1 && block.warp().leader() {
+///             ctx.store(sum, 0, (0..numbers.len()).map(|i| numbers.get(i)).sum());
+///         }
+///     }
+/// }
+/// # assert_eq!((produce_and_consume::MAX_THREADS, produce_and_consume::WARPS), (64, 2));
+/// ```
+///
+/// # Modules
 /// A crate whose kernels are to run on a GPU names its [`Module`] first, `kernels! { in crate::PTX; pub fn … }`, and has
 /// at its top `#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]`.
 ///
@@ -156,24 +215,109 @@ macro_rules! kernels {
     ($($kernels:tt)*) => { $crate::__kernels! { [None] $($kernels)* } };
 }
 
+/// Takes one kernel after the other.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __kernels {
     ([$module:expr]) => {};
+    // For several types.
     ([$module:expr]
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident(
-            $block:ident, $ctx:ident $(, $arg:ident: $type:ty)* $(,)? $(; $shared:ident: $arrays:ty $(,)?)?
-        ) $body:block
+        $vis:vis fn $name:ident<$t:ident in [$($of:ident),+ $(,)?]>
+        $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $body:block
         $($rest:tt)*
     ) => {
+        #[cfg(not(target_arch = "nvptx64"))]
+        $(#[$meta])*
+        #[allow(non_camel_case_types, reason = "a kernel is named like the function it is")]
+        $vis struct $name<$t> {
+            of: ::core::marker::PhantomData<fn() -> $t>,
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        $(#[$meta])*
+        $vis const fn $name<$t>() -> $name<$t> {
+            $name { of: ::core::marker::PhantomData }
+        }
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        const _: () = {
+            impl<$t> Clone for $name<$t> {
+                fn clone(&self) -> Self {
+                    *self
+                }
+            }
+            impl<$t> Copy for $name<$t> {}
+            impl<$t> Default for $name<$t> {
+                fn default() -> Self {
+                    $name()
+                }
+            }
+        };
+
+        $crate::__kernels_of_types! {
+            [$module] [$t: $($of)+] { $name $args [$(launch_bounds $bounds)? $(warps $warps)?] $body }
+        }
+        $crate::__kernels! { [$module] $($rest)* }
+    };
+    ([$module:expr]
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $body:block
+        $($rest:tt)*
+    ) => {
+        #[cfg(not(target_arch = "nvptx64"))]
+        $(#[$meta])*
+        #[allow(non_camel_case_types, reason = "a kernel is named like the function it is")]
+        #[derive(Clone, Copy, Debug, Default)]
+        $vis struct $name;
+
+        $crate::__kernel! {
+            [$module] [$(#[$meta])* $vis $name: $name, stringify!($name)]
+            { $name $args [$(launch_bounds $bounds)? $(warps $warps)?] $body }
+        }
+        $crate::__kernels! { [$module] $($rest)* }
+    };
+}
+
+/// One kernel for each type.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernels_of_types {
+    ([$module:expr] [$t:ident: $($of:ident)+] $kernel:tt) => {$(
+        const _: () = {
+            type $t = $of;
+            $crate::__kernel_of_type! { [$module] [$of] $kernel }
+        };
+    )+};
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel_of_type {
+    ([$module:expr] [$of:ident] { $name:ident $($kernel:tt)* }) => {
+        $crate::__kernel! {
+            [$module] [pub $name: $name<$of>, concat!(stringify!($name), "_", stringify!($of))] { $name $($kernel)* }
+        }
+    };
+}
+
+/// One kernel: the PTX entry, or how the host's type is launched.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel {
+    ([$module:expr] [$(#[$meta:meta])* $vis:vis $entry:ident: $kernel:ty, $entry_name:expr] {
+        $name:ident
+        ($block:ident, $ctx:ident $(, $arg:ident: $type:ty)* $(,)? $(; $shared:ident: $arrays:ty $(,)?)?)
+        [$($bounds:tt)*]
+        $body:block
+    }) => {
         #[cfg(target_arch = "nvptx64")]
         $(#[$meta])*
         ///
         /// # Safety
         /// Launched by the host with a context that it made for this launch, and these arguments.
-        #[unsafe(no_mangle)]
-        $vis unsafe extern "ptx-kernel" fn $name(context: $crate::abi::Context $(, $arg: $type)*) {
+        #[unsafe(export_name = $entry_name)]
+        $vis unsafe extern "ptx-kernel" fn $entry(context: $crate::abi::Context $(, $arg: $type)*) {
             #[inline(always)]
             #[allow(unused_mut, reason = "what is written through is taken by `&mut`")]
             fn body<'k>(
@@ -192,11 +336,8 @@ macro_rules! __kernels {
             )
         }
 
-        #[cfg(not(target_arch = "nvptx64"))]
-        $(#[$meta])*
-        #[allow(non_camel_case_types, reason = "a kernel is named like the function it is")]
-        #[derive(Clone, Copy, Debug, Default)]
-        $vis struct $name;
+        #[cfg(target_arch = "nvptx64")]
+        $crate::__bounds! { [$entry_name] $($bounds)* }
 
         #[cfg(not(target_arch = "nvptx64"))]
         const _: () = {
@@ -216,12 +357,13 @@ macro_rules! __kernels {
             type Arrays = $crate::__arrays!($($arrays)?);
 
             // SAFETY: the entry of this name is this function, compiled for the device.
-            unsafe impl $crate::Kernel for $name {
+            unsafe impl $crate::Kernel for $kernel {
                 type Args = ($($type,)*);
-                const NAME: &'static str = stringify!($name);
+                const NAME: &'static str = $entry_name;
                 const SHARED: (usize, usize) =
                     (<Arrays as $crate::SharedArrays>::BYTES, <Arrays as $crate::SharedArrays>::ITEM);
                 const MODULE: Option<&'static $crate::Module> = $module;
+                $crate::__bounds! { $($bounds)* }
 
                 unsafe fn run(block: &$crate::Block<'_>, ctx: &$crate::Ctx<'_>, ($($arg,)*): Self::Args) {
                     body(
@@ -234,8 +376,35 @@ macro_rules! __kernels {
                 }
             }
         };
+    };
+}
 
-        $crate::__kernels! { [$module] $($rest)* }
+/// What a kernel demands of its launches: for the host; behind its entry's name, for `congruent-build`, which makes directives of such
+/// variables.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __bounds {
+    () => {};
+    (launch_bounds($threads:literal $(, $blocks:literal)?)) => {
+        const MAX_THREADS: u32 = $threads;
+    };
+    (warps($warps:literal $(, $blocks:literal)?)) => {
+        const MAX_THREADS: u32 = 32 * $warps;
+        const WARPS: u32 = $warps;
+    };
+    ([$name:expr]) => {};
+    ([$name:expr] launch_bounds($threads:literal $(, $blocks:literal)?)) => {
+        $crate::__bounds! { [$name] "$threads$", stringify!($threads) $(, "$blocks$", stringify!($blocks))? }
+    };
+    ([$name:expr] warps($warps:literal $(, $blocks:literal)?)) => {
+        $crate::__bounds! { [$name] "$warps$", stringify!($warps) $(, "$blocks$", stringify!($blocks))? }
+    };
+    ([$name:expr] $($directives:expr),+) => {
+        const _: () = {
+            #[used]
+            #[unsafe(export_name = concat!("congruent_bounds$", $name, $($directives),+))]
+            static BOUNDS: u8 = 0;
+        };
     };
 }
 

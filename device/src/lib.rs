@@ -92,9 +92,11 @@ mod multicast;
 mod nonblocking;
 mod operand;
 mod order;
+mod pack;
 mod pause;
 mod poll;
 mod proxy;
+pub mod quantize;
 mod reduce;
 mod rma;
 mod scan;
@@ -136,6 +138,7 @@ pub use multicast::Multicast;
 pub use nonblocking::Nonblocking;
 #[doc(hidden)]
 pub use operand::{Apart, Operand, Operands, PACKETS, PLAIN, operands, packed_words};
+pub use pack::Pack;
 pub use reduce::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,

@@ -81,6 +81,20 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
         block.sync();
         A::phase(self.room)
     }
+
+    /// As [`sync`](Shared::sync), but copies that were begun since the last `N` of these calls, this one included, may still be on
+    /// their way: so a kernel has `N + 1` stages, of which it computes on one while others are fetched. What is being copied holds anything,
+    /// and is not to be touched.
+    ///
+    /// PTX has a group of copies for what is begun between two of these calls (`cp.async.commit_group`), CUDA C++ a stage of a
+    /// `cuda::pipeline`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn sync_stage<const N: usize>(&mut self, block: &Block<'_>) -> A::Phase<'_> {
+        arch::stage_done::<N>();
+        block.sync();
+        A::phase(self.room)
+    }
 }
 
 impl<A: ?Sized + SharedArrays> Drop for Shared<'_, A> {

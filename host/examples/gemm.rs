@@ -30,7 +30,7 @@ struct Sizes {
 fn rows(count: usize, k: usize, seed: usize) -> Vec<Eight> {
     let number =
         |row: usize, i: usize| if i < k { ((row * 31 + i * 7 + seed) % 29) as f32 / 16.0 - 0.875 } else { 0.0 };
-    let group = |row, first| Eight(std::array::from_fn(|j| bf16::narrow(number(row, first + j))));
+    let group = |row, first| Eight::from_fn(|j| bf16::narrow(number(row, first + j)));
     (0..count).flat_map(|row| (0..k).step_by(8).map(move |first| group(row, first))).collect()
 }
 

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
 
 /// How many blocks of how many threads. On the CPU machine the threads of a block are what its width makes of them: at most two
-/// warps, the last as full as a GPU's would be.
+/// warps, the last as full as a GPU's would be, but all of those that a [kernel](congruent_device::kernels) counts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks.
@@ -38,6 +38,22 @@ impl Grid {
         Self::new(1, threads)
     }
 
+    /// A block for each tile of what has `extents` elements in each dimension, in tiles of `tile`: which one a block has, its
+    /// [`index_in`](congruent_device::Block::index_in) the numbers of tiles says. More blocks than there can be are as many as can be,
+    /// and their launch is refused.
+    ///
+    /// ```
+    /// use congruent::Grid;
+    ///
+    /// // 1000 columns and 300 rows in tiles of 128 by 64.
+    /// assert_eq!(Grid::tiled([1000, 300], [128, 64], 256), Grid::new(8 * 5, 256));
+    /// ```
+    pub fn tiled<const D: usize>(extents: [usize; D], tile: [usize; D], threads: u32) -> Self {
+        let tiles = extents.into_iter().zip(tile).map(|(extent, tile)| extent.div_ceil(tile.max(1)));
+        let blocks = tiles.fold(1_usize, usize::saturating_mul);
+        Self::new(u32::try_from(blocks).unwrap_or(u32::MAX), threads)
+    }
+
     /// The same with so many bytes of shared memory of dynamic length in each block.
     ///
     /// ```
@@ -50,10 +66,6 @@ impl Grid {
         Self { shared: bytes, ..self }
     }
 }
-
-/// The most threads of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"). The CPU machine could run more
-/// lanes, but such a program would run nowhere else.
-const MAX_THREADS: u32 = 1024;
 
 /// The most shared memory of a block on any GPU (CUDA C++ Programming Guide, "Compute Capabilities"), without what a kernel's context and
 /// the reductions of a block have there. A GPU may have less, and says so.
@@ -146,8 +158,11 @@ impl Target<'_> {
         }
         let context = shared.context();
         let slots = context.block_slots;
-        if grid.threads > MAX_THREADS {
-            return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: MAX_THREADS });
+        if grid.threads > K::MAX_THREADS {
+            return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: K::MAX_THREADS });
+        }
+        if K::WARPS > 0 && grid.threads != K::WARPS * 32 {
+            return Err(LaunchError::Warps { kernel: K::NAME, asked: grid.threads, warps: K::WARPS });
         }
         let (known, item) = K::SHARED;
         let fits = if item > 0 { MAX_SHARED - known as u32 } else { 0 };
@@ -182,6 +197,7 @@ impl Target<'_> {
                     block: 0,
                     blocks: grid.blocks,
                     threads: grid.threads,
+                    warps: K::WARPS,
                     shared: (known as u32, grid.shared),
                 };
                 queue.put(shared, Work { name: K::NAME, site, body });

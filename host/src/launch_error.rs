@@ -46,6 +46,16 @@ pub enum LaunchError {
         /// Threads that fit.
         fits: u32,
     },
+    /// Threads that are not as many warps as the kernel's blocks have.
+    #[error("a block of kernel {kernel} has {warps} warps, and was to have {asked} threads; launch it with {} threads", warps * 32)]
+    Warps {
+        /// The kernel.
+        kernel: &'static str,
+        /// Threads asked for.
+        asked: u32,
+        /// Warps that it has.
+        warps: u32,
+    },
     /// More shared memory of dynamic length than a block can have.
     #[error(
         "a block of kernel {kernel} can have {fits} bytes of shared memory of dynamic length, not {asked}{}",
@@ -241,6 +251,18 @@ pub enum LaunchError {
     EmptyParts {
         /// The kernel.
         kernel: &'static str,
+    },
+    /// Numbers that are no whole packs.
+    #[error(
+        "kernel {kernel} was given {len} numbers as packs of {in_one}; give a multiple of {in_one}, from a multiple of 16 bytes on"
+    )]
+    Packs {
+        /// The kernel.
+        kernel: &'static str,
+        /// How many numbers there are.
+        len: usize,
+        /// Numbers of a pack.
+        in_one: usize,
     },
     /// A slice of CUDA's for a world that runs on the CPU.
     #[error("this world runs on the CPU, whose kernels reach no memory of GPUs: make a buffer with World::buffer")]

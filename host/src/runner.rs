@@ -56,7 +56,7 @@ impl Runner {
                         ctx.store(to, i, words[i]);
                     }
                 };
-                let site = Site { context, block: 0, blocks: 1, threads: 1, shared: (0, 0) };
+                let site = Site { context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) };
                 queue.put(shared, Work { name: "list", site, body: Arc::new(body) });
                 Ok(())
             }

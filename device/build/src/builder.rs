@@ -12,7 +12,7 @@ use crate::error::BuildError;
 use crate::metadata::Plan;
 use crate::target::Target;
 use crate::toolchain::{CoreLibrary, DeviceRustc, TRIPLE, library_source};
-use crate::{header, lines, symbols};
+use crate::{bounds, header, lines, symbols};
 
 /// Compiles one kernels crate for several targets.
 #[derive(Clone, Debug)]
@@ -132,7 +132,8 @@ impl Builder {
         let compile = |target: &Target| {
             let workshop = Workshop::take(&base, &rustc, target)?;
             let ptx = recipe.run(target, &workshop, "false")?;
-            let text = header::with_header(&symbols::renumber_crates(&ptx), &rustc, target);
+            let ptx = bounds::with_directives(&symbols::renumber_crates(&ptx));
+            let text = header::with_header(&ptx, &rustc, target);
             let debug = self.lines.then(|| recipe.run(target, &workshop, "line-tables-only")).transpose()?;
             let lines = debug.map(|debug| lines::lines(&text, &debug)).transpose();
             let lines = lines.map_err(|source| BuildError::Lines { target: target.clone(), source })?;

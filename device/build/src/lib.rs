@@ -12,6 +12,7 @@
 //! result is the same text wherever it is built, so it can be checked in; [`Builder::check`] says whether it is current.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod builder;
 mod cache;
 mod check;

@@ -9,7 +9,7 @@
 //! | `Lane` | who runs: thread, block, their counts; syncs, votes and broadcasts of block and warp; shuffles, votes and matches of the lanes of a tile; what the warps of a block give; exit; clock |
 //! | `MOST_LANES`, `bound` | the most lanes of a warp; how many lanes a loop over the lanes of a tile is for |
 //! | `Room`, `SharedAt`, `room`, `shared_load`, `shared_store`, `SharedAdd` | the block's shared memory, where an array of it begins, and accesses of elements |
-//! | `copy_later`, `copies_done`, `is_global` | copies from global to shared memory that go on by themselves |
+//! | `copy_later`, `copies_done`, `stage_done`, `is_global` | copies from global to shared memory that go on by themselves |
 //! | `PartA`, `PartB`, `PartC`, `part_a`, `part_b`, `load_a`, `load_b`, `load_b2`, `fill_c`, `map_c`, `store_c`, `mma` | a lane's shares of matrices, and what is done with them |
 //! | `convergent` | stands before assembly that a whole warp runs together |
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |

@@ -105,7 +105,7 @@ impl World {
                     self.shared(),
                     Work {
                         name: "copy",
-                        site: Site { context, block: 0, blocks: 1, threads: 1, shared: (0, 0) },
+                        site: Site { context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) },
                         body,
                     },
                 );

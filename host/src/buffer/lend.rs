@@ -16,6 +16,7 @@ use crate::{LaunchError, Stream, World};
 /// | `&Buffer`, [`BufferView`] | [`Slice`] |
 /// | `&mut Buffer`, [`BufferViewMut`] | [`SliceMut`], [`Relaxed`] |
 /// | [`Chunked`] | [`ChunksMut`], [`RowsMut`] |
+/// | [`Packed`](super::Packed) | what it is of, of [`Pack`](congruent_device::Pack)s |
 /// | cudarc's `&CudaSlice`, `&CudaView` | [`Slice`] |
 /// | cudarc's `&mut CudaSlice`, `&mut CudaViewMut` | [`SliceMut`], [`Relaxed`] |
 ///
@@ -73,6 +74,11 @@ impl<'l> Loan<'l> {
             return Err(LaunchError::ForeignStream);
         }
         Ok(Self { kernel, stream, memory: Vec::new(), has_outside: false })
+    }
+
+    /// The kernel's name.
+    pub(crate) fn kernel(&self) -> &'static str {
+        self.kernel
     }
 
     /// The stream, for memory that no buffer has.

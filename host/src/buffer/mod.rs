@@ -3,6 +3,7 @@
 mod copy;
 mod lend;
 mod memory;
+mod packed;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,6 +18,7 @@ pub use copy::{Source, Target};
 pub use lend::{Arguments, Chunked, Lend};
 pub(crate) use lend::{Lent, Loan};
 use memory::Memory;
+pub use packed::Packed;
 
 /// Elements of one PE's own: no other PE knows of them, and kernels of this one read them as a slice. Made by [`World::buffer`].
 ///

@@ -75,6 +75,8 @@ pub(crate) struct Site {
     pub(crate) blocks: u32,
     /// Threads asked for; the machine gives what its width makes of it.
     pub(crate) threads: u32,
+    /// Warps that the kernel counts on; 0 where it takes any number.
+    pub(crate) warps: u32,
     /// Bytes of the block's shared memory: those that the kernel has always, and those that the launch asks for.
     pub(crate) shared: (u32, u32),
 }
@@ -123,7 +125,7 @@ impl CpuMachine {
         let mut memory = SharedMemory::new(site.shared);
         let room = memory.room();
         let watch = BlockWatch::new(self.watch.clone(), site.block);
-        if self.width.get() == 1 {
+        if self.width.get() == 1 && site.warps <= 1 {
             let machine = solo::Solo::new(self.born, &site.context, &watch);
             let lane = Lane {
                 thread: 0,
@@ -138,7 +140,8 @@ impl CpuMachine {
             };
             return run_lane(lane, site.context, body);
         }
-        fibers::run(self.born, self.width.get(), lanes(self.width.get(), site.threads), site, room, watch, body)
+        let lanes = lanes(self.width.get(), site.threads, site.warps);
+        fibers::run(self.born, self.width.get(), lanes, site, room, watch, body)
     }
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
@@ -168,13 +171,13 @@ impl SharedMemory {
 const _: () = assert!(align_of::<u128>() == 16);
 
 /// How many lanes a block of `threads` threads has where warps have `width` instead of 32: its last warp is as full as it would be
-/// there, and at most all but one of the others are left out.
-fn lanes(width: u32, threads: u32) -> u32 {
+/// there, and of the others all but one are left out, where the kernel does not count on `warps`.
+fn lanes(width: u32, threads: u32, warps: u32) -> u32 {
     let last = match threads % 32 {
         0 => width,
         rest => (rest * width).div_ceil(32),
     };
-    (threads.div_ceil(32).clamp(1, MAX_WARPS) - 1) * width + last
+    (threads.div_ceil(32).clamp(1, MAX_WARPS.max(warps)) - 1) * width + last
 }
 
 /// Runs the kernel as one lane, and says how it ended.
@@ -212,8 +215,13 @@ mod tests {
 
     #[test]
     fn the_last_warp_is_as_full_as_on_a_gpu() {
-        let of = |width, threads: [u32; 6]| threads.map(|threads| lanes(width, threads));
+        let of = |width, threads: [u32; 6]| threads.map(|threads| lanes(width, threads, 0));
         assert_eq!(of(32, [1, 6, 32, 48, 64, 100]), [1, 6, 32, 48, 64, 36]);
         assert_eq!(of(4, [1, 24, 32, 48, 64, 100]), [1, 3, 4, 6, 8, 5]);
+        assert_eq!(
+            [1, 4, 32].map(|width| lanes(width, 128, 4)),
+            [4, 16, 128],
+            "a kernel that counts on four warps has them"
+        );
     }
 }

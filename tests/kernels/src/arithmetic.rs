@@ -1,6 +1,6 @@
 //! Elementary functions, and kernels that live of them.
 
-use congruent_device::{Group, Max, SmallFloat, Sum, Sym, bf16, kernel_arg, kernels, math};
+use congruent_device::{Fp8E4M3, Group, Max, Slice, SmallFloat, Sum, Sym, bf16, kernel_arg, kernels, math, quantize};
 
 kernel_arg! {
     /// An elementary function.
@@ -46,6 +46,24 @@ impl Function {
 }
 
 kernels! {
+    /// Each 64 numbers in 8 bits with their scale, and what these are.
+    pub fn to_fp8(block, ctx, from: Slice<f32>, to: Sym<Fp8E4M3>, scales: Sym<f32>, back: Sym<f32>) {
+        let warp = block.warp();
+        for group in (block.warp_index()..from.len() / 64).step_by(block.warps()) {
+            let numbers = &from[group * 64..][..64];
+            let largest = warp.strided(64).fold(0.0_f32, |most, i| most.max(numbers[i].abs()));
+            let scale = quantize::of_ue8m0(quantize::to_ue8m0(quantize::scale::<Fp8E4M3>(&warp, largest)));
+            for i in warp.strided(64) {
+                let narrow = quantize::narrow(numbers[i], scale);
+                ctx.store(to, group * 64 + i, narrow);
+                ctx.store(back, group * 64 + i, quantize::widen(narrow, scale));
+            }
+            if warp.leader() {
+                ctx.store(scales, group, scale);
+            }
+        }
+    }
+
     /// A function of every number, precise and approximate.
     pub fn apply(block, ctx, function: Function, x: Sym<f32>, precise: Sym<f32>, fast: Sym<f32>) {
         for i in block.strided(x.len()) {

@@ -1,11 +1,6 @@
 //! Memory of a PE's own: read as slices, written in parts that threads have to themselves.
 
-use congruent_device::{ChunksMut, Group, Relaxed, RowsMut, Signal, Slice, SliceMut, Sym, kernels};
-
-/// Four numbers where 16 bytes begin.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Four(pub [f32; 4]);
+use congruent_device::{ChunksMut, Group, Pack, Relaxed, RowsMut, Signal, Slice, SliceMut, Sum, Sym, kernels};
 
 kernels! {
     /// `y` becomes `a * x + y`.
@@ -17,11 +12,60 @@ kernels! {
     }
 
     /// The same four by four, of which a GPU makes one access each.
-    pub fn axpy_in_fours(block, ctx, a: f32, x: Slice<Four>, y: SliceMut<Four>) {
+    pub fn axpy_in_packs(block, ctx, a: f32, x: Slice<Pack<f32, 4>>, y: SliceMut<Pack<f32, 4>>) {
         let x = &x[..y.len()];
         for (i, y) in y.iter_mut(block) {
-            let (Four(x), Four(old)) = (x[i], *y);
-            *y = Four([a * x[0] + old[0], a * x[1] + old[1], a * x[2] + old[2], a * x[3] + old[3]]);
+            *y = Pack::from_fn(|j| y[j] + a * x[i][j]);
+        }
+    }
+
+    /// The same of several types.
+    pub fn axpy_of<T in [f64, u32, i64]>(block, ctx, a: T, x: Slice<T>, y: SliceMut<T>) launch_bounds(128, 2) {
+        let x = &x[..y.len()];
+        for (i, y) in y.iter_mut(block) {
+            *y += a * x[i];
+        }
+    }
+
+    /// The sum of all numbers, most of them read 16 bytes at a time; then how many packs there were.
+    pub fn sum_in_packs(block, ctx, numbers: Slice<u32>, told: Sym<u64>) {
+        let (packs, rest) = Pack::<u32, 4>::split(numbers);
+        let of_packs = block.strided(packs.len()).fold(0, |sum, i| sum + packs[i].iter().map(|&x| u64::from(x)).sum::<u64>());
+        let sum = block.strided(rest.len()).fold(of_packs, |sum, i| sum + u64::from(rest[i]));
+        let sum = block.reduce(sum, Sum);
+        if block.leader() {
+            ctx.store(told, 0, sum);
+            ctx.store(told, 1, packs.len() as u64);
+        }
+    }
+
+    /// Symmetric memory that nobody else uses meanwhile, written as a buffer is: elements become what they were and `by` more, then each
+    /// of these chunks is reversed, then each row gets its index in front.
+    pub fn settled(block, ctx, numbers: Sym<u32>, by: u32, chunk: u64, row: u64) launch_bounds(128) {
+        // SAFETY: one block, which meets between two views; the host waits for the launch.
+        let mut elements = unsafe { ctx.settled_mut(numbers) };
+        elements.iter_mut(block).for_each(|(_, element)| *element += by);
+        block.sync();
+        // SAFETY: as above.
+        let mut chunks = unsafe { ctx.settled_chunks_mut(numbers, chunk as usize) };
+        chunks.iter_mut(block).for_each(|(_, chunk)| chunk.reverse());
+        block.sync();
+        // SAFETY: as above.
+        let mut rows = unsafe { ctx.settled_rows_mut(numbers, row as usize) };
+        for (r, mut row) in rows.iter_mut(block) {
+            row.iter_mut(block).filter(|(i, _)| *i == 0).for_each(|(_, first)| *first = r as u32);
+        }
+    }
+
+    /// Element `i, j` of a table becomes `1000 * i + j`, each tile of 4 rows and 8 columns by a block.
+    pub fn table(block, ctx, to: Relaxed<u32>, rows: u64, columns: u64) {
+        let (rows, columns) = (rows as usize, columns as usize);
+        let [across, down] = block.index_in([columns.div_ceil(8), rows.div_ceil(4)]);
+        for place in block.strided(32) {
+            let (i, j) = (down * 4 + place / 8, across * 8 + place % 8);
+            if i < rows && j < columns {
+                to.store(i * columns + j, (1000 * i + j) as u32);
+            }
         }
     }
 

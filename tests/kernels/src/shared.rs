@@ -1,6 +1,9 @@
 //! Shared memory of a block.
 
-use congruent_device::{Group, Sum, Sym, kernels};
+use congruent_device::{Global, Group, Pack, SharedArray, Slice, Sum, Sym, kernels};
+
+/// Packs of a stage.
+pub const STAGE: usize = 24;
 
 kernels! {
     /// Counts how often each byte occurs: every block in its own shared memory, then all together.
@@ -37,6 +40,58 @@ kernels! {
         }
         if block.leader() {
             ctx.store(told, 0, room as u64);
+        }
+    }
+
+    /// Numbers 16 bytes at a time by way of shared memory, in three stages: while one is read, the next two are fetched.
+    pub fn staged(block, ctx, from: Slice<Pack<u32, 4>>, to: Sym<Pack<u32, 4>>; shared: ([Pack<u32, 4>; 3 * STAGE],)) {
+        // SAFETY: the launch is lent it to be read.
+        let from = unsafe { Global::of(from) };
+        let fetch = |stage: usize, to: SharedArray<'_, Pack<u32, 4>>| {
+            let to = to.cells();
+            for i in block.strided(STAGE) {
+                to.copy_async(stage % 3 * STAGE + i, from, stage * STAGE + i);
+            }
+        };
+        let stages = from.len().div_ceil(STAGE);
+        let (all,) = shared.sync(block);
+        fetch(0, all);
+        let (all,) = shared.sync_stage::<1>(block);
+        fetch(1, all);
+        for stage in 0..stages {
+            let (all,) = shared.sync_stage::<1>(block);
+            let cells = all.cells();
+            for i in block.strided(STAGE.min(from.len() - stage * STAGE)) {
+                ctx.store(to, stage * STAGE + i, cells.load(stage % 3 * STAGE + i));
+            }
+            let (all,) = shared.sync_stage::<1>(block);
+            fetch(stage + 2, all);
+        }
+    }
+
+    /// Three warps, each with work of its own: the first one makes numbers, the second one their squares, the third one adds these up.
+    pub fn in_turn(block, ctx, told: Sym<u64>; shared: ([u64; 40], [u64; 40])) warps(3) {
+        let (warp, mut sum) = (block.warp(), 0);
+        for round in 0..5 {
+            let (numbers, _) = shared.sync(block);
+            if block.warp_index() == 0 {
+                let numbers = numbers.cells();
+                warp.strided(40).for_each(|i| numbers.store(i, round * 40 + i as u64));
+            }
+            let (numbers, squares) = shared.sync(block);
+            if block.warp_index() == 1 {
+                let (numbers, squares) = (numbers.all(), squares.cells());
+                warp.strided(40).for_each(|i| squares.store(i, numbers.get(i).pow(2)));
+            }
+            let (_, squares) = shared.sync(block);
+            if block.warp_index() == 2 {
+                let squares = squares.all();
+                sum += warp.reduce(warp.strided(40).fold(0, |sum, i| sum + squares.get(i)), Sum);
+            }
+        }
+        if block.warp_index() == 2 && warp.leader() {
+            ctx.store(told, 0, sum);
+            ctx.store(told, 1, block.warps() as u64);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Elementary functions against those of `f64`, within the errors that they state; softmax and RMSNorm of rows.
 
-use congruent::device::{SmallFloat, bf16};
+use congruent::device::{Fp8E4M3, SmallFloat, bf16};
 use congruent::{Error, Grid, World};
 use congruent_test_kernels::arithmetic::{self as kernels, Function};
 
@@ -13,7 +13,40 @@ pub fn arithmetic(world: &mut World) -> Result<(), Error> {
     }
     exact(world)?;
     softmax(world)?;
-    rms_norm(world)
+    rms_norm(world)?;
+    quantized(world)
+}
+
+/// Groups of 64 numbers in 8 bits: each scale is a power of two by which the largest one fits and half of which it would not, and no
+/// number is off by more than half of its last place.
+fn quantized(world: &mut World) -> Result<(), Error> {
+    let (groups, stream) = (3, world.stream()?);
+    let len = groups * 64;
+    // The first group is all zeros, of the others the second is much smaller than the third.
+    let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) * [0.0, 1e-7, 30.0][i / 64];
+    let given: Vec<f32> = (0..len).map(number).collect();
+    let (mut from, to) = (world.buffer(len)?, world.alloc::<Fp8E4M3>(len)?);
+    let (scales, back) = (world.alloc::<f32>(groups)?, world.alloc::<f32>(len)?);
+    from.write(0, &given)?;
+    world.run(&stream, kernels::to_fp8, Grid::one(64), (&from, to.view(), scales.view(), back.view()))?;
+    let (scales, back, narrow) = (scales.to_vec()?, back.to_vec()?, to.to_vec()?);
+    assert_eq!((scales[0], &back[..64]), (f32::MIN_POSITIVE, &[0.0; 64][..]));
+    for (group, scale) in scales.iter().enumerate().skip(1) {
+        let numbers = &given[group * 64..][..64];
+        let largest = numbers.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        assert!(
+            scale.log2().fract() == 0.0 && largest <= 448.0 * scale && largest > 224.0 * scale,
+            "{scale} for {largest}"
+        );
+        for (i, &x) in numbers.iter().enumerate() {
+            let (found, bits) = (back[group * 64 + i], narrow[group * 64 + i]);
+            assert_eq!(found, bits.widen() * scale);
+            // Three bits behind the first one, and nothing below 2^-9.
+            let allowed = (x.abs() / 16.0).max(scale / 1024.0);
+            assert!((found - x).abs() <= allowed, "{x} became {found}, with scale {scale}");
+        }
+    }
+    Ok(())
 }
 
 /// What each is in `f64`, its stated error in ulp, that of the approximate one: relative, or absolute where results are less than 1.

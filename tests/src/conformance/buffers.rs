@@ -1,10 +1,13 @@
 //! Memory of a PE's own: kernels divide it as their parameters say, launches that use the same come one after the other, and it is
 //! there until the last one is complete.
 
-use congruent::device::Signal;
-use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, World};
+use std::iter::zip;
+
+use congruent::device::{Kernel, Pod, Signal, Slice, SliceMut};
+use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, World};
 use congruent_test_kernels::buffers::{
-    Four, add_late, axpy, axpy_in_fours, number_rows, read_late, scatter, sums_of_chunks,
+    add_late, axpy, axpy_in_packs, axpy_of, number_rows, read_late, scatter, settled, sum_in_packs, sums_of_chunks,
+    table,
 };
 
 use super::limit::{at_most, times};
@@ -19,7 +22,11 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
         by_element(world, grid)?;
         in_parts(world, grid)?;
         anywhere(world, grid)?;
+        in_packs(world, grid)?;
     }
+    of_each_type(world)?;
+    settled_memory(world)?;
+    tiles(world)?;
     one_after_the_other(world)?;
     dropped_meanwhile(world)?;
     in_a_graph(world)?;
@@ -29,7 +36,7 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
 }
 
 /// A buffer with these elements.
-fn buffer<T: bytemuck::Pod>(world: &World, values: impl IntoIterator<Item = T>) -> Result<Buffer<T>, Error> {
+fn buffer<T: Pod>(world: &World, values: impl IntoIterator<Item = T>) -> Result<Buffer<T>, Error> {
     let values: Vec<T> = values.into_iter().collect();
     let mut buffer = world.buffer(values.len())?;
     buffer.write(0, &values)?;
@@ -63,12 +70,76 @@ fn by_element(world: &World, grid: Grid) -> Result<(), Error> {
         let expected: Vec<_> = (0..len).map(|i| 10.0 + 2.0 * i as f32 + (i + 1) as f32).collect();
         assert_eq!(y.to_vec()?, expected, "{len} elements, {grid:?}");
     }
-    let len = at_most(301);
-    let (x, mut y) = (buffer(world, vec![Four([1.0, 2.0, 3.0, 4.0]); len])?, world.buffer(len)?);
-    world.launch(&stream, axpy_in_fours, grid, (3.0, &x, &mut y))?;
-    assert_eq!(y.to_vec()?, vec![Four([3.0, 6.0, 9.0, 12.0]); len]);
     let refused = world.launch(&stream, sums_of_chunks, grid, (Chunked::new(&mut world.buffer(8)?, 0),));
     assert!(matches!(refused, Err(LaunchError::EmptyParts { kernel: "sums_of_chunks" })), "{refused:?}");
+    Ok(())
+}
+
+/// Sixteen bytes at a time: what begins elsewhere or is not whole is refused, or read one by one.
+fn in_packs(world: &mut World, grid: Grid) -> Result<(), Error> {
+    let (stream, len) = (world.stream()?, 4 * at_most(301));
+    let (x, mut y) = (buffer(world, (0..len).map(|i| i as f32))?, world.buffer(len)?);
+    world.launch(&stream, axpy_in_packs, grid, (3.0, Packed::new(&x), Packed::new(&mut y)))?;
+    assert_eq!(y.to_vec()?, Vec::from_iter((0..len).map(|i| 3.0 * i as f32)));
+    for (part, fits) in [(0..len, true), (4..len, true), (0..0, true), (0..len - 1, false), (1..len - 3, false)] {
+        let (packs, mut to) = (Packed::new(x.slice(part.clone())?), world.buffer(part.len() / 4 * 4)?);
+        let launched = world.launch(&stream, axpy_in_packs, grid, (1.0, packs, Packed::new(&mut to)));
+        match launched {
+            Ok(()) => assert!(fits, "{part:?}"),
+            Err(LaunchError::Packs { kernel: "axpy_in_packs", len, in_one: 4 }) => {
+                assert_eq!((fits, len), (false, part.len()))
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    let (numbers, told) = (buffer(world, 0..len as u32)?, world.alloc::<u64>(2)?);
+    for (part, packs) in [(0..len, len / 4), (4..len - 1, len / 4 - 2), (3..len, 0), (0..3, 0)] {
+        world.run(&stream, sum_in_packs, Grid { blocks: 1, ..grid }, (numbers.slice(part.clone())?, told.view()))?;
+        assert_eq!(told.to_vec()?, [part.clone().sum::<usize>() as u64, packs as u64], "{part:?}");
+    }
+    Ok(())
+}
+
+/// A kernel of several types has an entry for each, and its launch bounds hold.
+fn of_each_type(world: &World) -> Result<(), Error> {
+    fn one<T: Pod + PartialEq + std::fmt::Debug>(world: &World, [a, x, y, sum]: [T; 4]) -> Result<(), Error>
+    where
+        axpy_of<T>: Kernel<Args = (T, Slice<T>, SliceMut<T>)>,
+        T: congruent::device::KernelArg,
+    {
+        let (stream, len) = (world.stream()?, at_most(77));
+        let (x, mut to) = (buffer(world, vec![x; len])?, buffer(world, vec![y; len])?);
+        world.launch(&stream, axpy_of::<T>(), Grid::new(2, 48), (a, &x, &mut to))?;
+        assert_eq!(to.to_vec()?, vec![sum; len], "{}", axpy_of::<T>::NAME);
+        let refused = world.launch(&stream, axpy_of::<T>(), Grid::one(160), (a, &x, &mut to));
+        assert!(matches!(refused, Err(LaunchError::TooManyThreads { asked: 160, fits: 128, .. })), "{refused:?}");
+        Ok(())
+    }
+    one(world, [0.5, 3.0, 1e300, 1e300_f64])?;
+    one(world, [2, 5, 1_u32 << 31, (1 << 31) + 10])?;
+    one(world, [-2, 1 << 40, 7_i64, 7 - (2 << 40)])
+}
+
+/// Symmetric memory in the parts that buffers have.
+fn settled_memory(world: &mut World) -> Result<(), Error> {
+    let (stream, len, chunk, row) = (world.stream()?, at_most(203), 5, 8);
+    let numbers = world.alloc::<u32>(len)?;
+    numbers.write(0, &Vec::from_iter(0..len as u32))?;
+    world.run(&stream, settled, Grid::one(64), (numbers.view(), 1000, chunk as u64, row as u64))?;
+    let mut expected = Vec::from_iter(1000..1000 + len as u32);
+    expected.chunks_mut(chunk).for_each(<[u32]>::reverse);
+    zip(expected.chunks_mut(row), 0..).for_each(|(row, r)| row[0] = r);
+    assert_eq!(numbers.to_vec()?, expected);
+    Ok(())
+}
+
+/// A grid of two dimensions.
+fn tiles(world: &World) -> Result<(), Error> {
+    let (stream, rows, columns) = (world.stream()?, 10, 19);
+    let mut to = buffer(world, vec![u32::MAX; rows * columns])?;
+    world.launch(&stream, table, Grid::tiled([columns, rows], [8, 4], 32), (&mut to, rows as u64, columns as u64))?;
+    let expected = (0..rows).flat_map(|i| (0..columns).map(move |j| (1000 * i + j) as u32));
+    assert_eq!(to.to_vec()?, Vec::from_iter(expected));
     Ok(())
 }
 

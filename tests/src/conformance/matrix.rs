@@ -2,7 +2,7 @@
 //! others; fills, maps and places of elements; what is refused.
 
 use congruent::device::matrix::Multiplicand;
-use congruent::device::{Kernel, Relaxed, Slice, SmallFloat, bf16, f16};
+use congruent::device::{Kernel, Pack, Relaxed, Slice, SmallFloat, bf16, f16};
 use congruent::{Arguments, Buffer, Error, Grid, World};
 use congruent_example_kernels::gemm::{self, Eight};
 use congruent_test_kernels::matrix as kernels;
@@ -129,7 +129,7 @@ fn gemm(world: &World) -> Result<(), Error> {
         let rows = |all: &[bf16]| -> Result<Buffer<Eight>, Error> {
             let group =
                 |row: &[bf16], i: usize| core::array::from_fn(|j| row.get(8 * i + j).copied().unwrap_or_default());
-            let rows: Vec<_> = all.chunks(k).flat_map(|row| (0..groups).map(move |i| Eight(group(row, i)))).collect();
+            let rows: Vec<_> = all.chunks(k).flat_map(|row| (0..groups).map(move |i| Pack(group(row, i)))).collect();
             let mut buffer = world.buffer(rows.len())?;
             buffer.write(0, &rows)?;
             Ok(buffer)

@@ -1,5 +1,6 @@
 //! Shared memory of a block: its phases, elements of every size, and what a launch may ask for.
 
+use congruent::device::Pack;
 use congruent::{Error, Grid, LaunchError, World};
 use congruent_test_kernels::shared as kernels;
 
@@ -34,6 +35,18 @@ pub fn shared(world: &mut World) -> Result<(), Error> {
         world.run(&stream, kernels::elements, grid, (wrong.view(), sums.view()))?;
         assert_eq!((wrong.to_vec()?, sums.to_vec()?), (vec![0], vec![0.25]), "blocks of {threads} threads");
     }
+    for packs in [0, 1, kernels::STAGE, at_most(5 * kernels::STAGE + 7)] {
+        let (mut from, to) = (world.buffer(packs)?, world.alloc::<Pack<u32, 4>>(packs.max(1))?);
+        let given: Vec<_> = (0..packs as u32).map(|i| Pack([i, 2 * i, !i, 5])).collect();
+        from.write(0, &given)?;
+        world.run(&stream, kernels::staged, Grid::one(48), (&from, to.view()))?;
+        assert_eq!(to.to_vec()?[..packs], given, "{packs} packs");
+    }
+    let told = world.alloc::<u64>(2)?;
+    world.run(&stream, kernels::in_turn, Grid::one(96), (told.view(),))?;
+    assert_eq!(told.to_vec()?, [(0..200).map(|i| i * i).sum(), 3]);
+    let refused = world.run(&stream, kernels::in_turn, Grid::one(64), (told.view(),));
+    assert!(matches!(refused, Err(LaunchError::Warps { kernel: "in_turn", asked: 64, warps: 3 })), "{refused:?}");
     let told = world.alloc::<u32>(1)?;
     world.run(&stream, kernels::beyond, Grid::one(32), (told.view(), 7))?;
     assert_eq!(told.to_vec()?, [7]);

@@ -45,7 +45,7 @@ pub(crate) use matrix::{
 };
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use shared::{Room, SharedAt};
-pub(crate) use shared::{SharedAdd, copies_done, copy_later, is_global, room, shared_load, shared_store};
+pub(crate) use shared::{SharedAdd, copies_done, copy_later, is_global, room, shared_load, shared_store, stage_done};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
 pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 

@@ -76,6 +76,9 @@ pub(crate) unsafe fn copy_later<T: Pod>(start: SharedAt, i: usize, from: *const 
 #[inline(always)]
 pub(crate) fn copies_done() {}
 
+#[inline(always)]
+pub(crate) fn stage_done<const N: usize>() {}
+
 /// All memory is alike.
 #[inline(always)]
 pub(crate) fn is_global<T>(_at: *const T) -> bool {

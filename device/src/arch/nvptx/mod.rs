@@ -56,7 +56,7 @@ pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multic
 #[cfg(not(target_feature = "sm_90"))]
 pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub(crate) use shared::{
-    Room, SharedAdd, SharedAt, copies_done, copy_later, is_global, room, shared_load, shared_store,
+    Room, SharedAdd, SharedAt, copies_done, copy_later, is_global, room, shared_load, shared_store, stage_done,
 };
 pub(crate) use wide::{load_words, store_words};
 use wide::{load16, store16};

@@ -189,6 +189,13 @@ pub(crate) fn copies_done() {
     unsafe { asm!("cp.async.wait_all;", options(nostack)) }
 }
 
+/// Ends a group of copies, and waits for all but the last `N` groups.
+#[inline(always)]
+pub(crate) fn stage_done<const N: usize>() {
+    // SAFETY: waits.
+    unsafe { asm!("cp.async.commit_group; cp.async.wait_group {n};", n = const N, options(nostack)) }
+}
+
 /// Whether an address is one of global memory.
 #[inline(always)]
 pub(crate) fn is_global<T>(at: *const T) -> bool {

@@ -5,12 +5,10 @@
 //! way from global memory. A machine whose blocks have fewer warps goes through the tile several times.
 
 use congruent_device::matrix::{A, Accumulator, B, WholeWarp};
-use congruent_device::{Global, Relaxed, SharedAll, SharedArray, SharedCells, Slice, bf16, kernels};
+use congruent_device::{Global, Pack, Relaxed, SharedAll, SharedArray, SharedCells, Slice, bf16, kernels};
 
-/// Eight numbers where 16 bytes begin.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Eight(pub [bf16; 8]);
+/// Eight numbers, which one access moves.
+pub type Eight = Pack<bf16, 8>;
 
 /// Threads of a block.
 pub const THREADS: usize = 128;
@@ -35,7 +33,7 @@ kernels! { in crate::PTX;
     pub fn gemm(
         block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u64;
         shared: ([Eight; STAGE], [Eight; STAGE])
-    ) {
+    ) launch_bounds(128, 2) {
         // SAFETY: all threads of a warp go the same way, and none waits for another PE.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
         let (index, k) = (block.warp_index() % warps, (k as usize).max(1));
