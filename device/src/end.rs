@@ -13,6 +13,7 @@ use crate::{Ctx, Group, arch};
 
 impl Ctx<'_> {
     /// Ends the kernel of the whole group if any thread failed.
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
     pub fn join(&self, group: &impl Group, failed: bool) {

@@ -225,6 +225,20 @@ impl<'p, T: Pod> SharedArray<'p, T> {
         SharedCells(self)
     }
 
+    /// The first `mid` elements and those behind them, as two arrays that are used each in its own way.
+    ///
+    /// # Panics
+    /// Where there are fewer.
+    #[inline(always)]
+    #[track_caller]
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        if mid > self.len {
+            refuse!("the launch has less shared memory than the kernel needs: see Grid::with_shared");
+        }
+        let behind = Self { start: self.start.behind::<T>(mid), len: self.len - mid, of: PhantomData };
+        (Self { len: mid, ..self }, behind)
+    }
+
     /// The same bytes as elements of another type; those of a last one that is not whole are left out.
     #[inline(always)]
     pub fn cast<U: Pod>(self) -> SharedArray<'p, U> {
@@ -384,7 +398,7 @@ impl<T: Pod> SharedCells<'_, T> {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16, "16 bytes at a time, aligned") };
         self.0.check(i);
         let is_there = at < from.0.len();
-        let element = from.0.as_ptr().wrapping_add(if is_there { at } else { 0 });
+        let element = from.0.as_ptr().wrapping_add(at);
         // SAFETY: `i` is checked; an element is read where it is there, in global memory, and nobody writes it ([`Global::of`]).
         unsafe { arch::copy_later(self.0.start, i, element, is_there) }
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
 use congruent::{Error, Grid};
-use congruent_example_kernels::gemm::{Eight, THREADS, gemm};
+use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, gemm};
 
 /// How large the matrices are.
 #[derive(Parser)]
@@ -43,8 +43,9 @@ fn main() -> Result<(), Error> {
         a.write(0, &rows)?;
         b.write(0, &weights)?;
         let (stream, mut c) = (world.stream()?, world.buffer::<bf16>(m * n)?);
+        let grid = Grid::new(4, THREADS as u32).with_shared(SHARED as u32);
         let started = Instant::now();
-        world.run(&stream, gemm, Grid::new(4, THREADS as u32), (&a, &b, &mut c, groups as u64))?;
+        world.run(&stream, gemm, grid, (&a, &b, &mut c, groups as u32))?;
         let took = started.elapsed();
         // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
         let product = |x: &[Eight], y: &[Eight]| -> f32 {

@@ -135,8 +135,8 @@ fn gemm(world: &World) -> Result<(), Error> {
             Ok(buffer)
         };
         let mut c = world.buffer::<bf16>(m * n + 1)?;
-        let grid = Grid::new(2, gemm::THREADS as u32);
-        world.run(&stream, gemm::gemm, grid, (&rows(&a)?, &rows(&b)?, &mut c, groups as u64))?;
+        let grid = Grid::new(2, gemm::THREADS as u32).with_shared(gemm::SHARED as u32);
+        world.run(&stream, gemm::gemm, grid, (&rows(&a)?, &rows(&b)?, &mut c, groups as u32))?;
         let found = c.to_vec()?;
         assert_eq!(found[m * n], bf16::default(), "past the end of {m}x{n}x{k}");
         for (i, &found) in found.iter().enumerate().take(m * n) {

@@ -37,6 +37,14 @@ impl Room {
 #[derive(Clone, Copy)]
 pub struct SharedAt(*mut u8);
 
+impl SharedAt {
+    /// Where what is behind `n` elements begins.
+    #[inline(always)]
+    pub(crate) fn behind<T>(self, n: usize) -> Self {
+        Self(self.0.wrapping_add(n * size_of::<T>()))
+    }
+}
+
 /// # Safety
 /// As for [`Shared::of`](crate::Shared::of).
 #[inline(always)]

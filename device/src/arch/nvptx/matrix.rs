@@ -9,7 +9,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::{Pod, refuse};
 
-use super::{Lane, MOST_LANES, SharedAt, bar_warp_sync, shared_store};
+use super::{Lane, MOST_LANES, SharedAt, shared_store};
 use crate::matrix::Multiplicand;
 
 /// A lane's share of 16 times 16 elements of `A`.
@@ -26,6 +26,8 @@ struct Two<T>(T, T);
 struct Four<T>(T, T, T, T);
 
 unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.activemask"]
+    fn active_mask() -> u32;
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn mma_bf16(a: u32, b: u32, c: u32, d: u32, e: u32, f: u32, s: f32, t: f32, u: f32, v: f32) -> Four<f32>;
 }
@@ -58,7 +60,8 @@ ldmatrix! {
     ldmatrix4_trans: "x4.trans.shared", Four { a b c d };
 }
 
-/// Ahead of what a whole warp runs together: LLVM does not know that it is convergent, and knows it of this. It brings no block that
+/// Ahead of what a whole warp runs together: LLVM does not know that it is convergent, and knows it of this, of which the assembler makes
+/// nothing, as nobody asks for the mask. It brings no block that
 /// has it under another condition, and what is volatile or needs its results stays behind it.
 ///
 /// # Safety
@@ -66,7 +69,7 @@ ldmatrix! {
 #[inline(always)]
 pub(crate) unsafe fn convergent() {
     // SAFETY: the caller's contract.
-    unsafe { bar_warp_sync(-1) }
+    unsafe { active_mask() };
 }
 
 /// The lane's index in its warp, and how many there are.

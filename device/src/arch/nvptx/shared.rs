@@ -20,6 +20,12 @@ pub struct Room(u32);
 pub struct SharedAt(u32);
 
 impl SharedAt {
+    /// Where what is behind `n` elements begins.
+    #[inline(always)]
+    pub(crate) fn behind<T>(self, n: usize) -> Self {
+        Self(self.element::<T>(n))
+    }
+
     /// The address of an element.
     #[inline(always)]
     pub(super) fn element<T>(self, i: usize) -> u32 {
@@ -169,7 +175,7 @@ pub(crate) unsafe fn shared_store<T: Pod>(start: SharedAt, i: usize, value: T) {
 /// Begins to copy an element of 16 bytes that is there, or zeros.
 ///
 /// # Safety
-/// As for [`shared_store`]; where it is there, `from` is that of an element in global memory, aligned to 16.
+/// As for [`shared_store`]; where it is there, `from` is that of an element in global memory, aligned to 16. Where not, nothing is read.
 #[inline(always)]
 pub(crate) unsafe fn copy_later<T: Pod>(start: SharedAt, i: usize, from: *const T, is_there: bool) {
     let bytes = if is_there { 16_u32 } else { 0 };

@@ -1,7 +1,7 @@
 //! A product of matrices by tiles.
 //!
 //! A block has a tile of 128 rows and 128 columns of the result, and each of its four warps a quarter of that in registers. Both
-//! factors go through shared memory, 32 elements of each row at a time, in two stages: while the warps multiply one, the next is on its
+//! factors go through shared memory, 64 elements of each row at a time, in two stages: while the warps multiply one, the next is on its
 //! way from global memory. A machine whose blocks have fewer warps goes through the tile several times.
 
 use congruent_device::matrix::{A, Accumulator, B, WholeWarp};
@@ -12,68 +12,76 @@ pub type Eight = Pack<bf16, 8>;
 
 /// Threads of a block.
 pub const THREADS: usize = 128;
+/// Bytes of shared memory of a block.
+pub const SHARED: usize = 2 * STAGE * size_of::<Eight>();
 /// Rows and columns of the result that a block has.
 const TILE: usize = 128;
 /// Rows and columns of a quarter, which is a warp's.
 const PART: usize = TILE / 2;
-/// Elements of a row in a stage.
-const DEPTH: usize = 32;
-/// From a row to the next in shared memory. Rows are 80 bytes apart, five times 16: of 8 rows that are read or written at once, 16 bytes
-/// each, the places are multiples of five modulo 8, which all differ, and so do their banks.
+/// Elements of a row in a stage, and in groups of eight.
+const DEPTH: usize = 64;
+const GROUPS: usize = DEPTH / 8;
+/// From a row to the next in shared memory. Rows are 144 bytes apart, nine times 16: of 8 rows that are read or written at once, 16 bytes
+/// each, the places all differ modulo 8, and so do their banks.
 const STRIDE: usize = DEPTH + 8;
-/// The same for a quarter of the result: 9 times 16 bytes.
-const PART_STRIDE: usize = PART + 8;
+/// The same for the result: 17 times 16 bytes.
+const TILE_STRIDE: usize = TILE + 8;
 /// Groups of eight of a stage: the rows of both factors.
 const STAGE: usize = 2 * TILE * STRIDE / 8;
+const _: () = assert!(TILE * TILE_STRIDE <= 2 * STAGE * 8, "the result takes the place of both stages");
 
 kernels! { in crate::PTX;
     /// `c` becomes `a` times `b` transposed: element `i, j` is the product of row `i` of `a` and row `j` of `b`, as a layer's weights
     /// are rows. A row has `k` groups of eight: where there are fewer numbers, zeros follow. Sums are `f32`, and
-    /// rounded at the end. Blocks of [`THREADS`] threads, as many as you like.
+    /// rounded at the end. Both have fewer than 2^32 rows. Blocks of [`THREADS`] threads with [`SHARED`] bytes of shared memory, as many as
+    /// you like.
     pub fn gemm(
-        block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u64;
-        shared: ([Eight; STAGE], [Eight; STAGE])
+        block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u32;
+        shared: ([Eight],)
     ) launch_bounds(128, 2) {
         // SAFETY: all threads of a warp go the same way, and none waits for another PE.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
-        let (index, k) = (block.warp_index() % warps, (k as usize).max(1));
-        let (m, n) = (a.len() / k, b.len() / k);
+        let (index, k) = (block.warp_index() % warps, k.max(1));
+        // What is kept through the loop is kept in few registers.
+        let [m, n] = [a, b].map(|rows| (rows.len() / k as usize) as u32);
         // SAFETY: a launch is lent both to be read, which lasts until it is over.
-        let (a, b, across) = unsafe { (Global::of(a), Global::of(b), n.div_ceil(TILE)) };
-        for tile in (block.index()..m.div_ceil(TILE) * across).step_by(block.count()) {
-            let (row, column) = (tile / across * TILE, tile % across * TILE);
+        let (a, b, across) = unsafe { (Global::of(a), Global::of(b), n.div_ceil(TILE as u32)) };
+        for tile in (block.index() as u32..m.div_ceil(TILE as u32) * across).step_by(block.count()) {
+            let (row, column) = (tile / across * TILE as u32, tile % across * TILE as u32);
             for pass in 0..4_usize.div_ceil(warps) {
                 let quarter = pass * warps + index;
                 let (down, right) = (quarter % 2 * PART, quarter / 2 % 2 * PART);
                 let threads = Threads { first: index * warp.size() + warp.rank(), step: warps * warp.size() };
                 let rows = [
-                    Rows { all: a, k, first: row, last: m - 1 },
-                    Rows { all: b, k, first: column, last: n - 1 },
+                    Rows { all: a, width: k, first: row, last: m - 1 },
+                    Rows { all: b, width: k, first: column, last: n - 1 },
                 ];
                 let mut sums = Accumulator::<4, 8>::fill(0.0);
-                let (even, _) = shared.sync(block);
+                let (all,) = shared.sync(block);
+                let [even, _] = stages(all);
                 fetch(threads, even, rows, 0);
                 // Behind the end of a row there are zeros.
                 let mut at = 0;
                 while at < k {
-                    let (even, odd) = shared.sync(block);
-                    fetch(threads, odd, rows, at + DEPTH / 8);
+                    let (all,) = shared.sync(block);
+                    let [even, odd] = stages(all);
+                    fetch(threads, odd, rows, at + GROUPS as u32);
                     multiply(&mut sums, &warp, even, [down, right]);
-                    let (even, odd) = shared.sync(block);
-                    at += 2 * DEPTH / 8;
+                    let (all,) = shared.sync(block);
+                    let [even, odd] = stages(all);
+                    at += 2 * GROUPS as u32;
                     fetch(threads, even, rows, at);
                     multiply(&mut sums, &warp, odd, [down, right]);
                 }
-                let (even, odd) = shared.sync(block);
-                let half = if right == 0 { even } else { odd };
-                sums.store(&warp, &half.cast::<bf16>().cells(), down * PART_STRIDE, PART_STRIDE);
-                let (even, odd) = shared.sync(block);
-                let half = if right == 0 { even } else { odd }.cast::<bf16>().all();
+                let (all,) = shared.sync(block);
+                sums.store(&warp, &all.cast::<bf16>().cells(), down * TILE_STRIDE + right, TILE_STRIDE);
+                let (all,) = shared.sync(block);
+                let all = all.cast::<bf16>().all();
                 for i in warp.strided(PART * PART) {
-                    let (i, j) = (i / PART, i % PART);
-                    let (to_row, to_column) = (row + down + i, column + right + j);
+                    let (i, j) = (down + i / PART, right + i % PART);
+                    let (to_row, to_column) = (row + i as u32, column + j as u32);
                     if quarter < 4 && to_row < m && to_column < n {
-                        c.store(to_row * n + to_column, half.get((down + i) * PART_STRIDE + j));
+                        c.store(to_row as usize * n as usize + to_column as usize, all.get(i * TILE_STRIDE + j));
                     }
                 }
             }
@@ -88,18 +96,25 @@ struct Threads {
     step: usize,
 }
 
-/// Rows of a factor, `k` groups of eight each.
+/// Rows of a factor, `width` groups of eight each.
 #[derive(Clone, Copy)]
 struct Rows<'g> {
     all: Global<'g, Eight>,
-    k: usize,
-    first: usize,
-    last: usize,
+    width: u32,
+    first: u32,
+    last: u32,
 }
 
-/// Begins to copy 32 elements of each row of both factors, from group `at` on.
+/// Both stages.
 #[inline(always)]
-fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at: usize) {
+fn stages(all: SharedArray<'_, Eight>) -> [SharedArray<'_, Eight>; 2] {
+    let (even, rest) = all.split_at(STAGE);
+    [even, rest.split_at(STAGE).0]
+}
+
+/// Begins to copy a stage of both factors, from group `at` of each row on.
+#[inline(always)]
+fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at: u32) {
     let to = to.cells();
     for thread in (threads.first..THREADS).step_by(threads.step) {
         a.fetch(thread, &to, 0, at);
@@ -110,13 +125,15 @@ fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at
 impl Rows<'_> {
     /// Begins to copy. What is behind the last row is not stored: that row stands in for it.
     #[inline(always)]
-    fn fetch(self, thread: usize, to: &SharedCells<'_, Eight>, into: usize, at: usize) {
-        // Eight neighbours have eight rows.
+    fn fetch(self, thread: usize, to: &SharedCells<'_, Eight>, into: usize, at: u32) {
+        // Eight neighbours have eight rows, and a thread of each row two groups that are four apart.
         let (row, group) = (thread / 32 * 8 + thread % 8, thread / 8 % 4);
         for j in (0..TILE).step_by(THREADS / 4) {
-            let start = (self.first + row + j).min(self.last) * self.k;
-            let from = self.all.slice(start..start + self.k);
-            to.copy_async((into + row + j) * (STRIDE / 8) + group, from, at + group);
+            let start = (self.first + (row + j) as u32).min(self.last) as usize * self.width as usize;
+            let from = self.all.slice(start..start + self.width as usize);
+            let (to_row, at) = ((into + row + j) * (STRIDE / 8), at + group as u32);
+            to.copy_async(to_row + group, from, at as usize);
+            to.copy_async(to_row + group + GROUPS / 2, from, (at + GROUPS as u32 / 2) as usize);
         }
     }
 }
@@ -130,10 +147,12 @@ fn multiply(
     stage: SharedArray<'_, Eight>,
     [down, right]: [usize; 2],
 ) {
-    const { assert!(DEPTH == 32) };
-    let stage = stage.cast().all();
-    multiply_16(sums, warp, &stage, [down * STRIDE, (TILE + right) * STRIDE]);
-    multiply_16(sums, warp, &stage, [down * STRIDE + 16, (TILE + right) * STRIDE + 16]);
+    const { assert!(DEPTH == 64) };
+    let (stage, [a, b]) = (stage.cast().all(), [down * STRIDE, (TILE + right) * STRIDE]);
+    multiply_16(sums, warp, &stage, [a, b]);
+    multiply_16(sums, warp, &stage, [a + 16, b + 16]);
+    multiply_16(sums, warp, &stage, [a + 32, b + 32]);
+    multiply_16(sums, warp, &stage, [a + 48, b + 48]);
 }
 
 #[inline(always)]
