@@ -377,7 +377,8 @@ fn machine(
         return Err(BuildError::NoTransport);
     }
     if on_gpu {
-        return Ok(Machine::Cuda(CudaPe::new(control, tunables, heap_bytes, heap_max(tunables))?));
+        let pe = CudaPe::new(control, tunables, heap_bytes, heap_max(tunables))?;
+        return Ok(Machine::Cuda(Box::new(pe)));
     }
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
     let memory = shared_memory::reserve(control, heap_bytes as usize, heap_max(tunables) as usize)?;

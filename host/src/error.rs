@@ -234,6 +234,9 @@ pub enum AllocError {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// Memory of somebody else's, and no address of it.
+    #[error("a buffer was to be at address 0, where no memory is: give the address that its allocation gave")]
+    Null,
     /// The GPU has no room for a buffer, or its driver refuses.
     #[error(transparent)]
     Cuda(CudaError),

@@ -44,7 +44,7 @@ pub(crate) enum Machine {
     /// Kernels run natively, on threads of this process.
     Cpu(CpuPe),
     /// Kernels run on a GPU, from PTX.
-    Cuda(CudaPe),
+    Cuda(Box<CudaPe>),
 }
 
 impl Machine {

@@ -268,7 +268,7 @@ fn functions_that_streams_need_are_missing_once() {
         "functions_that_streams_need_are_missing_once",
         STREAMS,
         &[
-            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyAsync",
             "cuDeviceCanAccessPeer",
             "cuEventCreate",
             "cuEventRecord",
@@ -295,6 +295,7 @@ fn functions_that_buffers_need_are_missing_once() {
             "cuEventDestroy_v2",
             "cuMemAllocAsync",
             "cuMemFreeAsync",
+            "cuMemcpyAsync",
             "cuFuncSetAttribute",
             "cuStreamWaitEvent",
         ],
@@ -307,7 +308,7 @@ fn functions_that_adoption_needs_are_missing_once() {
         "functions_that_adoption_needs_are_missing_once",
         ADOPTION,
         &[
-            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyAsync",
             "cuMemGetAddressRange_v2",
             "cuMemRetainAllocationHandle",
             "cuMemGetAllocationPropertiesFromHandle",

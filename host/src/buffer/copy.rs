@@ -34,7 +34,8 @@ pub enum Source<'c, T> {
 
 impl World {
     /// Copies `src` to `dst`, when the stream comes to it: between buffers and this PE's copies of symmetric objects, and from the host's
-    /// memory, whose values are taken at once. To copy to the host, see [`Buffer::read`] and [`SymVec::read`](crate::SymVec::read).
+    /// memory, whose values are taken at once. To copy to the host, give a buffer of [`World::host_buffer`]; or wait for the copy, with
+    /// [`Buffer::read`] and [`SymVec::read`](crate::SymVec::read).
     ///
     /// ```
     /// # congruent::local(1, |world| {

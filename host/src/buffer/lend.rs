@@ -17,6 +17,7 @@ use crate::{LaunchError, Stream, World};
 /// | `&mut Buffer`, [`BufferViewMut`] | [`SliceMut`], [`Relaxed`] |
 /// | [`Chunked`] | [`ChunksMut`], [`RowsMut`] |
 /// | [`Packed`](super::Packed) | what it is of, of [`Pack`](congruent_device::Pack)s |
+/// | memory at an address | as a buffer, which [`World::borrow_raw_buffer`] makes of it |
 /// | cudarc's `&CudaSlice`, `&CudaView` | [`Slice`] |
 /// | cudarc's `&mut CudaSlice`, `&mut CudaViewMut` | [`SliceMut`], [`Relaxed`] |
 ///

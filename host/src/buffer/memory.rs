@@ -1,11 +1,12 @@
 //! The memory of buffers: who uses it, and what has to come before the next use.
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use congruent_device::Pod;
 
 use crate::cpu::CpuMemory;
-use crate::cuda::{CudaError, DeviceMemory};
+use crate::cuda::{CudaError, DeviceMemory, Pinned};
 use crate::machine::Machine;
 use crate::shared::Shared;
 use crate::{AllocError, Event, WorldFailure};
@@ -21,6 +22,8 @@ pub(crate) struct Memory {
 enum Bytes {
     Cpu(CpuMemory),
     Cuda(DeviceMemory),
+    /// Of the host, where the device reaches it: the host accesses it as its own.
+    Pinned(CpuMemory, Pinned),
 }
 
 /// What a launch does with memory.
@@ -54,6 +57,26 @@ impl Memory {
         Ok(Self { shared: Arc::clone(shared), bytes: made, uses: Mutex::default() })
     }
 
+    /// Of the host, for copies that the host does not wait for.
+    pub(super) fn of_host(shared: &Arc<Shared>, bytes: usize) -> Result<Self, AllocError> {
+        let Machine::Cuda(pe) = shared.machine() else { return Self::new(shared, bytes) };
+        if bytes == 0 {
+            return Self::new(shared, bytes);
+        }
+        let pinned = pe.pinned(bytes).map_err(AllocError::Cuda)?;
+        let bytes = Some(Bytes::Pinned(CpuMemory::borrowed(pinned.first()), pinned));
+        Ok(Self { shared: Arc::clone(shared), bytes, uses: Mutex::default() })
+    }
+
+    /// Somebody else's.
+    pub(super) fn borrowed(shared: &Arc<Shared>, first: NonNull<u8>) -> Self {
+        let bytes = match shared.machine() {
+            Machine::Cpu(_) => Bytes::Cpu(CpuMemory::borrowed(first)),
+            Machine::Cuda(pe) => Bytes::Cuda(pe.borrow_memory(first.expose_provenance().get() as u64)),
+        };
+        Self { shared: Arc::clone(shared), bytes: Some(bytes), uses: Mutex::default() }
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -63,7 +86,7 @@ impl Memory {
         match &self.bytes {
             // Aligned for whatever has no bytes there.
             None => 128,
-            Some(Bytes::Cpu(memory)) => memory.address(),
+            Some(Bytes::Cpu(memory) | Bytes::Pinned(memory, _)) => memory.address(),
             Some(Bytes::Cuda(memory)) => memory.address(),
         }
     }
@@ -77,7 +100,7 @@ impl Memory {
         let out = bytemuck::cast_slice_mut(out);
         match &self.bytes {
             // SAFETY: the caller's promise; the launches that write are complete, and nobody launches others while it is borrowed.
-            Some(Bytes::Cpu(memory)) => unsafe { memory.read(at, out) },
+            Some(Bytes::Cpu(memory) | Bytes::Pinned(memory, _)) => unsafe { memory.read(at, out) },
             // SAFETY: as above.
             Some(Bytes::Cuda(memory)) if !out.is_empty() => self.copied(unsafe { memory.read(at, out) })?,
             _ => {}
@@ -94,7 +117,7 @@ impl Memory {
         let bytes = bytemuck::cast_slice(values);
         match &self.bytes {
             // SAFETY: the caller's promise; all launches are complete, and nobody launches others while it is borrowed.
-            Some(Bytes::Cpu(memory)) => unsafe { memory.write(at, bytes) },
+            Some(Bytes::Cpu(memory) | Bytes::Pinned(memory, _)) => unsafe { memory.write(at, bytes) },
             // SAFETY: as above.
             Some(Bytes::Cuda(memory)) if !bytes.is_empty() => self.copied(unsafe { memory.write(at, bytes) })?,
             _ => {}
@@ -135,6 +158,15 @@ impl Memory {
 
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Nobody uses it any more: launches hold what they were lent.
+        if let (Machine::Cuda(pe), Some(Bytes::Pinned(_, pinned))) = (self.shared.machine(), self.bytes.take()) {
+            pe.keep(pinned);
+        }
     }
 }
 

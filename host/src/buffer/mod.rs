@@ -8,12 +8,13 @@ mod packed;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeBounds};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use congruent_device::Pod;
 
 use crate::sym_vec::ends;
-use crate::{AccessError, AllocError, World};
+use crate::{AccessError, AllocError, CudaError, World};
 pub use copy::{Source, Target};
 pub use lend::{Arguments, Chunked, Lend};
 pub(crate) use lend::{Lent, Loan};
@@ -79,11 +80,87 @@ impl World {
     /// # Errors
     /// Where there is no memory for them.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
-        let too_large = AllocError::TooLarge { len, size: size_of::<T>() };
-        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize).ok_or(too_large)?;
+        let bytes = buffer_bytes::<T>(len)?;
         self.shared().check().map_err(crate::CollectiveError::from)?;
         Ok(Buffer { memory: Arc::new(Memory::new(self.shared(), bytes)?), len, elements: PhantomData })
     }
+
+    /// Allocates `len` zeroed elements in the host's memory, where the device reaches them, too: what a stream copies from and to while
+    /// the host goes on. On a GPU it is pinned. Kernels may be lent it as any buffer; it is slow for them.
+    ///
+    /// Making the first ones may wait for all kernels of the device: make them before those run that wait for other PEs. What is dropped
+    /// is used again by later ones.
+    ///
+    /// ```
+    /// # congruent::local(1, |world| {
+    /// let (stream, sums) = (world.stream()?, world.alloc::<f32>(100)?);
+    /// let mut host = world.host_buffer::<f32>(100)?;
+    /// sums.fill(2.0)?;
+    /// world.copy(&stream, &mut host, sums.view())?;       // returns at once
+    /// assert_eq!(host.to_vec()?, [2.0; 100]);             // waits for the copy
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`buffer`](World::buffer).
+    pub fn host_buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
+        let bytes = buffer_bytes::<T>(len)?;
+        self.shared().check().map_err(crate::CollectiveError::from)?;
+        Ok(Buffer { memory: Arc::new(Memory::of_host(self.shared(), bytes)?), len, elements: PhantomData })
+    }
+
+    /// `len` elements that another library of this process allocated, as a buffer: memory of this PE's device, by its `CUdeviceptr`;
+    /// on the CPU machine memory of the process. Launches are lent it, whole or in parts, and copies reach it, as any other buffer.
+    /// Its owner frees it.
+    ///
+    /// ```
+    /// # congruent::local(1, |world| {
+    /// let mut theirs = vec![1.0_f32; 100];                            // on a GPU: of cuBLAS, of PyTorch
+    /// let (address, stream) = (theirs.as_mut_ptr().expose_provenance() as u64, world.stream()?);
+    /// // SAFETY: 100 numbers, which nobody else uses until `lent` is dropped, and the stream has been waited for.
+    /// let mut lent = unsafe { world.borrow_raw_buffer::<f32>(address, 100) }?;
+    /// let mut ours = world.buffer::<f32>(100)?;
+    /// ours.fill(2.0)?;
+    /// world.copy(&stream, &mut lent, &ours)?;
+    /// world.synchronize(&stream)?;
+    /// drop(lent);
+    /// assert_eq!(theirs, [2.0; 100]);
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Among what this world is given, that of a buffer. With what its owner does there, that of the streams: both use one
+    /// ([`borrow_stream`](World::borrow_stream)), or they wait for each other's events.
+    ///
+    /// # Errors
+    /// The address is null, or not aligned as the elements are; more bytes than an address space has; the world has failed.
+    ///
+    /// # Safety
+    /// So many elements are at the address, in memory that kernels of this PE reach. It stays allocated until the buffer, all launches
+    /// and copies that were lent it, and the graphs that keep it are gone. Until then nobody else accesses it while one of those runs or
+    /// a method of the buffer is called, unless all only read.
+    pub unsafe fn borrow_raw_buffer<T: Pod>(&self, address: u64, len: usize) -> Result<Buffer<T>, AllocError> {
+        if len == 0 {
+            return self.buffer(0);
+        }
+        buffer_bytes::<T>(len)?;
+        self.shared().check().map_err(crate::CollectiveError::from)?;
+        let first = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize)).ok_or(AllocError::Null)?;
+        if !address.is_multiple_of(align_of::<T>() as u64) {
+            return Err(AllocError::Cuda(CudaError::Misaligned { address, align: align_of::<T>() }));
+        }
+        Ok(Buffer { memory: Arc::new(Memory::borrowed(self.shared(), first)), len, elements: PhantomData })
+    }
+}
+
+/// The bytes of a buffer.
+fn buffer_bytes<T>(len: usize) -> Result<usize, AllocError> {
+    let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
+    bytes.ok_or(AllocError::TooLarge { len, size: size_of::<T>() })
 }
 
 impl<T: Pod> Buffer<T> {

@@ -3,16 +3,17 @@
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
 
-/// Bytes of the process, zeroed when they are made, and given back when this is dropped.
+/// Bytes of the process: its own, zeroed when they are made and given back when this is dropped; or somebody else's.
 pub(crate) struct CpuMemory {
     first: NonNull<u8>,
-    layout: Layout,
+    /// Of its own.
+    layout: Option<Layout>,
 }
 
 /// Where it begins: a multiple of what any element asks for, and of a cache line.
 const ALIGN: usize = 128;
 
-// SAFETY: it owns its bytes, and says of each access who else may have any.
+// SAFETY: it says of each access who else may have any.
 unsafe impl Send for CpuMemory {}
 // SAFETY: as above.
 unsafe impl Sync for CpuMemory {}
@@ -25,7 +26,13 @@ impl CpuMemory {
         // SAFETY: the layout has a size.
         let first = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
         first.expose_provenance();
-        Some(Self { first, layout })
+        Some(Self { first, layout: Some(layout) })
+    }
+
+    /// Somebody else's.
+    pub(crate) fn borrowed(first: NonNull<u8>) -> Self {
+        first.expose_provenance();
+        Self { first, layout: None }
     }
 
     /// Where it begins.
@@ -36,7 +43,7 @@ impl CpuMemory {
     /// Copies bytes from `at` on.
     ///
     /// # Safety
-    /// They are inside, and nobody writes them meanwhile.
+    /// They are inside, and there; nobody writes them meanwhile.
     pub(crate) unsafe fn read(&self, at: usize, out: &mut [u8]) {
         // SAFETY: the caller's promise; nobody else has `out`.
         unsafe { self.first.as_ptr().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
@@ -45,7 +52,7 @@ impl CpuMemory {
     /// Copies `bytes` over those from `at` on.
     ///
     /// # Safety
-    /// They are inside, and nobody else accesses them meanwhile.
+    /// They are inside, and there; nobody else accesses them meanwhile.
     pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) {
         // SAFETY: the caller's promise; nobody writes `bytes`, which are borrowed.
         unsafe { self.first.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
@@ -54,7 +61,9 @@ impl CpuMemory {
 
 impl Drop for CpuMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and nobody has it any more: launches hold what they were lent.
-        unsafe { alloc::dealloc(self.first.as_ptr(), self.layout) };
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `new` with this layout, and nobody has it any more: launches hold what they were lent.
+            unsafe { alloc::dealloc(self.first.as_ptr(), layout) };
+        }
     }
 }

@@ -102,7 +102,7 @@ calls! {
         (to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     memcpy_to_host = cuMemcpyDtoHAsync_v2 since (3, 2)
         (to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
-    memcpy_on_device = cuMemcpyDtoDAsync_v2 since (3, 2)
+    memcpy = cuMemcpyAsync since (4, 0)
         (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     memset = cuMemsetD8Async since (3, 2) (at: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
     stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);

@@ -256,9 +256,9 @@ pub enum CudaError {
         /// The device of both.
         device: u32,
     },
-    /// A slice that begins where its elements cannot.
+    /// Memory that begins where elements cannot.
     #[error(
-        "the slice begins at {address:#x}, which is no multiple of {align}, as its elements need it: give one that does"
+        "elements were to begin at {address:#x}, which is no multiple of {align}, as they need it: give memory that does"
     )]
     Misaligned {
         /// Where it begins.

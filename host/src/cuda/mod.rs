@@ -59,7 +59,8 @@ use crate::MachineKind;
 use crate::bootstrap::Control;
 use crate::tunables::{Key, TextKey, Tunables};
 use agree::agree;
-use control::{ControlBlock, Pinned};
+use control::ControlBlock;
+pub(crate) use control::Pinned;
 use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
@@ -79,6 +80,8 @@ pub(crate) struct CudaPe {
     control: ManuallyDrop<ControlBlock>,
     /// What kernels and the proxy share.
     rings: ManuallyDrop<OnceLock<Pinned>>,
+    /// What buffers of the host's have given back.
+    spare: ManuallyDrop<Mutex<Vec<Pinned>>>,
     /// Whether other processes have the device too, each for a slice of time.
     take_turns: bool,
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
@@ -157,6 +160,7 @@ impl CudaPe {
             heap: ManuallyDrop::new(heap),
             control: ManuallyDrop::new(block),
             rings: ManuallyDrop::default(),
+            spare: ManuallyDrop::default(),
             abandoned: AtomicBool::new(false),
             streams: Mutex::default(),
         })
@@ -346,6 +350,7 @@ impl Drop for CudaPe {
         unsafe {
             ManuallyDrop::drop(&mut self.control);
             ManuallyDrop::drop(&mut self.rings);
+            ManuallyDrop::drop(&mut self.spare);
             ManuallyDrop::drop(&mut self.windows);
             ManuallyDrop::drop(&mut self.heap);
         }

@@ -93,10 +93,10 @@ impl CudaRunner {
         self.residents.admit(&self.lane, need, sms, sharing)
     }
 
-    /// Puts a copy between heaps at the end of the stream. Both ranges are on heaps that this PE reaches.
+    /// Puts a copy at the end of the stream. Both ranges are on heaps that this PE reaches, or of buffers that are held.
     pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
-        // SAFETY: the ranges are on heaps, as the caller checked, and those stay mapped until the stream is idle.
-        self.lane.put(|stream| unsafe { self.device.driver().memcpy_on_device(dst, src, bytes, stream) })
+        // SAFETY: the ranges are there, as the caller checked, and heaps stay mapped until the stream is idle.
+        self.lane.put(|stream| unsafe { self.device.driver().memcpy(dst, src, bytes, stream) })
     }
 
     /// Puts a copy of the host's bytes at the end of the stream, and keeps them until it is done.

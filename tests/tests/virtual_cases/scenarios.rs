@@ -130,6 +130,9 @@ fn buffers(world: &mut World) -> Result<(), Error> {
     world.synchronize(&first)?;
     begun.elapsed(&second.record_event()?)?;
     assert_eq!(numbers.to_vec()?, [2; COUNT]);
+    let mut host = world.host_buffer::<u32>(COUNT)?;
+    world.copy(&first, &mut host, &numbers)?;
+    assert_eq!(host.to_vec()?, [2; COUNT]);
     drop(numbers);
     Ok(world.barrier()?)
 }
