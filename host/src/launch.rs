@@ -153,22 +153,9 @@ impl Target<'_> {
         if !stream.is_of(shared) {
             return Err(LaunchError::ForeignStream);
         }
-        if grid.blocks == 0 || grid.threads == 0 {
-            return Err(LaunchError::EmptyGrid { blocks: grid.blocks, threads: grid.threads });
-        }
+        block_fits::<K>(grid)?;
         let context = shared.context();
         let slots = context.block_slots;
-        if grid.threads > K::MAX_THREADS {
-            return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: K::MAX_THREADS });
-        }
-        if K::WARPS > 0 && grid.threads != K::WARPS * 32 {
-            return Err(LaunchError::Warps { kernel: K::NAME, asked: grid.threads, warps: K::WARPS });
-        }
-        let (known, item) = K::SHARED;
-        let fits = if item > 0 { MAX_SHARED - known as u32 } else { 0 };
-        if grid.shared > fits {
-            return Err(LaunchError::SharedMemory { kernel: K::NAME, asked: grid.shared, fits });
-        }
         let planned = args.most_blocks();
         if grid.blocks > planned {
             return Err(LaunchError::PlanBlocks { asked: grid.blocks, fits: planned });
@@ -198,7 +185,7 @@ impl Target<'_> {
                     blocks: grid.blocks,
                     threads: grid.threads,
                     warps: K::WARPS,
-                    shared: (known as u32, grid.shared),
+                    shared: (K::SHARED.0 as u32, grid.shared),
                 };
                 queue.put(shared, Work { name: K::NAME, site, body });
             }
@@ -211,6 +198,25 @@ impl Target<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether blocks of the kernel can be as this grid has them, on any machine.
+pub(crate) fn block_fits<K: Kernel>(grid: Grid) -> Result<(), LaunchError> {
+    if grid.blocks == 0 || grid.threads == 0 {
+        return Err(LaunchError::EmptyGrid { blocks: grid.blocks, threads: grid.threads });
+    }
+    if grid.threads > K::MAX_THREADS {
+        return Err(LaunchError::TooManyThreads { kernel: K::NAME, asked: grid.threads, fits: K::MAX_THREADS });
+    }
+    if K::WARPS > 0 && grid.threads != K::WARPS * 32 {
+        return Err(LaunchError::Warps { kernel: K::NAME, asked: grid.threads, warps: K::WARPS });
+    }
+    let (known, item) = K::SHARED;
+    let fits = if item > 0 { MAX_SHARED - known as u32 } else { 0 };
+    if grid.shared > fits {
+        return Err(LaunchError::SharedMemory { kernel: K::NAME, asked: grid.shared, fits });
+    }
+    Ok(())
 }
 
 impl World {

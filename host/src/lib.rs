@@ -70,6 +70,7 @@ mod local;
 mod machine;
 mod moe;
 mod objects;
+mod occupancy;
 mod plan;
 #[doc(hidden)]
 pub mod program;
@@ -107,6 +108,7 @@ pub use launch_error::LaunchError;
 pub use local::{local, run};
 pub use machine::MachineKind;
 pub use moe::{Answer, Moe, MoeError, RowsByExpert, StreamBatch};
+pub use occupancy::Occupancy;
 pub use plan::Plan;
 pub use sym_vec::SymVec;
 pub use team::Team;

@@ -256,6 +256,14 @@ fn a_grid_that_does_not_fit_is_not_launched() {
             let said = refused.to_string();
             assert!(said.contains("256 or fewer") && said.contains("more blocks"), "{said}");
             world.run(&stream, meet, Grid::one(128), ())?;
+            // As it is told before.
+            let told = world.occupancy(meet, 128, 0)?;
+            assert_eq!((told.blocks_per_multiprocessor, told.multiprocessors), (2, 1));
+            assert_eq!((told.resident_blocks, told.waits), (1, true));
+            let never_waits = world.occupancy(fill, 128, 0)?;
+            assert_eq!((never_waits.resident_blocks, never_waits.waits), (1, false));
+            let refused = world.occupancy(meet, 512, 0);
+            assert!(matches!(refused, Err(LaunchError::TooManyThreads { fits: 256, .. })), "{refused:?}");
             Ok::<_, Error>(())
         });
         refused.unwrap();

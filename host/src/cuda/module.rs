@@ -12,7 +12,7 @@ use super::device::Context;
 use super::functions::Functions;
 use super::residents::Need;
 use super::{CudaError, Device, files, native, parameters, patience};
-use crate::Grid;
+use crate::{Grid, LaunchError};
 
 /// A kernel, as a launch names it.
 pub(crate) struct Entry {
@@ -157,14 +157,16 @@ impl Function {
         self.known.waits
     }
 
-    /// The most threads of a block.
-    pub(super) fn most_threads(&self) -> u32 {
-        self.known.most_threads
-    }
-
-    /// The most bytes of dynamic shared memory of a block.
-    pub(super) fn most_shared(&self) -> u32 {
-        self.known.most_shared
+    /// Whether this GPU has room for a block as the grid has them.
+    pub(super) fn block_fits(&self, kernel: &'static str, grid: Grid) -> Result<(), LaunchError> {
+        let Known { most_threads, most_shared, .. } = self.known;
+        if grid.threads > most_threads {
+            return Err(LaunchError::TooManyThreads { kernel, asked: grid.threads, fits: most_threads });
+        }
+        if grid.shared > most_shared {
+            return Err(LaunchError::SharedMemory { kernel, asked: grid.shared, fits: most_shared });
+        }
+        Ok(())
     }
 
     /// What the blocks of a launch hold while they run.

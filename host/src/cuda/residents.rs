@@ -7,8 +7,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::CudaPe;
 use super::lane::Lane;
-use crate::LaunchError;
+use super::module::Entry;
+use crate::{Grid, LaunchError, Occupancy};
 
 /// The kernels of a PE that wait and may run, by their streams.
 #[derive(Default)]
@@ -71,11 +73,30 @@ impl Resident {
     }
 }
 
+impl CudaPe {
+    /// How many blocks of a kernel run at once that are as the grid has them. Those of one that waits have `slots` at most.
+    pub(crate) fn occupancy(&self, entry: &Entry, grid: Grid, slots: u32) -> Result<Occupancy, LaunchError> {
+        self.device.bind()?;
+        let function = self.modules.function(entry)?;
+        function.block_fits(entry.name, grid)?;
+        let (of_sm, waits) = (function.need(grid)?.of_sm, function.waits());
+        let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
+        let most = if waits { slots } else { u32::MAX };
+        let resident_blocks = at_once(of_sm, sms, sharing).min(most);
+        Ok(Occupancy { blocks_per_multiprocessor: of_sm, multiprocessors: sms, resident_blocks, waits })
+    }
+}
+
+/// How many blocks a PE can have at once.
+fn at_once(of_sm: u32, sms: u32, sharing: u32) -> u32 {
+    of_sm.saturating_mul(sms) / sharing.max(1)
+}
+
 /// Whether it fits beside what others have.
 pub(super) fn fits(need: Need, others: &[Need], sms: u32, sharing: u32) -> Result<(), LaunchError> {
     let of_sm = others.iter().fold(need.of_sm, |of_sm, other| of_sm.min(other.of_sm));
     let running = others.iter().fold(0_u32, |running, other| running.saturating_add(other.blocks));
-    let fits = (of_sm.saturating_mul(sms) / sharing.max(1)).saturating_sub(running);
+    let fits = at_once(of_sm, sms, sharing).saturating_sub(running);
     let asked = need.blocks;
     if asked > fits { Err(LaunchError::NotCoresident { asked, fits, running }) } else { Ok(()) }
 }

@@ -50,14 +50,7 @@ impl CudaRunner {
         // This thread may be one that has asked the driver for nothing yet.
         self.device.bind()?;
         let function = self.modules.function(entry)?;
-        let most = function.most_threads();
-        if grid.threads > most {
-            return Err(LaunchError::TooManyThreads { kernel: entry.name, asked: grid.threads, fits: most });
-        }
-        let fits = function.most_shared();
-        if grid.shared > fits {
-            return Err(LaunchError::SharedMemory { kernel: entry.name, asked: grid.shared, fits });
-        }
+        function.block_fits(entry.name, grid)?;
         if function.waits() && grid.blocks > slots {
             return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
         }

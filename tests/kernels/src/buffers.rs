@@ -2,6 +2,8 @@
 
 use congruent_device::{ChunksMut, Group, Pack, Relaxed, RowsMut, Signal, Slice, SliceMut, Sum, Sym, kernels};
 
+use crate::tell;
+
 kernels! {
     /// `y` becomes `a * x + y`.
     pub fn axpy(block, ctx, a: f32, x: Slice<f32>, y: SliceMut<f32>) {
@@ -114,6 +116,13 @@ kernels! {
         }
         for (_, element) in into.iter_mut(block) {
             *element += value;
+        }
+    }
+
+    /// Tells where this PE's copy is in its address space, and where that of every other PE is.
+    pub fn tell_addresses(block, ctx, of: Sym<u64>, told: Sym<u64>) {
+        for rank in ctx.world().ranks() {
+            tell::leader(ctx, block, told, rank.pe().index(), ctx.address(of.at(rank)).expose_provenance() as u64);
         }
     }
 

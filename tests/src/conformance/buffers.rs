@@ -3,11 +3,11 @@
 
 use std::iter::zip;
 
-use congruent::device::{Kernel, Pod, Signal, Slice, SliceMut};
+use congruent::device::{Kernel, Pe, Pod, Signal, Slice, SliceMut};
 use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, World};
 use congruent_test_kernels::buffers::{
     add_late, axpy, axpy_in_packs, axpy_of, number_rows, read_late, scatter, settled, sum_in_packs, sums_of_chunks,
-    table,
+    table, tell_addresses,
 };
 
 use super::limit::{at_most, times};
@@ -32,6 +32,8 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
     in_a_graph(world)?;
     events(world)?;
     copies(world)?;
+    to_the_host(world)?;
+    occupancy(world)?;
     addresses(world)
 }
 
@@ -306,11 +308,82 @@ fn copies(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
+/// Copies to the host and from it go on while the host does, and their memory is there until they are complete, whatever becomes of it.
+fn to_the_host(world: &mut World) -> Result<(), Error> {
+    let (stream, tells, len) = (world.stream()?, world.stream()?, at_most(5000));
+    let (told, go, me) = (world.alloc::<u64>(len)?, world.alloc::<Signal>(1)?, world.rank(world.pe().raw())?);
+    let numbers: Vec<u64> = (0..len as u64).collect();
+    // Before a kernel waits: to make the first ones may wait for it.
+    let mut hosts: Vec<_> = (0..8).map(|_| world.host_buffer::<u64>(len)).collect::<Result<_, _>>()?;
+    let (others, hosts) = hosts.split_at_mut(4);
+    others.iter_mut().try_for_each(|other| other.fill(u64::MAX))?;
+    let mut given = buffer(world, numbers.iter().copied())?;
+    world.launch(&stream, read_late, Grid::one(32), (told.view(), &given, go.view()))?;
+    for host in &mut *hosts {
+        world.copy(&stream, host, told.view())?;
+    }
+    let copied = stream.record_event()?;
+    for forgets in [false, true] {
+        let host = std::mem::replace(&mut hosts[usize::from(forgets)], world.buffer(0)?);
+        if forgets { std::mem::forget(host) } else { drop(host) }
+    }
+    assert!(!copied.is_complete(), "nobody has told the kernel to go on");
+    world.notify(&tells, go.view().at(me).set(1))?;
+    assert_eq!(hosts[2].to_vec()?, numbers, "the host waits for the copy");
+    world.synchronize(&stream)?;
+    for other in others {
+        assert_eq!(other.to_vec()?, vec![u64::MAX; len]);
+    }
+    // Memory that is used again is zeroed.
+    assert_eq!(world.host_buffer::<u64>(len)?.to_vec()?, vec![0; len]);
+    hosts[3].write(0, &[7; 2])?;
+    world.copy(&stream, &mut given, &hosts[3])?;
+    // A kernel is lent it as any other.
+    world.launch(&stream, sums_of_chunks, Grid::one(32), (hosts[3].chunks_mut(len),))?;
+    assert_eq!((given.to_vec()?[..3].to_vec(), hosts[3].to_vec()?[0]), (vec![7, 7, 2], 0));
+    assert!(world.host_buffer::<u64>(0)?.is_empty());
+    Ok(())
+}
+
+/// As many blocks as are told run at once, and one more is refused where they wait.
+fn occupancy(world: &mut World) -> Result<(), Error> {
+    let (stream, told, go) = (world.stream()?, world.alloc::<u64>(1)?, world.alloc::<Signal>(1)?);
+    let from = world.buffer::<u64>(0)?;
+    world.notify(&stream, go.view().at(world.rank(world.pe().raw())?).set(1))?;
+    let fits = world.occupancy(read_late, 64, 0)?;
+    assert!(fits.waits && fits.resident_blocks > 0, "{fits:?}");
+    assert!(fits.resident_blocks <= fits.blocks_per_multiprocessor * fits.multiprocessors, "{fits:?}");
+    let launch = |blocks| world.launch(&stream, read_late, Grid::new(blocks, 64), (told.view(), &from, go.view()));
+    let refused = launch(fits.resident_blocks + 1);
+    assert!(matches!(refused, Err(LaunchError::NotCoresident { fits: all, .. }) if all == fits.resident_blocks));
+    launch(fits.resident_blocks)?;
+    world.synchronize(&stream)?;
+    assert!(world.occupancy(axpy, 1024, 0)?.blocks_per_multiprocessor > 0);
+    let refused = [world.occupancy(axpy, 2048, 0), world.occupancy(axpy, 0, 0), world.occupancy(axpy, 32, 16)];
+    let [
+        Err(LaunchError::TooManyThreads { .. }),
+        Err(LaunchError::EmptyGrid { .. }),
+        Err(LaunchError::SharedMemory { .. }),
+    ] = refused
+    else {
+        panic!("{refused:?}")
+    };
+    Ok(())
+}
+
 /// Addresses are those of elements: different, aligned, and in their order.
 fn addresses(world: &mut World) -> Result<(), Error> {
     let (a, b) = (world.alloc::<u64>(100)?, world.buffer::<u64>(100)?);
     assert!(a.device_ptr() != 0 && b.device_ptr() != 0 && a.device_ptr().abs_diff(b.device_ptr()) >= 800);
     assert_eq!((a.device_ptr() % 8, b.device_ptr() % 16), (0, 0));
     assert_eq!(b.slice(10..)?.device_ptr(), b.device_ptr() + 80);
+    // In a kernel the same, and what others have of it; null where only a proxy reaches it.
+    let (stream, told) = (world.stream()?, world.alloc::<u64>(world.npes())?);
+    world.run(&stream, tell_addresses, Grid::one(32), (a.view(), told.view()))?;
+    let theirs = world.exchange("addresses", &a.device_ptr().to_string())?;
+    for ((pe, told), theirs) in (0..).map(Pe::new).zip(told.to_vec()?).zip(theirs) {
+        let expected = if world.is_direct(pe) { theirs } else { "0".to_owned() };
+        assert_eq!(told.to_string(), expected, "PE {pe:?} from {:?}", world.pe());
+    }
     Ok(())
 }
