@@ -10,7 +10,7 @@ use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, Stream, WorldFailure};
 
-/// A point behind all that a stream was given before it. Made by [`Stream::record_event`].
+/// A point behind all that a stream was given before it. Made by [`Stream::record_event`], or of cudarc's by [`World::adopt_event`].
 ///
 /// ```
 /// # congruent::local(1, |world| {
@@ -24,6 +24,8 @@ use crate::{LaunchError, Stream, WorldFailure};
 /// # })?;
 /// # Ok::<_, congruent::Error>(())
 /// ```
+///
+/// [`World::adopt_event`]: crate::World::adopt_event
 #[derive(Clone)]
 pub struct Event {
     shared: Arc<Shared>,
@@ -139,6 +141,21 @@ impl Event {
             // A world has one machine.
             (Point::Cpu(_), Point::Cuda(_)) | (Point::Cuda(_), Point::Cpu(_)) => Duration::ZERO,
         })
+    }
+}
+
+impl Event {
+    /// One that the driver has.
+    pub(crate) fn of_cuda(shared: &Arc<Shared>, event: CudaEvent) -> Self {
+        Self { shared: Arc::clone(shared), point: Point::Cuda(Arc::new(event)) }
+    }
+
+    /// The driver's, where it has one.
+    pub(crate) fn cuda(&self) -> Option<&CudaEvent> {
+        match &self.point {
+            Point::Cpu(_) => None,
+            Point::Cuda(event) => Some(event),
+        }
     }
 }
 

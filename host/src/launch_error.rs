@@ -231,8 +231,10 @@ pub enum LaunchError {
         /// Who is signalled.
         signal: u32,
     },
-    /// A stream of CUDA's for a world that runs on the CPU.
-    #[error("this world runs on the CPU, which has no streams to borrow: make one with World::stream")]
+    /// A stream of CUDA's for a world that runs on the CPU, or such an event.
+    #[error(
+        "this world runs on the CPU, which has no streams or events of CUDA's: make them with World::stream and Stream::record_event"
+    )]
     NoStreamToBorrow,
     /// A stream that is not of this world.
     #[error("the stream belongs to another world; make one with World::stream")]

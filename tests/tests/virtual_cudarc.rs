@@ -9,11 +9,14 @@ use std::ffi::CStr;
 use std::process::Command;
 use std::time::Duration;
 
-use congruent::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use congruent::cudarc::driver::{CudaContext, result};
+use congruent::cudarc::driver::result::stream::wait_event;
+use congruent::cudarc::driver::sys::{
+    CUevent_flags, CUevent_wait_flags, CUgraphInstantiate_flags, CUstreamCaptureMode,
+};
+use congruent::cudarc::driver::{CudaContext, DevicePtrMut, result};
 use congruent::device::Signal;
-use congruent::{AllocError, Error, Grid, LaunchError, World};
-use congruent_test_kernels::buffers::{axpy, read_late, scatter};
+use congruent::{AllocError, Buffer, CudaError, Error, Grid, LaunchError, MachineKind, World};
+use congruent_test_kernels::buffers::{axpy, read_late, scatter, sums_of_chunks};
 use congruent_virtual_library::VARIABLE;
 use processes::{alone, is_pe, say};
 use virtual_support::{declare, ends, entry, entry_without_waits, on_virtual};
@@ -29,7 +32,12 @@ fn again(test: &str, settings: &str, program: fn(&mut World) -> Result<(), Error
         return;
     }
     let _alone = alone();
-    let kernels = [entry_without_waits::<axpy>(), entry_without_waits::<scatter>(), entry::<read_late>()];
+    let kernels = [
+        entry_without_waits::<axpy>(),
+        entry_without_waits::<scatter>(),
+        entry_without_waits::<sums_of_chunks>(),
+        entry::<read_late>(),
+    ];
     let mut command = on_virtual(Command::new(std::env::current_exe().unwrap()), "");
     command.args(["--exact", test, "--nocapture"]).env("CONGRUENT_TEST_PE", "0").env(VARIABLE, settings);
     command.env("CONGRUENT_PTX", declare(test, &kernels));
@@ -69,6 +77,49 @@ fn slices_are_lent() {
     again("slices_are_lent", "engine=native", lent);
 }
 
+/// Memory of somebody else's is a buffer by its address: in launches, whole, in parts and relaxed, in copies and for the host.
+fn at_addresses(world: &mut World) -> Result<(), Error> {
+    let theirs = CudaContext::new(world.device().unwrap() as usize)?.new_stream()?;
+    let (ours, other) = (world.stream()?, world.stream()?);
+    let mut slice = theirs.clone_htod(&[1.0_f32; 1000])?;
+    let address = slice.device_ptr_mut(&theirs).0;
+    theirs.synchronize()?;
+    // SAFETY: the slice has so many numbers, and cudarc does nothing with it until the buffer is dropped and no stream uses it.
+    let mut lent: Buffer<f32> = unsafe { world.borrow_raw_buffer(address, 1000) }?;
+    assert_eq!((lent.device_ptr(), lent.len()), (address, 1000));
+    let mut own = world.buffer::<f32>(1000)?;
+    own.fill(2.0)?;
+    // On two streams in turn, which wait for each other by what both use.
+    for stream in [&ours, &other] {
+        world.launch(stream, axpy, GRID, (1.0, &own, &mut lent))?;
+        world.launch(stream, axpy, GRID, (1.0, lent.slice(..10)?, own.slice_mut(..10)?))?;
+    }
+    assert_eq!((lent.to_vec()?[9], lent.to_vec()?[999]), (8.0, 5.0));
+    world.copy(&ours, &mut lent, &own)?;
+    lent.write(999, &[3.0])?;
+    drop(lent);
+    let found = theirs.clone_dtoh(&slice)?;
+    assert_eq!((found[9], found[998], found[999]), (13.0, 2.0, 3.0));
+    let mut words = theirs.clone_htod(&[1_u64; 12])?;
+    let address = words.device_ptr_mut(&theirs).0;
+    theirs.synchronize()?;
+    // SAFETY: as above.
+    let mut lent: Buffer<u64> = unsafe { world.borrow_raw_buffer(address, 12) }?;
+    world.run(&ours, sums_of_chunks, Grid::one(32), (lent.chunks_mut(5),))?;
+    assert_eq!(lent.to_vec()?, [0, 1, 1, 1, 5, 1, 1, 1, 1, 5, 2, 2]);
+    // SAFETY: never used, as each is refused.
+    let refused = |address, len| unsafe { world.borrow_raw_buffer::<u64>(address, len) }.unwrap_err();
+    assert!(matches!(refused(address + 4, 1), AllocError::Cuda(CudaError::Misaligned { align: 8, .. })));
+    assert!(matches!(refused(0, 1), AllocError::Null));
+    assert!(matches!(refused(address, usize::MAX / 8), AllocError::TooLarge { .. }));
+    Ok(())
+}
+
+#[test]
+fn memory_at_an_address_is_a_buffer() {
+    again("memory_at_an_address_is_a_buffer", "engine=native", at_addresses);
+}
+
 /// A slice that is dropped during a launch is there until it ends, and what would be given its room is elsewhere.
 fn dropped(world: &mut World) -> Result<(), Error> {
     let context = CudaContext::new(world.device().unwrap() as usize)?;
@@ -92,35 +143,149 @@ fn slices_live_as_long_as_launches() {
     again("slices_live_as_long_as_launches", "engine=native", dropped);
 }
 
+/// Events of cudarc's hold streams of the world back, and the world's those of cudarc's.
+fn events(world: &mut World) -> Result<(), Error> {
+    let context = CudaContext::new(world.device().unwrap() as usize)?;
+    let (theirs, timed) = (context.new_stream()?, Some(CUevent_flags::CU_EVENT_DEFAULT));
+    let (ours, later, tells) = (world.stream()?, world.stream()?, world.stream()?);
+    let (told, go, me) = (world.alloc::<u64>(1000)?, world.alloc::<Signal>(1)?, world.rank(0)?);
+    let never = world.adopt_event(context.new_event(None)?)?;
+    assert!(never.is_complete() && never.cu_event().is_some());
+    let begun = world.adopt_event(theirs.record_event(timed)?)?;
+    let borrowed = world.borrow_stream(&theirs)?;
+    let mut numbers = world.buffer::<u64>(1000)?;
+    numbers.fill(7)?;
+    // Theirs waits for a kernel of ours, by our event, and ours for theirs, by theirs.
+    world.launch(&ours, read_late, Grid::one(32), (told.view(), &numbers, go.view()))?;
+    let read = ours.record_event()?;
+    // SAFETY: both are of this context, and the event is there.
+    unsafe { wait_event(theirs.cu_stream(), read.cu_event().unwrap(), CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }?;
+    let after = world.adopt_event(theirs.record_event(timed)?)?;
+    later.wait(&after)?;
+    let mut copy = world.host_buffer::<u64>(1000)?;
+    world.copy(&later, &mut copy, told.view())?;
+    assert!(!after.is_complete() && !later.is_idle(), "the kernel was not told to go on");
+    world.notify(&tells, go.view().at(me).set(1))?;
+    assert_eq!(copy.to_vec()?, [7; 1000]);
+    assert!(after.is_complete() && begun.elapsed(&after)? > Duration::ZERO);
+    assert!(matches!(begun.elapsed(&never), Err(LaunchError::Cuda(CudaError::Call { .. }))), "it keeps no time");
+    borrowed.wait(&read)?;
+    world.synchronize(&borrowed)?;
+    Ok(())
+}
+
+#[test]
+fn events_go_both_ways() {
+    again("events_go_both_ways", "engine=native", events);
+}
+
 /// What is of another device, or cannot be had, is refused with what to do.
 fn refused(world: &mut World) -> Result<(), Error> {
     let (here, there) = (CudaContext::new(0)?, CudaContext::new(1)?);
     let (ours, mut own) = (world.stream()?, world.buffer::<f32>(10)?);
     let slice = there.default_stream().alloc_zeros::<f32>(10)?;
-    let said = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut own)).unwrap_err().to_string();
-    assert!(said.contains("the slice is of device 1") && said.contains("Builder::devices"), "{said}");
-    let said = world.borrow_stream(&there.new_stream()?).err().unwrap().to_string();
-    assert!(said.contains("not of the primary context of device 0"), "{said}");
-    assert!(world.borrow_stream(&here.per_thread_stream()).is_err());
+    let refused = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut own)).unwrap_err();
+    assert!(matches!(refused, LaunchError::Cuda(CudaError::SliceOfDevice { theirs: 1, ours: 0 })));
+    assert!(refused.to_string().contains("Builder::devices"), "{refused}");
+    for refused in [
+        world.borrow_stream(&there.new_stream()?).err(),
+        world.borrow_stream(&here.per_thread_stream()).err(),
+        world.adopt_event(there.new_event(None)?).err(),
+    ] {
+        let refused = refused.unwrap();
+        assert!(matches!(refused, LaunchError::Cuda(CudaError::ForeignContext { device: 0 })), "{refused:?}");
+        assert!(refused.to_string().contains("not of the primary context of device 0"), "{refused}");
+    }
     let full = world.buffer::<u8>(1 << 50);
     assert!(matches!(&full, Err(AllocError::Cuda(error)) if error.to_string().contains("were asked for")), "{full:?}");
-    // Of this PE's own, but of a graph that would not keep them.
     let theirs = here.new_stream()?;
-    let (x, borrowed) = (theirs.alloc_zeros::<f32>(10)?, world.borrow_stream(&theirs)?);
-    let captured = world.capture(&ours, |ours| world.launch(ours, axpy, GRID, (1.0, &x, &mut own)));
-    assert!(matches!(captured.err(), Some(LaunchError::InCapture { .. })));
-    world.synchronize(&borrowed)?;
-    theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let words = world.alloc::<u64>(4)?;
-    let put = world.put(&borrowed, words.view().at(world.rank(0)?), words.view());
-    assert!(put.is_err(), "the graph would not keep the world");
-    drop(theirs.end_capture(CUgraphInstantiate_flags(0)));
+    // Numbers from the second byte on.
+    let bytes = theirs.alloc_zeros::<u8>(41)?;
+    let view = bytes.slice(1..);
+    // SAFETY: any bytes are numbers; it is not read.
+    let odd = unsafe { view.transmute::<f32>(10) }.unwrap();
+    let refused = world.launch(&ours, axpy, GRID, (1.0, &odd, &mut own)).unwrap_err();
+    assert!(matches!(refused, LaunchError::Cuda(CudaError::Misaligned { align: 4, .. })), "{refused:?}");
+    assert!(refused.to_string().contains("no multiple of 4"), "{refused}");
+    world.synchronize(&ours)?;
     Ok(())
 }
 
 #[test]
 fn what_cannot_be_lent_is_refused() {
     again("what_cannot_be_lent_is_refused", "engine=native,devices=2", refused);
+}
+
+/// What a graph would not keep is in none; and a stream that its owner captures is left alone, as are points in its graph.
+fn captured(world: &mut World) -> Result<(), Error> {
+    let context = CudaContext::new(0)?;
+    let (theirs, ours) = (context.new_stream()?, world.stream()?);
+    let (x, mut own) = (theirs.alloc_zeros::<f32>(10)?, world.buffer::<f32>(10)?);
+    let refused = world.capture(&ours, |ours| world.launch(ours, axpy, GRID, (1.0, &x, &mut own)));
+    assert!(matches!(refused.err(), Some(LaunchError::InCapture { call: "axpy", .. })));
+    let (borrowed, words) = (world.borrow_stream(&theirs)?, world.alloc::<u64>(4)?);
+    let me = world.rank(0)?;
+    world.put(&borrowed, words.view().at(me), words.view())?;
+    world.synchronize(&borrowed)?;
+    let captured = |refused: LaunchError| matches!(refused, LaunchError::Cuda(CudaError::Captured));
+    use CUstreamCaptureMode::{
+        CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as LOCAL,
+    };
+    for mode in [LOCAL, RELAXED] {
+        // An unfinished capture.
+        theirs.begin_capture(mode)?;
+        assert!(captured(world.put(&borrowed, words.view().at(me), words.view()).unwrap_err()));
+        assert!(matches!(ours.join(&borrowed), Err(LaunchError::InCapture { call: "join", .. })));
+        assert!(matches!(borrowed.record_event(), Err(LaunchError::InCapture { call: "record_event", .. })));
+        let nested = world.capture(&borrowed, |_| Ok(()));
+        assert!(matches!(nested.err(), Some(LaunchError::InCapture { call: "a capture", .. })));
+        let refused = world.adopt_event(theirs.record_event(None)?).err().unwrap();
+        assert!(refused.to_string().contains("record events outside"), "{refused}");
+        assert!(captured(refused));
+        // It has come to nothing, and the stream goes on.
+        assert!(theirs.end_capture(CUgraphInstantiate_flags(0)).is_err());
+        world.put(&borrowed, words.view().at(me), words.view())?;
+        world.synchronize(&borrowed)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn captures_of_others_are_left_alone() {
+    again("captures_of_others_are_left_alone", "engine=native", captured);
+}
+
+/// A world whose driver is not cudarc's, by what its kind is, beside cudarc's own first device.
+fn beside(kind: MachineKind, check: fn(LaunchError) -> bool) -> Result<(), Error> {
+    World::builder().machine(kind).devices([0]).heap(16 << 20).local(1, |world| {
+        let (theirs, ours) = (CudaContext::new(0)?.new_stream()?, world.stream()?);
+        let (mut slice, own) = (theirs.alloc_zeros::<f32>(10)?, world.buffer::<f32>(10)?);
+        let launched = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut world.buffer(10)?));
+        assert!(check(launched.unwrap_err()));
+        assert!(check(world.launch(&ours, axpy, GRID, (1.0, &own, &mut slice)).unwrap_err()));
+        let [stream, event] = [world.borrow_stream(&theirs).err(), world.adopt_event(theirs.record_event(None)?).err()];
+        let refused = |refused: Option<LaunchError>| {
+            let foreign = LaunchError::Cuda(CudaError::ForeignContext { device: 0 });
+            let expected = if kind == MachineKind::Cpu { LaunchError::NoStreamToBorrow } else { foreign };
+            assert_eq!(refused.unwrap().to_string(), expected.to_string());
+        };
+        refused(stream);
+        refused(event);
+        Ok::<_, Error>(())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn slices_of_a_context_that_the_world_does_not_use_are_refused() {
+    const TEST: &str = "slices_of_a_context_that_the_world_does_not_use_are_refused";
+    if is_pe() {
+        let of_context = |refused| matches!(refused, LaunchError::Cuda(CudaError::SliceOfContext { device: 0 }));
+        beside(MachineKind::Virtual, of_context).unwrap();
+        beside(MachineKind::Cpu, |refused| matches!(refused, LaunchError::NoSliceToLend)).unwrap();
+        return say("it did");
+    }
+    again(TEST, "engine=native", |_| Ok(()));
 }
 
 /// A kernel that another compiler made, on addresses of the world's, in order with its launches by the stream that both use.

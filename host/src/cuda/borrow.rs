@@ -1,16 +1,16 @@
-//! Streams that somebody else made: another library's of the same process, such as PyTorch.
+//! Streams and events that somebody else made: another library's of the same process, such as PyTorch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+use cudarc::driver::{CudaEvent, CudaStream};
 
 use super::lane::Lane;
 use super::{CudaError, CudaPe, CudaRunner, connections};
 use crate::machine::Machine;
 use crate::runner::Runner;
-use crate::{LaunchError, Stream, World};
+use crate::{Event, LaunchError, Stream, World};
 
 /// The handle of the default stream that each thread has for itself (`CU_STREAM_PER_THREAD`).
 const PER_THREAD: usize = 2;
@@ -52,6 +52,53 @@ impl World {
         // SAFETY: the caller's promise.
         let runner = unsafe { pe.borrow(stream.cast()) }?;
         self.stream_on(|_| Ok(Runner::Cuda(runner, Arc::clone(self.shared()))))
+    }
+
+    /// An event of cudarc's as one of this world's: streams of the world wait for it ([`Stream::wait`]), and the host. It is the point
+    /// where it was recorded last; one that never was is complete. For the time between two ([`Event::elapsed`]) both were made with
+    /// `CU_EVENT_DEFAULT`.
+    ///
+    /// ```no_run
+    /// use congruent::cudarc::driver::CudaContext;
+    ///
+    /// congruent::local(1, |world| {
+    ///     let theirs = CudaContext::new(world.device().unwrap_or(0) as usize)?.new_stream()?;
+    ///     let x = theirs.clone_htod(&[1.0_f32; 100])?;
+    ///     let copied = world.adopt_event(theirs.record_event(None)?)?;
+    ///     let ours = world.stream()?;
+    ///     ours.wait(&copied)?;                            // what `ours` is given from here on comes after the copy
+    ///     let computed = ours.record_event()?;
+    ///     world.borrow_stream(&theirs)?.wait(&computed)?; // and what `theirs` is given from here on after that
+    ///     # drop(x);
+    ///     Ok::<_, congruent::Error>(())
+    /// })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// On the CPU machine; the event is of another context or device; it was recorded in a capture, or one is under way that keeps this
+    /// thread from asking (`CU_STREAM_CAPTURE_MODE_GLOBAL`): that capture fails then as well.
+    pub fn adopt_event(&self, event: CudaEvent) -> Result<Event, LaunchError> {
+        let Machine::Cuda(pe) = self.shared().machine() else { return Err(LaunchError::NoStreamToBorrow) };
+        if event.context().cu_ctx() != pe.device.context().raw() {
+            return Err(CudaError::ForeignContext { device: pe.device.properties.ordinal }.into());
+        }
+        let event = super::CudaEvent::adopted(pe.device.context(), event);
+        // A stream of ours that waited for a point in a capture would become part of it. Nobody else can record the event any more.
+        let captured = [CUresult::CUDA_ERROR_CAPTURED_EVENT, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED];
+        match event.is_complete() {
+            Err(error) if captured.iter().any(|&code| error.is(code)) => Err(CudaError::Captured.into()),
+            asked => asked.map(|_| Event::of_cuda(self.shared(), event)).map_err(LaunchError::Cuda),
+        }
+    }
+}
+
+impl Event {
+    /// The event as the driver knows it, for other libraries of this process to wait for; `None` on the CPU machine. It is valid as
+    /// long as this event or a clone is there, and is neither recorded again nor destroyed. A stream of cudarc's waits for it without:
+    /// [`World::borrow_stream`] and [`Stream::wait`].
+    pub fn cu_event(&self) -> Option<CUevent> {
+        self.cuda().map(super::CudaEvent::raw)
     }
 }
 

@@ -224,12 +224,15 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A stream whose owner captures it, or which a capture of this world is for already.
-    #[error("the stream is being captured, and can be neither waited for nor captured: do that after the capture")]
-    Captured,
-    /// A borrowed stream of another context.
+    /// A stream whose owner captures it, or which a capture of this world is for already; an event that was recorded in a capture.
     #[error(
-        "the stream is not of the primary context of device {device}, which this PE computes on: give one that was made \
+        "the stream is being captured, and neither it nor an event that was recorded there can be waited for, nor can it be captured \
+         again: do that after the capture, and record events outside of it"
+    )]
+    Captured,
+    /// A borrowed stream of another context, or such an event.
+    #[error(
+        "the stream or event is not of the primary context of device {device}, which this PE computes on: give one that was made \
          there (by the CUDA runtime, with cudaSetDevice({device})), and not the default stream of each thread"
     )]
     ForeignContext {

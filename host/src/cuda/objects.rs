@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 
 use super::{CudaError, Driver};
@@ -24,6 +25,8 @@ pub(super) struct RawStream {
 pub(crate) struct Event {
     primary: Arc<Primary>,
     raw: usize,
+    /// Where cudarc made it, which destroys it as well.
+    theirs: Option<CudaEvent>,
 }
 
 impl Primary {
@@ -102,10 +105,16 @@ impl Event {
         let (mut raw, flags) = (std::ptr::null_mut(), flags as u32);
         // SAFETY: the place for the event is there, and this thread has the context.
         unsafe { primary.enter()?.event_create(&raw mut raw, flags) }?;
-        Ok(Self { primary: Arc::clone(primary), raw: raw.expose_provenance() })
+        Ok(Self { primary: Arc::clone(primary), raw: raw.expose_provenance(), theirs: None })
     }
 
-    fn raw(&self) -> CUevent {
+    /// One of cudarc's, of the same context.
+    pub(super) fn adopted(primary: &Arc<Primary>, theirs: CudaEvent) -> Self {
+        let raw = theirs.cu_event().expose_provenance();
+        Self { primary: Arc::clone(primary), raw, theirs: Some(theirs) }
+    }
+
+    pub(crate) fn raw(&self) -> CUevent {
         std::ptr::with_exposed_provenance_mut(self.raw)
     }
 
@@ -141,8 +150,10 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Ok(driver) = self.primary.enter() {
-            // SAFETY: made in `new`, destroyed here only; the driver keeps it until it is complete.
+        if self.theirs.is_none()
+            && let Ok(driver) = self.primary.enter()
+        {
+            // SAFETY: made in `with`, destroyed here only; the driver keeps it until it is complete.
             let _destroyed_or_gone_with_the_context = unsafe { driver.event_destroy(self.raw()) };
         }
     }
