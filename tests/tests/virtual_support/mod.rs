@@ -99,7 +99,8 @@ pub(crate) fn entry_without_waits<K: Kernel>() -> String {
     declared(K::NAME, K::Args::SIZES, "ret;")
 }
 
-fn declared(name: &str, arguments: &[usize], body: &str) -> String {
+/// The declaration of a kernel of this name, with arguments of so many bytes.
+pub(crate) fn declared(name: &str, arguments: &[usize], body: &str) -> String {
     let sizes = [size_of::<abi::Context>()].into_iter().chain(arguments.iter().copied());
     let param = |(at, bytes): (usize, usize)| format!(".param .align 8 .b8 param_{at}[{bytes}]");
     let params: Vec<_> = sizes.enumerate().map(param).collect();
