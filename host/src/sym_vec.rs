@@ -34,6 +34,11 @@ impl<T: Element> SymVec<T> {
         Self { sym, shared, retires: false }
     }
 
+    /// Whether it is one of those.
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.retires
+    }
+
     /// The same object with a name, which faults call it by.
     #[must_use]
     pub fn named(self, name: &str) -> Self {

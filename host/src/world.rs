@@ -225,11 +225,15 @@ impl World {
         Ok(self.allocator.alloc(bytes, align)?)
     }
 
-    /// The parts end at `to` since memory was adopted at `from`: gives its offset. What they had before that the allocator did
-    /// not know of, through rounding, is free.
+    /// Memory was adopted from offset `from` to `to`: gives its offset. What the parts had before that the allocator did not know of,
+    /// through rounding, is free.
     pub(crate) fn grown_by_adoption(&mut self, from: u64, to: u64) -> Option<u64> {
         let had = self.shared.context().heap_bytes;
-        self.allocator.grow(from.checked_sub(had)?);
+        let Some(rounding) = from.checked_sub(had) else {
+            // A hole of the allocator's that was taken all the time.
+            return Some(from);
+        };
+        self.allocator.grow(rounding);
         self.shared.has_grown(to);
         self.allocator.grow_taken(to - from)
     }

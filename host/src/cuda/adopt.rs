@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use congruent_device::{Element, Sym};
 
+use super::memory::Chunk;
 use super::{CudaError, CudaPe};
 use crate::bootstrap::Control;
 use crate::machine::Machine;
 use crate::{AllocError, CollectiveError, SymVec, World};
 
-/// Why memory was not adopted. All PEs hear of the same cause, and the heaps are as they were.
+/// Why memory was not adopted, or not released. All PEs hear of the same cause, and the heaps are as they were.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
@@ -21,6 +22,11 @@ pub enum AdoptError {
     /// No elements, or more than an address space has.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// What is to be released was not adopted.
+    #[error(
+        "the object is of none of this world's adopted memory: release what World::adopt gave, and drop other objects"
+    )]
+    NotAdopted,
     /// There is no device whose memory it could be.
     #[error("the CPU machine adopts no memory: allocate on the heap and copy, or run on a GPU")]
     NotOnGpu,
@@ -34,8 +40,9 @@ impl World {
     /// which kernels of all PEs then reach. Each PE gives its own, of the same size, from `cuMemCreate` and mapped by one
     /// `cuMemMap`; what is in it stays. `cuMemAlloc`'s memory, and so `cudaMalloc`'s, is refused, as it cannot be mapped twice.
     ///
-    /// The memory stays part of the heap until the world is dropped, also after its owner has given it back; dropping the object
-    /// does not make its room free. It takes addresses that the heap could have grown by: see `CONGRUENT_HEAP_MAX`.
+    /// The memory stays part of the heap until it is [released](World::release_adopted) or the world is dropped, also after its owner
+    /// has given it back; dropping the object does not make its room free. It takes addresses that the heap could have grown by: see
+    /// `CONGRUENT_HEAP_MAX`.
     ///
     /// # Collective
     /// Every PE gives memory for the same type and length.
@@ -64,15 +71,54 @@ impl World {
         tracing::info!(pe = self.shared().pe(), bytes = to - from, "memory was adopted");
         Ok(SymVec::kept(Sym::from_raw(offset, len as u64), Arc::clone(self.shared())))
     }
+
+    /// Undoes an [adoption](World::adopt): no PE has the memory any more when this returns, and once its owner gives it back, it is free.
+    /// Waits for the launches of all PEs. The next adoption of memory of the same size has the same place on the heap.
+    ///
+    /// # Collective
+    /// Every PE releases the same object.
+    ///
+    /// # Errors
+    /// The object was not adopted by this world. It is dropped in any case.
+    ///
+    /// # Safety
+    /// From here on no PE uses the object, nor any view of it: no launch and no call that it is given to, and no graph that has such a
+    /// launch.
+    pub unsafe fn release_adopted<T: Element>(&mut self, object: SymVec<T>) -> Result<(), AdoptError> {
+        let offset = object.view().raw_offset();
+        let adopted = match self.shared().machine() {
+            Machine::Cuda(pe) if object.is_of(self.shared()) && object.is_kept() => pe.heap.chunk_at(offset),
+            Machine::Cuda(_) | Machine::Cpu(_) => None,
+        };
+        drop(object);
+        let what = if adopted.is_some() { "adopted" } else { "no adopted" };
+        self.agree(format!("releasing {what} memory at {offset}"))?;
+        let chunk = adopted.ok_or(AdoptError::NotAdopted)?;
+        self.shared().wait_idle();
+        self.agree("releasing, when all PEs are idle".into())?;
+        if let Machine::Cuda(pe) = self.shared().machine() {
+            pe.release(&chunk);
+        }
+        tracing::info!(pe = self.shared().pe(), bytes = chunk.bytes, "adopted memory was released");
+        Ok(self.agree("releasing, when no PE has it".into())?)
+    }
 }
 
 impl CudaPe {
-    /// Collective: every part has the memory at `address` at its end, from the first offset given to the second.
+    /// Collective: every part has the memory at `address`, from the first offset given to the second.
     fn adopt(&self, control: &Control, address: u64, needs: u64) -> Result<(u64, u64), CudaError> {
-        let from = self.heap.part_bytes();
         let growth = self.heap.adopt(&self.device, control, address, needs)?;
+        let (from, bytes) = (growth.chunk().offset, growth.chunk().bytes as u64);
         self.take(control, growth)?;
-        Ok((from, self.heap.part_bytes()))
+        Ok((from, from + bytes))
+    }
+
+    /// No kernel of any PE uses the chunk of adopted memory any more: neither the heap nor windows have it from here on.
+    fn release(&self, chunk: &Chunk) {
+        if let Ok(windows) = &*self.windows {
+            windows.unbind(chunk);
+        }
+        self.heap.release(chunk);
     }
 }
 
@@ -89,6 +135,10 @@ mod tests {
             let refused = unsafe { world.adopt::<u64>(std::ptr::null_mut(), 8) };
             assert!(matches!(refused, Err(AdoptError::NotOnGpu)), "{refused:?}");
             assert_eq!(world.heap_stats(), before);
+            let own = world.alloc::<u64>(8)?;
+            // SAFETY: nobody uses it.
+            let refused = unsafe { world.release_adopted(own) };
+            assert!(matches!(refused, Err(AdoptError::NotAdopted)), "{refused:?}");
             Ok::<_, Error>(())
         };
         World::builder().machine(MachineKind::Cpu).width(1).heap(16 << 20).local(2, program).unwrap();

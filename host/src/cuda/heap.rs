@@ -7,7 +7,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::agree::{agree, gather};
 use super::device::{Context, Device};
@@ -30,19 +30,20 @@ pub(crate) struct CudaHeap {
     npes: u32,
     stride: u64,
     granularity: u64,
-    /// What each part has now.
+    /// What each part has now, holes included.
     part_bytes: AtomicU64,
+    /// Where memory was adopted and released again, and how much.
+    holes: Mutex<Vec<(u64, u64)>>,
     /// What was asked for, and what of the device was free before, in bytes.
     asked: u64,
     free_before: u64,
     beyond: u64,
 }
 
-/// Memory that is mapped after what the parts have, and is not theirs yet. Dropped, it is given back.
+/// Memory that is mapped in the parts, and is not theirs yet. Dropped, it is given back.
 pub(super) struct Growth {
     /// This PE's own first.
     parts: Vec<Mapped>,
-    part_bytes: u64,
     chunk: Chunk,
 }
 
@@ -104,6 +105,7 @@ impl CudaHeap {
             stride,
             granularity,
             part_bytes: AtomicU64::new(0),
+            holes: Mutex::default(),
             asked: heap_bytes,
             free_before,
             beyond: 0,
@@ -135,8 +137,8 @@ impl CudaHeap {
         grows.then(|| self.extend(device, control, part_bytes)).transpose()
     }
 
-    /// Collective: maps memory of somebody else's, `needs` bytes at least, behind what the parts have. It is theirs once all PEs
-    /// [`commit`](Self::commit), and keeps what is in it.
+    /// Collective: maps memory of somebody else's, `needs` bytes at least, in a hole of its size or behind what the parts have. It is
+    /// theirs once all PEs [`commit`](Self::commit), and keeps what is in it.
     ///
     /// All PEs succeed, or all fail for the same cause and the heap is as it was.
     pub(super) fn adopt(
@@ -157,36 +159,52 @@ impl CudaHeap {
         });
         let (memory, bytes) = agree(control, found)?;
         let bytes = agreed_size(&gather(control, Ok(bytes.to_le_bytes().to_vec()))?)?;
-        let to_bytes = self.part_bytes().saturating_add(bytes);
+        let hole = self.holes().iter().find(|hole| hole.1 == bytes).map(|hole| hole.0);
+        let offset = hole.unwrap_or_else(|| self.part_bytes());
+        let to_bytes = offset.saturating_add(bytes);
         if to_bytes > self.stride {
             return Err(CudaError::GrowthLimit { to_bytes, limit: self.stride });
         }
-        self.map(device, control, to_bytes, Ok(memory), |_| Ok(()))
+        self.map(device, control, offset..to_bytes, Ok(memory), |_| Ok(()))
+    }
+
+    /// Unmaps the chunk at an offset of every part that this process has, and leaves a hole. No PE uses it any more.
+    pub(super) fn release(&self, chunk: &Chunk) {
+        let mut parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where all PEs are threads, the first one does it for all.
+        parts.retain(|part| (part.address() - self.base()) % self.stride != chunk.offset);
+        drop(parts);
+        self.holes().push((chunk.offset, chunk.bytes as u64));
+    }
+
+    fn holes(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.holes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The parts have what they have grown by. No PE fails from here on.
     pub(super) fn commit(&self, growth: Growth) {
         self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner).extend(growth.parts);
-        self.part_bytes.store(growth.part_bytes, Ordering::Release);
+        self.holes().retain(|hole| hole.0 != growth.chunk.offset);
+        self.part_bytes.fetch_max(growth.chunk.offset + growth.chunk.bytes as u64, Ordering::AcqRel);
     }
 
     /// Maps new memory between the parts' size and `part_bytes`, on every PE, zeroed before anyone else can see it.
     fn extend(&self, device: &Device, control: &Control, part_bytes: u64) -> Result<Growth, CudaError> {
         let memory = Allocation::create(device, (part_bytes - self.part_bytes()) as usize);
-        self.map(device, control, part_bytes, memory, Mapped::zero)
+        self.map(device, control, self.part_bytes()..part_bytes, memory, Mapped::zero)
     }
 
-    /// Maps every PE's memory between the parts' size and `part_bytes`, on every PE; each prepares its own first.
+    /// Maps every PE's memory in this range of its part, on every PE; each prepares its own first.
     fn map(
         &self,
         device: &Device,
         control: &Control,
-        part_bytes: u64,
+        place: std::ops::Range<u64>,
         memory: Result<Allocation, CudaError>,
         prepare: impl FnOnce(&Mapped) -> Result<(), CudaError>,
     ) -> Result<Growth, CudaError> {
-        let (context, offset) = (device.keeper(), self.part_bytes());
-        let bytes = (part_bytes - offset) as usize;
+        let (context, offset) = (device.keeper(), place.start);
+        let bytes = (place.end - offset) as usize;
         let range = &self.mapping.range;
         let address = |pe: u32| range.base() + u64::from(pe) * self.stride + offset;
         let in_process = control.in_process();
@@ -214,7 +232,7 @@ impl CudaHeap {
             };
             parts.extend(agree(control, theirs.and_then(all))?);
         }
-        Ok(Growth { parts, part_bytes, chunk })
+        Ok(Growth { parts, chunk })
     }
 
     /// Where PE 0's part begins, on every PE.
@@ -253,6 +271,11 @@ impl CudaHeap {
         let own = self.own()..self.own() + self.stride;
         let parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.iter().filter_map(|part| part.chunk(own.clone())).collect()
+    }
+
+    /// The chunk of this PE's own part that begins at an offset.
+    pub(super) fn chunk_at(&self, offset: u64) -> Option<Chunk> {
+        self.chunks().into_iter().find(|chunk| chunk.offset == offset)
     }
 }
 

@@ -238,6 +238,10 @@ impl Mapped {
         self.allocation.export(travel)
     }
 
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
     /// The chunk that it is of the part that begins at `part`, if it is of that part.
     pub(super) fn chunk(&self, part: std::ops::Range<u64>) -> Option<Chunk> {
         let inside = part.contains(&self.address);

@@ -10,7 +10,9 @@ use congruent::device::{Group, Signal, SliceMut, Sym, kernels, team_tag};
 use congruent::{Error, Grid, LaunchError, SymVec, World};
 
 use crate::processes::say;
-use crate::virtual_support::{adopt, borrow_default, calls, declare, entry, entry_without_waits, foreign_memory};
+use crate::virtual_support::{
+    adopt, borrow_default, calls, declare, entry, entry_without_waits, foreign_memory, release,
+};
 
 /// A program of two PEs, and the machine that it needs.
 #[derive(Clone, Copy)]
@@ -303,6 +305,11 @@ fn adoption(world: &mut World) -> Result<(), Error> {
     world.barrier()?;
     let mut found = vec![0; COUNT];
     theirs.read(0, &mut found)?;
+    assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
+    release(world, theirs)?;
+    // In the same place.
+    let again = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
+    again.read(0, &mut found)?;
     assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
     Ok(world.barrier()?)
 }

@@ -167,6 +167,12 @@ pub(crate) fn adopt<T: Element>(world: &mut World, address: usize, len: usize) -
     unsafe { world.adopt(std::ptr::with_exposed_provenance_mut(address), len) }
 }
 
+/// Undoes [`adopt`].
+pub(crate) fn release<T: Element>(world: &mut World, object: SymVec<T>) -> Result<(), AdoptError> {
+    // SAFETY: no test keeps a view of it.
+    unsafe { world.release_adopted(object) }
+}
+
 /// The default stream of a PE's device, as another library of the process would have it.
 pub(crate) fn borrow_default(world: &World) -> Result<Stream, LaunchError> {
     // SAFETY: the default stream lives as long as its context, and nobody captures it.

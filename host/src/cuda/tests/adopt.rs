@@ -75,6 +75,47 @@ fn adopts(world: &mut World) -> Result<(), Error> {
     Ok(world.barrier()?)
 }
 
+/// What is released its owner has alone, and it is free when they give it back; memory of the same size has its place afterwards.
+fn releases(world: &mut World) -> Result<(), Error> {
+    let device = device(world);
+    let (pe, npes) = (world.pe().raw(), world.npes() as u32);
+    let (stream, next) = (world.stream()?, world.rank((pe + 1) % npes)?);
+    let copy = world.alloc::<u64>(LEN)?;
+    let mut places = Vec::new();
+    for round in 0..3 {
+        world.barrier()?;
+        let before = device.free_memory()?.0;
+        world.barrier()?;
+        let theirs = Theirs::new(&device, 2 * MIB as usize);
+        write(theirs.range.base(), u64::from(pe) + 10 * round);
+        // SAFETY: nobody else accesses it, and numbers are valid whatever their bytes.
+        let object = unsafe { world.adopt::<u64>(theirs.at(0), LEN) }?;
+        places.push(object.view().raw_offset());
+        world.barrier()?;
+        world.get(&stream, copy.view(), object.view().at(next))?;
+        // SAFETY: nobody uses it any more, but for the copy, which is waited for.
+        unsafe { world.release_adopted(object) }?;
+        let mut found = [0];
+        copy.read(0, &mut found)?;
+        assert_eq!(found, [u64::from((pe + 1) % npes) + 10 * round]);
+        assert_eq!(read(theirs.range.base()), u64::from(pe) + 10 * round);
+        drop(theirs);
+        world.barrier()?;
+        assert_eq!(device.free_memory()?.0, before, "it is free");
+        // What is allocated meanwhile is not there.
+        let more = world.alloc::<u8>(3 * MIB as usize)?;
+        more.fill(1)?;
+        drop(more);
+        world.reclaim()?;
+        world.reclaim()?;
+    }
+    assert_eq!(places, [places[0]; 3]);
+    // SAFETY: nobody uses it.
+    let refused = unsafe { world.release_adopted(copy) };
+    assert!(matches!(refused, Err(AdoptError::NotAdopted)), "{refused:?}");
+    Ok(world.barrier()?)
+}
+
 /// What is refused, by all PEs for the cause of one; afterwards all is as before.
 fn refuses(world: &mut World) -> Result<(), Error> {
     let device = device(world);
@@ -136,10 +177,16 @@ fn memory_that_cannot_is_refused_by_all() {
 
 #[test]
 #[ignore = "needs a CUDA driver"]
+fn adopted_memory_is_released() {
+    world(64 * MIB, releases);
+}
+
+#[test]
+#[ignore = "needs a CUDA driver"]
 fn processes_adopt() {
     if std::env::var_os("CONGRUENT_PE").is_some() {
         let builder = World::builder().machine(MachineKind::Cuda).heap(4 * MIB).heap_max(64 * MIB);
-        builder.run(2, adopts).unwrap();
+        builder.run(2, |world| adopts(world).and_then(|()| releases(world))).unwrap();
         return;
     }
     processes("cuda::tests::adopt::processes_adopt", 2);
