@@ -89,6 +89,7 @@ const PLACES: &[(&str, &[&str])] = &[
             "host/src/cuda/",
             "host/src/lib.rs",
             "host/examples/with_cudarc.rs",
+            "tests/beside/",
             "tests/tests/virtual_cudarc.rs",
             "virtual/driver/",
         ],

@@ -358,7 +358,7 @@ fn occupancy(world: &mut World) -> Result<(), Error> {
     assert!(matches!(refused, Err(LaunchError::NotCoresident { fits: all, .. }) if all == fits.resident_blocks));
     launch(fits.resident_blocks)?;
     world.synchronize(&stream)?;
-    assert!(world.occupancy(axpy, 1024, 0)?.blocks_per_multiprocessor > 0);
+    assert!(world.occupancy(axpy, 64, 0)?.blocks_per_multiprocessor > 0);
     let refused = [world.occupancy(axpy, 2048, 0), world.occupancy(axpy, 0, 0), world.occupancy(axpy, 32, 16)];
     let [
         Err(LaunchError::TooManyThreads { .. }),
