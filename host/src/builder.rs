@@ -10,7 +10,7 @@ use congruent_transports::{Faults, Local, Transport};
 
 use crate::bootstrap::{Bootstrap, Control};
 use crate::cpu::{Cores, CpuMachine, CpuPe};
-use crate::cuda::{self, CudaError, CudaPe};
+use crate::cuda::{self, Contexts, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Sleep};
 use crate::rings::{Rings, Shape};
@@ -29,6 +29,7 @@ pub struct Builder {
     settings: Vec<(Key, u64)>,
     texts: Vec<(TextKey, String)>,
     pub(crate) algorithms: &'static [FixedKernel],
+    pub(crate) contexts: Contexts,
     pub(crate) emulation: Emulation,
 }
 
@@ -201,7 +202,7 @@ impl Builder {
             Some(bootstrap) => bootstrap,
             None => Bootstrap::from_env()?,
         };
-        Ok(build(bootstrap.connect()?, tunables, self.emulation)?.with_algorithms(self.algorithms))
+        Ok(build(bootstrap.connect()?, tunables, &self.contexts, self.emulation)?.with_algorithms(self.algorithms))
     }
 
     /// The settings: the environment's, overridden by the program's.
@@ -225,7 +226,12 @@ impl Builder {
 }
 
 /// Builds a world on a control plane that is up.
-pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) -> Result<World, BuildError> {
+pub(crate) fn build(
+    control: Control,
+    tunables: Tunables,
+    contexts: &Contexts,
+    emulation: Emulation,
+) -> Result<World, BuildError> {
     let windows = if control.same_host() { windows(&tunables, emulation) } else { 0 };
     compare(&control, &tunables, windows)?;
     let routes = Routes::choose(&control, &tunables)?;
@@ -235,7 +241,7 @@ pub(crate) fn build(control: Control, tunables: Tunables, emulation: Emulation) 
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, emulation, heap_bytes).inspect_err(|error| match error {
+    let machine = machine(&control, &tunables, contexts, emulation, heap_bytes).inspect_err(|error| match error {
         // The others told this PE, or miss the same one.
         BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
         // Every PE was told, so this one leaves in order.
@@ -342,6 +348,7 @@ fn refused(at: usize) -> BuildError {
 fn machine(
     control: &Control,
     tunables: &Tunables,
+    contexts: &Contexts,
     emulation: Emulation,
     heap_bytes: u64,
 ) -> Result<Machine, BuildError> {
@@ -377,7 +384,7 @@ fn machine(
         return Err(BuildError::NoTransport);
     }
     if on_gpu {
-        let pe = CudaPe::new(control, tunables, heap_bytes, heap_max(tunables))?;
+        let pe = CudaPe::new(control, tunables, contexts, (heap_bytes, heap_max(tunables)))?;
         return Ok(Machine::Cuda(Box::new(pe)));
     }
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);

@@ -40,7 +40,7 @@
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`]; how many blocks fit: [`World::occupancy`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
 //! | use memory of this PE alone | [`World::buffer`], [`Buffer`], [`Lend`]; the host's, for copies: [`World::host_buffer`], [`World::copy`] |
-//! | use another library's streams, events and memory | [`World::borrow_stream`], [`World::adopt_event`], [`Lend`], [`World::borrow_raw_buffer`]; as symmetric objects: [`World::adopt`] |
+//! | use another library's streams, events and memory | [`World::borrow_stream`], [`World::adopt_event`], [`Builder::contexts`], [`Lend`], [`World::borrow_raw_buffer`]; as symmetric objects: [`World::adopt`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
 //!

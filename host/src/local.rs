@@ -59,7 +59,7 @@ impl Builder {
         program: impl Fn(&mut World) -> Result<R, E> + Sync,
     ) -> Result<Vec<R>, E> {
         let tunables = self.tunables().map_err(BuildError::from)?;
-        let (emulation, algorithms) = (self.emulation, self.algorithms);
+        let (contexts, emulation, algorithms) = (&self.contexts, self.emulation, self.algorithms);
         let controls = bootstrap::local(npes).map_err(BuildError::from)?;
         let first_error = Mutex::new(None);
         let fail = |error: E| {
@@ -71,7 +71,7 @@ impl Builder {
             for control in controls {
                 let pe = control.pe();
                 let started = thread::Builder::new().name(format!("pe{pe}")).spawn_scoped(scope, move || {
-                    let mut world = builder::build(control, tunables.clone(), emulation)
+                    let mut world = builder::build(control, tunables.clone(), contexts, emulation)
                         .map_err(|error| fail(error.into()))
                         .ok()?
                         .with_algorithms(algorithms);

@@ -475,6 +475,7 @@ mod tests {
 
     use super::*;
     use crate::builder::{Emulation, build};
+    use crate::cuda::Contexts;
     use crate::{Error, Tunables, World, bootstrap};
 
     type Call = fn(&mut World) -> Result<(), Error>;
@@ -483,7 +484,7 @@ mod tests {
     fn cut_off(call: Call) -> Error {
         let [mine, other] = <[Control; 2]>::try_from(bootstrap::local(2).unwrap()).unwrap_or_else(|_| unreachable!());
         mine.watch(|_| thread::sleep(Duration::from_secs(1)));
-        let world = |control| build(control, Tunables::default(), Emulation::default()).unwrap();
+        let world = |control| build(control, Tunables::default(), &Contexts::default(), Emulation::default()).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let world = world(other);

@@ -107,7 +107,8 @@ impl World {
     }
 
     /// The GPU that this PE computes on, as this process numbers them: cudarc's `CudaContext::new` has the same context, where it finds
-    /// the same driver: not with `CONGRUENT_MACHINE=virtual`, whose driver is in this program. `None` on the CPU machine.
+    /// the same driver: not with `CONGRUENT_MACHINE=virtual`, whose driver is in this program; and [`Builder::contexts`] gave no other.
+    /// `None` on the CPU machine.
     pub fn device(&self) -> Option<u32> {
         self.shared.machine().device()
     }

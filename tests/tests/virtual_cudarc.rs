@@ -194,7 +194,7 @@ fn refused(world: &mut World) -> Result<(), Error> {
     ] {
         let refused = refused.unwrap();
         assert!(matches!(refused, LaunchError::Cuda(CudaError::ForeignContext { device: 0 })), "{refused:?}");
-        assert!(refused.to_string().contains("not of the primary context of device 0"), "{refused}");
+        assert!(refused.to_string().contains("not of the context on device 0"), "{refused}");
     }
     let full = world.buffer::<u8>(1 << 50);
     assert!(matches!(&full, Err(AllocError::Cuda(error)) if error.to_string().contains("were asked for")), "{full:?}");
@@ -253,6 +253,51 @@ fn captured(world: &mut World) -> Result<(), Error> {
 #[test]
 fn captures_of_others_are_left_alone() {
     again("captures_of_others_are_left_alone", "engine=native", captured);
+}
+
+/// Worlds in contexts that the program made: of one PE, and of two that share one; what is of the primary context is refused there.
+fn in_own_contexts() -> Result<(), Error> {
+    let contexts = [CudaContext::new_non_primary(0, 0)?, CudaContext::new_non_primary(1, 0)?];
+    for npes in 1..=3 {
+        World::builder().contexts(contexts.clone()).heap(16 << 20).local(npes, |world| {
+            let (pe, device) = (world.pe().index(), world.device().unwrap() as usize);
+            assert_eq!(device, pe % 2);
+            let theirs = contexts[device].new_stream()?;
+            let ours = world.borrow_stream(&theirs)?;
+            let (x, mut y) = (theirs.clone_htod(&[2.0_f32; 100])?, theirs.clone_htod(&[1.0_f32; 100])?);
+            let copied = world.adopt_event(theirs.record_event(None)?)?;
+            ours.wait(&copied)?;
+            world.launch(&ours, axpy, GRID, (3.0, &x, &mut y))?;
+            assert_eq!(theirs.clone_dtoh(&y)?, [7.0; 100]);
+            let (told, next) = (world.alloc::<u64>(1)?, world.rank(((pe + 1) % npes) as u32)?);
+            let mine = world.alloc::<u64>(1)?;
+            mine.fill(pe as u64 + 1)?;
+            world.put(&ours, told.view().at(next), mine.view())?;
+            world.synchronize(&ours)?;
+            world.barrier()?;
+            assert_eq!(told.to_vec()?, [((pe + npes - 1) % npes) as u64 + 1]);
+            let primary = CudaContext::new(device)?.new_stream()?;
+            let slice = primary.clone_htod(&[2.0_f32; 100])?;
+            let refused = world.launch(&ours, axpy, GRID, (3.0, &slice, &mut y)).unwrap_err();
+            assert!(refused.to_string().contains("Builder::contexts"), "{refused}");
+            let refused = world.borrow_stream(&primary).err().unwrap();
+            assert!(refused.to_string().contains("Builder::contexts"), "{refused}");
+            Ok::<_, Error>(())
+        })?;
+    }
+    let refused = World::builder().machine(MachineKind::Virtual).contexts(contexts).local(1, |_| Ok::<_, Error>(()));
+    assert!(refused.unwrap_err().to_string().contains("Builder::contexts"));
+    Ok(())
+}
+
+#[test]
+fn a_world_computes_in_contexts_that_the_program_made() {
+    const TEST: &str = "a_world_computes_in_contexts_that_the_program_made";
+    if is_pe() {
+        in_own_contexts().unwrap();
+        return say("it did");
+    }
+    again(TEST, "engine=native,devices=2", |_| Ok(()));
 }
 
 /// A world whose driver is not cudarc's, by what its kind is, beside cudarc's own first device.

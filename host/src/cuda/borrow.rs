@@ -4,21 +4,47 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
 use super::lane::Lane;
 use super::{CudaError, CudaPe, CudaRunner, connections};
 use crate::machine::Machine;
 use crate::runner::Runner;
-use crate::{Event, LaunchError, Stream, World};
+use crate::{Builder, Event, LaunchError, Stream, World};
 
 /// The handle of the default stream that each thread has for itself (`CU_STREAM_PER_THREAD`).
 const PER_THREAD: usize = 2;
 
+impl Builder {
+    /// The contexts that PEs compute in, in PE order and from the first again where there are more PEs: cudarc's, which the world keeps.
+    /// They choose the devices as well. Without, a PE computes in the primary context of its device, which is the one of
+    /// [`CudaContext::new`], the CUDA runtime and PyTorch. On the CPU machine they are not used.
+    ///
+    /// A GPU runs one context at a time, unless an MPS serves it: give the PEs of a process that share one the same.
+    ///
+    /// ```no_run
+    /// use congruent::cudarc::driver::CudaContext;
+    /// use congruent::{Error, World};
+    ///
+    /// let context = CudaContext::new_non_primary(0, 0)?;
+    /// World::builder().contexts([context.clone()]).local(1, |world| {
+    ///     let stream = world.borrow_stream(&context.new_stream()?)?;
+    ///     Ok::<_, Error>(world.synchronize(&stream)?)
+    /// })?;
+    /// # Ok::<_, Error>(())
+    /// ```
+    #[must_use]
+    pub fn contexts(mut self, contexts: impl IntoIterator<Item = Arc<CudaContext>>) -> Self {
+        self.contexts = contexts.into_iter().collect();
+        self
+    }
+}
+
 impl World {
     /// A stream of cudarc's, which it keeps alive. Launches are ordered with what else is put on it.
     ///
-    /// The world uses the primary context of its PE's device, which is the one of `CudaContext::new`. While the stream is captured by
+    /// The world uses the primary context of its PE's device, which is the one of `CudaContext::new`, unless [`Builder::contexts`] gave
+    /// another. While the stream is captured by
     /// its owner it takes no launches: the graph would not keep the world.
     ///
     /// # Errors

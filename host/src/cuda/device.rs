@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUresult, CUstream, CUuuid};
 
 use super::agree::gather;
@@ -124,8 +125,11 @@ pub(super) struct Context {
 }
 
 impl Context {
-    fn new(driver: &'static Driver, ordinal: usize) -> Result<Self, CudaError> {
-        let primary = Arc::new(Primary::retain(driver, ordinal)?);
+    fn new(driver: &'static Driver, ordinal: usize, theirs: Option<Arc<CudaContext>>) -> Result<Self, CudaError> {
+        let primary = Arc::new(match theirs {
+            Some(theirs) => Primary::of(driver, theirs),
+            None => Primary::retain(driver, ordinal)?,
+        });
         let aside = Self::aside_of(&primary)?;
         Ok(Self { driver, primary, aside })
     }
@@ -176,7 +180,7 @@ impl Context {
     }
 }
 
-/// The device of one PE, with its primary context.
+/// The device of one PE, with the context that it computes in.
 pub(crate) struct Device {
     pub(crate) properties: Properties,
     context: Context,
@@ -189,13 +193,19 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Collective: the device of this PE, which is `asked` or else the PEs' turn: PE 0 has the first, PE 1 the second,
-    /// and from the first again when there are more PEs than devices.
+    /// Collective: the device of this PE, which is that of a context of cudarc's, or `asked`, or else the PEs' turn: PE 0 has the first,
+    /// PE 1 the second, and from the first again when there are more PEs than devices.
     ///
     /// Which devices there are, and in which order, the user tells the driver by `CUDA_VISIBLE_DEVICES`.
-    pub(crate) fn choose(driver: &'static Driver, control: &Control, asked: Option<u32>) -> Result<Self, CudaError> {
+    pub(crate) fn choose(
+        driver: &'static Driver,
+        control: &Control,
+        asked: Option<u32>,
+        theirs: Option<Arc<CudaContext>>,
+    ) -> Result<Self, CudaError> {
         // All PEs are on one host, so a PE's index is its index there.
-        let chosen = if control.same_host() { Self::open(driver, asked, control.pe()) } else { Err(CudaError::Apart) };
+        let chosen =
+            if control.same_host() { Self::open(driver, asked, theirs, control.pe()) } else { Err(CudaError::Apart) };
         let told = |chosen: &Self| [&chosen.properties.uuid[..], &[Travel::ways(&chosen.properties)]].concat();
         let told = gather(control, chosen.as_ref().map(told).map_err(Clone::clone))?;
         let mut chosen = chosen?;
@@ -205,15 +215,21 @@ impl Device {
         Ok(chosen)
     }
 
-    fn open(driver: &'static Driver, asked: Option<u32>, turn: u32) -> Result<Self, CudaError> {
+    fn open(
+        driver: &'static Driver,
+        asked: Option<u32>,
+        theirs: Option<Arc<CudaContext>>,
+        turn: u32,
+    ) -> Result<Self, CudaError> {
         let devices = Properties::all(driver)?;
+        let asked = theirs.as_ref().map(|theirs| theirs.ordinal() as u32).or(asked);
         let ordinal = pick(devices.len(), asked, turn)?;
         let visible = devices.iter().map(|device| device.uuid).collect();
         let properties = devices.into_iter().nth(ordinal).ok_or(CudaError::NoDevice)?;
         if let Some(what) = properties.lacks() {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
-        let context = Context::new(driver, ordinal)?;
+        let context = Context::new(driver, ordinal, theirs)?;
         Ok(Self { properties, context, uuids: Vec::new(), visible, travel: Travel::default() })
     }
 
@@ -227,7 +243,7 @@ impl Device {
         self.context.driver
     }
 
-    /// The device's primary context, which all PEs of a process on this device share.
+    /// The context: the device's primary one, which all PEs of a process on this device share, unless the program gave another.
     pub(super) fn context(&self) -> &Arc<Primary> {
         &self.context.primary
     }

@@ -42,6 +42,12 @@ pub enum CudaError {
         /// The oldest that is good.
         needs: CudaVersion,
     },
+    /// Contexts of another driver.
+    #[error(
+        "CONGRUENT_MACHINE=virtual: Builder::contexts gave contexts of the driver that cudarc finds, and the virtual GPUs have one of their \
+         own in this program; give none there"
+    )]
+    OtherDriver,
     /// A driver, but nothing for it to drive.
     #[error("the CUDA driver finds no GPU: look at CUDA_VISIBLE_DEVICES, and at `nvidia-smi -L`, or run on the CPU")]
     NoDevice,
@@ -232,8 +238,9 @@ pub enum CudaError {
     Captured,
     /// A borrowed stream of another context, or such an event.
     #[error(
-        "the stream or event is not of the primary context of device {device}, which this PE computes on: give one that was made \
-         there (by the CUDA runtime, with cudaSetDevice({device})), and not the default stream of each thread"
+        "the stream or event is not of the context on device {device} that this PE computes in, the primary one unless Builder::contexts \
+         gave another: give one that was made there (by the CUDA runtime, with cudaSetDevice({device})), and not the default stream of \
+         each thread"
     )]
     ForeignContext {
         /// The PE's device.
@@ -252,8 +259,8 @@ pub enum CudaError {
     },
     /// A slice of another context.
     #[error(
-        "the slice is of a context of device {device} that is not the primary one, which this world uses: allocate it in that of \
-         CudaContext::new({device})"
+        "the slice is of a context of device {device} that this world does not use: allocate it in that of CudaContext::new({device}), or \
+         give the world its context with Builder::contexts"
     )]
     SliceOfContext {
         /// The device of both.

@@ -1,6 +1,7 @@
 //! The CUDA machine: kernels run on a GPU, from PTX.
 //!
-//! PEs of one process that share a GPU share its primary context, and each has streams of its own. cudarc stays in this folder.
+//! PEs of one process that share a GPU share its primary context, unless the program gives others, and each has streams of its own.
+//! cudarc stays in this folder.
 
 #![allow(clippy::disallowed_types, reason = "a flag between host threads")]
 
@@ -41,6 +42,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use adopt::AdoptError;
 use congruent_device::abi;
+use cudarc::driver::CudaContext;
 pub(crate) use device::Device;
 pub use device::Properties;
 pub(crate) use device_memory::DeviceMemory;
@@ -65,6 +67,9 @@ use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
 use residents::Residents;
+
+/// The contexts that a program gives, by PE and from the first again.
+pub(crate) type Contexts = Arc<[Arc<CudaContext>]>;
 
 /// One PE's GPU, or its share of one.
 pub(crate) struct CudaPe {
@@ -111,16 +116,19 @@ impl CudaPe {
     pub(crate) fn new(
         control: &Control,
         tunables: &Tunables,
-        heap_bytes: u64,
-        heap_max: u64,
+        contexts: &Contexts,
+        (heap_bytes, heap_max): (u64, u64),
     ) -> Result<Self, CudaError> {
         let read = || tunables.text(TextKey::Ptx).map_or(Ok(()), files::read);
         let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
-        let driver = agree(control, Driver::of(kind).and_then(|driver| read().map(|()| driver)))?;
+        let own =
+            if kind == MachineKind::Virtual && !contexts.is_empty() { Err(CudaError::OtherDriver) } else { read() };
+        let driver = agree(control, Driver::of(kind).and_then(|driver| own.map(|()| driver)))?;
         let listed = tunables.text(TextKey::Device).into_iter().flat_map(|all| all.split(','));
         let listed: Vec<u32> = listed.filter_map(|ordinal| ordinal.parse().ok()).collect();
         let ordinal = listed.get(control.pe() as usize % listed.len().max(1)).copied();
-        let device = Device::choose(driver, control, ordinal)?;
+        let theirs = contexts.get(control.pe() as usize % contexts.len().max(1)).cloned();
+        let device = Device::choose(driver, control, ordinal, theirs)?;
         let wish = tunables.get(Key::NvlsEnable);
         let step = match wish {
             0 => Err("CONGRUENT_NVLS_ENABLE is 0".to_owned()),

@@ -3,16 +3,18 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
+use cudarc::driver::{CudaContext, CudaEvent};
 
 use super::{CudaError, Driver};
 
-/// A share in a device's primary context.
+/// A share in a device's primary context, or in one of cudarc's.
 pub(super) struct Primary {
     driver: &'static Driver,
     device: CUdevice,
     raw: usize,
+    /// Where cudarc made it, which destroys it as well.
+    theirs: Option<Arc<CudaContext>>,
 }
 
 /// A stream of our own. It takes no notice of the legacy default stream.
@@ -36,7 +38,13 @@ impl Primary {
         unsafe { driver.device_get(&raw mut device, ordinal as c_int) }?;
         // SAFETY: the place for the context is there, and the device is one.
         unsafe { driver.primary_ctx_retain(&raw mut raw, device) }?;
-        Ok(Self { driver, device, raw: raw.expose_provenance() })
+        Ok(Self { driver, device, raw: raw.expose_provenance(), theirs: None })
+    }
+
+    /// A context of cudarc's, which has the same driver.
+    pub(super) fn of(driver: &'static Driver, theirs: Arc<CudaContext>) -> Self {
+        let (device, raw) = (theirs.cu_device(), theirs.cu_ctx().expose_provenance());
+        Self { driver, device, raw, theirs: Some(theirs) }
     }
 
     pub(super) fn raw(&self) -> CUcontext {
@@ -57,8 +65,10 @@ impl Primary {
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        // SAFETY: retained in `retain`, released here only.
-        let _released_or_gone_with_the_device = unsafe { self.driver.primary_ctx_release(self.device) };
+        if self.theirs.is_none() {
+            // SAFETY: retained in `retain`, released here only.
+            let _released_or_gone_with_the_device = unsafe { self.driver.primary_ctx_release(self.device) };
+        }
     }
 }
 

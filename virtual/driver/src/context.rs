@@ -1,4 +1,5 @@
-//! Contexts: the primary context of each device, which of them a thread works in, and the fault that ends one.
+//! Contexts: the primary context of each device and those that programs make, which of them a thread works in, and the fault that
+//! ends one.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,8 @@ use crate::monitor::{changed, lock};
 use crate::stream::{self, Stream};
 use crate::{event, memory, module};
 
-/// A device's primary context. It lives as long as the device, and is active while somebody retains it.
+/// A context of a device. The primary one lives as long as the device, and is active while somebody retains it; one that a program made
+/// is retained until it is destroyed.
 pub(crate) struct Context {
     pub(crate) ordinal: i32,
     retained: Mutex<u32>,
@@ -21,6 +23,9 @@ pub(crate) struct Context {
     /// Devices whose memory it was allowed to reach.
     peers: Mutex<Vec<i32>>,
 }
+
+/// Those that programs have made.
+static MADE: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The contexts that this thread pushed, the current one last.
@@ -61,9 +66,27 @@ pub(crate) fn pop() -> Outcome<Arc<Context>> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT`
 pub(crate) fn find(handle: u64) -> Outcome<Arc<Context>> {
-    let devices = driver::get()?.devices();
-    let context = devices.iter().map(|device| &device.context).find(|context| context.handle() == handle);
+    let primary = driver::get()?.devices().iter().map(|device| &device.context);
+    let made = lock(&MADE);
+    let context = primary.chain(&*made).find(|context| context.handle() == handle);
     context.cloned().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// Makes a context on a device, beside its primary one.
+pub(crate) fn create(ordinal: i32) -> Arc<Context> {
+    let context = Context::new(ordinal);
+    context.retain();
+    lock(&MADE).push(context.clone());
+    context
+}
+
+/// Ends what [`create`] made.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for any other, and that of [`memory::show_all`]
+pub(crate) fn destroy(handle: u64) -> Outcome {
+    let made = lock(&MADE).extract_if(.., |context| context.handle() == handle).next();
+    made.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?.release()
 }
 
 impl Context {

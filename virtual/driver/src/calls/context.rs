@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
+use cudarc::driver::sys::{CUcontext, CUctxCreateParams, CUdevice, CUresult};
 
 use crate::capture;
 use crate::context::{self, Context};
@@ -39,10 +39,21 @@ entry_points! {
         active.set(c_int::from(context.is_active()))
     }
 
-    /// Destroys a context that a program made. The virtual driver has primary contexts alone, which are not for destroying.
+    /// Makes a context on a device, and the thread's current one. Its parameters are those of none: no partition, no graphics.
+    Driver fn cuCtxCreate_v4(given: *mut CUcontext, parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) {
+        let ordinal = driver::get()?.device(device)?.ordinal;
+        if !parameters.is_null() || flags != 0 {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let context = context::create(ordinal);
+        given.set(handle(&context))?;
+        context::push(context);
+        Ok(())
+    }
+
+    /// Destroys a context that a program made; a primary one is not for destroying.
     Driver fn cuCtxDestroy_v2(context: CUcontext) {
-        context::find(context.address())?;
-        Err(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+        context::destroy(context.address())
     }
 
     /// Makes a context the thread's current one; null takes it off.
