@@ -200,9 +200,12 @@ pub enum LaunchError {
         /// How many it holds.
         fits: usize,
     },
-    /// A call of another communicator in a group.
-    #[error("a group takes calls of the communicator that it is of; make a group of the other one")]
+    /// A call of a communicator that a group was not given, or one of another world.
+    #[error("a group takes calls of the communicators that it was given: give it others of its world by Group::with")]
     ForeignGroup,
+    /// A communicator that a group is given a second time, with another stream.
+    #[error("the calls of a communicator in a group go to one stream; make a group for each stream")]
+    GroupStream,
     /// More streams than a communicator has slots for.
     #[error("a communicator runs on {fits} streams at most; make another one for more")]
     PlanStreams {

@@ -244,7 +244,7 @@ fn counts_that_differ_are_named_on_all_before_anything_is_sent() {
 fn what_is_refused_is_refused_before_anything_is_sent() {
     local(2, |world| {
         let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
-        let other = world.comm(world.team())?;
+        let (other, side) = (world.comm(world.team())?, world.stream()?);
         let (long, lists) = (world.alloc::<u32>(100)?, world.alloc::<u64>(3)?);
         let (buf, me) = (long.view(), comm.rank());
         let part = |range: std::ops::Range<usize>| buf.slice(range);
@@ -288,15 +288,35 @@ fn what_is_refused_is_refused_before_anything_is_sent() {
         refused(overlapping, &["a group overlap"]);
         let full = comm.group(&stream, |group| (0..200).try_for_each(|_| comm.send(group, buf, 1 - me)));
         refused(full, &["128 sends and receives"]);
-        refused(comm.group(&stream, |group| other.barrier(group)), &["of the communicator that it is of"]);
+        refused(comm.group(&stream, |group| other.barrier(group)), &["give it others of its world by Group::with"]);
+        let twice = comm.group(&stream, |group| {
+            group.with(&comm, &stream)?;
+            group.with(&comm, &side)
+        });
+        refused(twice, &["go to one stream"]);
+        // Also where the two go to different streams.
+        let overlapping = comm.group(&stream, |group| {
+            group.with(&other, &side)?;
+            comm.send(group, part(0..10), 1 - me)?;
+            other.recv(group, part(9..19), 1 - me)
+        });
+        refused(overlapping, &["a group overlap"]);
+        let elsewhere = comm.group(&stream, |group| {
+            group.with(&other, &side)?;
+            comm.send(group, part(0..10), me)?;
+            other.recv(group, part(10..20), me)
+        });
+        refused(elsewhere, &["1 times to itself and receives 0 times"]);
         // What stood in a group before the mistake is not enqueued.
         long.fill(1)?;
         let spoilt = comm.group(&stream, |group| {
+            group.with(&other, &side)?;
             comm.all_reduce(group, buf, buf, Op::Sum)?;
-            comm.broadcast(group, buf, buf, 7)
+            other.broadcast(group, buf, buf, 7)
         });
         refused(spoilt, &["member 7 cannot be the root"]);
         world.synchronize(&stream)?;
+        world.synchronize(&side)?;
         assert_eq!(long.to_vec()?, [1; 100]);
 
         comm.force(Algorithm::MULTIMEM, Protocol::Simple);

@@ -38,7 +38,7 @@ impl Comm {
     /// See [`LaunchError`].
     #[track_caller]
     pub fn barrier(&self, queue: &impl Queue) -> Result<(), LaunchError> {
-        self.admit(queue.stream(), Collective::Barrier.name(), &[])?;
+        self.admit(queue.stream(self)?, Collective::Barrier.name(), &[])?;
         let choice = self.chosen(Collective::Barrier, 0, None)?;
         queue.take(
             self,
@@ -242,7 +242,7 @@ impl Comm {
         if root >= self.size() {
             return Err(LaunchError::Root { root, size: self.size() });
         }
-        self.admit(queue.stream(), collective.name(), &[&dst, &src])?;
+        self.admit(queue.stream(self)?, collective.name(), &[&dst, &src])?;
         let bytes = dst.bytes().max(src.bytes()) as u64;
         let choice = self.chosen(collective, bytes, reduction.map(|(op, reduction)| (op, reduction.datatype())))?;
         self.overlap(collective, dst, src)?;

@@ -20,8 +20,8 @@ impl Queue for Group<'_> {}
 
 /// Takes calls that have been checked.
 pub(super) trait Take {
-    /// The stream that it is for.
-    fn stream(&self) -> &Stream;
+    /// The stream that a communicator's calls go to.
+    fn stream(&self, comm: &Comm) -> Result<&Stream, LaunchError>;
     /// A collective.
     fn take(&self, comm: &Comm, call: Call) -> Result<(), LaunchError>;
     /// A send or a receive.
@@ -58,8 +58,8 @@ pub(super) struct Call {
 }
 
 impl Take for Stream {
-    fn stream(&self) -> &Stream {
-        self
+    fn stream(&self, _: &Comm) -> Result<&Stream, LaunchError> {
+        Ok(self)
     }
 
     fn take(&self, comm: &Comm, call: Call) -> Result<(), LaunchError> {

@@ -27,7 +27,7 @@
 //! |---|---|
 //! | `ncclCommInitRank` | [`World::comm`](crate::World::comm) of any team: every PE of the world makes the call |
 //! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
-//! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`]: of one communicator, on one stream |
+//! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`Group::with`] for calls of several communicators, each on a stream |
 //! | `ncclRedOpCreatePreMulSum` | [`PreMulSum`](crate::collectives::PreMulSum) in the operator's place |
 //! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check) |
 //! | destination after source | destination before source, as everywhere here |

@@ -101,7 +101,7 @@ impl Comm {
         if peer >= self.size() {
             return Err(LaunchError::Peer { peer, size: self.size() });
         }
-        self.admit(queue.stream(), Collective::SendRecv.name(), &[&buffer])?;
+        self.admit(queue.stream(self)?, Collective::SendRecv.name(), &[&buffer])?;
         let bytes = buffer.bytes() as u64;
         self.chosen(Collective::SendRecv, bytes, None)?;
         queue.transfer(self, way, Transfer { peer: peer as u64, offset: buffer.offset(), count: bytes })
@@ -116,7 +116,7 @@ impl Comm {
         src: Sym<T>,
         (receives, sends): (Parts, Parts),
     ) -> Result<(), LaunchError> {
-        self.admit(queue.stream(), collective.name(), &[&dst, &src, &receives, &sends])?;
+        self.admit(queue.stream(self)?, collective.name(), &[&dst, &src, &receives, &sends])?;
         // The buffers' lengths may differ from member to member, so the choice is not by them.
         let choice = self.chosen(collective, 0, None)?;
         let element = size_of::<T>();

@@ -28,6 +28,7 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     across_streams(world)?;
     graphs(world)?;
     copies_in_a_graph(world)?;
+    groups_of_communicators(world)?;
     refusals(world)
 }
 
@@ -186,6 +187,49 @@ fn copies_in_a_graph(world: &mut World) -> Result<(), Error> {
     world.synchronize(&stream)?;
     assert_eq!(theirs.to_vec()?, [prev as u64 * 1000 + 10; LEN]);
     assert_eq!(back.to_vec()?, [pe * 1000 + 10; LEN]);
+    Ok(())
+}
+
+/// Groups have calls of two communicators, on one stream or on two. PEs give these in different orders, and each is a ring: transfers of
+/// one wait for those of the other unless all PEs launch them in one order.
+fn groups_of_communicators(world: &mut World) -> Result<(), Error> {
+    const LEN: usize = 33;
+    let pe = world.pe().raw();
+    let Some(half) = world.comm_split(Some(pe % 2), pe)? else { unreachable!("every PE gave a colour") };
+    let (all, first, second) = (world.comm(world.team())?, world.stream()?, world.stream()?);
+    let (mine, sum) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?);
+    let (from_all, from_half) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?);
+    let (next, prev) = neighbours(world);
+    let (after, before) = ((half.rank() + 1) % half.size(), (half.rank() + half.size() - 1) % half.size());
+    mine.fill(pe)?;
+    // Both are used for the first time in the same order.
+    for (comm, stream) in [(&all, &first), (&half, &first), (&half, &second)] {
+        comm.group(stream, |_| Ok(()))?;
+    }
+    for other in [&first, &second] {
+        for _ in 0..times(100).max(2) {
+            let (one, another) =
+                if pe < 2 { ((&all, &first), (&half, other)) } else { ((&half, other), (&all, &first)) };
+            one.0.group(one.1, |group| {
+                group.with(another.0, another.1)?;
+                half.send(group, mine.view(), after)?;
+                all.all_reduce(group, sum.view(), mine.view(), Op::Max)?;
+                all.send(group, mine.view(), next)?;
+                half.recv(group, from_half.view(), before)?;
+                all.recv(group, from_all.view(), prev)
+            })?;
+        }
+        world.synchronize(&first)?;
+        world.synchronize(&second)?;
+        let n = world.npes() as u32;
+        let got = (sum.to_vec()?, from_all.to_vec()?, from_half.to_vec()?);
+        let sent_in_half = 2 * before as u32 + pe % 2;
+        assert_eq!(got, (vec![n - 1; LEN], vec![prev as u32; LEN], vec![sent_in_half; LEN]), "PE {pe}");
+        for received in [&sum, &from_all, &from_half] {
+            received.fill(u32::MAX)?;
+        }
+        world.barrier()?;
+    }
     Ok(())
 }
 
