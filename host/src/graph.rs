@@ -44,8 +44,10 @@ impl World {
     /// Captures what `record` puts on the stream: nothing of it runs now, and all of it at every [`launch`](Graph::launch) of the
     /// graph. What was launched before goes on, and can be waited for meanwhile.
     ///
-    /// Counts that kernels and collectives keep lie on the heap and only grow, so a graph is launched again without a reset. Every
-    /// member of a collective's team captures it, and launches its graph as often as the others.
+    /// Counts that kernels, collectives and semaphores keep lie on the heap and only grow, so a graph is launched again without a
+    /// reset: signals are posts ([`World::notify`], [`World::put_signal`]), and waits are for posts ([`World::wait`]). Every
+    /// member of a collective's team captures it, and launches its graph as often as the others; sends and receives match over launches
+    /// as over calls.
     ///
     /// ```
     /// use congruent::collectives::Op;
@@ -66,8 +68,8 @@ impl World {
     ///
     /// # Errors
     /// What `record` gives, and then nothing is captured and the stream is as it was. Besides what cannot be launched at all, some
-    /// calls cannot be launched again and are [`LaunchError::InCapture`]: signals and waits of [`World::notify`],
-    /// [`World::put_signal`] and [`World::wait_at_least`], sends and receives, [`World::run`], and captures and graphs.
+    /// calls cannot be launched again and are [`LaunchError::InCapture`]: signals that set a value, [`World::wait_at_least`],
+    /// [`World::run`], and captures and graphs.
     pub fn capture(
         &self,
         stream: &Stream,

@@ -223,9 +223,6 @@ pub enum LaunchError {
     /// A graph on another stream.
     #[error("a graph is launched on the stream that it was captured on; capture one for each stream")]
     GraphStream,
-    /// A signal that adds, on a stream.
-    #[error("a stream can set a signal, and not add to one or post: give Signal's `set`, or notify in a kernel")]
-    NotifyAdds,
     /// A signal for another PE than the data.
     #[error("the data goes to PE {data} and the signal to PE {signal}; give both one PE, or a put and a notify")]
     SignalElsewhere {

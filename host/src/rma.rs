@@ -1,24 +1,30 @@
-//! Puts, gets and signals that the host puts on a stream, without a kernel.
+//! Puts, gets, atomics and signals that the host puts on a stream, without a kernel of the program's.
 //!
-//! On a GPU they take no multiprocessor: its copy engines move the bytes, and the stream itself writes and awaits signals.
+//! On a GPU puts, gets and signals that are set take no multiprocessor: its copy engines move the bytes, and the stream itself writes and
+//! awaits signals. What adds or takes is a kernel of one block.
 
 use std::sync::Arc;
 
-use congruent_device::{Awaited, Block, Ctx, KernelArg, Notify, Pe, Place, Pod, Rank, Signal, Sym, Tag, abi};
+use congruent_device::{
+    Atomic, Awaited, Block, Ctx, Kernel, KernelArg, Notify, Pe, Place, Pod, Rank, Semaphore, Signal, Sym, Tag, abi,
+};
 use congruent_heap::NotifyOp;
+use congruent_stream_kernels as kernels;
 
 use crate::cpu::Site;
 use crate::cuda::Word;
 use crate::graph::Work;
+use crate::launch::Target;
 use crate::launches::{Launched, Launcher};
 use crate::runner::Runner;
-use crate::{LaunchError, Stream, World};
+use crate::{Grid, LaunchError, Stream, World};
 
-/// Threads of the one block that does it on the CPU machine.
+/// Threads of the one block that does it where the stream cannot.
 const THREADS: u32 = 32;
 
 /// Why a signal cannot be captured.
-const SAME_AGAIN: &str = "launched again it would set or await the same value; signal in a kernel, with a semaphore";
+const SAME_AGAIN: &str =
+    "launched again it would set or await the same value; post a semaphore, and wait for posts by World::wait";
 
 impl World {
     /// A PE of the world's team, to name its copy of an object by: `object.view().at(world.rank(1)?)`.
@@ -101,7 +107,8 @@ impl World {
         self.transfer(stream, "get", (to, from, dst.bytes()), move |block, ctx| ctx.get(block, dst, place))
     }
 
-    /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data.
+    /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data. In a capture the signal
+    /// adds or posts.
     ///
     /// # One-sided
     /// As [`put`](World::put).
@@ -127,7 +134,10 @@ impl World {
         self.notify(stream, notify)
     }
 
-    /// Sends a prepared signal, when the stream comes to it: one that sets ([`Signal`]'s `set`).
+    /// Sends a prepared signal, when the stream comes to it: one that sets or adds ([`Signal`]), or posts ([`Semaphore`]). In a
+    /// capture it adds or posts.
+    ///
+    /// On a GPU a signal that is set is written by the stream; one that adds or posts takes one block.
     ///
     /// # One-sided
     /// Returns at once; the peer sees it in time.
@@ -136,15 +146,99 @@ impl World {
     /// Release (MM-2): a PE that sees this signal also sees everything that the stream did before, its kernels, puts and gets.
     ///
     /// # Errors
-    /// The signal adds or posts, which streams of a GPU cannot do; the word is not of this world; in a capture; and see
-    /// [`LaunchError`].
+    /// The word is not of this world; a signal that sets, in a capture; and see [`LaunchError`].
     #[track_caller]
     pub fn notify(&self, stream: &Stream, notify: Notify) -> Result<(), LaunchError> {
         self.admit_notify(stream, "notify", notify)?;
-        match stream.runner() {
-            Runner::Cpu(..) => self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify)),
-            Runner::Cuda(runner, _) => Ok(runner.store(self.address(notify.pe(), notify.offset()), notify.value())?),
+        match (notify.op(), stream.runner()) {
+            (NotifyOp::Add, _) => {
+                let word = Sym::from_raw(notify.offset(), 1).at(self.rank(notify.pe().raw())?);
+                self.put_kernel(stream, kernels::notify, (word, notify.value()))
+            }
+            (NotifyOp::Set, Runner::Cpu(..)) => {
+                self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify))
+            }
+            (NotifyOp::Set, Runner::Cuda(runner, _)) => {
+                Ok(runner.store(self.address(notify.pe(), notify.offset()), notify.value())?)
+            }
         }
+    }
+
+    /// Adds to the first element of a place, when the stream comes to it: atomic among PEs, kernels and streams that add. Integers wrap
+    /// around.
+    ///
+    /// ```
+    /// # congruent::local(4, |world| {
+    /// let (count, stream) = (world.alloc::<u32>(1)?, world.stream()?);
+    /// world.add(&stream, count.view().at(world.rank(0)?), 1)?;
+    /// world.synchronize(&stream)?;
+    /// world.barrier()?;
+    /// assert_eq!(count.to_vec()?[0], if world.pe().raw() == 0 { 4 } else { 0 });
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # One-sided
+    /// Returns at once; the peer takes no part.
+    ///
+    /// # Ordering
+    /// After everything that the stream was given before, and before what it is given later. By itself it tells a peer nothing of what
+    /// came before (MM-7): that is what a [`notify`](World::notify) is for.
+    ///
+    /// # Errors
+    /// The place is empty or not of this world; and see [`LaunchError`].
+    #[track_caller]
+    pub fn add<T: Atomic, G: Tag>(&self, stream: &Stream, place: Place<T, G>, number: T) -> Result<(), LaunchError> {
+        let word = place.sym().get(..1).ok_or(LaunchError::ForeignArgument { kernel: "add" })?;
+        self.admit(stream, "add", &[(word.bytes_at(), Some(place.pe()))])?;
+        let mut bits = [0; 8];
+        bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&number));
+        let of = self.rank(place.pe().raw())?;
+        self.put_kernel(stream, kernels::add, (word.cast(), of, T::KIND as u32, u64::from_ne_bytes(bits)))
+    }
+
+    /// Makes the stream wait for `n` posts of a semaphore, and takes them: what it is given later runs after that. The host does not
+    /// wait. One stream or kernel at a time waits on a semaphore.
+    ///
+    /// How many were taken lies on the heap, so that a graph waits for the next posts each time:
+    ///
+    /// ```
+    /// use congruent::device::Semaphore;
+    /// # congruent::local(4, |world| {
+    /// let (mine, theirs) = (world.alloc::<u64>(1000)?, world.alloc::<u64>(1000)?);
+    /// let (arrived, stream) = (world.alloc::<Semaphore>(1)?, world.stream()?);
+    /// let (pe, npes) = (world.pe().raw(), world.npes() as u32);
+    /// let (next, prev) = (world.rank((pe + 1) % npes)?, world.rank((pe + npes - 1) % npes)?);
+    /// let step = world.capture(&stream, |stream| {
+    ///     world.put_signal(stream, theirs.view().at(next), mine.view(), arrived.view().at(next).post())?;
+    ///     world.wait(stream, arrived.view().from_rank(prev), 1)
+    /// })?;
+    /// for round in 0..3 {
+    ///     mine.fill(round)?;
+    ///     step.launch(&stream)?;
+    ///     world.synchronize(&stream)?;
+    ///     assert_eq!(theirs.to_vec()?, [round; 1000]);
+    ///     world.barrier()?;
+    /// }
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Acquire (MM-3): kernels launched later on the stream see what the posting PEs did before they posted.
+    ///
+    /// # Errors
+    /// The object has no semaphore or is not of this world; and see [`LaunchError`]. A wait that passes its deadline is a fault, as in a
+    /// kernel: [`synchronize`](World::synchronize) tells it, with the PE that `from_rank` named.
+    #[track_caller]
+    pub fn wait(&self, stream: &Stream, semaphore: impl Into<Awaited<Semaphore>>, n: u64) -> Result<(), LaunchError> {
+        let awaited = semaphore.into();
+        let word = awaited.word().get(..1).ok_or(LaunchError::ForeignArgument { kernel: "wait" })?;
+        self.admit(stream, "wait", &[(word.bytes_at(), awaited.from())])?;
+        let from = awaited.from().map_or(abi::NO_PE, Pe::raw);
+        self.put_kernel(stream, kernels::wait, (word, from, n))
     }
 
     /// Makes the stream wait until a signal is at least `value`: what it is given later runs after that. The host does not wait.
@@ -153,7 +247,7 @@ impl World {
     /// Acquire (MM-3): kernels launched later on the stream see what the notifying PE did before it sent the signal.
     ///
     /// # Errors
-    /// The signal is empty or not of this world; in a capture; and see [`LaunchError`]. A wait that passes its deadline is a fault, as
+    /// The signal is empty or not of this world; in a capture, which has [`wait`](World::wait); and see [`LaunchError`]. A wait that passes its deadline is a fault, as
     /// in a kernel: [`synchronize`](World::synchronize) tells it, with the PE that `from_rank` named.
     #[track_caller]
     pub fn wait_at_least(
@@ -194,6 +288,13 @@ impl World {
         }
     }
 
+    /// A kernel of one block.
+    #[track_caller]
+    fn put_kernel<K: Kernel>(&self, stream: &Stream, kernel: K, args: K::Args) -> Result<(), LaunchError> {
+        let target = Target { shared: self.shared(), stream, grid: Grid::one(THREADS), by: Launcher::call() };
+        target.launch(kernel, args)
+    }
+
     /// One block of the CPU machine.
     #[track_caller]
     fn put_block(
@@ -212,10 +313,7 @@ impl World {
 
     fn admit_notify(&self, stream: &Stream, call: &'static str, notify: Notify) -> Result<(), LaunchError> {
         self.admit(stream, call, &[((notify.offset(), 8), Some(notify.pe()))])?;
-        if notify.op() == NotifyOp::Add {
-            return Err(LaunchError::NotifyAdds);
-        }
-        stream.not_captured(call, SAME_AGAIN)
+        if notify.op() == NotifyOp::Add { Ok(()) } else { stream.not_captured(call, SAME_AGAIN) }
     }
 
     /// Refuses streams and memory that are not of this world: ranges of bytes, each on a PE, or else on this one.

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-collectives", &["congruent-device", "congruent-heap"]),
     ("congruent-kernels", &["congruent-collectives", "congruent-device", "congruent-heap"]),
     ("congruent-example-kernels", &["congruent-collectives", "congruent-device"]),
+    ("congruent-stream-kernels", &["congruent-device"]),
     (
         "congruent",
         &[
@@ -26,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "congruent-example-kernels",
             "congruent-heap",
             "congruent-kernels",
+            "congruent-stream-kernels",
             "congruent-transports",
             "congruent-virtual-driver",
         ],

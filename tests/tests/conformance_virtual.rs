@@ -117,6 +117,7 @@ mod proxied {
         signals: conformance::signals;
         ordering: conformance::ordering;
         atomics: conformance::atomics;
+        streams: conformance::streams;
         collectives: some_collectives;
     }
 
@@ -192,11 +193,20 @@ fn dead_process() {
     cuda_processes("dead_process", conformance::dead, &[2, 4], || GPUS.clone());
 }
 
+fn impatient() -> Vec<(&'static str, OsString)> {
+    [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "2000".into())]].concat()
+}
+
 /// A wait of a stream that nobody answers.
 #[test]
 fn unanswered() {
-    let patient = || [&GPUS[..], &[("CONGRUENT_DEADLINE_MS", "2000".into())]].concat();
-    cuda_threads("unanswered", conformance::unanswered, &[1, 3], patient);
+    cuda_threads("unanswered", conformance::unanswered, &[1, 3], impatient);
+}
+
+/// And one that takes posts, which is a kernel.
+#[test]
+fn unposted() {
+    cuda_threads("unposted", conformance::unposted, &[1, 2], impatient);
 }
 
 /// Each PE on a device of its own, with one engine for all, which reaches the memory of all processes.

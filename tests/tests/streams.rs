@@ -9,8 +9,9 @@ use congruent_tests::conformance;
 #[test]
 fn waits_that_nobody_answers_end_at_the_deadline() {
     for (width, npes) in [(1, 1), (1, 3), (4, 2)] {
-        let builder = World::builder().width(width).deadline(Duration::from_millis(200)).heap(16 << 20);
-        builder.local(npes, conformance::unanswered).unwrap();
+        let builder = || World::builder().width(width).deadline(Duration::from_millis(200)).heap(16 << 20);
+        builder().local(npes, conformance::unanswered).unwrap();
+        builder().local(npes, conformance::unposted).unwrap();
     }
 }
 

@@ -50,7 +50,8 @@ fn printed(mut command: Command, arguments: &str) -> String {
 
 #[test]
 fn nothing_in_the_kernels_would_be_wrong_on_a_gpu_only() {
-    for (target, text) in congruent_example_kernels::PTX.images {
+    let modules = [&congruent_example_kernels::PTX, &congruent_stream_kernels::PTX];
+    for (target, text) in modules.iter().flat_map(|module| module.images) {
         let report = congruent_verify::Report::new(*target, *text).unwrap();
         assert!(report.is_clean(), "{}", report.render(false));
     }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     fn declared_as_given<K: Kernel>(_kernel: K) {
-        for (arch, text) in kernels::PTX.images {
+        for (arch, text) in K::MODULE.unwrap().images {
             let functions = Functions::find(text);
             assert!(declared(&functions, K::NAME).is_some(), "{arch}");
             check("ours", &functions, K::NAME, K::Args::SIZES).unwrap();
@@ -61,6 +61,9 @@ mod tests {
         declared_as_given(kernels::barrier);
         declared_as_given(kernels::send_recv_direct);
         declared_as_given(kernels::perf_put);
+        declared_as_given(congruent_stream_kernels::add);
+        declared_as_given(congruent_stream_kernels::notify);
+        declared_as_given(congruent_stream_kernels::wait);
     }
 
     #[test]

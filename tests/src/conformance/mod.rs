@@ -65,6 +65,6 @@ pub use ordering::ordering;
 pub use rma::rma;
 pub use shared::shared;
 pub use signals::signals;
-pub use streams::{groups_in_flight, streams, unanswered};
+pub use streams::{groups_in_flight, streams, unanswered, unposted};
 pub use teams::{large_teams, teams};
 pub use ways::{Args, Site, Way};

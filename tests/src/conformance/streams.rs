@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use congruent::collectives::Op;
 use congruent::device::abi::FaultKind;
-use congruent::device::{Semaphore, Signal};
+use congruent::device::{Atomic, Semaphore, Signal, Sym, bf16, f16};
 use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
 use congruent_test_kernels::streams::raise;
 
@@ -26,8 +26,11 @@ fn replays(world: &World) -> u64 {
 pub fn streams(world: &mut World) -> Result<(), Error> {
     in_order_with_launches(world)?;
     across_streams(world)?;
+    sums(world)?;
     graphs(world)?;
     copies_in_a_graph(world)?;
+    signals_in_a_graph(world)?;
+    transfers_in_graphs(world)?;
     groups_of_communicators(world)?;
     refusals(world)
 }
@@ -80,6 +83,26 @@ pub fn unanswered(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
+/// A stream waits for a post that nobody makes: that is a fault of the call. To be run with a short deadline.
+pub fn unposted(world: &mut World) -> Result<(), Error> {
+    let (turn, stream) = (world.alloc::<Semaphore>(1)?, world.stream()?);
+    let (next, _) = neighbours(world);
+    let (pe, peer) = (world.pe().raw(), next as u32);
+    world.notify(&stream, turn.view().at(world.rank(pe)?).post())?;
+    let line = line!() + 1;
+    world.wait(&stream, turn.view().from_rank(world.rank(peer)?), 2)?;
+    match world.synchronize(&stream) {
+        Err(WorldFailure::Fault(fault)) => {
+            assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout, pe, Some(peer)), "{fault}");
+            assert_eq!((fault.expected, fault.seen, fault.kernel), (2, 1, Some("wait")), "{fault}");
+            assert!(fault.at.is_some_and(|at| at.contains(&format!("{}:{line}:", file!()))));
+        }
+        Err(WorldFailure::Aborted { by, reason, .. }) => assert!(by != pe && reason.contains("waited"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}
+
 /// Each round a kernel raises what is put to the next PE, whose kernel raises it again once the signal is there; the previous PE
 /// gets that back.
 fn in_order_with_launches(world: &mut World) -> Result<(), Error> {
@@ -127,6 +150,56 @@ fn across_streams(world: &mut World) -> Result<(), Error> {
         assert!(stream.is_idle());
     }
     assert_eq!((copy.to_vec()?, words.to_vec()?), (vec![5; LEN], vec![10; LEN]));
+    Ok(())
+}
+
+/// Every PE's stream adds to every PE's numbers of all types; signals add, too, and a stream takes as many posts as there were.
+fn sums(world: &mut World) -> Result<(), Error> {
+    sum_of::<u32>(world, (u32::MAX - 1, 1), |n| (u32::MAX - 1).wrapping_add(n))?;
+    sum_of::<i32>(world, (i32::MAX, 1), |n| i32::MAX.wrapping_add(n as i32))?;
+    sum_of::<u64>(world, (u64::MAX, 1), |n| u64::from(n) - 1)?;
+    sum_of::<i64>(world, (1, -1), |n| 1 - i64::from(n))?;
+    sum_of::<f32>(world, (0.5, 1.0), |n| n as f32 + 0.5)?;
+    sum_of::<f64>(world, (0.25, -0.5), |n| 0.25 - f64::from(n) / 2.0)?;
+    sum_of::<f16>(world, (f16::ZERO, f16::ONE), |n| f16::from_f32(n as f32))?;
+    sum_of::<bf16>(world, (bf16::ONE, bf16::ONE), |n| bf16::from_f32(n as f32 + 1.0))?;
+
+    let (count, posts, stream) = (world.alloc::<Signal>(1)?, world.alloc::<Semaphore>(1)?, world.stream()?);
+    let (words, copy) = (world.alloc::<u64>(world.npes())?, world.alloc::<u64>(world.npes())?);
+    let (me, n) = (world.pe().index(), world.npes() as u64);
+    for round in 1..=times(20).max(2) {
+        world.launch(&stream, raise, GRID, (words.view().elem(me), 1))?;
+        for pe in 0..n as u32 {
+            let to = world.rank(pe)?;
+            let mine = (copy.view().elem(me).at(to), words.view().elem(me));
+            world.put_signal(&stream, mine.0, mine.1, count.view().at(to).add(2))?;
+            world.notify(&stream, posts.view().at(to).post_n(3))?;
+        }
+        world.wait(&stream, posts.view(), 3 * n)?;
+        world.synchronize(&stream)?;
+        assert_eq!(copy.to_vec()?, vec![round; n as usize]);
+        world.wait_at_least(&stream, count.view(), 2 * n * round)?;
+        world.synchronize(&stream)?;
+        world.barrier()?;
+    }
+    Ok(())
+}
+
+/// Every PE adds `more` to the second of three numbers of every PE, which begins as `first`; there are so many PEs.
+fn sum_of<T: Atomic + PartialEq + std::fmt::Debug>(
+    world: &mut World,
+    (first, more): (T, T),
+    sum: fn(u32) -> T,
+) -> Result<(), Error> {
+    let (numbers, stream) = (world.alloc::<T>(3)?, world.stream()?);
+    numbers.fill(first)?;
+    world.barrier()?;
+    for pe in 0..world.npes() as u32 {
+        world.add(&stream, numbers.view().elem(1).at(world.rank(pe)?), more)?;
+    }
+    world.synchronize(&stream)?;
+    world.barrier()?;
+    assert_eq!(numbers.to_vec()?, [first, sum(world.npes() as u32), first]);
     Ok(())
 }
 
@@ -190,6 +263,79 @@ fn copies_in_a_graph(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
+/// Posts and waits for them, captured once: each launch waits for the next ones.
+fn signals_in_a_graph(world: &mut World) -> Result<(), Error> {
+    let (mine, theirs, back) = (world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?);
+    let (arrived, done, stream) = (world.alloc::<Semaphore>(1)?, world.alloc::<Semaphore>(1)?, world.stream()?);
+    let total = world.alloc::<u64>(1)?;
+    let (next, prev) = neighbours(world);
+    let (from, to, first) = (world.rank(prev as u32)?, world.rank(next as u32)?, world.rank(0)?);
+    let pe = world.pe().index() as u64;
+    mine.fill(pe * 1_000_000)?;
+    let graph = world.capture(&stream, |stream| {
+        world.launch(stream, raise, GRID, (mine.view(), 1))?;
+        world.put_signal(stream, theirs.view().at(to), mine.view(), arrived.view().at(to).post())?;
+        world.wait(stream, arrived.view().from_rank(from), 1)?;
+        world.launch(stream, raise, GRID, (theirs.view(), 1000))?;
+        world.notify(stream, done.view().at(from).post())?;
+        world.wait(stream, done.view().from_rank(to), 1)?;
+        world.get(stream, back.view(), theirs.view().at(to))?;
+        world.add(stream, total.view().at(first), 1)
+    })?;
+    assert_eq!(mine.to_vec()?, vec![pe * 1_000_000; LEN], "captured, not run");
+    let rounds = times(50).max(2);
+    for round in 1..=rounds {
+        graph.launch(&stream)?;
+        if round % 7 == 1 {
+            world.synchronize(&stream)?;
+            let (raised, got) = (pe * 1_000_000 + round, back.to_vec()?);
+            assert_eq!((mine.to_vec()?, got), (vec![raised; LEN], vec![raised + 1000; LEN]), "round {round}");
+            world.barrier()?;
+        }
+    }
+    world.synchronize(&stream)?;
+    world.barrier()?;
+    assert_eq!(theirs.to_vec()?, vec![prev as u64 * 1_000_000 + rounds + 1000; LEN]);
+    assert_eq!(total.to_vec()?, [if pe == 0 { rounds * world.npes() as u64 } else { 0 }]);
+    Ok(())
+}
+
+/// Groups of sends and receives, captured in two graphs that take turns with each other and with groups that are in none.
+fn transfers_in_graphs(world: &mut World) -> Result<(), Error> {
+    const PART: usize = 40;
+    let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let (src, dst) = (world.alloc::<u64>(3 * PART)?, world.alloc::<u64>(3 * PART)?);
+    let (next, prev) = neighbours(world);
+    let pe = world.pe().index() as u64;
+    let numbers = |pe: u64| (0..3 * PART as u64).map(|i| pe * 1000 + i).collect::<Vec<_>>();
+    src.write(0, &numbers(pe))?;
+    let part = |i: usize| i * PART..(i + 1) * PART;
+    // Of part `i` some launches sends the beginning, to where the same part of the peer is.
+    let ring = |stream: &Stream, i: usize, len: usize| {
+        comm.group(stream, |group| {
+            comm.recv(group, dst.view().slice(part(i)).slice(..len), prev)?;
+            comm.send(group, src.view().slice(part(i)).slice(..len), next)
+        })
+    };
+    let whole = world.capture(&stream, |stream| ring(stream, 0, PART))?;
+    let half = world.capture(&stream, |stream| {
+        ring(stream, 1, PART / 2)?;
+        world.launch(stream, raise, GRID, (src.view().slice(part(1)), 10_000))
+    })?;
+    let rounds = times(20).max(2);
+    for _ in 0..rounds {
+        whole.launch(&stream)?;
+        half.launch(&stream)?;
+        ring(&stream, 2, PART)?;
+    }
+    world.synchronize(&stream)?;
+    let mut expected = numbers(prev as u64);
+    expected[part(1)].iter_mut().for_each(|number| *number += (rounds - 1) * 10_000);
+    expected[part(1)][PART / 2..].fill(0);
+    assert_eq!(dst.to_vec()?, expected);
+    Ok(())
+}
+
 /// Groups have calls of two communicators, on one stream or on two. PEs give these in different orders, and each is a ring: transfers of
 /// one wait for those of the other unless all PEs launch them in one order.
 fn groups_of_communicators(world: &mut World) -> Result<(), Error> {
@@ -235,9 +381,8 @@ fn groups_of_communicators(world: &mut World) -> Result<(), Error> {
 
 /// What is refused changes nothing: the stream is as good as before.
 fn refusals(world: &mut World) -> Result<(), Error> {
-    let (comm, stream, other) = (world.comm(world.team())?, world.stream()?, world.stream()?);
+    let (stream, other) = (world.stream()?, world.stream()?);
     let (words, flag) = (world.alloc::<u64>(10)?, world.alloc::<Signal>(1)?);
-    let turn = world.alloc::<Semaphore>(1)?;
     let (view, me) = (words.view(), world.rank(world.pe().raw())?);
     let set = flag.view().at(me).set(1);
 
@@ -251,10 +396,12 @@ fn refusals(world: &mut World) -> Result<(), Error> {
             "{refused:?}"
         );
     }
-    for adds in [flag.view().at(me).add(1), turn.view().at(me).post()] {
-        let adds = world.notify(&stream, adds);
-        assert!(matches!(adds, Err(LaunchError::NotifyAdds)), "{adds:?}");
-    }
+    let nothing = world.add(&stream, view.slice(..0).at(me), 1);
+    assert!(matches!(nothing, Err(LaunchError::ForeignArgument { kernel: "add" })), "{nothing:?}");
+    let nothing = world.wait(&stream, Sym::<Semaphore>::empty(), 1);
+    assert!(matches!(nothing, Err(LaunchError::ForeignArgument { kernel: "wait" })), "{nothing:?}");
+    let far = world.notify(&stream, Sym::<Signal>::from_raw(1 << 40, 1).at(me).add(1));
+    assert!(matches!(far, Err(LaunchError::ForeignArgument { kernel: "notify" })), "{far:?}");
     if world.npes() > 1 {
         let (next, _) = neighbours(world);
         let apart = world.put_signal(&stream, view.at(world.rank(next as u32)?), view, set);
@@ -276,13 +423,6 @@ fn refusals(world: &mut World) -> Result<(), Error> {
     captures("notify", &|stream| world.notify(stream, set));
     captures("put_signal", &|stream| world.put_signal(stream, view.at(me), view, set));
     captures("wait_at_least", &|stream| world.wait_at_least(stream, flag.view(), 1));
-    captures("a send or receive", &|stream| {
-        let me = comm.rank();
-        comm.group(stream, |group| {
-            comm.send(group, view.slice(..5), me)?;
-            comm.recv(group, view.slice(5..), me)
-        })
-    });
     captures("run", &|stream| world.run(stream, raise, GRID, (view, 1)));
     captures("a capture", &|stream| world.capture(stream, |_| Ok(())).map(drop));
     captures("a graph", &|stream| graph.launch(stream));
