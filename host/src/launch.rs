@@ -1,5 +1,5 @@
 //! Launching kernels on streams.
-#![allow(clippy::disallowed_types, reason = "numbers streams")]
+#![allow(clippy::disallowed_types, reason = "numbers streams, and what is known of them")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,6 +83,8 @@ pub struct Stream {
     id: u64,
     /// What launches were lent that are captured now.
     captured: Mutex<Lent>,
+    /// How many launches were complete when the world was last seen to be well.
+    sound: AtomicU64,
 }
 
 /// Where a kernel is to run.
@@ -97,6 +99,43 @@ impl Stream {
     /// Whether everything launched so far is complete.
     pub fn is_idle(&self) -> bool {
         self.runner.is_idle()
+    }
+
+    /// Whether what the stream was given may still be right, without waiting for it: the world's failure, unless all of it was known to
+    /// be complete before. [`World::synchronize`] and this make it known.
+    ///
+    /// A failure ends the kernels of every stream, and of all PEs. What a stream had done before is as good as ever: who looks after each
+    /// step by itself can tell, once the world has failed, which of its results to keep. [`World::check`] tells of the whole world.
+    ///
+    /// ```
+    /// # congruent::local(1, |world| {
+    /// use congruent::device::Signal;
+    /// let (flag, me) = (world.alloc::<Signal>(1)?, world.rank(world.pe().raw())?);
+    /// let (done, waits) = (world.stream()?, world.stream()?);
+    /// world.notify(&done, flag.view().at(me).set(1))?;
+    /// world.synchronize(&done)?;
+    /// world.wait_at_least(&waits, flag.view(), 2)?;
+    /// waits.check()?; // Not complete, and nothing wrong so far.
+    /// world.abort("no more of this");
+    /// assert!(world.check().is_err() && waits.check().is_err());
+    /// done.check()?;
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first failure of the world.
+    pub fn check(&self) -> Result<(), WorldFailure> {
+        let (shared, completed) = (self.runner.shared(), self.runner.completed());
+        // What failed among those left its fault before it was complete.
+        shared.look_for_fault();
+        match shared.check() {
+            Ok(()) => self.sound.fetch_max(completed, Ordering::Relaxed),
+            Err(failure) if self.sound.load(Ordering::Relaxed) < self.submitted() => return Err(failure),
+            Err(_) => 0,
+        };
+        Ok(())
     }
 
     /// Whether it is a stream of this world.
@@ -237,7 +276,8 @@ impl World {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let runner = make(&format!("pe{} stream {id}", self.shared().pe()))?;
-        Ok(Stream { runner, world: self.shared().id(), id, captured: Mutex::default() })
+        let (captured, sound) = (Mutex::default(), AtomicU64::default());
+        Ok(Stream { runner, world: self.shared().id(), id, captured, sound })
     }
 
     /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.
@@ -271,6 +311,7 @@ impl World {
     /// The first failure of the world: a fault of this PE, a panic in a kernel, a peer that died or gave up.
     pub fn synchronize(&self, stream: &Stream) -> Result<(), WorldFailure> {
         stream.wait_for(stream.submitted());
+        stream.check()?;
         self.shared().check()
     }
 

@@ -92,6 +92,20 @@ impl Runner {
         }
     }
 
+    /// How many of those are known to be complete.
+    pub(crate) fn completed(&self) -> u64 {
+        match self {
+            Self::Cpu(queue, _) => queue.stream.completed(),
+            Self::Cuda(runner, _) => runner.lane().completed(),
+        }
+    }
+
+    /// The world that it is of.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        let (Self::Cpu(_, shared) | Self::Cuda(_, shared)) = self;
+        shared
+    }
+
     /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
     pub(crate) fn wait_for(&self, count: u64) {
         match self {

@@ -260,7 +260,7 @@ impl World {
         self.agree("barrier".into())
     }
 
-    /// The world's failure, where it has failed.
+    /// The world's failure, where it has failed. [`Stream::check`](crate::Stream::check) tells whether what a stream did is still right.
     ///
     /// # Errors
     /// The first failure.

@@ -29,7 +29,7 @@
 //! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
 //! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`Group::with`] for calls of several communicators, each on a stream |
 //! | `ncclRedOpCreatePreMulSum` | [`PreMulSum`](crate::collectives::PreMulSum) in the operator's place |
-//! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check) |
+//! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check); of what one stream did, [`Stream::check`](crate::Stream::check) |
 //! | destination after source | destination before source, as everywhere here |
 //!
 //! - Buffers are symmetric objects, and members give the same ones, but for the parts of them that an in-place form names. In

@@ -112,6 +112,11 @@ impl CpuStream {
         self.progress.lock().submitted
     }
 
+    /// How many of those are complete.
+    pub(crate) fn completed(&self) -> u64 {
+        self.progress.lock().completed
+    }
+
     /// Waits until its first `count` tasks are complete, as long as `patient`, which is asked again and again, says of the one
     /// that runs. Whether they are complete.
     pub(crate) fn wait_for(&self, count: u64, mut patient: impl FnMut(Option<Underway>) -> bool) -> bool {

@@ -83,14 +83,31 @@ pub fn unanswered(world: &mut World) -> Result<(), Error> {
     Ok(())
 }
 
-/// A stream waits for a post that nobody makes: that is a fault of the call. To be run with a short deadline.
+/// A stream waits for a post that nobody makes: that is a fault of the call. What another stream was seen to have done stays right; what
+/// a third did may not be. To be run with a short deadline.
 pub fn unposted(world: &mut World) -> Result<(), Error> {
     let (turn, stream) = (world.alloc::<Semaphore>(1)?, world.stream()?);
+    let (done, unseen) = (world.stream()?, world.stream()?);
+    let words = world.alloc::<u64>(10)?;
+    world.launch(&done, raise, GRID, (words.view(), 1))?;
+    world.synchronize(&done)?;
     let (next, _) = neighbours(world);
     let (pe, peer) = (world.pe().raw(), next as u32);
     world.notify(&stream, turn.view().at(world.rank(pe)?).post())?;
+    for stream in [&done, &unseen, &stream] {
+        stream.check()?;
+    }
+    world.launch(&unseen, raise, GRID, (words.view(), 1))?;
+    world.barrier()?;
     let line = line!() + 1;
     world.wait(&stream, turn.view().from_rank(world.rank(peer)?), 2)?;
+    // Nobody waits for it: it is told all the same.
+    let from = Instant::now();
+    while stream.check().is_ok() {
+        assert!(from.elapsed() < Duration::from_secs(60), "nobody tells");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(done.check().is_ok() && unseen.check().is_err() && world.check().is_err());
     match world.synchronize(&stream) {
         Err(WorldFailure::Fault(fault)) => {
             assert_eq!((fault.kind, fault.pe, fault.peer), (FaultKind::Timeout, pe, Some(peer)), "{fault}");
