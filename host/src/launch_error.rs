@@ -194,8 +194,8 @@ pub enum LaunchError {
         /// Bytes of the first receive that has no match.
         received: u64,
     },
-    /// More sends and receives than a group holds.
-    #[error("a group holds {fits} sends and receives; make more groups")]
+    /// More sends and receives of a communicator than a group holds.
+    #[error("a group holds {fits} sends and receives of a communicator; make more groups")]
     GroupFull {
         /// How many it holds.
         fits: usize,

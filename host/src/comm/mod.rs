@@ -29,6 +29,7 @@
 //! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
 //! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`Group::with`] for calls of several communicators, each on a stream |
 //! | `ncclRedOpCreatePreMulSum` | [`PreMulSum`](crate::collectives::PreMulSum) in the operator's place |
+//! | no operators of one's own | [`Comm::launch`]: a kernel that calls collectives with any operator |
 //! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check); of what one stream did, [`Stream::check`](crate::Stream::check) |
 //! | destination after source | destination before source, as everywhere here |
 //!
@@ -56,11 +57,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use congruent_collectives::{Algorithm, Collective, Datatype, Layout, Op, PlanView, Protocol};
-use congruent_device::{TeamView, World as WorldTag};
+use congruent_device::{Kernel, TeamView, World as WorldTag};
 
 use crate::select::{Choice, Circumstances, Refusal, Selector, Source};
 use crate::shared::Shared;
-use crate::{Grid, LaunchError, Plan, Stream, SymVec, Team};
+use crate::{Arguments, Grid, LaunchError, Plan, Stream, SymVec, Team, World};
 
 pub use calls::OpWith;
 pub use checked::CallMismatch;
@@ -106,7 +107,7 @@ struct Lane {
 /// Streams of one [`Comm`] whose collectives may run at once.
 pub const STREAMS: u32 = 4;
 
-/// The most sends and receives of a group together: a send to and a receive from each of 64 members.
+/// The most sends and receives of a communicator in a group together: a send to and a receive from each of 64 members.
 const TRANSFERS: usize = 128;
 
 /// Threads of the smallest blocks: a warp of a GPU.
@@ -191,6 +192,61 @@ impl Comm {
             threads: self.options.threads(),
             fewest_threads: self.options.threads.map_or(WARP, NonZeroU32::get),
         }
+    }
+
+    /// Launches a kernel of the program's own that calls collectives, on this communicator's plan: what the calls here have no names for,
+    /// such as an operator of the program's, one that accumulates in another type, or a collective with other work before and behind.
+    ///
+    /// `args` is given the plan, over [`Protocol::Simple`] ([`PlanView::over`] makes it another), and gives the kernel's arguments. The
+    /// kernel calls collectives in `plan.enter(block, ctx)`.
+    ///
+    /// ```
+    /// use congruent::collectives::{PlanView, ring};
+    /// use congruent::device::{Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// The members' product, modulo a prime.
+    ///     pub fn product(block, ctx, dst: Sym<u64>, src: Sym<u64>, plan: PlanView) {
+    ///         ring::all_reduce(&mut plan.enter(block, ctx), dst, src, |a: u64, b: u64| a * b % 7919);
+    ///     }
+    /// }
+    ///
+    /// # congruent::local(3, |world| {
+    /// let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    /// let (mine, all) = (world.alloc::<u64>(100)?, world.alloc::<u64>(100)?);
+    /// mine.fill(1000 + comm.rank() as u64)?;
+    /// comm.launch(world, &stream, product, comm.grid(), |plan| (all.view(), mine.view(), plan))?;
+    /// world.synchronize(&stream)?;
+    /// assert_eq!(all.to_vec()?, [1000 * 1001 * 1002 % 7919; 100]);
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// Over the team, with the same kernel and grid, in one order with the members' other calls on the stream. Checked mode does not
+    /// compare it.
+    ///
+    /// # Errors
+    /// [`LaunchError::PlanBlocks`] where the grid has more blocks than [`grid`](Comm::grid); and as
+    /// [`World::launch`](crate::World::launch).
+    #[track_caller]
+    pub fn launch<K: Kernel, A: Arguments<K::Args>>(
+        &self,
+        world: &World,
+        stream: &Stream,
+        kernel: K,
+        grid: Grid,
+        args: impl FnOnce(PlanView) -> A,
+    ) -> Result<(), LaunchError> {
+        self.admit(stream, K::NAME, &[])?;
+        if grid.blocks > self.most {
+            return Err(LaunchError::PlanBlocks { asked: grid.blocks, fits: self.most });
+        }
+        let view = self.view(stream, Protocol::Simple)?;
+        // Behind a call that members have found to differ it is to do nothing, either.
+        let view = if self.options.check == Some(true) { view.abort_aware() } else { view };
+        world.launch(stream, kernel, grid, args(view))
     }
 
     /// The plan over a protocol, with the slots that this stream has for it.

@@ -6,7 +6,7 @@ use congruent::collectives::Op;
 use congruent::device::abi::FaultKind;
 use congruent::device::{Atomic, Semaphore, Signal, Sym, bf16, f16};
 use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
-use congruent_test_kernels::streams::raise;
+use congruent_test_kernels::streams::{MODULUS, product, raise, sum_of_halves};
 
 use super::limit::times;
 use super::pattern::neighbours;
@@ -32,6 +32,7 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     signals_in_a_graph(world)?;
     transfers_in_graphs(world)?;
     groups_of_communicators(world)?;
+    own_kernels(world)?;
     refusals(world)
 }
 
@@ -393,6 +394,47 @@ fn groups_of_communicators(world: &mut World) -> Result<(), Error> {
         }
         world.barrier()?;
     }
+    Ok(())
+}
+
+/// Kernels of a program's own on a communicator's plan, on two streams, between its calls and in a graph.
+fn own_kernels(world: &mut World) -> Result<(), Error> {
+    const LEN: usize = 70;
+    let (comm, streams) = (world.comm(world.team())?, [world.stream()?, world.stream()?]);
+    let (n, me, grid) = (world.npes() as u32, world.pe().raw(), comm.grid());
+    let (mine, all, most) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(2 * LEN)?, world.alloc::<u32>(2 * LEN)?);
+    let (halves, sums) = (world.alloc::<f16>(LEN)?, world.alloc::<f16>(LEN)?);
+    mine.fill(me + 200)?;
+    // A sum in 16 bits loses each 1; one in `f32` is rounded once.
+    halves.fill(f16::from_f32(if me == 0 { 2048.0 } else { 1.0 }))?;
+    let step = |stream: &Stream, i: usize| {
+        let part = |of: Sym<u32>| of.slice(i * LEN..(i + 1) * LEN);
+        comm.launch(world, stream, product, grid, |plan| (part(all.view()), mine.view(), plan))?;
+        comm.all_reduce(stream, part(most.view()), part(all.view()), Op::Max)?;
+        comm.launch(world, stream, product, grid, |plan| (part(all.view()), mine.view(), plan))
+    };
+    for (i, stream) in streams.iter().enumerate() {
+        step(stream, i)?;
+    }
+    let again = world.capture(&streams[1], |stream| step(stream, 1))?;
+    for _ in 0..3 {
+        again.launch(&streams[1])?;
+    }
+    for stream in &streams {
+        world.synchronize(stream)?;
+    }
+    let expected = (1..n).fold(200, |all, pe| all * (pe + 200) % MODULUS);
+    assert_eq!((all.to_vec()?, most.to_vec()?), (vec![expected; 2 * LEN], vec![expected; 2 * LEN]));
+    for in_halves in if world.is_proxied() { 0..0 } else { 0..2 } {
+        let args = |plan| (sums.view(), halves.view(), in_halves, plan);
+        comm.launch(world, &streams[0], sum_of_halves, grid, args)?;
+        world.synchronize(&streams[0])?;
+        let sum = f16::from_f32(if in_halves == 0 { 2047.0 + n as f32 } else { 2048.0 });
+        assert_eq!(sums.to_vec()?, [sum; LEN], "in halves: {in_halves}");
+    }
+    let many = Grid { blocks: grid.blocks + 1, ..grid };
+    let refused = comm.launch(world, &streams[0], sum_of_halves, many, |plan| (sums.view(), halves.view(), 0, plan));
+    assert!(matches!(refused, Err(LaunchError::PlanBlocks { fits, .. }) if fits == grid.blocks), "{refused:?}");
     Ok(())
 }
 
