@@ -288,6 +288,7 @@ fn functions_that_buffers_need_are_missing_once() {
         "functions_that_buffers_need_are_missing_once",
         BUFFERS,
         &[
+            "cuMemcpyAsync",
             "cuEventCreate",
             "cuEventRecord",
             "cuEventQuery",
@@ -295,7 +296,6 @@ fn functions_that_buffers_need_are_missing_once() {
             "cuEventDestroy_v2",
             "cuMemAllocAsync",
             "cuMemFreeAsync",
-            "cuMemcpyAsync",
             "cuFuncSetAttribute",
             "cuStreamWaitEvent",
         ],

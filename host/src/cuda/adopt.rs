@@ -63,10 +63,7 @@ impl World {
         }
         let Machine::Cuda(pe) = self.shared().machine() else { return Err(AdoptError::NotOnGpu) };
         let adopted = pe.adopt(self.shared().control(), memory.expose_provenance() as u64, bytes);
-        let (from, to) = adopted.map_err(|error| match error {
-            CudaError::Control(lost) => self.shared().lost(lost).into(),
-            error => AdoptError::Cuda(error),
-        })?;
+        let (from, to) = adopted.map_err(|error| self.not_adopted(error))?;
         let offset = self.grown_by_adoption(from, to).ok_or(AllocError::TooLarge { len, size: size_of::<T>() })?;
         tracing::info!(pe = self.shared().pe(), bytes = to - from, "memory was adopted");
         Ok(SymVec::kept(Sym::from_raw(offset, len as u64), Arc::clone(self.shared())))
@@ -79,7 +76,8 @@ impl World {
     /// Every PE releases the same object.
     ///
     /// # Errors
-    /// The object was not adopted by this world. It is dropped in any case.
+    /// The object was not adopted by this world; the driver refuses, and what it has not given back stays until the world is dropped. The
+    /// object is dropped in any case.
     ///
     /// # Safety
     /// From here on no PE uses the object, nor any view of it: no launch and no call that it is given to, and no graph that has such a
@@ -97,10 +95,17 @@ impl World {
         self.shared().wait_idle();
         self.agree("releasing, when all PEs are idle".into())?;
         if let Machine::Cuda(pe) = self.shared().machine() {
-            pe.release(&chunk);
+            pe.release(self.shared().control(), &chunk).map_err(|error| self.not_adopted(error))?;
         }
         tracing::info!(pe = self.shared().pe(), bytes = chunk.bytes, "adopted memory was released");
-        Ok(self.agree("releasing, when no PE has it".into())?)
+        Ok(())
+    }
+
+    fn not_adopted(&self, error: CudaError) -> AdoptError {
+        match error {
+            CudaError::Control(lost) => self.shared().lost(lost).into(),
+            error => AdoptError::Cuda(error),
+        }
     }
 }
 
@@ -113,12 +118,12 @@ impl CudaPe {
         Ok((from, from + bytes))
     }
 
-    /// No kernel of any PE uses the chunk of adopted memory any more: neither the heap nor windows have it from here on.
-    fn release(&self, chunk: &Chunk) {
+    /// Collective: no kernel of any PE uses the chunk of adopted memory any more, and neither the heap nor windows have it from here on.
+    fn release(&self, control: &Control, chunk: &Chunk) -> Result<(), CudaError> {
         if let Ok(windows) = &*self.windows {
             windows.unbind(chunk);
         }
-        self.heap.release(chunk);
+        self.heap.release(control, chunk)
     }
 }
 

@@ -168,13 +168,20 @@ impl CudaHeap {
         self.map(device, control, offset..to_bytes, Ok(memory), |_| Ok(()))
     }
 
-    /// Unmaps the chunk at an offset of every part that this process has, and leaves a hole. No PE uses it any more.
-    pub(super) fn release(&self, chunk: &Chunk) {
-        let mut parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Collective: unmaps the chunk at an offset of every part, and leaves a hole. No PE uses it any more.
+    ///
+    /// All PEs succeed, or all fail for the same cause and what could be unmapped is.
+    pub(super) fn release(&self, control: &Control, chunk: &Chunk) -> Result<(), CudaError> {
+        let is_there = |part: &mut Mapped| (part.address() - self.base()) % self.stride == chunk.offset;
         // Where all PEs are threads, the first one does it for all.
-        parts.retain(|part| (part.address() - self.base()) % self.stride != chunk.offset);
-        drop(parts);
+        let gone: Vec<_> = {
+            let mut parts = self.mapping.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            parts.extract_if(.., is_there).collect()
+        };
+        let outcomes: Vec<_> = gone.into_iter().map(Mapped::unmap).collect();
+        agree(control, outcomes.into_iter().collect::<Result<(), _>>())?;
         self.holes().push((chunk.offset, chunk.bytes as u64));
+        Ok(())
     }
 
     fn holes(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {

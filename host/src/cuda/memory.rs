@@ -242,6 +242,20 @@ impl Mapped {
         self.address
     }
 
+    /// Gives the addresses back, and tells where that fails.
+    pub(super) fn unmap(mut self) -> Result<(), CudaError> {
+        self.unmap_once()
+    }
+
+    fn unmap_once(&mut self) -> Result<(), CudaError> {
+        match std::mem::take(&mut self.bytes) {
+            0 => Ok(()),
+            // SAFETY: the range is this mapping's own, mapped as a whole. Whoever uses its addresses keeps the `CudaHeap` alive
+            // meanwhile, and has waited for its kernels.
+            bytes => unsafe { self.allocation.context.driver().mem_unmap(self.address, bytes) },
+        }
+    }
+
     /// The chunk that it is of the part that begins at `part`, if it is of that part.
     pub(super) fn chunk(&self, part: std::ops::Range<u64>) -> Option<Chunk> {
         let inside = part.contains(&self.address);
@@ -251,9 +265,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the range is this mapping's own, mapped as a whole. Whoever uses its addresses keeps the `CudaHeap` alive
-        // meanwhile, and has waited for its kernels.
-        let _ = unsafe { self.allocation.context.driver().mem_unmap(self.address, self.bytes) };
+        let _ = self.unmap_once();
     }
 }
 
