@@ -36,19 +36,26 @@ fn the_ball_counts_every_bounce() {
     for text in [on_threads("ping_pong", 1, ""), on_processes(2, "ping_pong", "")] {
         assert!(text.contains("launch 2: the ball says 400000,"), "{text}");
     }
+    for width in [4, 32] {
+        let text = on_threads("ping_pong", width, "--rounds 5000");
+        assert!(text.contains("launch 2: the ball says 20000,"), "{text}");
+    }
 }
 
 #[test]
 fn what_was_scaled_is_summed() {
-    for text in [on_threads("scale_and_sum", 1, ""), on_processes(3, "scale_and_sum", "")] {
-        let sum = if text.contains("is 20\n") { "is 160\n" } else { "is 72\n" };
-        assert!(text.contains(&format!("launch 2: every number on every PE {sum}")), "{text}");
+    let mut runs = [1, 4, 32].map(|width| (on_threads("scale_and_sum", width, ""), 160)).to_vec();
+    runs.push((on_processes(3, "scale_and_sum", ""), 72));
+    for (text, sum) in runs {
+        assert!(text.contains(&format!("launch 2: every number on every PE is {sum}\n")), "{text}");
     }
 }
 
 #[test]
 fn weights_are_trained_where_cudarc_has_none() {
-    for (text, weight) in [(on_threads("with_cudarc", 4, ""), 995.5), (on_processes(3, "with_cudarc", ""), 991.0)] {
+    let mut runs = [1, 4, 32].map(|width| (on_threads("with_cudarc", width, ""), 995.5)).to_vec();
+    runs.push((on_processes(3, "with_cudarc", ""), 991.0));
+    for (text, weight) in runs {
         assert!(text.contains(&format!("every weight of a buffer is {weight} after 3 steps")), "{text}");
     }
 }
@@ -150,7 +157,8 @@ fn digits_are_learnt_alike_by_lanes_and_by_processes() {
     let losses = |text: String| text.lines().filter(|line| line.starts_with("epoch")).map(str::to_owned).collect();
     let expected: Vec<String> = losses(on_threads("digits", 1, "--pes 4 --epochs 3"));
     assert_eq!(expected.len(), 3);
-    for found in [on_threads("digits", 4, "--pes 4 --epochs 3"), on_processes(4, "digits", "--epochs 3")] {
+    let [four, thirty_two] = [4, 32].map(|width| on_threads("digits", width, "--pes 4 --epochs 3"));
+    for found in [four, thirty_two, on_processes(4, "digits", "--epochs 3")] {
         assert_eq!(losses(found), expected);
     }
 }
