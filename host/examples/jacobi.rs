@@ -7,7 +7,8 @@
 //! The lesson: two planes are back-pressure enough. A neighbour's row of step `s` goes to the plane that step `s` writes. I
 //! last read that plane's halo in step `s - 1`, to compute the very row that I sent to that neighbour in that step, and the
 //! neighbour waited for that row before it began step `s`. So nothing is overwritten that is still to be read, and no
-//! further signal says so.
+//! further signal says so. By the same argument rows are slices to the kernel, and what it stores goes four cells at a time: nobody
+//! else accesses them meanwhile.
 //!
 //! Whether the plate has come to rest is an all-reduce inside the kernel, every so many steps. The result is compared with
 //! a sequential solve, bit for bit.
@@ -22,7 +23,7 @@ use clap::Parser;
 use congruent::collectives::Layout;
 use congruent::device::Semaphore;
 use congruent::{Grid, World};
-use congruent_example_kernels::jacobi::{Plate, Rest, jacobi, mean};
+use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi, mean};
 
 /// Solves Laplace's equation on a plate whose upper rim is hot, on several PEs.
 #[derive(Parser)]
@@ -61,8 +62,8 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
         return Err(format!("a plate for {npes} PEs has at least {npes} rows, and a column").into());
     }
     let room = args.rows.div_ceil(npes);
-    let width = args.columns as usize + 2;
-    let cells = world.alloc::<f32>(2 * (room as usize + 2) * width)?;
+    let width = fours(args.columns);
+    let cells = world.alloc::<Four>(2 * (room as usize + 2) * width)?;
     let from_above = world.alloc::<Semaphore>(1)?;
     let from_below = world.alloc::<Semaphore>(1)?;
     let result = world.alloc::<u32>(2)?;
@@ -78,7 +79,7 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     };
     if pe == 0 {
         // The host writes only what no peer ever puts to: a peer's kernel may be running already.
-        let hot = vec![1.0; width];
+        let hot = vec![Four([1.0; 4]); width];
         cells.write(0, &hot)?;
         cells.write((room as usize + 2) * width, &hot)?;
     }
@@ -91,11 +92,13 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     let steps = result.to_vec()?[0];
     let expected = sequential(args, steps);
     let first_row: u32 = (0..pe).map(|pe| rows_of(pe, npes, args.rows)).sum();
-    let mut row_of_plate = vec![0.0; width];
+    let (columns, mut row_of_plate) = (args.columns as usize, vec![Four([0.0; 4]); width]);
     for row in 1..=plate.rows {
         cells.read(((steps % 2) * (room + 2) + row) as usize * width, &mut row_of_plate)?;
-        let start = (first_row + row) as usize * width;
-        let same = row_of_plate.iter().zip(&expected[start..start + width]).all(|(a, b)| a.to_bits() == b.to_bits());
+        // Before the cells is a four of the rim, and in the sequential solve one cell.
+        let found = row_of_plate.iter().flat_map(|four| four.0).skip(4);
+        let start = (first_row + row) as usize * (columns + 2) + 1;
+        let same = found.zip(&expected[start..start + columns]).all(|(a, b)| a.to_bits() == b.to_bits());
         if !same {
             return Err(format!("PE {pe}: row {row} differs from the sequential solve").into());
         }

@@ -1,13 +1,22 @@
 //! Heat that spreads over a plate, with the halo exchanges and the question whether it is at rest in the kernel.
 
+use core::array::from_fn;
+use core::ops::Range;
+
 use congruent_collectives::{Max, PlanView, ring};
 use congruent_device::{Block, Ctx, Group, Semaphore, Sym, kernel_arg, kernels};
+
+/// Cells of a row that lie beside each other: 16 bytes, which one access of a thread loads or stores.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Four(pub [f32; 4]);
 
 kernel_arg! {
     /// One PE's part of the plate: the same on every PE but for the number of its rows.
     pub struct Plate {
-        /// Two planes of `room + 2` rows of `columns + 2` cells. The outermost cells are the rim, or the halo.
-        pub cells: Sym<f32>,
+        /// Two planes of `room + 2` rows of [`fours`]. The outermost rows and fours, and what the columns leave of the last four
+        /// between these, are the rim, or the halo.
+        pub cells: Sym<Four>,
         /// Posted by the PE above when its row has arrived in my halo.
         pub from_above: Sym<Semaphore>,
         /// The same of the PE below.
@@ -23,6 +32,11 @@ kernel_arg! {
     }
 }
 
+/// How many fours a row of so many columns has, with one on either side for the rim.
+pub const fn fours(columns: u32) -> usize {
+    columns.div_ceil(4) as usize + 2
+}
+
 kernel_arg! {
     /// When the plate is at rest: no cell moves by more than `tolerance` in a step, which is looked at every `every` steps.
     pub struct Rest {
@@ -36,31 +50,63 @@ kernel_arg! {
 }
 
 impl Plate {
-    /// Row `row` of a plane; row 0 is the halo above.
-    fn row(&self, plane: u32, row: u32) -> Sym<f32> {
-        let width = self.columns as usize + 2;
-        let start = (plane * (self.room + 2) + row) as usize * width;
-        self.cells.slice(start..start + width)
+    /// Rows of a plane; row 0 is the halo above.
+    fn rows(&self, plane: u32, rows: Range<u32>) -> Sym<Four> {
+        let (first, width) = (plane * (self.room + 2), fours(self.columns));
+        self.cells.slice((first + rows.start) as usize * width..(first + rows.end) as usize * width)
     }
 
     /// The cells of a row that change.
-    fn inner(&self, plane: u32, row: u32) -> Sym<f32> {
-        self.row(plane, row).slice(1..=self.columns as usize)
+    fn inner(&self, plane: u32, row: u32) -> Sym<Four> {
+        self.rows(plane, row..row + 1).slice(1..fours(self.columns) - 1)
     }
 
-    /// Computes one row of `new` from `old`; whether a cell that this thread computed moved by more than `tolerance`.
-    fn relax(&self, block: &Block<'_>, ctx: &Ctx<'_>, old: u32, new: u32, row: u32, tolerance: f32) -> bool {
-        let (above, here, below) = (self.row(old, row - 1), self.row(old, row), self.row(old, row + 1));
-        let next = self.row(new, row);
-        let mut moved = false;
-        for i in block.strided(self.columns as usize) {
-            let before = ctx.load(here, i + 1);
-            let after = mean(ctx.load(above, i + 1), ctx.load(here, i), ctx.load(here, i + 2), ctx.load(below, i + 1));
-            ctx.store(next, i + 1, after);
-            moved |= (after - before).abs() > tolerance;
+    /// Computes rows of `new` from `old`; how far a cell that this thread computed has moved at most.
+    ///
+    /// # Safety
+    /// From the last sync of the block to its next one, no other PE writes these rows of `old` and those above and below, and none accesses
+    /// these rows of `new`.
+    unsafe fn relax(&self, block: &Block<'_>, ctx: &Ctx<'_>, old: u32, new: u32, rows: Range<u32>) -> f32 {
+        let (columns, width) = (self.columns as usize, fours(self.columns));
+        // SAFETY: the caller's promise; this block writes no row of `old`.
+        let cells = unsafe { ctx.settled(self.rows(old, rows.start - 1..rows.end + 1)) };
+        let next = ctx.address(self.rows(new, rows.clone()).at(ctx.world().me()));
+        let mut far = [0.0_f32; 4];
+        for row in 0..rows.len() {
+            let [above, here, below] = from_fn(|i| &cells[(row + i) * width..][..width]);
+            // SAFETY: a row inside `new`.
+            let next = unsafe { next.add(row * width) };
+            // With the length of the loop, so that it has no check of bounds.
+            let whole = columns / 4;
+            let (ups, downs, lefts) = (&above[1..=whole], &below[1..=whole], &here[..whole]);
+            let (middles, rights) = (&here[1..=whole], &here[2..whole + 2]);
+            for four in block.strided(whole) {
+                let (Four(up), Four(before), Four(down)) = (ups[four], middles[four], downs[four]);
+                let left = [lefts[four].0[3], before[0], before[1], before[2]];
+                let right = [before[1], before[2], before[3], rights[four].0[0]];
+                let cells = from_fn(|i| mean(up[i], left[i], right[i], down[i]));
+                far = farther(far, cells, before);
+                // SAFETY: inside this row, which this block has for itself, and this thread this four of it.
+                unsafe { next.add(four + 1).write(Four(cells)) };
+            }
+            // The last four may be the rim's in part.
+            let [above, here, below] = [above, here, below].map(bytemuck::cast_slice::<_, f32>);
+            for i in block.strided(columns % 4) {
+                let at = 4 * whole + 4 + i;
+                let cell = mean(above[at], here[at - 1], here[at + 1], below[at]);
+                [far[0]] = farther([far[0]], [cell], [here[at]]);
+                // SAFETY: as above, of one cell.
+                unsafe { next.cast::<f32>().add(at).write(cell) };
+            }
         }
-        moved
+        far.into_iter().fold(0.0, f32::max)
     }
+}
+
+/// How far cells have moved at most. A comparison that takes `far` where one of both is no number is one instruction on CPUs.
+fn farther<const N: usize>(far: [f32; N], after: [f32; N], before: [f32; N]) -> [f32; N] {
+    let moved: [f32; N] = from_fn(|i| (after[i] - before[i]).abs());
+    from_fn(|i| if moved[i] > far[i] { moved[i] } else { far[i] })
 }
 
 /// The new value of a cell. The order of the sum is fixed here, so that every solver gives the same bits.
@@ -79,9 +125,12 @@ kernels! { in crate::PTX;
         let mut steps = 0;
         while steps < limit {
             let (old, new) = (steps % 2, (steps + 1) % 2);
-            let mut moved = plate.relax(block, ctx, old, new, 1, tolerance);
+            // SAFETY: a neighbour writes `old`'s halo when it has this step's outermost row, and `new`'s was waited for in the last step;
+            // neither accesses other rows of mine, and all that wrote these rows ended before a sync.
+            let mut far = unsafe { plate.relax(block, ctx, old, new, 1..2) };
             if last > 1 {
-                moved |= plate.relax(block, ctx, old, new, last, tolerance);
+                // SAFETY: as above.
+                far = far.max(unsafe { plate.relax(block, ctx, old, new, last..last + 1) });
             }
             block.sync();
             if let Some(above) = above {
@@ -92,8 +141,9 @@ kernels! { in crate::PTX;
                 let halo = plate.inner(new, 0);
                 ctx.put_signal(block, halo.at(below), plate.inner(new, last), plate.from_above.at(below).post());
             }
-            for row in 2..last {
-                moved |= plate.relax(block, ctx, old, new, row, tolerance);
+            if last > 2 {
+                // SAFETY: neither these rows nor those above and below are the halo, which is all that a neighbour writes.
+                far = far.max(unsafe { plate.relax(block, ctx, old, new, 2..last) });
             }
             if let Some(above) = above {
                 ctx.wait(block, plate.from_above.from_rank(above), 1);
@@ -106,7 +156,7 @@ kernels! { in crate::PTX;
             steps += 1;
             if steps.is_multiple_of(every) {
                 let moving = result.slice(1..2);
-                let mine = block.any(moved);
+                let mine = block.any(far > tolerance);
                 if block.leader() {
                     ctx.store(moving, 0, u32::from(mine));
                 }

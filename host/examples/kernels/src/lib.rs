@@ -1,8 +1,10 @@
 //! The kernels of the examples, and their PTX: a crate of kernels as any user's, so that each example runs on a GPU too.
 //!
-//! A module has the kernels of one example; what is to be learnt from them is said there (`host/examples/NAME.rs`).
+//! A module has the kernels of one example; what is to be learnt from them is said there (`host/examples/NAME.rs`). Only `axpy` is of
+//! none.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod axpy;
 pub mod descend;
 pub mod digits;
 pub mod fused_norm;
