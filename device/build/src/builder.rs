@@ -178,19 +178,29 @@ impl Output {
     const LEVEL: i32 = 19;
 
     pub(crate) fn path(&self, folder: &Path) -> PathBuf {
-        folder.join(format!("{}{}", self.name, if self.packed { ".zst" } else { "" }))
+        folder.join(format!("{}{}", self.name, if self.packed { PACKED } else { "" }))
     }
 
     pub(crate) fn read(&self, folder: &Path) -> io::Result<String> {
-        let bytes = fs::read(self.path(folder))?;
-        let bytes = if self.packed { zstd::decode_all(&*bytes)? } else { bytes };
-        String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        read_text(&self.path(folder))
     }
 
     fn write(&self, folder: &Path, text: &str) -> io::Result<()> {
         let packed = self.packed.then(|| zstd::encode_all(text.as_bytes(), Self::LEVEL)).transpose()?;
         fs::write(self.path(folder), packed.as_deref().unwrap_or(text.as_bytes()))
     }
+}
+
+/// What is behind the name of a packed file.
+const PACKED: &str = ".zst";
+
+/// The text of a file, which is packed if its name says so.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = fs::read(path)?;
+    if path.as_os_str().as_encoded_bytes().ends_with(PACKED.as_bytes()) {
+        bytes = zstd::decode_all(&*bytes)?;
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Leaves the table of a text in the cache.

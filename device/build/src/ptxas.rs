@@ -1,9 +1,11 @@
 //! NVIDIA's assembler: whether it takes a file, and what the functions in it cost.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::{env, fs};
 
+use crate::builder::read_text;
 use crate::cache::cache_folder;
 use crate::error::BuildError;
 use crate::toolchain::ask;
@@ -82,15 +84,12 @@ impl Ptxas {
         // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like. Functions then keep to their calling
         // convention, which costs registers and stack that a program assembled as a whole does not take.
         let parts: &[&str] = if text.contains(".extern .func") { &["-c"] } else { &[] };
-        let output = Command::new(&self.path)
-            .args(parts)
-            .args(["-v", "-arch", arch, "-o", "/dev/null"])
-            .arg(file)
-            .output()
-            .map_err(|error| BuildError::Program {
-                program: self.path.display().to_string(),
-                problem: format!("cannot be started: {error}"),
-            })?;
+        let mut command = Command::new(&self.path);
+        command.args(parts).args(["-v", "-arch", arch, "-o", "/dev/null", "-"]);
+        let output = run(command, &text).map_err(|error| BuildError::Program {
+            program: self.path.display().to_string(),
+            problem: format!("cannot be started: {error}"),
+        })?;
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         if !output.status.success() {
@@ -100,9 +99,17 @@ impl Ptxas {
     }
 }
 
-/// A file's text, and the generation that it names.
+/// Runs a program that reads `text`.
+fn run(mut command: Command, text: &str) -> io::Result<Output> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // One that ends before it has read everything says why.
+    let _written = child.stdin.take().map(|mut input| input.write_all(text.as_bytes()));
+    child.wait_with_output()
+}
+
+/// A file's text, which may be packed, and the generation that it names.
 fn read(file: &Path) -> Result<(String, String), BuildError> {
-    let text = fs::read_to_string(file).map_err(BuildError::io(file))?;
+    let text = read_text(file).map_err(BuildError::io(file))?;
     match target_directive(&text).map(str::to_owned) {
         Some(own) => Ok((text, own)),
         None => Err(BuildError::Rejected { path: file.to_path_buf(), message: "it has no `.target`".to_owned() }),

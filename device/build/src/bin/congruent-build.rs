@@ -41,7 +41,7 @@ enum Task {
         /// What to assemble for, instead of what each file names; repeat for several. A file goes without those older than its own.
         #[arg(long = "for", value_name = "ARCH")]
         archs: Vec<String>,
-        /// PTX files.
+        /// PTX files, packed or not.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
