@@ -39,6 +39,13 @@ pub fn cache_folder() -> Result<PathBuf, BuildError> {
     congruent_verify::lines::cache_folder().ok_or(BuildError::NoCache)
 }
 
+/// The compiler of CUDA C++ that `./check tools` puts there, for tests that compare with what it makes.
+#[doc(hidden)]
+pub fn nvcc() -> Option<PathBuf> {
+    let nvcc = cache_folder().ok()?.join("nvcc/nvidia/cu13/bin/nvcc");
+    nvcc.is_file().then_some(nvcc)
+}
+
 /// Where a compiler builds for a target: for one crate at a time, until this is dropped.
 pub(crate) struct Workshop {
     pub(crate) folder: PathBuf,

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
+use congruent_build::nvcc;
 use congruent_virtual_gpu::{Access, Backing, Launch, Machine, Program, Schedule, Segment, Settings, Space, Window};
 
 /// nvcc has one code generator for the older architectures and another for the newer ones, and they print other PTX.
@@ -42,7 +43,7 @@ impl Module {
 
     /// None if there is no compiler, where there may be none.
     fn compile(&self) -> Option<Vec<Arc<Program>>> {
-        let Some(nvcc) = compiler() else {
+        let Some(nvcc) = nvcc() else {
             assert!(!is_required(), "nvcc is not installed: ./check tools does that");
             let _ = writeln!(std::io::stderr(), "SKIPPED kernels of {}.cu: no nvcc", self.name);
             return None;
@@ -62,12 +63,6 @@ impl Module {
         });
         Some(programs.into())
     }
-}
-
-/// Where `./check tools` puts the compiler.
-fn compiler() -> Option<PathBuf> {
-    let nvcc = congruent_build::cache_folder().ok()?.join("nvcc/nvidia/cu13/bin/nvcc");
-    nvcc.is_file().then_some(nvcc)
 }
 
 /// Whether this is a system on which the compiler must be there.
