@@ -256,3 +256,26 @@ fn a_batch_writes_and_waits_in_order() {
         assert_eq!(found, [1 << 40, 3]);
     });
 }
+
+/// A context that a program makes is its thread's current one, beside the primary one, and takes with it what is in it.
+#[test]
+fn contexts_are_made_and_destroyed() {
+    alone("contexts_are_made_and_destroyed", "", || {
+        let (primary, mut own, mut now) = (begin(0), core::ptr::null_mut(), core::ptr::null_mut());
+        ok!(cuCtxCreate_v4(&mut own, core::ptr::null_mut(), 0, 0));
+        ok!(cuCtxGetCurrent(&mut now));
+        assert!(now == own && own != primary);
+        let (mine, event) = (stream(), event(0));
+        ok!(cuEventRecord(event, mine));
+        ok!(cuCtxSetCurrent(primary));
+        let other = stream();
+        assert_eq!(call!(cuEventRecord(event, other)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        ok!(cuCtxDestroy_v2(own));
+        assert_eq!(call!(cuStreamQuery(mine)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        for gone in [own, primary] {
+            assert_eq!(call!(cuCtxDestroy_v2(gone)), CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        assert_eq!(call!(cuCtxCreate_v4(&mut own, core::ptr::null_mut(), 1, 0)), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        ok!(cuStreamQuery(other));
+    });
+}
