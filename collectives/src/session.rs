@@ -261,11 +261,13 @@ impl<'c, B: Group> Coll<'c, B> {
 
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     fn give_back(&self) {
-        // Others of the group may still ask for the state.
+        // Others of the group may still ask for the state. Behind this none but the leader does, who writes the next session's.
         self.group().sync();
-        self.say(self.exchanges);
-        if B::IS_BLOCK && self.group().leader() {
-            self.ctx().set_in_session(false);
+        if self.group().leader() {
+            self.say(self.exchanges);
+            if B::IS_BLOCK {
+                self.ctx().set_in_session(false);
+            }
         }
     }
 

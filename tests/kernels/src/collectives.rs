@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use congruent_collectives::{PlanView, Sum, ring};
+use congruent_collectives::{PlanView, Protocol, Sum, one_shot, ring};
 use congruent_device::{Semaphore, Sym, TeamView, kernels};
 
 use crate::teams::Crew;
@@ -25,6 +25,22 @@ kernels! {
     /// All-reduce with an operator of a user's own.
     pub fn compose(block, ctx, dst: Sym<Affine>, src: Sym<Affine>, plan: PlanView) {
         ring::all_reduce(&mut plan.enter(block, ctx), dst, src, then);
+    }
+
+    /// Of each element the member's number that is nearest to `to`, and of two that are as near the smaller one: an operator with state.
+    /// By a ring, and in one exchange of packets where members reach each other's memory.
+    pub fn nearest(block, ctx, ring_dst: Sym<i32>, shot_dst: Sym<i32>, src: Sym<i32>, to: i32, plan: PlanView, reached: u32) {
+        let nearer = |a: i32, b: i32| if ((a - to).abs(), a) <= ((b - to).abs(), b) { a } else { b };
+        ring::all_reduce(&mut plan.enter(block, ctx), ring_dst, src, nearer);
+        if reached != 0 {
+            one_shot::all_reduce(&mut plan.over(Protocol::Ll).enter(block, ctx), shot_dst, src, nearer);
+        }
+    }
+
+    /// The largest of each byte, of elements that no word holds.
+    pub fn largest_bytes(block, ctx, numbers: Sym<[u8; 3]>, plan: PlanView) {
+        let larger = |a: [u8; 3], b: [u8; 3]| [a[0].max(b[0]), a[1].max(b[1]), a[2].max(b[2])];
+        ring::all_reduce(&mut plan.enter(block, ctx), numbers, numbers, larger);
     }
 
     /// Each block by itself, on its chunk of each buffer: an all-reduce, a broadcast from member `block % size`, and of the

@@ -7,7 +7,7 @@ use congruent::{Error, Grid, Plan, Team, World};
 use congruent_test_kernels::collectives::{self as kernels, Affine};
 use congruent_test_kernels::teams::Crew;
 
-use super::limit::limited;
+use super::limit::{is_limited, limited};
 use super::orders::part;
 use super::pattern::{assert_same, value};
 
@@ -24,6 +24,7 @@ pub fn in_kernel(world: &mut World) -> Result<(), Error> {
         let team = world.listed_team::<Crew>(&members)?;
         let plan = world.plan(layout(&team, members.len()))?;
         compose(world, &team, &members, &plan)?;
+        nearest(world, &team, &members, &plan)?;
         in_flight(world, &team, &members, &plan)?;
     }
     Ok(())
@@ -56,6 +57,33 @@ fn compose(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: 
         world.barrier()?;
     }
     Ok(())
+}
+
+/// An operator that knows a number which the launch is given, and one on elements of three bytes.
+fn nearest(world: &mut World, team: &Option<Team<Crew>>, members: &[u32], plan: &Plan) -> Result<(), Error> {
+    let (len, to) = (if is_limited() { 40 } else { 300 }, 70);
+    let [ring, shot, src] = [world.alloc::<i32>(len)?, world.alloc::<i32>(len)?, world.alloc::<i32>(len)?];
+    let threes = world.alloc::<[u8; 3]>(len)?;
+    if let Some(team) = team {
+        let stream = world.stream()?;
+        let sample = |rank: usize, i| (value::<u64>(6, members[rank] as usize, i) % 150) as i32;
+        src.write(0, &(0..len).map(|i| sample(team.me(), i)).collect::<Vec<_>>())?;
+        let reached = !world.is_proxied();
+        let arguments = (ring.view(), shot.view(), src.view(), to, plan.view(), u32::from(reached));
+        world.run(&stream, kernels::nearest, Grid::one(64), arguments)?;
+        let nearest = |i| (0..team.size()).map(|rank| sample(rank, i)).min_by_key(|x| ((x - to).abs(), *x));
+        let expected: Vec<i32> = (0..len).filter_map(nearest).collect();
+        let bytes = |rank: usize, i| (value::<u64>(7, members[rank] as usize, i) as u32).to_le_bytes();
+        threes.write(0, &(0..len).map(|i| bytes(team.me(), i)).map(|[a, b, c, _]| [a, b, c]).collect::<Vec<_>>())?;
+        world.run(&stream, kernels::largest_bytes, Grid::one(64), (threes.view(), plan.view()))?;
+        let largest = |i, k: usize| (0..team.size()).map(|rank| bytes(rank, i)[k]).max().unwrap_or(0);
+        let expected_bytes: Vec<[u8; 3]> = (0..len).map(|i| [0, 1, 2].map(|k| largest(i, k))).collect();
+        assert_same(&threes.to_vec()?, &expected_bytes, || format!("{len} largest of {members:?}"));
+        for found in [ring.to_vec()?, if reached { shot.to_vec()? } else { expected.clone() }] {
+            assert_same(&found, &expected, || format!("{len} nearest to {to} of {members:?}"));
+        }
+    }
+    Ok(world.barrier()?)
 }
 
 /// Around the ring from left to right: `x[c+1]`, then `x[c+2]`, at the end `x[c]`, for an element of chunk `c`.

@@ -3,6 +3,7 @@
 
 use congruent_heap::{Pod, TeamView, refuse};
 
+use super::fold::stateless;
 use super::{block_share, fold_reduction};
 use crate::exchange::{Exchange, Exchanged, Work};
 use crate::reduce::packs::{Move, PackOp, Typed};
@@ -87,11 +88,8 @@ unsafe fn send_block(team: &TeamView, exchange: &Exchange) {
 /// As [`receive`], by every thread of the block, of what all of them see.
 #[inline(never)]
 unsafe fn receive_block_by<T: Pod, O: ReduceOp<T>>(team: &TeamView, exchange: &Exchange) -> bool {
-    const { assert!(size_of::<O>() == 0, "an operator without state is the same anywhere") };
-    // SAFETY: a value without bytes.
-    let op: O = unsafe { core::mem::transmute_copy(&()) };
     // SAFETY: the caller's contract.
-    unsafe { receive_block(team, exchange, Typed::<T, O>::new(op)) }
+    unsafe { receive_block(team, exchange, Typed::<T, O>::new(stateless())) }
 }
 
 /// # Safety

@@ -25,12 +25,19 @@ pub(crate) unsafe fn fold<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Oper
 ) -> bool {
     // SAFETY: the caller's contract; either way covers every element once.
     unsafe {
-        if !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
-            elements::<T, O, B, D, S>(fold, op);
-            return true;
-        }
-        if !B::IS_BLOCK || size_of::<O>() > 0 {
-            return fold.inline(Typed::<T, O>::new(op));
+        let is_vectored = matches!(size_of::<T>(), 1 | 2 | 4 | 8);
+        if !is_vectored || !B::IS_BLOCK || size_of::<O>() > 0 {
+            let came = if is_vectored {
+                fold.inline(Typed::<T, O>::new(op))
+            } else {
+                elements::<T, O, B, D, S>(fold, op);
+                true
+            };
+            // Its loops ask for operands as they go, and what these follow from, the block's leader changes next.
+            if B::IS_BLOCK {
+                fold.group.sync();
+            }
+            return came;
         }
         let (bytes, counts) = put_operands(fold);
         if const { D::PLAIN && S::PLAIN } {
@@ -170,11 +177,19 @@ unsafe fn put_operands<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D,
 /// As [`fold`], of the operands in shared memory.
 #[inline(never)]
 unsafe fn fold_block_by<T: Pod, O: ReduceOp<T>, const PLAIN: bool>(bytes: u64, counts: u64, members: u32) -> bool {
-    const { assert!(size_of::<O>() == 0, "an operator without state is the same anywhere") };
-    // SAFETY: a value without bytes.
-    let op: O = unsafe { core::mem::transmute_copy(&()) };
     // SAFETY: the caller's contract.
-    unsafe { from_table::<PLAIN>(bytes, counts, members, Typed::<T, O>::new(op)) }
+    unsafe { from_table::<PLAIN>(bytes, counts, members, Typed::<T, O>::new(stateless())) }
+}
+
+/// An operator without state, which is the same anywhere. Who calls a function that is told only the type has asked whether it has any;
+/// the function is compiled for the others all the same.
+#[inline(always)]
+pub(super) fn stateless<O: Copy>() -> O {
+    if size_of::<O>() > 0 {
+        refuse!("an operator that has state is folded by its group");
+    }
+    // SAFETY: a value without bytes.
+    unsafe { core::mem::transmute_copy(&()) }
 }
 
 /// # Safety
