@@ -6,9 +6,9 @@ use std::time::Instant;
 use comfy_table::{CellAlignment, Table, presets};
 use congruent::collectives::Layout;
 use congruent::device::{Semaphore, SmallFloat, bf16, math};
-use congruent::{Error, Grid, World};
+use congruent::{Chunked, Error, Grid, Packed, World};
 use congruent_example_kernels::axpy::axpy;
-use congruent_example_kernels::gemm::{Eight, THREADS as GEMM_THREADS, gemm};
+use congruent_example_kernels::gemm::{self, Eight};
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi, mean};
 use congruent_example_kernels::rows::softmax;
 
@@ -70,7 +70,7 @@ fn plain_step(old: &[f32], new: &mut [f32], width: usize, tolerance: f32) -> boo
     moved
 }
 
-/// The same of [`gemm`].
+/// The same of [`gemm::gemm`].
 #[inline(never)]
 fn plain_gemm(a: &[bf16], b: &[bf16], c: &mut [bf16], k: usize) {
     for (x, row) in a.chunks(k).zip(c.chunks_mut(b.len() / k)) {
@@ -173,7 +173,11 @@ fn time_axpy(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error> {
     let (mut x, mut y) = (world.buffer::<f32>(len)?, world.buffer::<f32>(len)?);
     let (mine, mut sums) = (vec![1.0_f32; len], vec![0.0_f32; len]);
     x.fill(1.0)?;
-    let ours = || world.run(&stream, axpy, Grid::one(THREADS), (a, &x, &mut y, rounds)).map_err(Error::from);
+    let ours = || {
+        world
+            .run(&stream, axpy, Grid::one(THREADS), (a, Packed::new(&x), Packed::new(&mut y), rounds))
+            .map_err(Error::from)
+    };
     let times = turns(repeats, rounds, ours, || plain_axpy(black_box(a), black_box(&mine), black_box(&mut sums)))?;
     assert_eq!(y.to_vec()?, sums, "the same arithmetic in the same order");
     Ok(Timed::new("a·x + y of f32", bytes, Some(0.9), times))
@@ -187,7 +191,7 @@ fn time_softmax(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error>
     rows.write(0, &mine)?;
     let ours = || {
         for _ in 0..rounds {
-            world.launch(&stream, softmax, Grid::one(THREADS), (rows.chunks_mut(ROW),))?;
+            world.launch(&stream, softmax, Grid::one(THREADS), (Chunked::new(Packed::new(&mut rows), ROW / 4),))?;
         }
         Ok(world.synchronize(&stream)?)
     };
@@ -203,14 +207,14 @@ fn time_gemm(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error> {
     // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
     let number = |i: usize| bf16::narrow((i * 7 % 29) as f32 / 16.0 - 0.875);
     let mine: Vec<_> = (0..side * side).map(number).collect();
-    let eights: Vec<_> = (0..side * side / 8).map(|i| Eight(std::array::from_fn(|j| number(8 * i + j)))).collect();
+    let eights: Vec<_> = (0..side * side / 8).map(|i| Eight::from_fn(|j| number(8 * i + j))).collect();
     let stream = world.stream()?;
     let (mut a, mut b) = (world.buffer::<Eight>(eights.len())?, world.buffer::<Eight>(eights.len())?);
     a.write(0, &eights)?;
     b.write(0, &eights)?;
     let (mut c, mut product) = (world.buffer::<bf16>(side * side)?, vec![bf16::narrow(0.0); side * side]);
-    let (grid, groups) = (Grid::one(GEMM_THREADS as u32), side as u64 / 8);
-    let ours = || world.run(&stream, gemm, grid, (&a, &b, &mut c, groups)).map_err(Error::from);
+    let (grid, groups) = (Grid::one(gemm::THREADS as u32).with_shared(gemm::SHARED as u32), side as u32 / 8);
+    let ours = || world.run(&stream, gemm::gemm, grid, (&a, &b, &mut c, groups)).map_err(Error::from);
     let theirs = || plain_gemm(black_box(&mine), black_box(&mine), black_box(&mut product), side);
     let times = turns(repeats, 1, ours, theirs)?;
     assert!(c.to_vec()? == product, "the same product");
@@ -248,8 +252,7 @@ fn relax(world: &mut World, bytes: u64, plain: bool) -> Result<[f64; 2], Error> 
     let (result, plan, stream) = (world.alloc::<u32>(2)?, world.plan(Layout::new(world.team(), 1))?, world.stream()?);
     // Between 1 and 2, where no number becomes so small that processors take their time.
     let number = |row: usize, column: usize| 1.0 + ((row * 31 + column * 7) % 101) as f32 / 101.0;
-    let row_of =
-        |row| (0..fours(side as u32)).map(move |four| Four(std::array::from_fn(|i| number(row, 4 * four + i))));
+    let row_of = |row| (0..fours(side as u32)).map(move |four| Four::from_fn(|i| number(row, 4 * four + i)));
     let start: Vec<Four> = (0..rows + 2).flat_map(row_of).collect();
     cells.write(0, &start)?;
     cells.write(plane, &start)?;

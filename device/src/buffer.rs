@@ -178,7 +178,7 @@ impl<T: Pod> Elements<'_, T> {
         let first = self.first;
         // SAFETY: an index inside, which no other thread is given, as all divide alike; nor this one again while the reference
         // lives, which borrows `self`.
-        of_launch(block, self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
+        of_launch::<T>(block, self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
     }
 
     /// Where the elements begin, for accesses of your own.
@@ -214,7 +214,7 @@ impl<T: Pod> Chunks<'_, T> {
     #[inline(always)]
     pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, &mut [T])> {
         let Self { first, len, size, .. } = *self;
-        of_launch(block, self.count()).map(move |i| {
+        of_launch::<()>(block, self.count()).map(move |i| {
             let start = i * size;
             // SAFETY: inside, and the chunks of other indices are elsewhere; for the rest as `Elements::iter_mut`.
             (i, unsafe { slice::from_raw_parts_mut(first.add(start), size.min(len - start)) })
@@ -279,20 +279,27 @@ impl<T: Pod> Row<'_, T> {
         self.len == 0
     }
 
-    /// This thread's elements, each with its index in the row: as [`Group::strided`] of the block gives them.
+    /// This thread's elements, each with its index in the row, divided among the block's threads as [`Elements::iter_mut`] divides them.
     #[inline(always)]
     pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = (usize, &mut T)> {
         let first = self.first;
         // SAFETY: an index inside, which no other thread of the block is given, nor one of another block, which has other rows;
         // nor this one again while the reference lives, which borrows `self`.
-        block.strided(self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
+        part::<T>(block.rank(), block.size(), self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
     }
 }
 
-/// This thread's part of `0..len`, divided among all threads of the launch.
+/// This thread's part of `0..len`, divided among all threads of the launch: indices of elements of type `T`, or `()` of what has no size
+/// that the compiler knows.
 #[inline(always)]
-fn of_launch(block: &Block<'_>, len: usize) -> Strided {
+fn of_launch<T>(block: &Block<'_>, len: usize) -> Strided {
     let rank = block.index() * block.size() + block.rank();
-    let (next, step, end) = arch::divide(len, rank, block.count() * block.size());
+    part::<T>(rank, block.count() * block.size(), len)
+}
+
+/// The part of `0..len` that thread `rank` of so many has, likewise.
+#[inline(always)]
+fn part<T>(rank: usize, threads: usize, len: usize) -> Strided {
+    let (next, step, end) = arch::divide::<T>(len, rank, threads);
     Strided::new(next, step, end)
 }

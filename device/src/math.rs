@@ -5,7 +5,7 @@
 //!
 //! Errors are in units in the last place of the result, at most, for every argument; tests measure them over all of `f32` in
 //! steps. On the CPU machine a product that is added to is rounded in between, on a GPU it is not ([`fma`] never is): results may
-//! differ by these errors.
+//! differ by these errors. [`multiply_add`] is the program's own such product.
 //!
 //! | | error in ulp | exact |
 //! |---|---|---|
@@ -41,8 +41,9 @@ use crate::Number;
 use crate::arch::{self, multiply_add as ma};
 use crate::sealed::Sealed;
 
-/// Added to a small number and taken away again, it leaves the nearest whole number: its last place is 1.
-const WHOLE: f32 = 12_582_912.0;
+/// Added to a small number and taken away again, it leaves the nearest whole number: its last place is 1. The low bits of the sum are
+/// that number and 254, which is twice an exponent's bias.
+const WHOLE: f32 = 12_582_912.0 + 254.0;
 /// ln 2 in two parts, of which the product of the first with a whole number of 9 bits is exact.
 const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
@@ -126,6 +127,17 @@ pub fn fma<T: Real>(a: T, b: T, c: T) -> T {
     a.times_plus(b, c)
 }
 
+/// `a * b + c`, as the machine does it soonest: by one instruction, rounded once, where what is compiled for has one, as GPUs have; else by
+/// two.
+///
+/// ```
+/// assert_eq!(congruent_device::math::multiply_add(3.0, 4.0, 0.5), 12.5);
+/// ```
+#[inline(always)]
+pub fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    ma(a, b, c)
+}
+
 /// One divided by the square root.
 ///
 /// ```
@@ -165,8 +177,7 @@ pub fn powi<T: Real>(x: T, n: i32) -> T {
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Beyond these everything is infinite or zero. A NaN is less than nothing, and stays.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+    let x = arch::between(-104.0, x, 89.0);
     let whole = ma(x, consts::LOG2_E, WHOLE);
     let n = whole - WHOLE;
     let r = ma(n, -LN2[1], ma(n, -LN2[0], x));
@@ -182,8 +193,7 @@ pub fn exp(x: f32) -> f32 {
 /// ```
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
-    let x = if x > 129.0 { 129.0 } else { x };
-    let x = if x < -151.0 { -151.0 } else { x };
+    let x = arch::between(-151.0, x, 129.0);
     let whole = x + WHOLE;
     let r = x - (whole - WHOLE);
     scale(ma(polynomial(r, &EXP2), r, 1.0), whole)
@@ -193,10 +203,9 @@ pub fn exp2(x: f32) -> f32 {
 /// where it is subnormal.
 #[inline(always)]
 fn scale(x: f32, whole: f32) -> f32 {
-    let n = whole.to_bits().wrapping_sub(WHOLE.to_bits()) as i32;
-    let half = n >> 1;
-    let two_to = |n: i32| f32::from_bits((n.wrapping_add(127) << 23) as u32);
-    x * two_to(half) * two_to(n.wrapping_sub(half))
+    let biased = whole.to_bits();
+    let half = biased >> 1 << 23;
+    x * f32::from_bits(half) * f32::from_bits((biased << 23).wrapping_sub(half))
 }
 
 /// The natural logarithm; NaN of what is negative.

@@ -10,6 +10,8 @@ use congruent_heap::{Fp8E4M3, Fp8E5M2, Pod, bf16, f16};
 /// So memory of private buffers, settled parts of symmetric memory and arrays in shared memory are gone through in a quarter of
 /// the accesses.
 ///
+/// A pack is one access where it is copied as a whole, as by `let x = xs[i];`. Of `xs[i][0]` alone one number is loaded.
+///
 /// `N` numbers have 16 bytes: there are `Pack<f32, 4>`, `Pack<bf16, 8>`, `Pack<u64, 2>` and so on.
 ///
 /// The host lends `Buffer<f32>` as packs by `buffer.cast()`; what a kernel reads it divides itself ([`Pack::split`]).
@@ -22,7 +24,8 @@ use congruent_heap::{Fp8E4M3, Fp8E5M2, Pod, bf16, f16};
 ///     pub fn axpy(block, ctx, a: f32, x: Slice<Pack<f32, 4>>, y: SliceMut<Pack<f32, 4>>) {
 ///         let x = &x[..y.len()];
 ///         for (i, y) in y.iter_mut(block) {
-///             *y = Pack::from_fn(|j| y[j] + a * x[i][j]);
+///             let (x, old) = (x[i], *y);
+///             *y = Pack::from_fn(|j| a * x[j] + old[j]);
 ///         }
 ///     }
 /// }

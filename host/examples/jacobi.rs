@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use congruent::collectives::Layout;
-use congruent::device::Semaphore;
+use congruent::device::{Pack, Semaphore};
 use congruent::{Grid, World};
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi, mean};
 
@@ -79,7 +79,7 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     };
     if pe == 0 {
         // The host writes only what no peer ever puts to: a peer's kernel may be running already.
-        let hot = vec![Four([1.0; 4]); width];
+        let hot = vec![Pack([1.0; 4]); width];
         cells.write(0, &hot)?;
         cells.write((room as usize + 2) * width, &hot)?;
     }
@@ -92,7 +92,7 @@ fn solve(world: &mut World, args: &Args) -> Result<()> {
     let steps = result.to_vec()?[0];
     let expected = sequential(args, steps);
     let first_row: u32 = (0..pe).map(|pe| rows_of(pe, npes, args.rows)).sum();
-    let (columns, mut row_of_plate) = (args.columns as usize, vec![Four([0.0; 4]); width]);
+    let (columns, mut row_of_plate) = (args.columns as usize, vec![Pack([0.0; 4]); width]);
     for row in 1..=plate.rows {
         cells.read(((steps % 2) * (room + 2) + row) as usize * width, &mut row_of_plate)?;
         // Before the cells is a four of the rim, and in the sequential solve one cell.

@@ -3,7 +3,8 @@
 //! The lesson: the type of the argument says who has which elements. `RowsMut` gives a block whole rows, and a thread
 //! some elements of each: the same ones in every loop. So a thread writes its elements in one loop and reads them in
 //! the next, and no sync is needed between the two. What takes the whole row, its largest number or a sum, is a
-//! `reduce` of the block. Every thread takes part in that, even one that has no element.
+//! `reduce` of the block. Every thread takes part in that, even one that has no element. An element is four numbers, a `Pack`,
+//! which one access moves; the host lends the buffer so by `Packed`.
 //!
 //! The rows are this PE's own, so they are in a buffer and not in symmetric memory. The order of a sum depends on how
 //! many threads there are. So the result is compared with one in `f64`, within a bound that holds for every order.
@@ -14,7 +15,7 @@
 use std::error::Error;
 
 use clap::Parser;
-use congruent::{Grid, World};
+use congruent::{Chunked, Grid, Packed, World};
 use congruent_example_kernels::rows::{EPSILON, rms_norm, softmax};
 
 /// Computes softmax and RMSNorm of rows, on several PEs.
@@ -26,12 +27,19 @@ struct Args {
     /// Rows of each PE
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 12))]
     rows: u32,
-    /// Numbers in a row
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    /// Numbers in a row, a multiple of four
+    #[arg(long, default_value_t = 1000, value_parser = width)]
     width: u32,
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Rows are read and written four numbers at a time.
+fn width(given: &str) -> std::result::Result<u32, String> {
+    let width = given.parse().map_err(|error| format!("{error}"))?;
+    let fits = (4..=1 << 16).contains(&width) && width % 4 == 0;
+    if fits { Ok(width) } else { Err("give a multiple of 4, from 4 to 65536".to_owned()) }
+}
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -71,8 +79,8 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     soft.write(0, &start)?;
     norm.write(0, &start)?;
     scales.write(0, &weights)?;
-    world.launch(&stream, softmax, grid, (soft.chunks_mut(width),))?;
-    world.launch(&stream, rms_norm, grid, (norm.chunks_mut(width), &scales))?;
+    world.launch(&stream, softmax, grid, (Chunked::new(Packed::new(&mut soft), width / 4),))?;
+    world.launch(&stream, rms_norm, grid, (Chunked::new(Packed::new(&mut norm), width / 4), Packed::new(&scales)))?;
 
     // In units of 2^-24: a sum of numbers of one sign is off by less than one for each of them. The rest is less than
     // 64: an exponent is a difference of up to 20, whose rounding counts as 20 in a power, and again in the sum.

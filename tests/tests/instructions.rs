@@ -4,17 +4,16 @@
 //! `cargo test --workspace --test instructions -- --nocapture` prints the table.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::array::from_fn;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use congruent::collectives::Layout;
 use congruent::device::{Semaphore, SmallFloat, bf16};
-use congruent::{Error, Grid, MachineKind, World};
+use congruent::{Chunked, Error, Grid, MachineKind, Packed, World};
 use congruent_build::{Ptxas, nvcc};
 use congruent_example_kernels::axpy::axpy;
-use congruent_example_kernels::gemm::{Eight, gemm};
+use congruent_example_kernels::gemm::{Eight, SHARED, gemm};
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi};
 use congruent_example_kernels::rows::{rms_norm, softmax};
 use congruent_tests::{repository, skip};
@@ -34,8 +33,6 @@ struct Case {
     units: fn(usize) -> usize,
     ours: fn(&mut World, &Case, usize) -> Result<Ran, Error>,
     theirs: fn(&Gpu, &Case, usize) -> Ran,
-    /// The ratio that must not be passed: what is asked, or, where that is not reached yet, a little more than what is.
-    most: f64,
 }
 
 /// The lanes' instructions of a launch, and what it computed.
@@ -52,7 +49,7 @@ const CASES: [Case; 5] = [
             x.write(0, &numbers(4 * fours))?;
             y.fill(1.0)?;
             let executed = launched(world, |world, stream| {
-                world.run(stream, axpy, Grid::one(case.threads), (0.5, &x, &mut y, 1))
+                world.run(stream, axpy, Grid::one(case.threads), (0.5, Packed::new(&x), Packed::new(&mut y), 1))
             })?;
             Ok((executed, y.to_vec()?))
         },
@@ -61,8 +58,6 @@ const CASES: [Case; 5] = [
             let params = [Param::Float(0.5), Param::Memory(&memory[0]), Param::Memory(&memory[1]), Param::Long(fours)];
             gpu.run(case, &params, 2, floats)
         },
-        // It accesses a number at a time, as the next two do.
-        most: 3.4,
     },
     Case {
         name: "softmax",
@@ -73,7 +68,7 @@ const CASES: [Case; 5] = [
             let mut rows = world.buffer(4 * ROWS * fours)?;
             rows.write(0, &numbers(4 * ROWS * fours))?;
             let executed = launched(world, |world, stream| {
-                world.run(stream, softmax, Grid::one(case.threads), (rows.chunks_mut(4 * fours),))
+                world.run(stream, softmax, Grid::one(case.threads), (Chunked::new(Packed::new(&mut rows), fours),))
             })?;
             Ok((executed, rows.to_vec()?))
         },
@@ -81,7 +76,6 @@ const CASES: [Case; 5] = [
             let rows = bytes(&numbers(4 * ROWS * fours));
             gpu.run(case, &[Param::Memory(&rows), Param::Long(ROWS), Param::Long(fours)], 0, floats)
         },
-        most: 2.0,
     },
     Case {
         name: "rms_norm",
@@ -93,7 +87,12 @@ const CASES: [Case; 5] = [
             rows.write(0, &numbers(4 * ROWS * fours))?;
             weights.write(0, &numbers(4 * fours))?;
             let executed = launched(world, |world, stream| {
-                world.run(stream, rms_norm, Grid::one(case.threads), (rows.chunks_mut(4 * fours), &weights))
+                world.run(
+                    stream,
+                    rms_norm,
+                    Grid::one(case.threads),
+                    (Chunked::new(Packed::new(&mut rows), fours), Packed::new(&weights)),
+                )
             })?;
             Ok((executed, rows.to_vec()?))
         },
@@ -102,7 +101,6 @@ const CASES: [Case; 5] = [
             let params = [Param::Memory(&rows), Param::Memory(&weights), Param::Long(ROWS), Param::Long(fours)];
             gpu.run(case, &params, 0, floats)
         },
-        most: 2.6,
     },
     Case {
         name: "jacobi",
@@ -113,7 +111,7 @@ const CASES: [Case; 5] = [
             let (rows, columns) = (ROWS as u32, 4 * columns as u32);
             let plane = (ROWS + 2) * fours(columns);
             let cells = world.alloc::<Four>(2 * plane)?;
-            let start: Vec<Four> = numbers(8 * plane).chunks(4).map(|four| Four(from_fn(|i| four[i]))).collect();
+            let start: Vec<Four> = numbers(8 * plane).chunks(4).map(|four| Four::from_fn(|i| four[i])).collect();
             cells.write(0, &start)?;
             let (from_above, from_below) = (world.alloc::<Semaphore>(1)?, world.alloc::<Semaphore>(1)?);
             let (result, plan) = (world.alloc::<u32>(2)?, world.plan(Layout::new(world.team(), 1))?);
@@ -137,7 +135,6 @@ const CASES: [Case; 5] = [
             let [rows, columns, steps] = [ROWS, columns, STEPS].map(Param::Long);
             gpu.run(case, &[Param::Memory(&cells), Param::Memory(&moved), rows, columns, steps], 0, floats)
         },
-        most: ASKED,
     },
     Case {
         name: "gemm",
@@ -152,7 +149,8 @@ const CASES: [Case; 5] = [
             y.write(0, &b)?;
             let mut product = world.buffer::<bf16>(TILE * TILE)?;
             let executed = launched(world, |world, stream| {
-                world.run(stream, gemm, Grid::one(case.threads), (&x, &y, &mut product, eights as u64))
+                let grid = Grid::one(case.threads).with_shared(SHARED as u32);
+                world.run(stream, gemm, grid, (&x, &y, &mut product, eights as u32))
             })?;
             Ok((executed, product.to_vec()?.into_iter().map(SmallFloat::widen).collect()))
         },
@@ -166,7 +164,6 @@ const CASES: [Case; 5] = [
                 bytes.chunks(2).map(|two| bf16::from_bits(u16::from_le_bytes([two[0], two[1]])).widen()).collect()
             })
         },
-        most: ASKED,
     },
 ];
 
@@ -184,7 +181,7 @@ fn numbers(count: usize) -> Vec<f32> {
 /// Sixteenths of small integers, of whose products sums are exact.
 fn eights_of(count: usize, seed: usize) -> Vec<Eight> {
     (0..count)
-        .map(|i| Eight(from_fn(|j| bf16::narrow(((8 * i + j) * 7 + seed) as f32 % 29.0 / 16.0 - 0.875))))
+        .map(|i| Eight::from_fn(|j| bf16::narrow(((8 * i + j) * 7 + seed) as f32 % 29.0 / 16.0 - 0.875)))
         .collect()
 }
 
@@ -331,8 +328,8 @@ fn hot_loops_take_few_instructions_more_than_those_of_nvcc() {
             other.registers.unwrap(),
             other.shared
         );
-        if ratio > case.most {
-            worse.push(format!("{} takes {ratio:.2} times as many, at most {:.2}", case.name, case.most));
+        if ratio > ASKED {
+            worse.push(format!("{} takes {ratio:.2} times as many, at most {ASKED}", case.name));
         }
     }
     assert!(worse.is_empty(), "{worse:#?}");

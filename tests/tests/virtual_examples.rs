@@ -116,7 +116,7 @@ fn layers_are_summed_and_normalized_in_one_kernel() {
 
 #[test]
 fn rows_are_normalized_as_in_f64() {
-    let small = "--rows 6 --width 150";
+    let small = "--rows 6 --width 148";
     for text in [on_threads("rows", &format!("--pes 3 {small}")), on_processes(2, "rows", small)] {
         for norm in ["softmax", "RMSNorm"] {
             assert!(text.contains(&format!("{norm} is what f64 gives on every PE")), "{text}");

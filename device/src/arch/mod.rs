@@ -13,7 +13,7 @@
 //! | `PartA`, `PartB`, `PartC`, `part_a`, `part_b`, `load_a`, `load_b`, `load_b2`, `fill_c`, `map_c`, `store_c`, `mma` | a lane's shares of matrices, and what is done with them |
 //! | `convergent` | stands before assembly that a whole warp runs together |
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
-//! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `approx` | arithmetic that has instructions, exact and not |
+//! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `between`, `approx` | arithmetic that has instructions, exact and not |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
 //! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
@@ -25,7 +25,7 @@
 //! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `opaque` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
-//! | `divide` | which indices each of so many threads has of a plain loop |
+//! | `divide` | which indices each of so many threads has of a plain loop over elements of a type |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
 use core::iter::from_fn;

@@ -108,14 +108,14 @@ fn layers_are_summed_and_normalized_in_one_kernel() {
 
 #[test]
 fn rows_are_normalized_as_in_f64() {
-    for (width, rows) in [(1, ""), (4, "--pes 3 --rows 9 --width 33"), (32, "--pes 1 --rows 5 --width 700")] {
+    for (width, rows) in [(1, ""), (4, "--pes 3 --rows 9 --width 36"), (32, "--pes 1 --rows 5 --width 700")] {
         let text = on_threads("rows", width, rows);
         for norm in ["softmax", "RMSNorm"] {
             assert!(text.contains(&format!("{norm} is what f64 gives on every PE")), "{text}");
         }
         assert!(text.contains(&format!("width {width}")), "{text}");
     }
-    let text = on_processes(3, "rows", "--rows 2 --width 1");
+    let text = on_processes(3, "rows", "--rows 2 --width 4");
     assert!(text.contains("RMSNorm is what f64 gives") && text.contains("on each of 3 PEs"), "{text}");
 }
 

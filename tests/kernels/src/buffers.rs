@@ -17,7 +17,8 @@ kernels! {
     pub fn axpy_in_packs(block, ctx, a: f32, x: Slice<Pack<f32, 4>>, y: SliceMut<Pack<f32, 4>>) {
         let x = &x[..y.len()];
         for (i, y) in y.iter_mut(block) {
-            *y = Pack::from_fn(|j| y[j] + a * x[i][j]);
+            let (x, old) = (x[i], *y);
+            *y = Pack::from_fn(|j| a * x[j] + old[j]);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Memory of a PE's own: kernels divide it as their parameters say, launches that use the same come one after the other, and it is
 //! there until the last one is complete.
 
+use std::fmt::Debug;
 use std::iter::zip;
 
-use congruent::device::{Kernel, Pe, Pod, Signal, Slice, SliceMut};
+use congruent::device::{Kernel, KernelArg, Pe, Pod, Signal, Slice, SliceMut};
 use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, World};
 use congruent_test_kernels::buffers::{
     add_late, axpy, axpy_in_packs, axpy_of, number_rows, read_late, scatter, settled, sum_in_packs, sums_of_chunks,
@@ -104,10 +105,10 @@ fn in_packs(world: &mut World, grid: Grid) -> Result<(), Error> {
 
 /// A kernel of several types has an entry for each, and its launch bounds hold.
 fn of_each_type(world: &World) -> Result<(), Error> {
-    fn one<T: Pod + PartialEq + std::fmt::Debug>(world: &World, [a, x, y, sum]: [T; 4]) -> Result<(), Error>
+    fn one<T>(world: &World, [a, x, y, sum]: [T; 4]) -> Result<(), Error>
     where
         axpy_of<T>: Kernel<Args = (T, Slice<T>, SliceMut<T>)>,
-        T: congruent::device::KernelArg,
+        T: Pod + KernelArg + PartialEq + Debug,
     {
         let (stream, len) = (world.stream()?, at_most(77));
         let (x, mut to) = (buffer(world, vec![x; len])?, buffer(world, vec![y; len])?);

@@ -28,6 +28,13 @@ pub(crate) fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// The nearest number from `low` to `high`; NaN stays.
+#[inline(always)]
+pub(crate) fn between(low: f32, x: f32, high: f32) -> f32 {
+    let x = if x > high { high } else { x };
+    if x < low { low } else { x }
+}
+
 /// There are no approximations: these are precise.
 pub(crate) mod approx {
     pub(crate) use crate::math::{cos, exp2, log2, sin, tanh};

@@ -4,6 +4,7 @@
 //! each byte as a relaxed atomic access of that byte would, several at once, which the hardware may do because relaxed
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
 
+use core::hint::black_box;
 use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{self, Ordering};
@@ -38,7 +39,7 @@ pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use exchange::{load_words, receive, receive_parts, receive_reduction, send, store_words};
 pub(crate) use lanes::{MOST_LANES, bound};
-pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
+pub(crate) use math::{approx, between, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{
     PartA, PartB, PartC, convergent, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a, part_b,
     store_c, warps_of,
@@ -88,12 +89,14 @@ pub trait Machine {
     fn note(&self, note: Note);
 }
 
-/// Thread `rank` of `size` has some indices in a row, which the compiler makes vectors of: from, step, end.
+/// Thread `rank` of `size` has some of so many `T` in a row, which the compiler makes vectors of: from, step, end. A `T` that is a vector
+/// by itself would be gathered from several if the compiler knew that the step is one.
 #[inline(always)]
-pub(crate) fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+pub(crate) fn divide<T>(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     let each = len.div_ceil(size);
     let start = (rank * each).min(len);
-    (start, 1, (start + each).min(len))
+    let step = if size_of::<T>() == 16 { black_box(1) } else { 1 };
+    (start, step, (start + each).min(len))
 }
 
 /// Which lane this is, and its machine.

@@ -43,6 +43,20 @@ pub(crate) fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     fma32(a, b, c)
 }
 
+/// The nearest number from `low` to `high`; NaN stays.
+#[inline(always)]
+pub(crate) fn between(low: f32, x: f32, high: f32) -> f32 {
+    let y: f32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "min.NaN.f32 {y}, {x}, {high}; max.NaN.f32 {y}, {y}, {low};",
+            y = out(reg32) y, x = in(reg32) x, low = in(reg32) low, high = in(reg32) high, options(pure, nomem, nostack)
+        );
+    }
+    y
+}
+
 /// Approximations.
 pub(crate) mod approx {
     use super::asm;

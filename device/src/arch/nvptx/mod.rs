@@ -46,7 +46,7 @@ pub(crate) use bulk::{copy, fill};
 pub(crate) use exchange::{receive, receive_parts, receive_reduction, send};
 pub(crate) use fold::{fold, fold_reduction, transfer};
 pub(crate) use lanes::{MOST_LANES, bound};
-pub(crate) use math::{approx, fma32, fma64, multiply_add, sqrt32, sqrt64};
+pub(crate) use math::{approx, between, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{
     PartA, PartB, PartC, convergent, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a, part_b,
     store_c, warps_of,
@@ -112,7 +112,7 @@ fn block_share(ctx: &crate::Ctx<'_>) -> crate::arch::Share {
 
 /// Thread `rank` of `size` has every `size`-th index from `rank` on, so that the threads of a warp access neighbours: from, step, end.
 #[inline(always)]
-pub(crate) const fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+pub(crate) const fn divide<T>(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     (rank, size, len)
 }
 

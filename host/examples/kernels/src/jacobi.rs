@@ -4,12 +4,10 @@ use core::array::from_fn;
 use core::ops::Range;
 
 use congruent_collectives::{Max, PlanView, ring};
-use congruent_device::{Block, Ctx, Group, Semaphore, Sym, kernel_arg, kernels};
+use congruent_device::{Block, Ctx, Group, Pack, Semaphore, Sym, kernel_arg, kernels};
 
-/// Cells of a row that lie beside each other: 16 bytes, which one access of a thread loads or stores.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Four(pub [f32; 4]);
+/// Cells of a row that lie beside each other, which one access of a thread loads or stores.
+pub type Four = Pack<f32, 4>;
 
 kernel_arg! {
     /// One PE's part of the plate: the same on every PE but for the number of its rows.
@@ -81,13 +79,13 @@ impl Plate {
             let (ups, downs, lefts) = (&above[1..=whole], &below[1..=whole], &here[..whole]);
             let (middles, rights) = (&here[1..=whole], &here[2..whole + 2]);
             for four in block.strided(whole) {
-                let (Four(up), Four(before), Four(down)) = (ups[four], middles[four], downs[four]);
+                let (Pack(up), Pack(before), Pack(down)) = (ups[four], middles[four], downs[four]);
                 let left = [lefts[four].0[3], before[0], before[1], before[2]];
                 let right = [before[1], before[2], before[3], rights[four].0[0]];
                 let cells = from_fn(|i| mean(up[i], left[i], right[i], down[i]));
                 far = farther(far, cells, before);
                 // SAFETY: inside this row, which this block has for itself, and this thread this four of it.
-                unsafe { next.add(four + 1).write(Four(cells)) };
+                unsafe { next.add(four + 1).write(Pack(cells)) };
             }
             // The last four may be the rim's in part.
             let [above, here, below] = [above, here, below].map(bytemuck::cast_slice::<_, f32>);
