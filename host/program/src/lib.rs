@@ -11,6 +11,7 @@ mod ptx;
 pub mod run;
 mod topo;
 mod topology;
+mod trace;
 mod verify;
 
 use std::env;
@@ -70,6 +71,7 @@ enum Command {
     Info(info::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
+    Trace(trace::Args),
     Ptx(ptx::Args),
     Verify(verify::Args),
     Litmus(litmus::Args),
@@ -87,6 +89,7 @@ pub fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Ptx(args) => ptx::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Litmus(args) => litmus::run(&args),

@@ -52,6 +52,40 @@ fn a_ring_of_four_shows_its_steps() {
     }
 }
 
+/// Each process writes a file of its own, and of these becomes one.
+#[test]
+fn traces_of_processes_become_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let perf = ["perf", "all-reduce", "-b", "4K", "-e", "4K", "--algo", "ring", "--proto", "simple", "-n", "2"];
+    let mut job = congruent(&["run", "-n", "3", "--", env!("CARGO_BIN_EXE_congruent")]);
+    let job = ended(job.args(perf).env("CONGRUENT_TRACE", path("trace.json")));
+    assert_eq!(job.code, Some(0), "{job:?}");
+    let files = ["trace.json", "trace.json.pe1", "trace.json.pe2"].map(path);
+    let [one, two, three] = files.each_ref().map(String::as_str);
+    let merged = ended(&mut congruent(&["trace", one, two, three, "--merge", &path("all.json")]));
+    assert_eq!((merged.code, merged.err.as_str()), (Some(0), ""));
+    let read_file = |path: &String| read(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let apart: Vec<TraceEvent> = files.iter().flat_map(read_file).collect();
+    assert_eq!(read_file(&path("all.json")), apart, "files are in PE order, and so is what is read");
+    let calls = apart.iter().filter(|event| event.name == "all-reduce ring").count();
+    let row: Vec<Vec<&str>> = merged.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    let row = row.iter().find(|words| words.starts_with(&["all-reduce", "ring"]) && words.len() == 7).unwrap();
+    assert_eq!(row[2..4], ["3", &calls.to_string()], "{}", merged.out);
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let refused = ended(&mut congruent(&["trace", path]));
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains(path) && refused.err.contains("not a trace"), "{}", refused.err);
+    let refused = ended(&mut congruent(&["trace", "/nowhere/trace.json"]));
+    assert!(refused.err.contains("cannot read /nowhere/trace.json"), "{}", refused.err);
+    assert_eq!(ended(&mut congruent(&["trace"])).code, Some(2));
+}
+
 /// What the test below reads is made in a process of its own, because the trace is chosen by the environment.
 #[test]
 fn computing_beside_a_collective_overlaps_in_the_trace() {

@@ -13,8 +13,8 @@
 //!
 //! A file is written, empty, when the first world of its process is made, so that a name that cannot be written is known
 //! at once; and in full each time the last world of the process is dropped, also by a panic. It holds the first million
-//! events of the process and says how many it lost. `jq -s '{traceEvents: map(.traceEvents) | add}' trace.json*` makes one
-//! trace of several files.
+//! events of the process and says how many it lost. `congruent trace trace.json*` says what took how long in several files, and with
+//! `--merge all.json` makes one trace of them.
 //!
 //! # Reading
 //! ```
