@@ -1,7 +1,7 @@
 //! Kernels as the driver has them: modules are loaded once for each context, functions found once for each module.
 
 use std::collections::{HashMap, hash_map};
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use congruent_device::{Kernel, KernelArgs, Module};
@@ -9,6 +9,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{CUfunction_attribute, CUjit_option, CUresult};
 
 use super::device::Context;
+use super::error::CudaVersion;
 use super::functions::Functions;
 use super::residents::Need;
 use super::{CudaError, Device, files, native, parameters, patience};
@@ -268,20 +269,27 @@ impl Drop for Loaded {
     }
 }
 
+/// `CU_JIT_SPLIT_COMPILE`: how many threads compile, and 0 is one for each core. The bindings are of a CUDA without it.
+const SPLIT_COMPILE: c_uint = 34;
+/// The first driver that knows it.
+const SPLITS: CudaVersion = CudaVersion::new(13, 0);
+
 /// An image as the driver has it.
 fn compile(device: &Device, module: &'static str, arch: &'static str, text: &str) -> Result<sys::CUmodule, CudaError> {
     let ptx = CString::new(text).map_err(|_| CudaError::BadPtx { module, arch, log: "a null byte".into() })?;
     device.bind()?;
     let mut log = [0_u8; LOG];
-    let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let (buffer, bytes) = (CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+    let mut options = [buffer as c_uint, bytes as c_uint, SPLIT_COMPILE];
     // The driver takes numbers where it wants numbers, in the room of a pointer (CUDA Driver API, cuModuleLoadDataEx).
-    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG)];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG), std::ptr::null_mut()];
+    let count = options.len() as c_uint - c_uint::from(device.driver().version() < SPLITS);
     let mut raw = std::ptr::null_mut();
-    // SAFETY: `ptx` ends with a null; there are as many options as values, of the kinds that they say; the log has as many
-    // bytes as its size says.
+    // SAFETY: `ptx` ends with a null; `count` is of options that this driver knows and that have values of the kinds that they say; the
+    // log has as many bytes as its size says.
     let loaded = unsafe {
-        let (count, options) = (options.len() as u32, options.as_mut_ptr());
-        device.driver().module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values.as_mut_ptr())
+        let (options, values) = (options.as_mut_ptr().cast(), values.as_mut_ptr());
+        device.driver().module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values)
     };
     loaded.map_err(|error| {
         let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
