@@ -22,7 +22,7 @@ pub struct CommOptions {
     /// Threads of each block. Without it, as many as have something to do in a step of the call, from 32 to 256.
     pub threads: Option<NonZeroU32>,
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
-    /// Without either 1 MiB; on GPUs a 128th of the heap, at least 1 MiB and at most 8.
+    /// Without either 1 MiB; on GPUs, for all blocks of a launch, a 128th of the heap, at least 1 MiB and at most 8.
     pub buffer: Option<u64>,
     /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`. Without either they do on the CPU machine and do
     /// not on GPUs. In checked mode members also capture and launch the same graphs, in the same order.
@@ -38,7 +38,9 @@ impl CommOptions {
         Self {
             buffer: Some(self.buffer.unwrap_or_else(|| {
                 let is_usual = tunables.setting(Key::BuffSize).source == Source::Default;
-                if is_usual && matches!(world.shared().machine(), Machine::Cuda(_)) {
+                // Blocks that are asked for do not share.
+                let shares = self.blocks.is_none() && matches!(world.shared().machine(), Machine::Cuda(_));
+                if is_usual && shares {
                     shared_buffer(world.shared().context().heap_bytes)
                 } else {
                     tunables.get(Key::BuffSize)

@@ -291,8 +291,8 @@ pub enum CudaError {
     /// More streams on one device than its hardware queues.
     #[error(
         "{streams} streams of this process on one device, one of them the library's own, share {connections} hardware queues, and \
-         two in one queue can wait for each other for ever: set CUDA_DEVICE_MAX_CONNECTIONS={advised} before the program starts, \
-         make fewer streams, or make the PEs processes"
+         two in one queue can wait for each other for ever: {}make fewer streams, or make the PEs processes",
+        more_queues(*.connections, *.advised)
     )]
     TooManyStreams {
         /// The streams, the one that was asked for and the library's own included.
@@ -380,6 +380,14 @@ impl From<sys::CUresult> for Code {
     fn from(result: sys::CUresult) -> Self {
         Self(result as u32)
     }
+}
+
+/// How to have more hardware queues, where there can be more.
+fn more_queues(connections: usize, advised: usize) -> String {
+    if connections >= advised {
+        return String::new();
+    }
+    format!("set CUDA_DEVICE_MAX_CONNECTIONS={advised} before the program starts, ")
 }
 
 /// A version of CUDA, such as 12.8.

@@ -137,7 +137,12 @@ pub(super) fn measure(
             }
             rounds
         }
-        None => calibrate(timed.whole(effort.warmup.max(1)), |rounds| timed.time(world, timed.whole(rounds)))?,
+        None => {
+            let first = timed.whole(effort.warmup.max(1));
+            // Once before: the first launch loads the kernel, which may take longer than all rounds that are measured.
+            timed.time(world, first)?;
+            calibrate(first, |rounds| timed.time(world, timed.whole(rounds)))?
+        }
     };
     let rounds = timed.whole(rounds);
     // `time` begins with a barrier, so no PE writes to buffers that are still being filled.
