@@ -5,8 +5,10 @@ part_doctor() {
     step doctor 60 "$KIT/bin/congruent" doctor
     step topo 60 "$KIT/bin/congruent" topo
     # The driver compiles PTX when it first sees it and keeps what comes of it; nothing else is to wait for that.
-    suite "compile test kernels" 400 threads::rma CONGRUENT_TEST_PES=1
-    step "compile fixed kernels" 300 "$KIT/bin/congruent" perf barrier -p 1 -n 1
+    suite "compile test kernels" 400 threads::rma CONGRUENT_TEST_PES=1 &
+    step "compile fixed kernels" 300 "$KIT/bin/congruent" perf barrier -p 1 -n 1 &
+    step "compile the kernels of examples" 300 "$KIT/bin/examples/rows" &
+    wait
 }
 
 FAMILIES=(rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe

@@ -71,22 +71,25 @@ part_peers() {
         cannot peers "no nvcc in PATH, CUDA_HOME or among Python's packages: install a CUDA toolkit"
         return
     fi
-    local found=()
-    if compile device_copy; then
-        peer "device copy" 60 "$OUT/device_copy"
-    fi
-    mapfile -t found < <(find_library "${NCCL_HOME:-}" nccl nccl.h libnccl.so)
-    if ((${#found[@]} < 3)); then
+    local nccl=() nvshmem=()
+    mapfile -t nccl < <(find_library "${NCCL_HOME:-}" nccl nccl.h libnccl.so)
+    mapfile -t nvshmem < <(find_library "${NVSHMEM_HOME:-}" nvshmem nvshmem.h libnvshmem_host.so)
+    rm -f "$OUT"/{device_copy,nccl_perf,nvshmem_perf}
+    compile device_copy &
+    if ((${#nccl[@]} == 3)); then
+        compile nccl_perf -I"${nccl[0]}" -L"${nccl[1]}" -l:"${nccl[2]}" &
+    else
         cannot nccl "no nccl.h with its library: pip install nvidia-nccl-cu13, or set NCCL_HOME"
-    elif compile nccl_perf -I"${found[0]}" -L"${found[1]}" -l:"${found[2]}"; then
-        peers_of_nccl "${found[1]}"
     fi
-    mapfile -t found < <(find_library "${NVSHMEM_HOME:-}" nvshmem nvshmem.h libnvshmem_host.so)
-    if ((${#found[@]} < 3)); then
+    if ((${#nvshmem[@]} == 3)); then
+        compile nvshmem_perf -rdc=true -I"${nvshmem[0]}" -L"${nvshmem[1]}" -lnvshmem_device -l:"${nvshmem[2]}" &
+    else
         cannot nvshmem "no nvshmem.h with its library: pip install nvidia-nvshmem-cu13, or set NVSHMEM_HOME"
-    elif compile nvshmem_perf -rdc=true -I"${found[0]}" -L"${found[1]}" -lnvshmem_device -l:"${found[2]}"; then
-        peers_of_nvshmem "${found[1]}"
     fi
+    wait
+    [[ ! -x $OUT/device_copy ]] || peer "device copy" 60 "$OUT/device_copy"
+    [[ ! -x $OUT/nccl_perf ]] || peers_of_nccl "${nccl[1]}"
+    [[ ! -x $OUT/nvshmem_perf ]] || peers_of_nvshmem "${nvshmem[1]}"
 }
 
 # NCCL, pinned: what is compared with our one-shot, with our direct (in two shots) and with our ring.
@@ -99,6 +102,8 @@ peers_of_nccl() {
         "$OUT/nccl_perf" "$PES" 1 8 8
     peer "nccl RSxLD_AGxST" 60 "${nccl[@]}" NCCL_SYM_KERNEL=AllReduce_RSxLD_AGxST NCCL_SYM_CTAS=16 \
         "$OUT/nccl_perf" "$PES" 16 16777216 67108864
+    # Without windows: for buffers that are symmetric NCCL has no ring.
+    nccl+=(NCCL_WIN_ENABLE=0)
     peer "nccl ring simple" 60 "${nccl[@]}" NCCL_ALGO=Ring NCCL_PROTO=Simple \
         "$OUT/nccl_perf" "$PES" 16 16777216 67108864
     peer "nccl ring LL" 60 "${nccl[@]}" NCCL_ALGO=Ring NCCL_PROTO=LL "$OUT/nccl_perf" "$PES" 1 8 65536
