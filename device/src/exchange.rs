@@ -368,9 +368,10 @@ impl Work<'_> {
             // mapped, as pages are multiples of 16 bytes.
             unsafe {
                 let ask = |i: usize| if i < n { arch::load_words(packets(i)) } else { [0; 2] };
-                let later = |i: usize| if i < P::AHEAD { ask(i) } else { [0; 2] };
+                let later = |i: usize, by: usize| if by < P::AHEAD { ask(i + by) } else { [0; 2] };
                 // Four variables and no array, which would be in memory.
-                let (mut ahead, mut sums) = ((ask(0), later(1), later(2), later(3)), by.none());
+                let from = |i: usize| (ask(i), later(i, 1), later(i, 2), later(i, 3));
+                let (mut ahead, mut sums) = (from(0), by.none());
                 for i in each(0..n) {
                     let (asked, a, b, c) = ahead;
                     ahead = match P::AHEAD {
@@ -383,15 +384,17 @@ impl Work<'_> {
                     } else {
                         let has_come =
                             |words: [u64; 2]| words[0] as u32 == flag && (len <= 4 || words[1] as u32 == flag);
-                        let (mut words, from) = (asked, packets(i));
+                        let (mut words, packets) = (asked, packets(i));
                         if !has_come(words) {
                             let comes = || {
-                                words = arch::load_words(from);
+                                words = arch::load_words(packets);
                                 has_come(words)
                             };
-                            if !self.ctx.packet(|| self.packets(self.ctx.pe(), i), self.slept_on(i, from), comes) {
+                            if !self.ctx.packet(|| self.packets(self.ctx.pe(), i), self.slept_on(i, packets), comes) {
                                 return false;
                             }
+                            // What was asked for meanwhile is as old as what had not come.
+                            ahead = from(i + 1);
                         }
                         words.map(|packet| (packet >> 32) as u32)
                     };

@@ -134,8 +134,9 @@ impl Ctx<'_> {
         let mut backoff = Backoff::new();
         let mut started = NOT_YET;
         loop {
-            // Read before `ready`, so that a sleep on this value ends at once if the word has changed since.
-            let seen = word.load().into();
+            // Read before `ready`, so that a sleep on this value ends at once if the word has changed since; and not where nobody asks
+            // for it, as it is a trip to memory.
+            let seen = if backoff.asks_for_word() { word.load().into() } else { 0 };
             if ready() {
                 return true;
             }

@@ -203,6 +203,12 @@ impl Backoff {
         Self { turn: 0 }
     }
 
+    /// Whether the next turn looks at what the word held.
+    #[inline(always)]
+    pub(crate) fn asks_for_word(&self) -> bool {
+        true
+    }
+
     /// One turn of a poll of `word`, which held `seen`; true when it is time to look at the abort word and the clock.
     #[inline(always)]
     pub(crate) fn turn<W: Word>(&mut self, lane: &Lane<'_>, word: Polled<W>, seen: u64) -> bool {

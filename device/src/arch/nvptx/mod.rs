@@ -236,10 +236,16 @@ impl Backoff {
     pub(crate) const fn new() -> Self {
         Self { turn: 0 }
     }
+    /// Whether the next turn looks at the clock, and at what the word held.
+    #[inline(always)]
+    pub(crate) fn asks_for_word(&self) -> bool {
+        self.turn & 1023 == 1023
+    }
     #[inline(always)]
     pub(crate) fn turn<W>(&mut self, _lane: &Lane<'_>, _word: crate::poll::Polled<W>, _seen: u64) -> bool {
+        let looks = self.asks_for_word();
         self.turn = self.turn.wrapping_add(1);
-        self.turn & 1023 == 0
+        looks
     }
 }
 

@@ -4,7 +4,7 @@ use congruent_heap::refuse;
 
 use super::words;
 use super::{load16, store16};
-use crate::arch::{Share, each};
+use crate::arch::{Share, each, opaque};
 use crate::operand::{PACKETS, PLAIN};
 use crate::reduce::packs::PackOp;
 use crate::{Ctx, Operand, Operands};
@@ -50,8 +50,13 @@ pub(super) unsafe fn fold<P: PackOp>(
         let mut at = 0;
         if P::VECTORS && !packets && line == 0 && apart.is_multiple_of(16) {
             at = bytes / 16 * 16;
-            let lone = if P::PAIRS { pairs(share, dst, src, at, members, by) } else { share.rank * 16 };
-            vectors(share, lone, dst, src, at, members, by);
+            let mut from = share.rank * 16;
+            if P::ONE {
+                from = several::<4, 16>(share, from, dst, src, at, members, by);
+            } else if P::PAIRS {
+                from = several::<2, 8>(share, from, dst, src, at, members, by);
+            }
+            several::<1, 4>(share, from, dst, src, at, members, by);
         }
         words::fold(share, dst, src, at, bytes, members, line, by, ctx)
     }
@@ -63,48 +68,15 @@ pub(super) fn sources<P: PackOp>(src: &impl Operands) -> usize {
     if P::ONE { 1 } else { src.count() }
 }
 
-/// Two vectors of 16 bytes a thread at a time, of the first `bytes`; all operands plain and aligned. Gives where the thread's
-/// first vector is that has no second one.
+/// `V` vectors of 16 bytes a thread at a time, which are `K` words, from byte `at` of the first `bytes`; all operands plain and aligned.
+/// Gives where the thread's first vector is that is left over.
 ///
-/// Two vectors, and as many of the next source on their way, are what hides the latency of memory behind a few warps.
-///
-/// # Safety
-/// As [`fold`].
-#[inline(always)]
-unsafe fn pairs(
-    share: Share,
-    dst: &impl Operands,
-    src: &impl Operands,
-    bytes: usize,
-    members: u32,
-    by: impl PackOp,
-) -> usize {
-    let (mut at, step) = (share.rank * 16, share.size * 16);
-    while at + step < bytes {
-        // SAFETY: the caller's contract, and `at + step + 16 <= bytes`, as all are multiples of 16.
-        unsafe {
-            let load = |from: *const u8| {
-                let ([a, b, c, d], [e, f, g, h]) = (load16(from), load16(from.add(step)));
-                [a, b, c, d, e, f, g, h]
-            };
-            let [a, b, c, d, e, f, g, h] = pack(src, at, members, by, load);
-            for i in each(0..dst.count()) {
-                let to = dst.get(i).start().add(at);
-                store16(to, [a, b, c, d]);
-                store16(to.add(step), [e, f, g, h]);
-            }
-        }
-        at += 2 * step;
-    }
-    at
-}
-
-/// One vector of 16 bytes a thread at a time, from byte `at` of the first `bytes`; all operands plain and aligned.
+/// Several vectors, and those of several sources on their way, are what hides the latency of memory behind a few warps.
 ///
 /// # Safety
 /// As [`fold`].
 #[inline(always)]
-unsafe fn vectors(
+unsafe fn several<const V: usize, const K: usize>(
     share: Share,
     mut at: usize,
     dst: &impl Operands,
@@ -112,20 +84,33 @@ unsafe fn vectors(
     bytes: usize,
     members: u32,
     by: impl PackOp,
-) {
-    while at < bytes {
-        // SAFETY: the caller's contract, and `at + 16 <= bytes`, as both are multiples of 16.
+) -> usize {
+    const { assert!(K == 4 * V) };
+    let step = share.size * 16;
+    while at + (V - 1) * step < bytes {
+        // SAFETY: the caller's contract, and `at + (V - 1) * step + 16 <= bytes`, as all are multiples of 16.
         unsafe {
-            let result = pack(src, at, members, by, |from| load16(from));
+            let load = |from: *const u8| {
+                let mut words = [0; K];
+                for v in 0..V {
+                    words[4 * v..4 * v + 4].copy_from_slice(&load16(from.add(v * step)));
+                }
+                words
+            };
+            let result = pack(src, at, members, by, load);
             for i in each(0..dst.count()) {
-                store16(dst.get(i).start().add(at), result);
+                let to = dst.get(i).start().add(at);
+                for v in 0..V {
+                    store16(to.add(v * step), [result[4 * v], result[4 * v + 1], result[4 * v + 2], result[4 * v + 3]]);
+                }
             }
         }
-        at += share.size * 16;
+        at += V * step;
     }
+    at
 }
 
-/// The sum of all sources' packs at byte `at`; each is asked for before the one before it is summed up.
+/// The sum of all sources' packs at byte `at`. Four of them are on their way at a time.
 ///
 /// # Safety
 /// As [`fold`], and `load` may read at `at` of every source.
@@ -137,20 +122,28 @@ unsafe fn pack<P: PackOp, const K: usize>(
     by: P,
     load: impl Fn(*const u8) -> [u32; K],
 ) -> [u32; K] {
+    let count = sources::<P>(src);
     // SAFETY: the caller's contract.
     let load = |i| load(unsafe { src.get(i).start().add(at) });
-    let count = sources::<P>(src);
-    let mut ahead = load(0);
-    let mut sums = by.next(by.none(), ahead, true, src.get(0).is_partial());
-    if count > 1 {
-        ahead = load(1);
+    let next = |sums, values, i| by.next(sums, values, i == 0, src.get(i).is_partial());
+    if P::ONE {
+        return by.last(next(by.none(), load(0), 0), members);
     }
-    for i in each(1..count) {
-        let values = ahead;
-        if i + 1 < count {
-            ahead = load(i + 1);
-        }
-        sums = by.next(sums, values, false, src.get(i).is_partial());
+    // Of a number that it knows, the compiler would have loops of their own for the first sources.
+    let (mut sums, mut i) = (by.none(), opaque(0) as usize);
+    // Variables and no array, which would be in memory.
+    while i + 4 <= count {
+        let (a, b, c, d) = (load(i), load(i + 1), load(i + 2), load(i + 3));
+        sums = next(next(next(next(sums, a, i), b, i + 1), c, i + 2), d, i + 3);
+        i = opaque(i as u64 + 4) as usize;
+    }
+    if i + 2 <= count {
+        let (a, b) = (load(i), load(i + 1));
+        sums = next(next(sums, a, i), b, i + 1);
+        i += 2;
+    }
+    if i < count {
+        sums = next(sums, load(i), i);
     }
     by.last(sums, members)
 }
