@@ -119,11 +119,8 @@ impl Ctx<'_> {
         count: usize,
     ) {
         let (last, failed) = self.start_get_strided(group, (dst, dst_stride), (place, src_stride), count);
-        match last {
-            // Each thread's own: what is asked of a peer is complete in order.
-            Some(ticket) => self.join(group, failed || !self.complete(place.pe(), ticket)),
-            None => self.join(group, failed),
-        }
+        // Each thread's own: what is asked of a peer is complete in order. All come to one vote, whether or not they have asked.
+        self.join(group, failed || last.is_some_and(|ticket| !self.complete(place.pe(), ticket)));
     }
 
     /// The part of a strided get that moves data; the group is not synchronized after it. Through the proxy, the ticket of what this

@@ -1,15 +1,16 @@
 //! Which values differ between the threads of a warp, and which blocks only some of them enter.
 //!
 //! Approximate on the safe side, with three exceptions that are what programs rely on: kernel parameters are the same for
-//! everyone, a plain load from an address that all threads share gives all of them the same value, and blocks have one
+//! everyone, and so is what all calls of a function give it and what follows from that ([`Calls`]); a plain load from an address that all threads share gives all of them the same value, and blocks have one
 //! dimension, so that a warp's threads have the same `%tid.x / 32`. Loads that take part in synchronisation (`.relaxed`,
 //! `.acquire`, `.volatile`, atomics) may differ from thread to thread.
 
 use core::cmp::Reverse;
 use core::mem::replace;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use super::address::named_space;
+use super::calls::{Calls, calls};
 use super::definitions::Definitions;
 use super::graph::Graph;
 use super::regions::{Inside, Regions};
@@ -23,8 +24,20 @@ pub(crate) struct Divergence {
 }
 
 impl Divergence {
-    pub(crate) fn new(function: &Function, body: &Body, graph: &Graph, definitions: &Definitions<'_>) -> Self {
-        let mut found = Self { varying: vec![false; body.registers.len()], cause: vec![None; graph.len()] };
+    /// Nothing differs.
+    pub(crate) fn none(body: &Body, graph: &Graph) -> Self {
+        Self { varying: vec![false; body.registers.len()], cause: vec![None; graph.len()] }
+    }
+
+    pub(crate) fn new(
+        function: &Function,
+        body: &Body,
+        graph: &Graph,
+        definitions: &Definitions<'_>,
+        known: &Calls<'_>,
+    ) -> Self {
+        let parameters = Parameters::new(function, body, known);
+        let mut found = Self::none(body, graph);
         // A value written on some way only, or in a loop that threads leave at different times, differs afterwards.
         let mut unequal_times = vec![false; graph.len()];
         let mut decided = vec![false; graph.len()];
@@ -39,7 +52,7 @@ impl Divergence {
             while let Some(Reverse(index)) = now.pop() {
                 let (instruction, block) = (&body.instructions[index], graph.block_of(index));
                 let differs = found.guard_varies(instruction)
-                    || !is_of_the_warp(definitions, instruction) && found.result_varies(function, instruction);
+                    || !is_of_the_warp(definitions, instruction) && found.result_varies(&parameters, instruction);
                 for register in instruction.written() {
                     let is_merged = found.cause[block].is_some() && definitions.count(register) > 1;
                     if !(differs || is_merged || unequal_times[block]) || replace(&mut found.varying[register.0], true)
@@ -84,7 +97,12 @@ impl Divergence {
         own.or(self.cause[graph.block_of(instruction)])
     }
 
-    fn guard_varies(&self, instruction: &Instruction) -> bool {
+    /// Whether only some threads come by an instruction.
+    pub(super) fn is_divided(&self, graph: &Graph, instruction: usize) -> bool {
+        self.cause[graph.block_of(instruction)].is_some()
+    }
+
+    pub(super) fn guard_varies(&self, instruction: &Instruction) -> bool {
         instruction.guard.is_some_and(|guard| self.varies(guard.register))
     }
 
@@ -99,7 +117,7 @@ impl Divergence {
         self.guard_varies(last) || index_varies
     }
 
-    fn result_varies(&self, function: &Function, instruction: &Instruction) -> bool {
+    fn result_varies(&self, parameters: &Parameters<'_>, instruction: &Instruction) -> bool {
         let reads_varying = instruction.read().into_iter().any(|register| self.varies(register));
         let whole_warp =
             || matches!(instruction.operands.last(), Some(Operand::Integer(mask)) if *mask as u32 == u32::MAX);
@@ -113,7 +131,7 @@ impl Divergence {
                 let one_lane = !matches!(lane, Some(Operand::Register(lane)) if self.varies(*lane));
                 !(instruction.has("idx") && one_lane && whole_warp())
             }
-            "ld" | "ldu" => reads_varying || load_varies(function, instruction),
+            "ld" | "ldu" => reads_varying || load_varies(parameters, instruction),
             _ => reads_varying || instruction.operands.iter().any(is_varying_special),
         }
     }
@@ -131,13 +149,29 @@ fn readers(body: &Body) -> Vec<Vec<usize>> {
     readers
 }
 
-fn load_varies(function: &Function, load: &Instruction) -> bool {
-    let is_parameter = |name: &str| function.parameters.iter().any(|parameter| parameter.name == name);
+/// Which variables in parameter space hold something that differs, by name.
+struct Parameters<'f>(HashMap<&'f str, bool>);
+
+impl<'f> Parameters<'f> {
+    /// A kernel's come from the launch, the same for all; a function's from its calls, and what calls in it return from the functions.
+    fn new(function: &'f Function, body: &'f Body, known: &Calls<'_>) -> Self {
+        let own = function.parameters.iter().enumerate().map(|(index, parameter)| {
+            let differs = !function.is_entry && known.parameter_differs(&function.name, index);
+            (parameter.name.as_str(), differs)
+        });
+        let returned = calls(body).flat_map(|call| {
+            let differs = call.callee.is_none_or(|name| known.result_differs(name));
+            call.returned.into_iter().map(move |name| (name, differs))
+        });
+        Self(own.chain(returned).collect())
+    }
+}
+
+fn load_varies(parameters: &Parameters<'_>, load: &Instruction) -> bool {
     match named_space(&load.modifiers) {
-        // Kernels get theirs from the launch; what functions are called with and what calls return is unknown.
         Some(Space::Param) => match load.address() {
-            Some((Operand::Symbol(name, _), _)) => !function.is_entry || !is_parameter(name),
-            _ => !function.is_entry,
+            Some((Operand::Symbol(name, _), _)) => parameters.0.get(name.as_str()).copied().unwrap_or(true),
+            _ => true,
         },
         Some(Space::Local) => true,
         _ => ["relaxed", "acquire", "volatile", "mmio"].iter().any(|order| load.has(order)),
@@ -197,7 +231,8 @@ mod tests {
         let function = &module.functions[0];
         let body = function.body.as_ref().expect("a body");
         let graph = Graph::new(body, &HashSet::new());
-        let divergence = Divergence::new(function, body, &graph, &Definitions::new(&HashMap::new(), body));
+        let (globals, known) = (HashMap::new(), Calls::default());
+        let divergence = Divergence::new(function, body, &graph, &Definitions::new(&globals, body), &known);
         let barrier = body.instructions.iter().position(|instruction| instruction.opcode == "bar").expect("a barrier");
         divergence.cause(body, &graph, barrier).is_some()
     }

@@ -7,10 +7,10 @@ mod multimem;
 mod order;
 mod width;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::allow::NEEDLESS_ALLOW;
-use crate::flow::{Definitions, Divergence, Graph, spaces};
+use crate::flow::{Calls, Definitions, Divergence, Graph, spaces};
 use crate::ptx::{Body, Function, Instruction, Module, Space, Span};
 
 /// One thing the linter looks for.
@@ -66,8 +66,9 @@ pub fn lint(module: &Module) -> Vec<Finding> {
         .map(|function| function.name.as_str())
         .collect();
     let globals = spaces(&module.variables);
-    let codes: Vec<Code<'_>> =
+    let mut codes: Vec<Code<'_>> =
         module.functions.iter().filter_map(|function| Code::new(&globals, function, &never_return)).collect();
+    follow_calls(module, &mut codes);
     let aligned = aligned::functions(&codes);
     for code in &codes {
         for instruction in &code.body.instructions {
@@ -93,12 +94,32 @@ struct Code<'a> {
     divergence: Divergence,
 }
 
+/// Finds what differs in every function, again where more does in what it is called with or in what it calls.
+fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
+    let mut calls = Calls::new(&module.functions);
+    let mut concerns: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, code) in codes.iter().enumerate() {
+        concerns.entry(&code.function.name).or_default().push(index);
+        for called in code.body.instructions.iter().filter_map(callee) {
+            concerns.entry(called).or_default().push(index);
+        }
+    }
+    let mut due: BTreeSet<usize> = (0..codes.len()).collect();
+    while let Some(index) = due.pop_first() {
+        let code = &mut codes[index];
+        code.divergence = Divergence::new(code.function, code.body, &code.graph, &code.definitions, &calls);
+        for changed in calls.add(code.function, &code.graph, &code.divergence) {
+            due.extend(concerns.get(changed).into_iter().flatten());
+        }
+    }
+}
+
 impl<'a> Code<'a> {
     fn new(globals: &'a HashMap<&'a str, Space>, function: &'a Function, never_return: &HashSet<&str>) -> Option<Self> {
         let body = function.body.as_ref()?;
         let graph = Graph::new(body, never_return);
         let definitions = Definitions::new(globals, body);
-        let divergence = Divergence::new(function, body, &graph, &definitions);
+        let divergence = Divergence::none(body, &graph);
         Some(Self { function, body, graph, definitions, divergence })
     }
 }

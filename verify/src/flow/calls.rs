@@ -1,0 +1,176 @@
+//! What differs between the threads of a warp in what functions are called with, and in what they return.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Divergence, Graph};
+use crate::ptx::{Body, Function, Instruction, Operand};
+
+/// Of functions that are called in this module only, by name.
+#[derive(Default)]
+pub(crate) struct Calls<'a>(HashMap<&'a str, Differing>);
+
+/// Which parameters differ at some call, and whether what is returned may.
+struct Differing {
+    parameters: Vec<bool>,
+    returns: bool,
+}
+
+impl<'a> Calls<'a> {
+    /// At first nothing differs, but what nobody is known to give: of a function that is called by its address, or that nothing calls, all
+    /// parameters may. Where anything is called by its address, that may be any function.
+    pub(crate) fn new(functions: &'a [Function]) -> Self {
+        let with_code = |function: &&Function| function.body.is_some() && !function.is_entry;
+        let mut known: HashMap<_, _> = functions
+            .iter()
+            .filter(with_code)
+            .map(|function| {
+                let parameters = vec![true; function.parameters.len()];
+                (function.name.as_str(), Differing { parameters, returns: false })
+            })
+            .collect();
+        let declared: HashSet<_> = functions.iter().map(|function| function.name.as_str()).collect();
+        for call in functions.iter().filter_map(|function| function.body.as_ref()).flat_map(calls) {
+            match call.callee {
+                Some(name) if declared.contains(name) => {
+                    if let Some(differing) = known.get_mut(name) {
+                        differing.parameters.fill(false);
+                    }
+                }
+                _ => return Self::default(),
+            }
+        }
+        Self(known)
+    }
+
+    /// Whether a function may be called with something that differs as this parameter.
+    pub(super) fn parameter_differs(&self, function: &str, index: usize) -> bool {
+        self.0.get(function).is_none_or(|known| known.parameters.get(index).copied().unwrap_or(true))
+    }
+
+    /// Whether what a function returns may differ.
+    pub(super) fn result_differs(&self, function: &str) -> bool {
+        self.0.get(function).is_none_or(|known| known.returns)
+    }
+
+    /// Adds what a function calls others with, and what it returns. Gives the functions of which more may differ now.
+    pub(crate) fn add(&mut self, function: &'a Function, graph: &Graph, divergence: &Divergence) -> Vec<&'a str> {
+        let Some(body) = &function.body else { return Vec::new() };
+        let mut stored: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, instruction) in body.instructions.iter().enumerate() {
+            if let (true, Some((Operand::Symbol(name, _), _))) =
+                (is_store_of_parameter(instruction), instruction.address())
+            {
+                stored.entry(name).or_default().push(index);
+            }
+        }
+        let differs = |index: usize| {
+            let read = body.instructions[index].read();
+            divergence.guard_varies(&body.instructions[index])
+                || read.into_iter().any(|register| divergence.varies(register))
+        };
+        let mut changed = Vec::new();
+        for call in calls(body) {
+            let Some((name, known)) = call.callee.and_then(|name| Some((name, self.0.get_mut(name)?))) else {
+                continue;
+            };
+            for (given, known) in call.given.iter().zip(&mut known.parameters) {
+                let stores = stored.get(given).map_or(&[][..], Vec::as_slice);
+                let one_for_all = !stores.is_empty() && !stores.iter().any(|&index| differs(index));
+                if !one_for_all && !std::mem::replace(known, true) {
+                    changed.push(name);
+                }
+            }
+        }
+        let returned = function.returns.iter().filter_map(|result| stored.get(result.name.as_str())).flatten();
+        // Also a constant, where only some threads come by its store.
+        let mut returned = returned.filter(|&&index| differs(index) || divergence.is_divided(graph, index));
+        if let Some(known) = self.0.get_mut(function.name.as_str()).filter(|known| !known.returns) {
+            known.returns = returned.next().is_some();
+            changed.extend(known.returns.then_some(function.name.as_str()));
+        }
+        changed
+    }
+}
+
+/// A call: of which function, where it is known, what it is given and what it returns through.
+pub(super) struct Call<'b> {
+    pub(super) callee: Option<&'b str>,
+    given: Vec<&'b str>,
+    pub(super) returned: Vec<&'b str>,
+}
+
+/// The calls in a body.
+pub(super) fn calls(body: &Body) -> impl Iterator<Item = Call<'_>> {
+    body.instructions.iter().filter(|instruction| instruction.opcode == "call").map(|call| {
+        let operands = &call.operands;
+        let place = operands.iter().position(|operand| !matches!(operand, Operand::Group(_)));
+        let place = place.unwrap_or(operands.len());
+        let returned = names(place.checked_sub(1).and_then(|before| operands.get(before)));
+        Call { callee: operands.get(place).and_then(symbol), given: names(operands.get(place + 1)), returned }
+    })
+}
+
+fn names(operand: Option<&Operand>) -> Vec<&str> {
+    match operand {
+        Some(Operand::Group(names)) => names.iter().filter_map(symbol).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn symbol(operand: &Operand) -> Option<&str> {
+    match operand {
+        Operand::Symbol(name, _) => Some(name),
+        _ => None,
+    }
+}
+
+fn is_store_of_parameter(instruction: &Instruction) -> bool {
+    instruction.opcode == "st" && instruction.modifiers.iter().any(|modifier| modifier.starts_with("param"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ptx::parse;
+    use crate::rules::lint;
+
+    /// Where the kernel gives a function what `given` computes in `%r1` and branches by what that returns: which functions have a barrier
+    /// that some threads only come by.
+    fn diverging(given: &str, more: &str) -> Vec<&'static str> {
+        let text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n\
+             .func (.param .b32 back) own(.param .b32 own_0)\n{{ .reg .pred %p<9>; .reg .b32 %r<9>;\n\
+             ld.param.b32 %r1, [own_0]; setp.eq.b32 %p1, %r1, 0; @%p1 bra A; bar.sync 0; A: st.param.b32 [back], %r1; ret; }}\n\
+             {more}\n\
+             .visible .entry k(.param .b32 k_0)\n{{ .reg .pred %p<9>; .reg .b32 %r<9>;\n\
+             {given}\n\
+             {{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), own, (a); ld.param.b32 %r2, [b]; }}\n\
+             setp.eq.b32 %p1, %r2, 0; @%p1 bra A; bar.sync 0; A: ret; }}\n"
+        );
+        let module = parse(&text).expect("PTX");
+        let kernel = text.find(".entry k(").expect("a kernel");
+        let findings = lint(&module);
+        findings.iter().map(|finding| if finding.span.start > kernel { "k" } else { "own" }).collect()
+    }
+
+    #[test]
+    fn what_all_calls_give_alike_does_not_differ() {
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", ""), [""; 0]);
+        assert_eq!(diverging("mov.u32 %r1, %ctaid.x;", ""), [""; 0]);
+    }
+
+    #[test]
+    fn what_one_call_gives_each_thread_differs_in_all() {
+        assert_eq!(diverging("mov.u32 %r1, %tid.x;", ""), ["own", "k"]);
+        let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
+                     { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), own, (a); } ret; }";
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
+    }
+
+    #[test]
+    fn a_call_by_address_may_be_of_any_function() {
+        let other = ".visible .entry other()\n{ .reg .b64 %rd<9>; mov.u64 %rd1, own; \
+                     { .param .b32 a; .param .b32 b; p: .callprototype (.param .b32 _) _ (.param .b32 _); \
+                     call (b), %rd1, (a), p; } ret; }";
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
+    }
+}
