@@ -6,13 +6,14 @@
 mod virtual_support;
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::{env, fs};
 
 use congruent::device::{Sym, abi, kernels, team_tag};
-use congruent::{AllocError, Builder, Error, Grid, LaunchError, MachineKind, SplitError, SymVec, World};
+use congruent::{AllocError, Builder, CommOptions, Error, Grid, LaunchError, MachineKind, SplitError, SymVec, World};
 use congruent_tests::conformance::cuda;
 use congruent_virtual_library::{built, install};
 use virtual_support::borrow_default;
@@ -341,6 +342,26 @@ fn a_world_of_eight_takes_less_than_8_mib_beyond_the_heap_of_each() {
 }
 
 /// Streams of all PEs of a process on one device have its hardware queues together, of which the host itself has one.
+#[test]
+fn blocks_that_are_asked_for_take_as_much_of_any_heap() {
+    if !again("blocks_that_are_asked_for_take_as_much_of_any_heap", &[("memory=2G", &[])]) {
+        return;
+    }
+    let takes = |heap_mib, blocks| {
+        let taken = on_cuda(heap_mib).local(1, |world| {
+            let free = world.heap_stats().free;
+            let options = CommOptions { blocks: NonZeroU32::new(blocks), ..CommOptions::default() };
+            let comm = world.comm_with(world.team(), options)?;
+            let taken = free - world.heap_stats().free;
+            drop(comm);
+            Ok::<_, Error>(taken)
+        });
+        taken.unwrap()[0]
+    };
+    assert_eq!(takes(128, 2), takes(512, 2));
+    assert!(takes(128, 0) < takes(512, 0), "where nobody says how many, they share a part of the heap");
+}
+
 #[test]
 fn streams_are_as_many_as_hardware_queues() {
     let cases: [(&str, &[_]); 4] = [
