@@ -341,7 +341,6 @@ fn a_world_of_eight_takes_less_than_8_mib_beyond_the_heap_of_each() {
     }
 }
 
-/// Streams of all PEs of a process on one device have its hardware queues together, of which the host itself has one.
 #[test]
 fn blocks_that_are_asked_for_take_as_much_of_any_heap() {
     if !again("blocks_that_are_asked_for_take_as_much_of_any_heap", &[("memory=2G", &[])]) {
@@ -362,6 +361,7 @@ fn blocks_that_are_asked_for_take_as_much_of_any_heap() {
     assert!(takes(128, 0) < takes(512, 0), "where nobody says how many, they share a part of the heap");
 }
 
+/// Streams of all PEs of a process on one device have its hardware queues together, of which the host itself has one.
 #[test]
 fn streams_are_as_many_as_hardware_queues() {
     let cases: [(&str, &[_]); 4] = [

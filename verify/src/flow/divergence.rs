@@ -1,19 +1,19 @@
 //! Which values differ between the threads of a warp, and which blocks only some of them enter.
 //!
 //! Approximate on the safe side, with three exceptions that are what programs rely on: kernel parameters are the same for
-//! everyone, and so is what all calls of a function give it and what follows from that ([`Calls`]); a plain load from an address that all threads share gives all of them the same value, and blocks have one
+//! everyone, a plain load from an address that all threads share gives all of them the same value, and blocks have one
 //! dimension, so that a warp's threads have the same `%tid.x / 32`. Loads that take part in synchronisation (`.relaxed`,
-//! `.acquire`, `.volatile`, atomics) may differ from thread to thread.
+//! `.acquire`, `.volatile`, atomics) may differ from thread to thread. What calls give and return is in [`Summaries`].
 
 use core::cmp::Reverse;
 use core::mem::replace;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use super::address::named_space;
-use super::calls::{Calls, calls};
 use super::definitions::Definitions;
 use super::graph::Graph;
 use super::regions::{Inside, Regions};
+use super::summaries::{Summaries, calls};
 use crate::ptx::{Body, Function, Instruction, Operand, RegisterId, Space};
 
 /// What differs between the threads of a warp.
@@ -34,7 +34,7 @@ impl Divergence {
         body: &Body,
         graph: &Graph,
         definitions: &Definitions<'_>,
-        known: &Calls<'_>,
+        known: &Summaries<'_>,
     ) -> Self {
         let parameters = Parameters::new(function, body, known);
         let mut found = Self::none(body, graph);
@@ -154,7 +154,7 @@ struct Parameters<'f>(HashMap<&'f str, bool>);
 
 impl<'f> Parameters<'f> {
     /// A kernel's come from the launch, the same for all; a function's from its calls, and what calls in it return from the functions.
-    fn new(function: &'f Function, body: &'f Body, known: &Calls<'_>) -> Self {
+    fn new(function: &'f Function, body: &'f Body, known: &Summaries<'_>) -> Self {
         let own = function.parameters.iter().enumerate().map(|(index, parameter)| {
             let differs = !function.is_entry && known.parameter_differs(&function.name, index);
             (parameter.name.as_str(), differs)
@@ -231,7 +231,7 @@ mod tests {
         let function = &module.functions[0];
         let body = function.body.as_ref().expect("a body");
         let graph = Graph::new(body, &HashSet::new());
-        let (globals, known) = (HashMap::new(), Calls::default());
+        let (globals, known) = (HashMap::new(), Summaries::default());
         let divergence = Divergence::new(function, body, &graph, &Definitions::new(&globals, body), &known);
         let barrier = body.instructions.iter().position(|instruction| instruction.opcode == "bar").expect("a barrier");
         divergence.cause(body, &graph, barrier).is_some()

@@ -10,7 +10,7 @@ mod width;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::allow::NEEDLESS_ALLOW;
-use crate::flow::{Calls, Definitions, Divergence, Graph, spaces};
+use crate::flow::{Definitions, Divergence, Graph, Summaries, spaces};
 use crate::ptx::{Body, Function, Instruction, Module, Space, Span};
 
 /// One thing the linter looks for.
@@ -96,7 +96,7 @@ struct Code<'a> {
 
 /// Finds what differs in every function, again where more does in what it is called with or in what it calls.
 fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
-    let mut calls = Calls::new(&module.functions);
+    let mut summaries = Summaries::new(&module.functions);
     let mut concerns: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, code) in codes.iter().enumerate() {
         concerns.entry(&code.function.name).or_default().push(index);
@@ -107,8 +107,8 @@ fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
     let mut due: BTreeSet<usize> = (0..codes.len()).collect();
     while let Some(index) = due.pop_first() {
         let code = &mut codes[index];
-        code.divergence = Divergence::new(code.function, code.body, &code.graph, &code.definitions, &calls);
-        for changed in calls.add(code.function, &code.graph, &code.divergence) {
+        code.divergence = Divergence::new(code.function, code.body, &code.graph, &code.definitions, &summaries);
+        for changed in summaries.add(code.function, &code.graph, &code.divergence) {
             due.extend(concerns.get(changed).into_iter().flatten());
         }
     }

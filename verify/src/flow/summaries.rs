@@ -1,4 +1,4 @@
-//! What differs between the threads of a warp in what functions are called with, and in what they return.
+//! Summaries of functions: what differs between the threads of a warp in what they are called with, and in what they return.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +7,15 @@ use crate::ptx::{Body, Function, Instruction, Operand};
 
 /// Of functions that are called in this module only, by name.
 #[derive(Default)]
-pub(crate) struct Calls<'a>(HashMap<&'a str, Differing>);
+pub(crate) struct Summaries<'a>(HashMap<&'a str, Summary>);
 
 /// Which parameters differ at some call, and whether what is returned may.
-struct Differing {
+struct Summary {
     parameters: Vec<bool>,
     returns: bool,
 }
 
-impl<'a> Calls<'a> {
+impl<'a> Summaries<'a> {
     /// At first nothing differs, but what nobody is known to give: of a function that is called by its address, or that nothing calls, all
     /// parameters may. Where anything is called by its address, that may be any function.
     pub(crate) fn new(functions: &'a [Function]) -> Self {
@@ -25,15 +25,15 @@ impl<'a> Calls<'a> {
             .filter(with_code)
             .map(|function| {
                 let parameters = vec![true; function.parameters.len()];
-                (function.name.as_str(), Differing { parameters, returns: false })
+                (function.name.as_str(), Summary { parameters, returns: false })
             })
             .collect();
         let declared: HashSet<_> = functions.iter().map(|function| function.name.as_str()).collect();
         for call in functions.iter().filter_map(|function| function.body.as_ref()).flat_map(calls) {
             match call.callee {
                 Some(name) if declared.contains(name) => {
-                    if let Some(differing) = known.get_mut(name) {
-                        differing.parameters.fill(false);
+                    if let Some(summary) = known.get_mut(name) {
+                        summary.parameters.fill(false);
                     }
                 }
                 _ => return Self::default(),
@@ -73,8 +73,10 @@ impl<'a> Calls<'a> {
             let Some((name, known)) = call.callee.and_then(|name| Some((name, self.0.get_mut(name)?))) else {
                 continue;
             };
-            for (given, known) in call.given.iter().zip(&mut known.parameters) {
-                let stores = stored.get(given).map_or(&[][..], Vec::as_slice);
+            // What is given in no variable, or not at all, is taken to differ.
+            let given = call.given.iter().copied().chain(std::iter::repeat(None));
+            for (given, known) in given.zip(&mut known.parameters) {
+                let stores = given.and_then(|given| stored.get(given)).map_or(&[][..], Vec::as_slice);
                 let one_for_all = !stores.is_empty() && !stores.iter().any(|&index| differs(index));
                 if !one_for_all && !std::mem::replace(known, true) {
                     changed.push(name);
@@ -93,27 +95,29 @@ impl<'a> Calls<'a> {
 }
 
 /// A call: of which function, where it is known, what it is given and what it returns through.
-pub(super) struct Call<'b> {
+pub(super) struct CallSite<'b> {
     pub(super) callee: Option<&'b str>,
-    given: Vec<&'b str>,
+    given: Vec<Option<&'b str>>,
     pub(super) returned: Vec<&'b str>,
 }
 
 /// The calls in a body.
-pub(super) fn calls(body: &Body) -> impl Iterator<Item = Call<'_>> {
+pub(super) fn calls(body: &Body) -> impl Iterator<Item = CallSite<'_>> {
     body.instructions.iter().filter(|instruction| instruction.opcode == "call").map(|call| {
         let operands = &call.operands;
         let place = operands.iter().position(|operand| !matches!(operand, Operand::Group(_)));
         let place = place.unwrap_or(operands.len());
-        let returned = names(place.checked_sub(1).and_then(|before| operands.get(before)));
-        Call { callee: operands.get(place).and_then(symbol), given: names(operands.get(place + 1)), returned }
+        let returned = place.checked_sub(1).and_then(|before| operands.get(before));
+        let returned = group(returned).iter().filter_map(symbol).collect();
+        let given = group(operands.get(place + 1)).iter().map(symbol).collect();
+        CallSite { callee: operands.get(place).and_then(symbol), given, returned }
     })
 }
 
-fn names(operand: Option<&Operand>) -> Vec<&str> {
+fn group(operand: Option<&Operand>) -> &[Operand] {
     match operand {
-        Some(Operand::Group(names)) => names.iter().filter_map(symbol).collect(),
-        _ => Vec::new(),
+        Some(Operand::Group(operands)) => operands,
+        _ => &[],
     }
 }
 
@@ -163,6 +167,13 @@ mod tests {
         assert_eq!(diverging("mov.u32 %r1, %tid.x;", ""), ["own", "k"]);
         let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
                      { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), own, (a); } ret; }";
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
+    }
+
+    #[test]
+    fn what_is_given_in_a_register_is_taken_to_differ() {
+        let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
+                     { .param .b32 b; call.uni (b), own, (%r1); } ret; }";
         assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
     }
 
