@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,44 +12,52 @@ use congruent_tests::repository;
 
 /// A user's folder: crates of theirs, and the repository as `congruent`. Outside the repository, at the same place in every run
 /// of a test, so that cargo knows again what it has built there. It tells packages apart by their paths: folders of one name
-/// share what it has built, and their users run one after the other.
-pub(crate) struct Folder(PathBuf);
+/// share what it has built.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Other tests may want the folder, in this process or another: they wait until this is closed.
+    _lock: File,
+}
 
 impl Folder {
     /// Copies of these files, whose paths start at `from`, a folder of the repository; each of the packages is built by itself.
     pub(crate) fn new(name: &str, from: &str, files: &[&str], packages: &[&str]) -> Self {
         let mut hasher = DefaultHasher::new();
         (repository(), name).hash(&mut hasher);
-        let folder = Self(env::temp_dir().join(format!("congruent-newcomer-{:016x}", hasher.finish())));
+        // A file that every copy of the repository has, and that cargo does not lock.
+        let lock = File::open(repository().join("tests/tests/user_crates/mod.rs")).unwrap();
+        lock.lock().unwrap();
+        let path = env::temp_dir().join(format!("congruent-newcomer-{:016x}", hasher.finish()));
+        let folder = Self { path, _lock: lock };
         folder.clear();
-        fs::create_dir_all(&folder.0).unwrap();
+        fs::create_dir_all(&folder.path).unwrap();
         for file in files {
-            let copy = folder.0.join(file);
+            let copy = folder.path.join(file);
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
             fs::copy(repository().join(from).join(file), copy).unwrap();
         }
         for package in packages {
             // Known versions, which are on this machine already.
-            fs::copy(repository().join("Cargo.lock"), folder.0.join(package).join("Cargo.lock")).unwrap();
+            fs::copy(repository().join("Cargo.lock"), folder.path.join(package).join("Cargo.lock")).unwrap();
         }
-        std::os::unix::fs::symlink(repository(), folder.0.join("congruent")).unwrap();
+        std::os::unix::fs::symlink(repository(), folder.path.join("congruent")).unwrap();
         folder
     }
 
     pub(crate) fn join(&self, path: &str) -> PathBuf {
-        self.0.join(path)
+        self.path.join(path)
     }
 
     /// What programs in this folder must not tell others of.
     #[allow(dead_code, reason = "each suite uses its own part")]
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     fn clear(&self) {
         // The link itself is removed, not what it leads to. Where there is nothing to remove, that is well.
-        let _ = fs::remove_file(self.0.join("congruent"));
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_file(self.path.join("congruent"));
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
