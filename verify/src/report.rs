@@ -124,9 +124,9 @@ impl Report {
     fn groups<'a>(&'a self, finding: &'a Finding) -> Vec<Group<'a>> {
         let primary = Mark { span: finding.span, kind: AnnotationKind::Primary, label: finding.rule.why };
         let context = |(span, label): &'a (Span, String)| Mark { span: *span, kind: AnnotationKind::Context, label };
-        let related = finding.related.as_ref().map(context);
+        let related = finding.related.iter().map(context);
         let distance = |mark: &Mark<'_>| self.line(mark.span.start).abs_diff(self.line(finding.span.start));
-        let (near, far): (Vec<_>, Vec<_>) = related.into_iter().partition(|mark| distance(mark) <= FARTHEST_TOGETHER);
+        let (near, far): (Vec<_>, Vec<_>) = related.partition(|mark| distance(mark) <= FARTHEST_TOGETHER);
         let title = Level::ERROR.primary_title(&*finding.message).id(finding.rule.id);
         let group = title.element(self.snippet(primary, &near));
         let group = far.iter().fold(group, |group, &mark| group.element(self.snippet(mark, &[])));

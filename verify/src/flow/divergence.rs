@@ -6,27 +6,35 @@
 //! `.acquire`, `.volatile`, atomics) may differ from thread to thread. What calls give and return is in [`Summaries`].
 
 use core::cmp::Reverse;
-use core::mem::replace;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use super::address::named_space;
 use super::definitions::Definitions;
 use super::graph::Graph;
 use super::regions::{Inside, Regions};
-use super::summaries::{Summaries, calls};
+use super::summaries::{Summaries, calls, stores_of_parameters};
 use crate::ptx::{Body, Function, Instruction, Operand, RegisterId, Space};
 
 /// What differs between the threads of a warp.
 pub(crate) struct Divergence {
-    varying: Vec<bool>,
+    varying: Vec<Option<Reason>>,
     /// For every block that only some threads enter, the branch that decides.
     cause: Vec<Option<usize>>,
+}
+
+/// Why a register's value differs.
+#[derive(Clone, Copy)]
+struct Reason {
+    /// What wrote such a value first.
+    writer: usize,
+    /// How many registers were known to differ then: those that this comes from are among them.
+    known: usize,
 }
 
 impl Divergence {
     /// Nothing differs.
     pub(crate) fn none(body: &Body, graph: &Graph) -> Self {
-        Self { varying: vec![false; body.registers.len()], cause: vec![None; graph.len()] }
+        Self { varying: vec![None; body.registers.len()], cause: vec![None; graph.len()] }
     }
 
     pub(crate) fn new(
@@ -42,7 +50,8 @@ impl Divergence {
         let mut unequal_times = vec![false; graph.len()];
         let mut decided = vec![false; graph.len()];
         let mut regions = Regions::new(graph);
-        let readers = readers(body);
+        let readers = readers(body, &parameters);
+        let mut known_to_vary = 0;
         // Rounds in the order of the text: first the instructions of which something has changed that they depend on, then
         // the branches. The order decides which of several branches is named as the cause.
         let mut due: Vec<usize> = (0..body.instructions.len()).collect();
@@ -52,13 +61,14 @@ impl Divergence {
             while let Some(Reverse(index)) = now.pop() {
                 let (instruction, block) = (&body.instructions[index], graph.block_of(index));
                 let differs = found.guard_varies(instruction)
-                    || !is_of_the_warp(definitions, instruction) && found.result_varies(&parameters, instruction);
+                    || !is_of_the_warp(definitions, instruction) && found.result_varies(body, &parameters, instruction);
                 for register in instruction.written() {
                     let is_merged = found.cause[block].is_some() && definitions.count(register) > 1;
-                    if !(differs || is_merged || unequal_times[block]) || replace(&mut found.varying[register.0], true)
-                    {
+                    if !(differs || is_merged || unequal_times[block]) || found.varies(register) {
                         continue;
                     }
+                    found.varying[register.0] = Some(Reason { writer: index, known: known_to_vary });
+                    known_to_vary += 1;
                     for &reader in &readers[register.0] {
                         if reader > index {
                             now.push(Reverse(reader))
@@ -102,13 +112,32 @@ impl Divergence {
         self.cause[graph.block_of(instruction)].is_some()
     }
 
-    pub(super) fn guard_varies(&self, instruction: &Instruction) -> bool {
+    /// Whether an instruction reads anything that differs, its guard too.
+    pub(super) fn reads_varying(&self, instruction: &Instruction) -> bool {
+        depends_on(instruction).any(|register| self.varies(register))
+    }
+
+    fn guard_varies(&self, instruction: &Instruction) -> bool {
         instruction.guard.is_some_and(|guard| self.varies(guard.register))
     }
 
     /// Whether a register's value differs from thread to thread.
     pub(crate) fn varies(&self, register: RegisterId) -> bool {
-        self.varying[register.0]
+        self.varying[register.0].is_some()
+    }
+
+    /// Where the value comes from because of which only some threads go another way at this branch, or come by this instruction.
+    pub(crate) fn source(&self, body: &Body, graph: &Graph, branch: usize) -> Option<usize> {
+        let (mut at, mut known) = (branch, usize::MAX);
+        loop {
+            let instruction = &body.instructions[at];
+            let branch = self.cause[graph.block_of(at)];
+            let of_branch = branch.and_then(|branch| body.instructions[branch].guard).map(|guard| guard.register);
+            let earlier = |register: RegisterId| self.varying[register.0].filter(|reason| reason.known < known);
+            let Some(reason) = depends_on(instruction).chain(of_branch).find_map(earlier) else { break };
+            (at, known) = (reason.writer, reason.known);
+        }
+        (at != branch).then_some(at)
     }
 
     /// Whether the last instruction of a block sends some threads another way than others.
@@ -117,7 +146,7 @@ impl Divergence {
         self.guard_varies(last) || index_varies
     }
 
-    fn result_varies(&self, parameters: &Parameters<'_>, instruction: &Instruction) -> bool {
+    fn result_varies(&self, body: &Body, parameters: &Parameters<'_>, instruction: &Instruction) -> bool {
         let reads_varying = instruction.read().into_iter().any(|register| self.varies(register));
         let whole_warp =
             || matches!(instruction.operands.last(), Some(Operand::Integer(mask)) if *mask as u32 == u32::MAX);
@@ -131,50 +160,72 @@ impl Divergence {
                 let one_lane = !matches!(lane, Some(Operand::Register(lane)) if self.varies(*lane));
                 !(instruction.has("idx") && one_lane && whole_warp())
             }
-            "ld" | "ldu" => reads_varying || load_varies(parameters, instruction),
+            "ld" | "ldu" => reads_varying || self.load_varies(body, parameters, instruction),
             _ => reads_varying || instruction.operands.iter().any(is_varying_special),
+        }
+    }
+
+    fn load_varies(&self, body: &Body, parameters: &Parameters<'_>, load: &Instruction) -> bool {
+        match named_space(&load.modifiers) {
+            Some(Space::Param) => parameters.of_load(load).is_none_or(|parameter| {
+                parameter.differs || parameter.stores.iter().any(|&store| self.reads_varying(&body.instructions[store]))
+            }),
+            Some(Space::Local) => true,
+            _ => ["relaxed", "acquire", "volatile", "mmio"].iter().any(|order| load.has(order)),
         }
     }
 }
 
+fn depends_on(instruction: &Instruction) -> impl Iterator<Item = RegisterId> {
+    instruction.guard.map(|guard| guard.register).into_iter().chain(instruction.read())
+}
+
 /// For each register the instructions that depend on it.
-fn readers(body: &Body) -> Vec<Vec<usize>> {
+fn readers(body: &Body, parameters: &Parameters<'_>) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); body.registers.len()];
     for (index, instruction) in body.instructions.iter().enumerate() {
-        let guard = instruction.guard.map(|guard| guard.register);
-        for register in instruction.read().into_iter().chain(guard) {
+        let stores = parameters.of_load(instruction).map_or(&[][..], |parameter| &parameter.stores);
+        for register in
+            depends_on(instruction).chain(stores.iter().flat_map(|&store| depends_on(&body.instructions[store])))
+        {
             readers[register.0].push(index);
         }
     }
     readers
 }
 
-/// Which variables in parameter space hold something that differs, by name.
-struct Parameters<'f>(HashMap<&'f str, bool>);
+/// The variables in parameter space that are read, by name.
+struct Parameters<'f>(HashMap<&'f str, Parameter>);
+
+/// Whether what a variable holds differs in any case, and the stores because of which it may.
+struct Parameter {
+    differs: bool,
+    stores: Vec<usize>,
+}
 
 impl<'f> Parameters<'f> {
-    /// A kernel's come from the launch, the same for all; a function's from its calls, and what calls in it return from the functions.
+    /// A kernel's come from the launch, the same for all; a function's from its calls. What calls in it return comes from the functions and
+    /// from what these are given.
     fn new(function: &'f Function, body: &'f Body, known: &Summaries<'_>) -> Self {
         let own = function.parameters.iter().enumerate().map(|(index, parameter)| {
             let differs = !function.is_entry && known.parameter_differs(&function.name, index);
-            (parameter.name.as_str(), differs)
+            (parameter.name.as_str(), Parameter { differs, stores: Vec::new() })
         });
+        let stores = stores_of_parameters(body);
         let returned = calls(body).flat_map(|call| {
-            let differs = call.callee.is_none_or(|name| known.result_differs(name));
-            call.returned.into_iter().map(move |name| (name, differs))
+            let in_variables = call.given.iter().all(Option::is_some);
+            let differs = !in_variables || call.callee.is_none_or(|name| known.result_differs(name));
+            let stores = call.given.iter().flatten().filter_map(|given| stores.get(given)).flatten();
+            let stores: Vec<usize> = stores.copied().collect();
+            call.returned.into_iter().map(move |name| (name, Parameter { differs, stores: stores.clone() }))
         });
         Self(own.chain(returned).collect())
     }
-}
 
-fn load_varies(parameters: &Parameters<'_>, load: &Instruction) -> bool {
-    match named_space(&load.modifiers) {
-        Some(Space::Param) => match load.address() {
-            Some((Operand::Symbol(name, _), _)) => parameters.0.get(name.as_str()).copied().unwrap_or(true),
-            _ => true,
-        },
-        Some(Space::Local) => true,
-        _ => ["relaxed", "acquire", "volatile", "mmio"].iter().any(|order| load.has(order)),
+    /// The variable that an instruction loads, where it is one of these.
+    fn of_load(&self, load: &Instruction) -> Option<&Parameter> {
+        let (Operand::Symbol(name, _), _) = load.address()? else { return None };
+        self.0.get(name.as_str()).filter(|_| load.opcode == "ld" && named_space(&load.modifiers) == Some(Space::Param))
     }
 }
 

@@ -3,43 +3,37 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Divergence, Graph};
-use crate::ptx::{Body, Function, Instruction, Operand};
+use crate::ptx::{Body, Function, Operand};
 
 /// Of functions that are called in this module only, by name.
 #[derive(Default)]
 pub(crate) struct Summaries<'a>(HashMap<&'a str, Summary>);
 
-/// Which parameters differ at some call, and whether what is returned may.
+/// Which parameters differ at some call, and whether what is returned may where no parameter does.
 struct Summary {
     parameters: Vec<bool>,
     returns: bool,
 }
 
 impl<'a> Summaries<'a> {
-    /// At first nothing differs, but what nobody is known to give: of a function that is called by its address, or that nothing calls, all
-    /// parameters may. Where anything is called by its address, that may be any function.
+    /// At first nothing differs. Where anything is called by its address, that may be any function: nothing is known of any.
     pub(crate) fn new(functions: &'a [Function]) -> Self {
         let with_code = |function: &&Function| function.body.is_some() && !function.is_entry;
-        let mut known: HashMap<_, _> = functions
-            .iter()
-            .filter(with_code)
-            .map(|function| {
-                let parameters = vec![true; function.parameters.len()];
-                (function.name.as_str(), Summary { parameters, returns: false })
-            })
-            .collect();
+        let known = functions.iter().filter(with_code).map(|function| {
+            let parameters = vec![false; function.parameters.len()];
+            (function.name.as_str(), Summary { parameters, returns: false })
+        });
         let declared: HashSet<_> = functions.iter().map(|function| function.name.as_str()).collect();
-        for call in functions.iter().filter_map(|function| function.body.as_ref()).flat_map(calls) {
-            match call.callee {
-                Some(name) if declared.contains(name) => {
-                    if let Some(summary) = known.get_mut(name) {
-                        summary.parameters.fill(false);
-                    }
-                }
-                _ => return Self::default(),
-            }
+        let all_by_name = all_calls(functions).all(|call| call.callee.is_some_and(|name| declared.contains(name)));
+        Self(if all_by_name { known.collect() } else { HashMap::new() })
+    }
+
+    /// All parameters may differ of a function that nothing calls.
+    pub(crate) fn add_unknown_callers(&mut self, functions: &'a [Function]) {
+        let called: HashSet<_> = all_calls(functions).filter_map(|call| call.callee).collect();
+        for (_, summary) in self.0.iter_mut().filter(|(name, _)| !called.contains(**name)) {
+            summary.parameters.fill(true);
         }
-        Self(known)
     }
 
     /// Whether a function may be called with something that differs as this parameter.
@@ -47,27 +41,30 @@ impl<'a> Summaries<'a> {
         self.0.get(function).is_none_or(|known| known.parameters.get(index).copied().unwrap_or(true))
     }
 
-    /// Whether what a function returns may differ.
+    /// Whether a function may be called with anything that differs.
+    pub(crate) fn any_parameter_differs(&self, function: &str) -> bool {
+        self.0.get(function).is_none_or(|known| known.parameters.contains(&true))
+    }
+
+    /// Whether what a function returns may differ though nothing does that it is called with.
     pub(super) fn result_differs(&self, function: &str) -> bool {
         self.0.get(function).is_none_or(|known| known.returns)
     }
 
-    /// Adds what a function calls others with, and what it returns. Gives the functions of which more may differ now.
-    pub(crate) fn add(&mut self, function: &'a Function, graph: &Graph, divergence: &Divergence) -> Vec<&'a str> {
-        let Some(body) = &function.body else { return Vec::new() };
-        let mut stored: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (index, instruction) in body.instructions.iter().enumerate() {
-            if let (true, Some((Operand::Symbol(name, _), _))) =
-                (is_store_of_parameter(instruction), instruction.address())
-            {
-                stored.entry(name).or_default().push(index);
-            }
-        }
-        let differs = |index: usize| {
-            let read = body.instructions[index].read();
-            divergence.guard_varies(&body.instructions[index])
-                || read.into_iter().any(|register| divergence.varies(register))
-        };
+    /// Adds what a function returns where no parameter differs. Whether more may differ now.
+    pub(crate) fn add_returned(&mut self, function: &Function, body: &Body, graph: &Graph, found: &Divergence) -> bool {
+        let Some(known) = self.0.get_mut(function.name.as_str()).filter(|known| !known.returns) else { return false };
+        let stores = stores_of_parameters(body);
+        let mut returned = function.returns.iter().filter_map(|result| stores.get(result.name.as_str())).flatten();
+        // Also a constant, where only some threads come by its store.
+        known.returns =
+            returned.any(|&index| found.reads_varying(&body.instructions[index]) || found.is_divided(graph, index));
+        known.returns
+    }
+
+    /// Adds what a function calls others with. Gives the functions of which more may differ now.
+    pub(crate) fn add_given(&mut self, body: &'a Body, found: &Divergence) -> Vec<&'a str> {
+        let stores = stores_of_parameters(body);
         let mut changed = Vec::new();
         for call in calls(body) {
             let Some((name, known)) = call.callee.and_then(|name| Some((name, self.0.get_mut(name)?))) else {
@@ -76,19 +73,13 @@ impl<'a> Summaries<'a> {
             // What is given in no variable, or not at all, is taken to differ.
             let given = call.given.iter().copied().chain(std::iter::repeat(None));
             for (given, known) in given.zip(&mut known.parameters) {
-                let stores = given.and_then(|given| stored.get(given)).map_or(&[][..], Vec::as_slice);
-                let one_for_all = !stores.is_empty() && !stores.iter().any(|&index| differs(index));
+                let stores = given.and_then(|given| stores.get(given)).map_or(&[][..], Vec::as_slice);
+                let one_for_all =
+                    !stores.is_empty() && !stores.iter().any(|&index| found.reads_varying(&body.instructions[index]));
                 if !one_for_all && !std::mem::replace(known, true) {
                     changed.push(name);
                 }
             }
-        }
-        let returned = function.returns.iter().filter_map(|result| stored.get(result.name.as_str())).flatten();
-        // Also a constant, where only some threads come by its store.
-        let mut returned = returned.filter(|&&index| differs(index) || divergence.is_divided(graph, index));
-        if let Some(known) = self.0.get_mut(function.name.as_str()).filter(|known| !known.returns) {
-            known.returns = returned.next().is_some();
-            changed.extend(known.returns.then_some(function.name.as_str()));
         }
         changed
     }
@@ -97,7 +88,7 @@ impl<'a> Summaries<'a> {
 /// A call: of which function, where it is known, what it is given and what it returns through.
 pub(super) struct CallSite<'b> {
     pub(super) callee: Option<&'b str>,
-    given: Vec<Option<&'b str>>,
+    pub(super) given: Vec<Option<&'b str>>,
     pub(super) returned: Vec<&'b str>,
 }
 
@@ -114,6 +105,10 @@ pub(super) fn calls(body: &Body) -> impl Iterator<Item = CallSite<'_>> {
     })
 }
 
+fn all_calls(functions: &[Function]) -> impl Iterator<Item = CallSite<'_>> {
+    functions.iter().filter_map(|function| function.body.as_ref()).flat_map(calls)
+}
+
 fn group(operand: Option<&Operand>) -> &[Operand] {
     match operand {
         Some(Operand::Group(operands)) => operands,
@@ -128,8 +123,18 @@ fn symbol(operand: &Operand) -> Option<&str> {
     }
 }
 
-fn is_store_of_parameter(instruction: &Instruction) -> bool {
-    instruction.opcode == "st" && instruction.modifiers.iter().any(|modifier| modifier.starts_with("param"))
+/// The stores to each variable in parameter space.
+pub(super) fn stores_of_parameters(body: &Body) -> HashMap<&str, Vec<usize>> {
+    let mut stores: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, instruction) in body.instructions.iter().enumerate() {
+        let is_of_parameter = || instruction.modifiers.iter().any(|modifier| modifier.starts_with("param"));
+        if let ("st", true, Some((Operand::Symbol(name, _), _))) =
+            (instruction.opcode.as_str(), is_of_parameter(), instruction.address())
+        {
+            stores.entry(name).or_default().push(index);
+        }
+    }
+    stores
 }
 
 #[cfg(test)]
@@ -165,16 +170,34 @@ mod tests {
     #[test]
     fn what_one_call_gives_each_thread_differs_in_all() {
         assert_eq!(diverging("mov.u32 %r1, %tid.x;", ""), ["own", "k"]);
+    }
+
+    #[test]
+    fn what_is_returned_differs_where_the_call_gives_what_does() {
         let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
                      { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), own, (a); } ret; }";
-        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own"], "what another call gives is no matter here");
+    }
+
+    #[test]
+    fn what_differs_in_a_function_itself_differs_behind_every_call() {
+        let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
+                    .func (.param .b32 back) inner()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; st.param.b32 [back], %r1; ret; }\n\
+                    .func (.param .b32 back) outer()\n{ .reg .b32 %r<9>; { .param .b32 b; call.uni (b), inner, (); \
+                    ld.param.b32 %r1, [b]; } st.param.b32 [back], %r1; ret; }\n\
+                    .visible .entry k()\n{ .reg .pred %p<9>; .reg .b32 %r<9>; { .param .b32 b; call.uni (b), outer, (); \
+                    ld.param.b32 %r1, [b]; } setp.eq.b32 %p1, %r1, 0; @%p1 bra A; bar.sync 0; A: ret; }\n";
+        let findings = lint(&parse(text).expect("PTX"));
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        let related: Vec<_> = finding.related.iter().map(|(span, _)| &text[span.start..span.end]).collect();
+        assert_eq!(related, ["@%p1 bra A;", "ld.param.b32 %r1, [b];"]);
     }
 
     #[test]
     fn what_is_given_in_a_register_is_taken_to_differ() {
         let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
                      { .param .b32 b; call.uni (b), own, (%r1); } ret; }";
-        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own", "k"]);
+        assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own"]);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use crate::ptx::Instruction;
 pub(super) const DIVERGENT_BARRIER: Rule = Rule {
     id: "divergent-barrier",
     why: "an aligned barrier that not all threads of a warp reach together hangs or is undefined",
-    help: "let every thread of the block come by it; if the source does, the compiler has copied the barrier: compile with \
-           `-Zmir-enable-passes=-JumpThreading` and make barriers from intrinsics, not from inline assembly",
+    help: "let every thread of the block come by it: take what a relaxed load gives by `Group::uniform` before you branch; if the source \
+           does, the compiler has copied the barrier: compile with `-Zmir-enable-passes=-JumpThreading` and make barriers from \
+           intrinsics, not from inline assembly",
 };
 
 pub(super) const DIVERGENT_MATRIX: Rule = Rule {
@@ -31,7 +32,11 @@ pub(super) fn check(code: &Code<'_>, aligned: &HashMap<&str, &'static Rule>, fin
         let mut finding = rule.at(instruction.span, format!("{what} is reached by some threads of a warp only"));
         if cause != index {
             let branch = code.body.instructions[cause].span;
-            finding.related = Some((branch, "this branch differs from thread to thread".to_owned()));
+            finding.related.push((branch, "this branch differs from thread to thread".to_owned()));
+        }
+        if let Some(source) = code.divergence.source(code.body, &code.graph, cause) {
+            let source = code.body.instructions[source].span;
+            finding.related.push((source, "because of what this gives".to_owned()));
         }
         findings.push(finding);
     }

@@ -35,7 +35,7 @@ pub(super) fn check(code: &Code<'_>, findings: &mut Vec<Finding>) {
             let name = code.body.instructions[second].full_name();
             let message = format!("`{name}` stores where another arm of a branch does");
             let mut finding = STORE_IN_TWO_ARMS.at(code.body.instructions[second].span, message);
-            finding.related = Some((code.body.instructions[first].span, "the store of the other arm".to_owned()));
+            finding.related.push((code.body.instructions[first].span, "the store of the other arm".to_owned()));
             findings.push(finding);
         }
     }

@@ -33,8 +33,8 @@ pub struct Finding {
     pub span: Span,
     /// What is there.
     pub message: String,
-    /// Another place that has to do with it, and how.
-    pub related: Option<(Span, String)>,
+    /// Other places that have to do with it, and how.
+    pub related: Vec<(Span, String)>,
 }
 
 /// Every rule.
@@ -94,22 +94,34 @@ struct Code<'a> {
     divergence: Divergence,
 }
 
-/// Finds what differs in every function, again where more does in what it is called with or in what it calls.
+/// Finds what differs in every function: first what each returns where it is called with the same by all, again where what it calls returns
+/// more; then what its calls give it.
 fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
     let mut summaries = Summaries::new(&module.functions);
-    let mut concerns: HashMap<&str, Vec<usize>> = HashMap::new();
+    let (mut own, mut callers): (HashMap<&str, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
     for (index, code) in codes.iter().enumerate() {
-        concerns.entry(&code.function.name).or_default().push(index);
+        own.entry(&code.function.name).or_default().push(index);
         for called in code.body.instructions.iter().filter_map(callee) {
-            concerns.entry(called).or_default().push(index);
+            callers.entry(called).or_default().push(index);
         }
     }
-    let mut due: BTreeSet<usize> = (0..codes.len()).collect();
+    let all = || (0..codes.len()).collect::<BTreeSet<_>>();
+    let (mut due, mut next) = (all(), all());
     while let Some(index) = due.pop_first() {
         let code = &mut codes[index];
-        code.divergence = Divergence::new(code.function, code.body, &code.graph, &code.definitions, &summaries);
-        for changed in summaries.add(code.function, &code.graph, &code.divergence) {
-            due.extend(concerns.get(changed).into_iter().flatten());
+        code.find(&summaries);
+        if summaries.add_returned(code.function, code.body, &code.graph, &code.divergence) {
+            due.extend(callers.get(code.function.name.as_str()).into_iter().flatten());
+        }
+    }
+    summaries.add_unknown_callers(&module.functions);
+    while let Some(index) = next.pop_first() {
+        let code = &mut codes[index];
+        if !code.function.is_entry && summaries.any_parameter_differs(&code.function.name) {
+            code.find(&summaries);
+        }
+        for changed in summaries.add_given(code.body, &code.divergence) {
+            next.extend(own.get(changed).into_iter().flatten());
         }
     }
 }
@@ -121,6 +133,11 @@ impl<'a> Code<'a> {
         let definitions = Definitions::new(globals, body);
         let divergence = Divergence::none(body, &graph);
         Some(Self { function, body, graph, definitions, divergence })
+    }
+
+    /// Finds what differs, with what is known of functions.
+    fn find(&mut self, known: &Summaries<'_>) {
+        self.divergence = Divergence::new(self.function, self.body, &self.graph, &self.definitions, known);
     }
 }
 
@@ -136,7 +153,7 @@ fn callee(instruction: &Instruction) -> Option<&str> {
 
 impl Rule {
     pub(crate) fn at(&'static self, span: Span, message: String) -> Finding {
-        Finding { rule: self, span, message, related: None }
+        Finding { rule: self, span, message, related: Vec::new() }
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn check(code: &Code<'_>, findings: &mut Vec<Finding>) {
         if seen.width != width && seen.synchronises {
             let message = format!("`{}` accesses {width} bytes of a signal", instruction.full_name());
             let mut finding = MIXED_WIDTH_SIGNAL.at(instruction.span, message);
-            finding.related = Some((seen.first, format!("elsewhere {} bytes of it are accessed", seen.width)));
+            finding.related.push((seen.first, format!("elsewhere {} bytes of it are accessed", seen.width)));
             findings.push(finding);
         }
     }
