@@ -137,10 +137,10 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         let (to, from) = (coll.mine(coll.part(dst, coll.me())), coll.mine(src));
         coll.barrier();
         {
-            // From this member on, or from the next where its data already is where it belongs.
-            let first = usize::from(inside);
+            // Not to this member where its data already is where it belongs.
+            let skip = if inside { 0 } else { coll.n() };
             let _step = coll.step(step::GIVE, (0, 1), coll.me(), from.bytes());
-            spread(coll, to, coll.n() - first, |coll, i| coll.after(first + i), from, coll.own());
+            spread(coll, to, skip, from, coll.own());
         }
         coll.barrier();
     }
@@ -167,15 +167,13 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
     let _call = coll.begin(Operation::BroadcastDirect, src.bytes());
     if !src.is_empty() {
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
-        // All but the root, which comes last, where it already has everything.
-        let count = coll.n() - usize::from(dst == src);
-        let place = coll.wrap(coll.me() + coll.n() - 1 - root);
-        let nth = |i| if place + i < count { place + i } else { place + i - count };
+        // Not to the root where it already has everything.
+        let skip = if dst == src { coll.wrap(root + coll.n() - coll.me()) } else { coll.n() };
         coll.barrier();
         {
             let from_root = coll.rank(root);
             let _step = coll.step(step::TAKE_AND_GIVE, (0, 1), root, from.bytes());
-            spread(coll, to, count, |coll, i| coll.rank(coll.wrap(root + 1 + nth(i))), from, from_root);
+            spread(coll, to, skip, from, from_root);
         }
         coll.barrier();
     }
@@ -315,39 +313,40 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
     }
 }
 
-/// Writes what is in `src` at member `from` to `dst` at `count` members `to`: read once, where loads and stores reach all of
-/// them; otherwise fetched and put to each. The group meets in the barrier behind it.
+/// Writes what is in `src` at member `from` to `dst` at all members but the one `skip` after this one, if there is one: read once,
+/// where loads and stores reach all of them; otherwise fetched and put to each. The group meets in the barrier behind it.
 #[inline(always)]
 #[track_caller]
-fn spread<T: Pod, B: Group>(
-    coll: &Coll<'_, B>,
-    dst: Sym<T>,
-    count: usize,
-    to: impl Fn(&Coll<'_, B>, usize) -> Rank<World>,
-    src: Sym<T>,
-    from: Rank<World>,
-) {
-    let (ctx, group, own) = (coll.ctx(), coll.group(), coll.own());
-    if ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(coll, i))) {
-        if count > 0 {
-            let all = ctx.places(count, |i| dst.at(to(coll, i)));
-            coll.start_fold(src.bytes(), all, ctx.places(1, |_| src.at(from)), Keep, 0);
-        }
-        return;
+fn spread<T: Pod, B: Group>(coll: &Coll<'_, B>, dst: Sym<T>, skip: usize, src: Sym<T>, from: Rank<World>) {
+    let (ctx, group, count) = (coll.ctx(), coll.group(), coll.n() - usize::from(skip < coll.n()));
+    let to = |i| coll.after(i + usize::from(i >= skip));
+    let near = ctx.reaches(from) && (0..count).all(|i| ctx.reaches(to(i)));
+    if group.uniform(near.into()) == 0 {
+        return fetch_and_put(coll, dst, skip, src, from);
     }
-    let here = if from == own {
+    if count > 0 {
+        let all = ctx.places(count, |i| dst.at(to(i)));
+        coll.start_fold(src.bytes(), all, ctx.places(1, |_| src.at(from)), Keep, 0);
+    }
+}
+
+/// The same where a proxy reaches some of them: fetched and put to each.
+#[cold]
+#[cfg_attr(target_arch = "nvptx64", inline(never))]
+#[track_caller]
+fn fetch_and_put<T: Pod, B: Group>(coll: &Coll<'_, B>, dst: Sym<T>, skip: usize, src: Sym<T>, from: Rank<World>) {
+    let (ctx, group) = (coll.ctx(), coll.group());
+    let here = if from.index() == coll.me() {
         src
     } else {
         ctx.get(group, dst, src.at(from));
         dst
     };
-    for i in 0..count {
-        let to = to(coll, i);
-        if to != own {
-            ctx.put_nbi(group, dst.at(to), here);
-        } else if here != dst {
-            ctx.copy(group, dst, here);
-        }
+    if skip > 0 && here != dst {
+        ctx.copy(group, dst, here);
+    }
+    for i in (1..coll.n()).filter(|i| *i != skip) {
+        ctx.put_nbi(group, dst.at(coll.after(i)), here);
     }
     ctx.await_proxy(group);
 }

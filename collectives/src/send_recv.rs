@@ -148,7 +148,8 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
         let coll = self.coll;
         let (me, mut done) = (coll.me(), 0);
         loop {
-            let (send, receive) = (self.next(me, NEXT_SEND), self.next(me, NEXT_RECEIVE));
+            let next = |which| self.next(coll.group(), me, which);
+            let (send, receive) = (next(NEXT_SEND), next(NEXT_RECEIVE));
             let (send, receive) = match (send, receive) {
                 (None, None) => return done,
                 (Some(send), Some(receive)) => (send, receive),
@@ -188,10 +189,10 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
     #[track_caller]
     fn give(&self, peer: Rank<World>) {
         let (coll, member) = (self.coll, peer.index());
-        let Some(i) = self.next(member, NEXT_SEND) else { return };
+        let Some(i) = self.next(coll.group(), member, NEXT_SEND) else { return };
         let part = transfers::part(coll.ctx(), self.sends, i, self.src);
         let differs = difference(peer, true, part.bytes() as u64, coll.posted(member, EXPECTED));
-        if differs.is_none() {
+        if coll.group().uniform(differs.is_none().into()) != 0 {
             let _step = coll.step("send", (i, self.sends.len()), member, part.bytes());
             let place = coll.mine(Sym::<T>::from_raw(coll.posted(member, PLACE), part.len() as u64));
             coll.ctx().put_nbi(coll.group(), place.at(peer), coll.mine(part));
@@ -217,7 +218,7 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
         let mut differs = None;
         // Who may send the next one says anew how long that is: nobody else looks.
         if coll.group().leader()
-            && let Some(i) = self.next(member, NEXT_RECEIVE)
+            && let Some(i) = self.next(&Thread, member, NEXT_RECEIVE)
         {
             let part = transfers::part(coll.ctx(), self.receives, i, self.dst);
             differs = difference(peer, false, part.bytes() as u64, coll.posted(member, GIVEN));
@@ -243,8 +244,8 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
 
     /// The entry that is next with a member. The group meets before the leader changes it, and after that.
     #[inline(always)]
-    fn next(&self, member: usize, which: usize) -> Option<usize> {
-        let next = self.coll.posted(member, which);
+    fn next(&self, group: &impl Group, member: usize, which: usize) -> Option<usize> {
+        let next = group.uniform(self.coll.posted(member, which));
         (next != NONE).then_some(next as usize)
     }
 

@@ -35,6 +35,33 @@ pub trait Group: Sealed + Copy {
     #[track_caller]
     fn broadcast(&self, value: u64) -> u64;
 
+    /// The same value for all threads of a warp, or of a smaller group: what the first of them gives. Orders nothing, and where the
+    /// group is a block, its warps may get different ones.
+    ///
+    /// The threads of a warp come by a block's barriers together, so what decides that must be the same for them. What relaxed loads
+    /// give may differ as far as the hardware and the linter know (`divergent-barrier`), though nobody stores there meanwhile.
+    ///
+    /// ```
+    /// use congruent_device::{Group, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// Doubles each number as often as the host wrote there before the launch.
+    ///     pub fn double(block, ctx, rounds: Sym<u64>, numbers: Sym<u64>) {
+    ///         for _ in 0..block.uniform(ctx.load(rounds, 0)) {
+    ///             for i in block.strided(numbers.len()) {
+    ///                 ctx.store(numbers, i, 2 * ctx.load(numbers, i));
+    ///             }
+    ///             block.sync();
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    fn uniform(&self, value: u64) -> u64 {
+        self.broadcast(value)
+    }
+
     /// Waits for every thread of the group, and tells whether all of them gave `true`.
     #[inline(always)]
     #[track_caller]
@@ -277,6 +304,10 @@ impl Group for Block<'_> {
     #[inline(always)]
     fn broadcast(&self, value: u64) -> u64 {
         self.lane.block_broadcast(value)
+    }
+    #[inline(always)]
+    fn uniform(&self, value: u64) -> u64 {
+        self.lane.warp_uniform(value)
     }
     #[inline(always)]
     #[track_caller]

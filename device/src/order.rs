@@ -96,7 +96,7 @@ impl Ctx<'_> {
             refuse!("put_signal signals the PE that it puts to");
         }
         check_same(place.len(), src.len());
-        if self.is_proxied(place.pe()) {
+        if self.is_proxied_for(group, place.pe()) {
             group.sync();
             return Some(self.ask_put_signal(group, place, src, notify));
         }
@@ -126,7 +126,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn put_signal_by_proxy<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
         check_same(place.len(), src.len());
-        if place.pe() != notify.pe() || !self.is_proxied(place.pe()) {
+        if place.pe() != notify.pe() || !self.is_proxied_for(group, place.pe()) {
             refuse!("what goes through a proxy goes to one PE that is reached so");
         }
         let ticket = self.ask_put_signal(group, place, src, notify);
@@ -184,7 +184,7 @@ impl Ctx<'_> {
     pub fn quiet_to<G>(&self, group: &impl Group, rank: Rank<G>) {
         self.check_pe(rank.pe());
         group.sync();
-        if self.is_proxied(rank.pe()) {
+        if self.is_proxied_for(group, rank.pe()) {
             self.end_unless(self.drain_to(group, rank.pe()));
         }
         arch::fence_sc();

@@ -26,14 +26,22 @@ impl Ctx<'_> {
         self.abi().routes != 0 && self.route_is_proxied(pe)
     }
 
+    /// The same for a group, whose threads all ask: those of a warp go the same way together.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn is_proxied_for(&self, group: &impl Group, pe: Pe) -> bool {
+        self.abi().routes != 0 && group.uniform(self.route_is_proxied(pe).into()) != 0
+    }
+
     outlined! {
-        /// The same, where there are routes.
+        /// Whether it is, where there are routes.
         pub(crate) fn route_is_proxied(&self, pe: Pe) -> bool {
             self.check_pe(pe);
             let index = arch::opaque(pe.raw().into()) as usize;
             let entry: *const u32 = with_exposed_provenance_mut::<u32>(self.abi().routes as usize).wrapping_add(index);
-            // SAFETY: the route table has an entry for every PE (`Ctx::new`), of which this is one.
-            unsafe { arch::load(entry) == Route::Proxied as u32 }
+            // SAFETY: the route table has an entry for every PE (`Ctx::new`), of which this is one. The host writes it before any
+            // kernel starts and nobody does after that, so a plain load races with nothing and gives all threads the same.
+            unsafe { entry.read() == Route::Proxied as u32 }
         }
     }
 

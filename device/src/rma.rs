@@ -155,7 +155,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
-        if self.is_proxied(place.pe()) {
+        if self.is_proxied_for(group, place.pe()) {
             self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
         }
@@ -183,7 +183,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn put_direct<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
         check_same(place.len(), src.len());
-        if self.is_proxied(place.pe()) {
+        if self.is_proxied_for(group, place.pe()) {
             refuse!("this PE is reached through a proxy");
         }
         self.store_range(group, place, src);
@@ -203,7 +203,7 @@ impl Ctx<'_> {
     pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) -> Option<u64> {
         check_same(dst.len(), place.len());
         self.moved_by(group, place.pe().raw(), self.abi().pe, dst.bytes());
-        if self.is_proxied(place.pe()) {
+        if self.is_proxied_for(group, place.pe()) {
             return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });
         }
         self.copy_bytes(share(group), dst.offset(), self.pe(), place.sym().offset(), place.pe(), dst.bytes());

@@ -24,7 +24,7 @@ const STORE_PACKETS: &str = "st.relaxed.sys.global.v2.b64";
 const ACQUIRE: &str = "ld.acquire.sys.global.u64";
 const RELEASE: &str = "st.release.sys.global.u64";
 const RELEASE_ADD: &str = "red.release.sys.global.add.u64";
-const SYNC: &str = "barrier.sync";
+const SYNC: &str = "bar.sync";
 const QUIET: &str = "fence.sc.sys";
 
 /// The kernels where time matters most. Puts do not fence, and a get does not at all; a signal is one release; a
@@ -53,8 +53,8 @@ fn is_outside_the_model(instruction: &str) -> bool {
     let narrow = (accesses && !has("shared") || has("fence")) && ["gpu", "cta", "cluster"].into_iter().any(has);
     let ordered = ["relaxed", "acquire", "release", "acq_rel"].into_iter().any(has);
     let on_global = accesses && has("global");
-    // The barrier that votes is `barrier.red`, which is not an access.
-    let atomic = !has("barrier") && (has("atom") || has("red"));
+    // The barrier that votes is `bar.red`, which is not an access.
+    let atomic = !has("bar") && (has("atom") || has("red"));
     has("nc") || has("volatile") || has("membar") || has("local") || narrow || ((on_global || atomic) && !ordered)
 }
 
@@ -235,22 +235,22 @@ fn each_rule_is_in_the_shipped_ptx_as_the_page_says() {
 #[test]
 fn ptx_is_read_rightly() {
     let text = ".version 8.0\n.func  (.param .b32 r) helper(\n\t.param .b64 a\n)\n{\n\t{ .reg .b64 g; ld.relaxed.sys.global.u64 %rd1, \
-                [g]; }\n\tret;\n}\n\n.visible .entry kernel(\n\t.param .b64 a\n)\n{\n\t// st.global\n\t@%p1 barrier.sync 0;\n\
+                [g]; }\n\tret;\n}\n\n.visible .entry kernel(\n\t.param .b64 a\n)\n{\n\t// st.global\n\t@%p1 bar.sync 0;\n\
                 \tcall.uni (retval0), \n\thelper, \n\t(\n\tparam0\n\t);\n\tst.param.b64 [a], 1;\n}\n";
     let ptx = Ptx { arch: "sm_80", bodies: functions(text) };
     assert_eq!(ptx.bodies.keys().collect::<Vec<_>>(), ["helper", "kernel"]);
-    assert_eq!(Vec::from_iter(ptx.own("kernel")), ["barrier.sync", "call.uni", "helper,", "param0"]);
+    assert_eq!(Vec::from_iter(ptx.own("kernel")), ["bar.sync", "call.uni", "helper,", "param0"]);
     assert!(has(&ptx.reached("kernel"), "ld.relaxed.sys") && !has(&ptx.own("kernel"), "ld."));
     for fine in [
         LOAD_16,
         RELEASE_ADD,
         QUIET,
-        "barrier.red.or.pred",
+        "bar.red.or.pred",
         "ld.shared.b64",
         "st.relaxed.cta.shared.b64",
         "st.b64",
         "fence.proxy.alias",
-        "barrier.cta.sync",
+        "bar.sync",
     ] {
         assert!(!is_outside_the_model(fine), "{fine}");
     }

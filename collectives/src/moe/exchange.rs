@@ -93,7 +93,8 @@ impl Moe<'_> {
         }
         let first = self.block.reduce(first, Min);
         if first != u32::MAX {
-            let why = Wrong::from_raw(self.told(&batch, first as usize) & !WRONG);
+            let told = self.block.uniform(self.told(&batch, first as usize).into()) as u32;
+            let why = Wrong::from_raw(told & !WRONG);
             return Err(self.give_up(batch, Refusal { rank: first, why }));
         }
         self.make_lists(&batch);
@@ -203,7 +204,8 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn sum_answers<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, dst: Sym<T>, added: &Added<T>) {
-        let count = self.ctx.load(self.counts(batch.index, batch.exchange), self.n()) as usize;
+        let count = self.ctx.load(self.counts(batch.index, batch.exchange), self.n());
+        let count = self.block.uniform(count.into()) as usize;
         let mut token = self.block.index();
         while token < count {
             self.sum(batch, token, dst, added);
@@ -332,6 +334,7 @@ impl Moe<'_> {
                 came |= 1 << k;
             }
         }
+        let came = block.uniform(came.into()) as u32;
         let rows = came.count_ones() as usize;
         let all = rows + usize::from(more.is_some());
         if all == 0 {

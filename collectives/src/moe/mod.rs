@@ -294,7 +294,7 @@ impl<'c> Moe<'c> {
     pub fn resume<S: Step>(&self, index: usize) -> Result<MicroBatch<S>, Refusal> {
         let state = self.state(index);
         if state % 4 == Idle::NUMBER && S::NUMBER >= Received::NUMBER {
-            let refused = self.ctx.load(self.own(index as u32, Own::Refused), 0);
+            let refused = self.block.uniform(self.ctx.load(self.own(index as u32, Own::Refused), 0));
             if let Some(refusal) = Refusal::from_word(refused) {
                 return Err(refusal);
             }
@@ -309,7 +309,7 @@ impl<'c> Moe<'c> {
         if index >= self.view.micro_batches as usize {
             refuse!("an exchange has no such micro-batch; make it with more of them");
         }
-        self.ctx.load(self.own(index as u32, Own::State), 0)
+        self.block.uniform(self.ctx.load(self.own(index as u32, Own::State), 0))
     }
 
     #[inline(always)]

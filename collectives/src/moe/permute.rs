@@ -77,13 +77,13 @@ impl Moe<'_> {
         part: impl Fn(&Row) -> Sym<u8>,
     ) -> Result<usize, TooManyRows> {
         let experts = self.experts().len();
-        let rows = self.start_of(batch, experts, align);
+        let rows = self.block.uniform(self.start_of(batch, experts, align) as u64) as usize;
         if rows > dst.len() / bytes {
             return Err(TooManyRows(rows));
         }
         let mut start = 0;
         for expert in 0..experts {
-            let count = self.count_of(batch, expert);
+            let count = self.block.uniform(self.count_of(batch, expert) as u64) as usize;
             let end = start + count.next_multiple_of(align.max(1));
             // Rows of all experts together are dealt in turn.
             let blocks = self.block.count();

@@ -178,6 +178,11 @@ impl Lane<'_> {
         if self.warp > 1 { self.machine.warp_broadcast(self.thread, value, Location::caller()) } else { value }
     }
     #[inline(always)]
+    #[track_caller]
+    pub(crate) fn warp_uniform(&self, value: u64) -> u64 {
+        self.warp_broadcast(value)
+    }
+    #[inline(always)]
     pub(crate) fn pass(&self) {
         self.machine.pass(self.thread);
     }

@@ -63,9 +63,9 @@ use wide::{load16, store16};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
-    #[link_name = "llvm.nvvm.barrier.cta.sync.all"]
+    #[link_name = "llvm.nvvm.barrier.cta.sync.aligned.all"]
     fn barrier_sync(id: i32);
-    #[link_name = "llvm.nvvm.barrier.cta.red.or.all"]
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.aligned.all"]
     fn barrier_or(id: i32, flag: bool) -> bool;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: i32);
@@ -85,6 +85,17 @@ unsafe extern "unadjusted" {
     fn warpsize() -> i32;
     #[link_name = "llvm.nvvm.read.ptx.sreg.globaltimer"]
     fn globaltimer() -> i64;
+}
+
+/// What a warp's first lane gives: in two halves, since there are no 64-bit shuffles.
+///
+/// # Safety
+/// Every lane of the mask calls it that has not exited.
+#[inline(always)]
+unsafe fn first_lanes(mask: i32, value: u64) -> u64 {
+    // SAFETY: as of this function.
+    let (low, high) = unsafe { (shfl_idx(mask, value as i32, 0, 31), shfl_idx(mask, (value >> 32) as i32, 0, 31)) };
+    u64::from(low as u32) | u64::from(high as u32) << 32
 }
 
 /// The compiler takes the assembly for a computation with effects: it does not foresee the result, make one of two, or do it
@@ -152,8 +163,9 @@ impl Lane<'_> {
     }
     #[inline(always)]
     pub(crate) fn block_sync(&self) {
-        // SAFETY: the non-aligned barrier may be reached in any order of threads (PTX ISA, barrier{.cta}); threads that
-        // have exited are not waited for (PTX ISA, exit).
+        // SAFETY: every thread of the block calls it, by the contract of a group, and those of a warp together (PTX ISA,
+        // barrier{.cta}, .aligned), which the linter proves of shipped kernels; threads that have exited are not waited for (PTX ISA,
+        // exit).
         unsafe { barrier_sync(0) }
     }
     #[inline(always)]
@@ -200,13 +212,17 @@ impl Lane<'_> {
     }
     #[inline(always)]
     pub(crate) fn warp_broadcast(&self, value: u64) -> u64 {
-        // SAFETY: every lane of the warp calls it, by the contract of a group; there are no 64-bit shuffles.
-        let (low, high) = unsafe {
-            let mask = self.warp_mask();
-            bar_warp_sync(mask);
-            (shfl_idx(mask, value as i32, 0, 31), shfl_idx(mask, (value >> 32) as i32, 0, 31))
-        };
-        u64::from(low as u32) | u64::from(high as u32) << 32
+        // SAFETY: every lane of the warp calls it, by the contract of a group.
+        unsafe {
+            bar_warp_sync(self.warp_mask());
+            first_lanes(self.warp_mask(), value)
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn warp_uniform(&self, value: u64) -> u64 {
+        // SAFETY: every lane of the warp calls it, by the contract of a group. Lanes that there are not are as those that have exited,
+        // for which the mask may have bits (PTX ISA, shfl.sync).
+        unsafe { first_lanes(-1, value) }
     }
     #[inline(always)]
     pub(crate) fn now_ns(&self) -> u64 {

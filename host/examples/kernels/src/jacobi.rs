@@ -161,7 +161,7 @@ kernels! { in crate::PTX;
                 block.sync();
                 ring::all_reduce(&mut plan.enter(block, ctx), moving, moving, Max);
                 // Every PE reads the same number, so all of them leave after the same step.
-                if ctx.load(moving, 0) == 0 {
+                if block.uniform(ctx.load(moving, 0).into()) == 0 {
                     break;
                 }
             }
