@@ -60,7 +60,7 @@ impl Machine {
     pub(crate) fn parameters(&self, proxied: bool) -> Parameters {
         match self {
             Self::Cpu(pe) => Parameters::cpu(pe.blocks().width(), pe.blocks().cores(), proxied),
-            Self::Cuda(_) => Parameters::cuda_nvlink(),
+            Self::Cuda(pe) => pe.shared_by_all().map_or_else(Parameters::cuda_nvlink, Parameters::cuda_one_gpu),
         }
     }
 

@@ -258,6 +258,12 @@ impl Device {
         self.uuids.iter().filter(|uuid| **uuid == self.properties.uuid).count() as u32
     }
 
+    /// How many PEs the job has, where they are several and all compute on this device.
+    pub(super) fn shared_by_all(&self) -> Option<u32> {
+        let pes = self.sharing();
+        (pes > 1 && pes as usize == self.uuids.len()).then_some(pes)
+    }
+
     /// Two PEs of the job that compute on one device, the first that do.
     pub(super) fn shared(&self) -> Option<(usize, usize)> {
         let mut others = self.uuids.iter().enumerate();

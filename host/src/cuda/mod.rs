@@ -181,6 +181,11 @@ impl CudaPe {
         format!("cuda, {name}{}", if pes > 1 { format!(", shared by {pes} PEs{how}") } else { String::new() })
     }
 
+    /// How many PEs the world has, where they are several and all share this GPU.
+    pub(crate) fn shared_by_all(&self) -> Option<u32> {
+        self.device.shared_by_all()
+    }
+
     /// The device's index in this process.
     pub(crate) fn ordinal(&self) -> u32 {
         self.device.properties.ordinal

@@ -126,6 +126,25 @@ impl Parameters {
         }
     }
 
+    /// One GPU of the Hopper generation that so many PEs share: its memory and its instructions are the limit, and no link.
+    ///
+    /// Measured at eight PEs on an H100 (`benches/results/2026-11-26-h100.md`): 10.5 µs for a small direct all-reduce, 6 for an
+    /// exchange of packets, which carry some 60 GB/s where they are chosen, 5 for a step through queues; 19 GB/s a block, and
+    /// 2.6 TB/s of all PEs together. LL128 was not measured: it has the figures of LL.
+    pub fn cuda_one_gpu(pes: u32) -> Self {
+        let packets = cost(4_000.0, 2_000.0, 0.2);
+        Self {
+            name: format!("cuda/sm_90/one-gpu/{pes}-pes"),
+            origin: Origin::Measured,
+            protocols: [cost(500.0, 5_000.0, 1.0), packets, packets],
+            queued: cost(1_000.0, 5_000.0, 0.105),
+            signal_ns: 2_200.0,
+            copy_rate: 19.3,
+            link_rate: 2_640.0 / f64::from(pes.max(1)),
+            ..Self::cuda_nvlink()
+        }
+    }
+
     /// GPUs that reach each other over PCI Express of the third generation, 16 lanes.
     ///
     /// Modelled: NCCL 2.30.7's constants (1.0, 2.5 and 5.7 µs a hop, 12 GB/s).
@@ -184,6 +203,8 @@ mod tests {
             Parameters::cpu(1, 2, true).name,
             Parameters::cuda_nvlink().name,
             Parameters::cuda_pcie().name,
+            Parameters::cuda_one_gpu(2).name,
+            Parameters::cuda_one_gpu(8).name,
         ];
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len(), "{names:?}");

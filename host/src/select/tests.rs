@@ -75,6 +75,28 @@ fn candidates_are_what_is_possible() {
 }
 
 #[test]
+fn of_pes_that_share_a_gpu_the_fastest_is_chosen_as_measured() {
+    let ways = [(ONE_SHOT, Ll), (DIRECT, Simple), (RING, Simple), (RING, Ll), (TREE, Simple), (TREE, Ll)];
+    let ways = ways.into_iter().chain([(RECURSIVE, Simple), (RECURSIVE, Ll)]);
+    let selector = Selector::new(Parameters::cuda_one_gpu(8));
+    // Of `benches/results/2026-11-26-h100.md`, in microseconds.
+    for (bytes, times) in [
+        (8, [8.8, 12.0, 71.5, 32.7, 50.6, 39.1, 48.6, 42.2]),
+        (512, [9.7, 10.9, 86.1, 74.7, 56.8, 50.6, 45.3, 42.7]),
+        (4 << 10, [6.4, 10.7, 113.7, 126.1, 57.4, 51.6, 45.3, 41.1]),
+        (32 << 10, [7.4, 10.7, 113.1, 120.0, 56.4, 50.6, 44.3, 41.0]),
+        (256 << 10, [51.6, 10.5, 109.5, 121.9, 57.7, 59.2, 47.4, 88.0]),
+        (2 << 20, [405.7, 14.9, 121.7, 307.0, 175.1, 402.2, 194.8, 419.2]),
+        (16 << 20, [3_238.0, 98.7, 934.1, 2_434.0, 1_252.0, 3_148.0, 1_469.0, 3_386.0]),
+    ] {
+        let call = Circumstances { blocks: 16, ..Circumstances::plain(8, bytes) };
+        let choice = selector.choose(AllReduce, &call).unwrap();
+        let best = ways.clone().zip(times).min_by(|a, b| f64::total_cmp(&a.1, &b.1)).map(|(way, _)| way);
+        assert_eq!(Some((choice.algorithm, choice.protocol)), best, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn links_that_reduce_are_used_for_what_would_fill_them() {
     let selector = Selector::new(Parameters::cuda_nvlink());
     let call =
