@@ -23,7 +23,9 @@ kernels! {
         count(6, lanes(&smaller, seed) + values(&smaller, seed));
         let tiles = tile.size() * tile.meta_group_rank() <= warp.rank() && tile.meta_group_rank() < tile.meta_group_size();
         count(7, u64::from(!tiles || smaller.meta_group_size() < tile.meta_group_size()));
-        count(8, values(block, seed) + values(block, seed + 1));
+        let mine = number(block.rank(), seed);
+        let not_the_warps = block.uniform(mine) != warp.broadcast(mine);
+        count(8, values(block, seed) + values(block, seed + 1) + u64::from(not_the_warps));
         count(9, values(&Thread, seed));
     }
 
@@ -117,6 +119,7 @@ fn values(group: &impl Group, seed: u64) -> u64 {
     expect(group.any(rank + 1 == size) && !group.any(false) && group.all(true));
     expect(group.all(rank + 1 < size) == (size == 0));
     expect(group.broadcast(mine) == number(0, seed));
+    expect(group.uniform(seed) == seed);
     // By one instruction where the machine has it.
     let signed = |rank: usize| number(rank, seed) as i32;
     expect(group.reduce(mine as u32, Sum) == fold(0..size, 0_u32, |sum, i| sum.wrapping_add(number(i, seed) as u32)));
