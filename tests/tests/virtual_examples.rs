@@ -97,6 +97,15 @@ fn products_by_tiles_are_those_of_a_plain_loop() {
 }
 
 #[test]
+fn rows_of_all_pes_are_multiplied_as_they_come() {
+    let small = "--rows 20 --columns 12 --width 70 --turns 2";
+    for text in [on_threads("gather_gemm", &format!("--pes 3 {small}")), on_processes(2, "gather_gemm", small)] {
+        let same = "every product on every PE is what a plain loop computes";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let small = "--tokens 7 --layers 2 --experts 6";
     for text in [on_threads("moe", &format!("--pes 3 {small}")), on_processes(2, "moe", small)] {

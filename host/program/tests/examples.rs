@@ -85,6 +85,21 @@ fn products_by_tiles_are_those_of_a_plain_loop() {
 }
 
 #[test]
+fn rows_of_all_pes_are_multiplied_as_they_come() {
+    let same = "every product on every PE is what a plain loop computes";
+    for (width, layer) in [
+        (1, "--pes 3"),
+        (4, "--pes 4 --rows 5 --columns 129 --width 17 --blocks 1"),
+        (32, "--pes 2 --rows 129 --columns 1 --width 64 --turns 1"),
+    ] {
+        let text = on_threads("gather_gemm", width, layer);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "gather_gemm", "--rows 20 --columns 12");
+    assert!(text.contains(same) && text.contains("60 rows of 100 numbers times 12 columns on each of 3 PEs"), "{text}");
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let same = "every token on every PE is what one PE alone computes, bit for bit";
     for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {

@@ -5,7 +5,9 @@
 //! way from global memory. A machine whose blocks have fewer warps goes through the tile several times.
 
 use congruent_device::matrix::{A, Accumulator, B, WholeWarp};
-use congruent_device::{Global, Pack, Relaxed, SharedAll, SharedArray, SharedCells, Slice, bf16, kernels};
+use congruent_device::{
+    Block, Global, Pack, Relaxed, Shared, SharedAll, SharedArray, SharedCells, Slice, bf16, kernels,
+};
 
 /// Eight numbers, which one access moves.
 pub type Eight = Pack<bf16, 8>;
@@ -39,14 +41,68 @@ kernels! { in crate::PTX;
         block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u32;
         shared: ([Eight],)
     ) launch_bounds(128, 2) {
-        // SAFETY: all threads of a warp go the same way, and none waits for another PE.
-        let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
-        let (index, k) = (block.warp_index() % warps, k.max(1));
+        // SAFETY: a launch is lent both to be read, which lasts until it is over.
+        let product = unsafe { Product::new(Global::of(a), Global::of(b), k) };
+        product.compute(block, shared, block.index(), |row, column, sum| c.store(row * product.n() + column, sum));
+    }
+}
+
+/// A product of the rows of two factors, whose tiles blocks deal among themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'g> {
+    a: Global<'g, Eight>,
+    b: Global<'g, Eight>,
+    /// Rows of either.
+    m: u32,
+    n: u32,
+    /// Groups of eight in a row.
+    k: u32,
+}
+
+impl<'g> Product<'g> {
+    /// Of rows of `k` groups of eight.
+    #[inline(always)]
+    pub(crate) fn new(a: Global<'g, Eight>, b: Global<'g, Eight>, k: u32) -> Self {
+        let k = k.max(1);
         // What is kept through the loop is kept in few registers.
         let [m, n] = [a, b].map(|rows| (rows.len() / k as usize) as u32);
-        // SAFETY: a launch is lent both to be read, which lasts until it is over.
-        let (a, b, across) = unsafe { (Global::of(a), Global::of(b), n.div_ceil(TILE as u32)) };
-        for tile in (block.index() as u32..m.div_ceil(TILE as u32) * across).step_by(block.count()) {
+        Self { a, b, m, n, k }
+    }
+
+    /// Rows of the result.
+    #[inline(always)]
+    pub(crate) fn m(&self) -> usize {
+        self.m as usize
+    }
+
+    /// Columns of the result.
+    #[inline(always)]
+    pub(crate) fn n(&self) -> usize {
+        self.n as usize
+    }
+
+    /// How many tiles the result has.
+    #[inline(always)]
+    pub(crate) fn tiles(&self) -> usize {
+        (self.m.div_ceil(TILE as u32) * self.n.div_ceil(TILE as u32)) as usize
+    }
+
+    /// Computes tile `first`, and of those behind it every one that is as many further on as there are blocks. `store` is given the
+    /// row and the column of each number and itself.
+    #[inline(always)]
+    pub(crate) fn compute(
+        &self,
+        block: &Block<'_>,
+        shared: &mut Shared<'_, ([Eight],)>,
+        first: usize,
+        store: impl Fn(usize, usize, bf16),
+    ) {
+        let &Self { a, b, m, n, k } = self;
+        // SAFETY: all threads of a warp go the same way, and none waits for another PE meanwhile.
+        let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
+        let (index, across) = (block.warp_index() % warps, n.div_ceil(TILE as u32));
+        let mut tile = first as u32;
+        while tile < self.tiles() as u32 {
             let (row, column) = (tile / across * TILE as u32, tile % across * TILE as u32);
             for pass in 0..4_usize.div_ceil(warps) {
                 let quarter = pass * warps + index;
@@ -80,11 +136,12 @@ kernels! { in crate::PTX;
                 for i in warp.strided(PART * PART) {
                     let (i, j) = (down + i / PART, right + i % PART);
                     let (to_row, to_column) = (row + i as u32, column + j as u32);
-                    if quarter < 4 && to_row < m && to_column < n {
-                        c.store(to_row as usize * n as usize + to_column as usize, all.get(i * TILE_STRIDE + j));
+                    if quarter < 4 && to_row <= rows[0].last && to_column <= rows[1].last {
+                        store(to_row as usize, to_column as usize, all.get(i * TILE_STRIDE + j));
                     }
                 }
             }
+            tile += block.count() as u32;
         }
     }
 }

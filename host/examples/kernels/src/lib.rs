@@ -8,6 +8,7 @@ pub mod axpy;
 pub mod descend;
 pub mod digits;
 pub mod fused_norm;
+pub mod gather_gemm;
 pub mod gemm;
 pub mod histogram;
 pub mod jacobi;

@@ -1,0 +1,68 @@
+//! An all-gather and a product in one kernel: the rows of each PE are multiplied as soon as they are there.
+
+use congruent_device::{Global, Relaxed, Signal, Slice, Sym, bf16, kernel_arg, kernels};
+
+use crate::gemm::{Eight, Product};
+
+kernel_arg! {
+    /// Rows that all PEs give each other.
+    pub struct Rows {
+        /// Those of all PEs, in the order of the PEs; each fills its own part, and the kernel the others.
+        pub all: Sym<Eight>,
+        /// How far each block of each PE is: a signal for each block of a launch, for each PE.
+        pub sent: Sym<Signal>,
+        /// How many products there have been with these rows, this one included.
+        pub turn: u64,
+        /// Whether the kernel sends and awaits rows, and whether it multiplies: to measure either alone.
+        pub gathers: u32,
+        /// The same.
+        pub multiplies: u32,
+    }
+}
+
+kernels! { in crate::PTX;
+    /// `y` becomes the rows of all PEs times the rows of `weights`, as in [`gemm`](crate::gemm::gemm). A block sends its part of this PE's
+    /// rows to every other PE, and then computes tiles: first of this PE's rows, then of those of the PE before, and so on, each as soon
+    /// as all blocks there have sent their parts.
+    pub fn gather_gemm(
+        block, ctx, rows: Rows, weights: Slice<Eight>, y: Relaxed<bf16>, k: u32;
+        shared: ([Eight],)
+    ) launch_bounds(128, 2) {
+        // In the order in which they are awaited: who is first with one PE is last with another.
+        if rows.gathers != 0 {
+            let (team, blocks) = (ctx.world(), block.count());
+            let (me, n) = (team.me().index(), team.size());
+            // A PE that has begun has done with the rows of the launch before.
+            ctx.sync(block, &team);
+            let part = rows.all.chunk(me, n).chunk(block.index(), blocks);
+            let sent = rows.sent.elem(me * blocks + block.index());
+            for i in 1..n {
+                let to = team.rank((me + i) % n);
+                ctx.put_signal(block, part.at(to), part, sent.at(to).set(rows.turn));
+            }
+        }
+        // Few numbers live through the products, which take most of the registers.
+        let mut i = 0_u32;
+        while i < ctx.world().size() as u32 {
+            let (me, n) = (ctx.world().me().index(), ctx.world().size());
+            let from = (me + n - i as usize) % n;
+            if rows.gathers != 0 && i > 0 {
+                ctx.wait_all(block, rows.sent.chunk(from, n), rows.turn);
+            }
+            // SAFETY: nobody writes these rows before the next launch, which begins with a meeting of all PEs. The weights are lent to
+            // be read.
+            let (a, b) = unsafe { (Global::of(ctx.settled(rows.all.chunk(from, n))), Global::of(weights)) };
+            let product = Product::new(a, b, k);
+            if rows.multiplies != 0 {
+                // Tiles of all PEs' rows are dealt in turn.
+                let (blocks, before) = (block.count(), i as usize * product.tiles());
+                let tile = (block.index() + blocks - before % blocks) % blocks;
+                let first = (from * product.m() * product.n()) as u32;
+                product.compute(block, shared, tile, |row, column, sum| {
+                    y.store((first + row as u32 * product.n() as u32 + column as u32) as usize, sum);
+                });
+            }
+            i += 1;
+        }
+    }
+}
