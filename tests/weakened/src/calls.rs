@@ -244,6 +244,12 @@ impl<'c> Calls<'c> {
         self.way_times(0, way(Collective::AllGather, Algorithm::MULTIMEM, Simple), bytes / size_of::<u32>(), 1)?;
         self.grid = Grid::new(BLOCKS, FEWER_THREADS);
         self.sums(way(Collective::AllReduce, Algorithm::RING, Ll128), n * 148, 1)?;
+        // Copies take four vectors of a thread at once, through queues too.
+        let bytes = n * BLOCKS as usize * (4 + 1) * 16 * FEWER_THREADS as usize;
+        for algorithm in [Algorithm::DIRECT, Algorithm::RING] {
+            self.way_times(0, way(Collective::AllGather, algorithm, Simple), bytes / n / size_of::<u32>(), 1)?;
+        }
+        self.way_times(0, way(Collective::Broadcast, Algorithm::RING, Simple), bytes / n / size_of::<u32>(), 1)?;
         self.grid = grid;
         Ok(())
     }
@@ -280,6 +286,9 @@ impl<'c> Calls<'c> {
         self.checked()?;
         let slot = self.teams[0].layout.slot();
         self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4, 1)?;
+        // A thread has two vectors of a chunk, one, a word, and what is none.
+        let chunk = 2 * 16 * FEW_THREADS as usize + 16 + 8 + 4;
+        self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), self.world.npes() * chunk, 1)?;
         self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44, 1)?;
         self.sums(way(Collective::AllReduce, Algorithm::TREE, Ll), 44, 1)?;
         // Of what each of the two trees has, some threads have two vectors, and the others one.

@@ -2,8 +2,8 @@
 //! but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
 //!
 //! `congruent-weakened` runs all such programs, `--slice TEXT N` N of them that a hash of TEXT chooses, `--part I N` every N-th of
-//! them from the I-th on, `--at IMAGE LINE ..` those of some lines. `--unreached` names those in places that no recorded call comes to.
-//! `--unchanged` runs the program as it is in all these ways, and `--seeds N` a call for each core of the protocols in N schedules by
+//! them from the I-th on, `--at IMAGE LINE ..` those of some lines, `--in NAME ..` those of functions whose names have one of these in
+//! them. `--unreached` names those in places that no recorded call comes to. `--unchanged` runs the program as it is in all these ways, and `--seeds N` a call for each core of the protocols in N schedules by
 //! chance; nothing may be wrong then. Lines of the source are named where the PTX was compiled with `congruent-build build --lines`.
 //! Programs that nothing shows to be weakened have to be in `survivors.txt`, with the reason. Each run can be repeated: it has no
 //! other input than the program, the recording and a seed. The virtual driver needs `CONGRUENT_VIRTUAL_DRIVER=multicast=1`, as
@@ -238,9 +238,12 @@ fn choose(all: &[(usize, Mutant)], arguments: &[&str]) -> Result<Vec<(usize, Mut
             let places = places.iter().map(|place| place.parse()).collect::<Result<Vec<usize>, _>>()?;
             chosen.retain(|&index| places.chunks(2).any(|place| place == [all[index].0, all[index].1.line]));
         }
+        ["--in", ref names @ ..] => {
+            chosen.retain(|&index| names.iter().any(|name| all[index].1.function.contains(name)));
+        }
         _ => {
             return Err(
-                "usage: congruent-weakened [--slice TEXT N | --part I N | --at IMAGE LINE .. | --unreached | --unchanged | --seeds N]"
+                "usage: congruent-weakened [--slice TEXT N | --part I N | --at IMAGE LINE .. | --in NAME .. | --unreached | --unchanged | --seeds N]"
                     .into(),
             );
         }

@@ -110,13 +110,14 @@ unsafe fn several<const V: usize, const K: usize>(
     at
 }
 
-/// The sum of all sources' packs at byte `at`. Four of them are on their way at a time.
+/// The sum of all sources' packs at byte `at`. Four of them are on their way at a time, and of those that may go through queues two:
+/// algorithms fold three of these at most.
 ///
 /// # Safety
 /// As [`fold`], and `load` may read at `at` of every source.
 #[inline(always)]
-unsafe fn pack<P: PackOp, const K: usize>(
-    src: &impl Operands,
+unsafe fn pack<P: PackOp, S: Operands, const K: usize>(
+    src: &S,
     at: usize,
     members: u32,
     by: P,
@@ -132,15 +133,15 @@ unsafe fn pack<P: PackOp, const K: usize>(
     // Of a number that it knows, the compiler would have loops of their own for the first sources.
     let (mut sums, mut i) = (by.none(), opaque(0) as usize);
     // Variables and no array, which would be in memory.
-    while i + 4 <= count {
+    while const { S::PLAIN } && i + 4 <= count {
         let (a, b, c, d) = (load(i), load(i + 1), load(i + 2), load(i + 3));
         sums = next(next(next(next(sums, a, i), b, i + 1), c, i + 2), d, i + 3);
         i = opaque(i as u64 + 4) as usize;
     }
-    if i + 2 <= count {
+    while i + 2 <= count {
         let (a, b) = (load(i), load(i + 1));
         sums = next(next(sums, a, i), b, i + 1);
-        i += 2;
+        i = opaque(i as u64 + 2) as usize;
     }
     if i < count {
         sums = next(sums, load(i), i);
