@@ -98,7 +98,8 @@ struct Code<'a> {
 /// more; then what its calls give it.
 fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
     let mut summaries = Summaries::new(&module.functions);
-    let (mut own, mut callers): (HashMap<&str, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
+    let mut own: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut callers: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, code) in codes.iter().enumerate() {
         own.entry(&code.function.name).or_default().push(index);
         for called in code.body.instructions.iter().filter_map(callee) {
