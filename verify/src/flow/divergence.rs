@@ -44,7 +44,7 @@ impl Divergence {
         definitions: &Definitions<'_>,
         known: &Summaries<'_>,
     ) -> Self {
-        let parameters = Parameters::new(function, body, known);
+        let parameters = Parameters::new(function, body, graph, known);
         let mut found = Self::none(body, graph);
         // A value written on some way only, or in a loop that threads leave at different times, differs afterwards.
         let mut unequal_times = vec![false; graph.len()];
@@ -206,20 +206,28 @@ struct Parameter {
 impl<'f> Parameters<'f> {
     /// A kernel's come from the launch, the same for all; a function's from its calls. What calls in it return comes from the functions and
     /// from what these are given.
-    fn new(function: &'f Function, body: &'f Body, known: &Summaries<'_>) -> Self {
-        let own = function.parameters.iter().enumerate().map(|(index, parameter)| {
-            let differs = !function.is_entry && known.parameter_differs(&function.name, index);
-            (parameter.name.as_str(), Parameter { differs, stores: Vec::new() })
-        });
+    fn new(function: &'f Function, body: &'f Body, graph: &Graph, known: &Summaries<'_>) -> Self {
+        let mut all: HashMap<_, _> = function
+            .parameters
+            .iter()
+            .enumerate()
+            .map(|(index, parameter)| {
+                let differs = !function.is_entry && known.parameter_differs(&function.name, index);
+                (parameter.name.as_str(), Parameter { differs, stores: Vec::new() })
+            })
+            .collect();
         let stores = stores_of_parameters(body);
-        let returned = calls(body).flat_map(|call| {
-            let in_variables = call.given.iter().all(Option::is_some);
-            let differs = !in_variables || call.callee.is_none_or(|name| known.result_differs(name));
-            let stores = call.given.iter().flatten().filter_map(|given| stores.get(given)).flatten();
-            let stores: Vec<usize> = stores.copied().collect();
-            call.returned.into_iter().map(move |name| (name, Parameter { differs, stores: stores.clone() }))
-        });
-        Self(own.chain(returned).collect())
+        for call in calls(body) {
+            let given: Option<Vec<_>> = call.given.iter().map(|&given| call.stores(given, &stores, graph)).collect();
+            let differs = given.is_none() || call.callee.is_none_or(|name| known.result_differs(name));
+            // Of several calls that return in one variable, any may be the last.
+            for &name in &call.returned {
+                let returned = all.entry(name).or_insert(Parameter { differs: false, stores: Vec::new() });
+                returned.differs |= differs;
+                returned.stores.extend(given.iter().flatten().copied().flatten());
+            }
+        }
+        Self(all)
     }
 
     /// The variable that an instruction loads, where it is one of these.

@@ -63,19 +63,18 @@ impl<'a> Summaries<'a> {
     }
 
     /// Adds what a function calls others with. Gives the functions of which more may differ now.
-    pub(crate) fn add_given(&mut self, body: &'a Body, found: &Divergence) -> Vec<&'a str> {
+    pub(crate) fn add_given(&mut self, body: &'a Body, graph: &Graph, found: &Divergence) -> Vec<&'a str> {
         let stores = stores_of_parameters(body);
         let mut changed = Vec::new();
         for call in calls(body) {
             let Some((name, known)) = call.callee.and_then(|name| Some((name, self.0.get_mut(name)?))) else {
                 continue;
             };
-            // What is given in no variable, or not at all, is taken to differ.
             let given = call.given.iter().copied().chain(std::iter::repeat(None));
             for (given, known) in given.zip(&mut known.parameters) {
-                let stores = given.and_then(|given| stores.get(given)).map_or(&[][..], Vec::as_slice);
-                let one_for_all =
-                    !stores.is_empty() && !stores.iter().any(|&index| found.reads_varying(&body.instructions[index]));
+                let one_for_all = call
+                    .stores(given, &stores, graph)
+                    .is_some_and(|stores| !stores.iter().any(|&index| found.reads_varying(&body.instructions[index])));
                 if !one_for_all && !std::mem::replace(known, true) {
                     changed.push(name);
                 }
@@ -87,21 +86,38 @@ impl<'a> Summaries<'a> {
 
 /// A call: of which function, where it is known, what it is given and what it returns through.
 pub(super) struct CallSite<'b> {
+    index: usize,
     pub(super) callee: Option<&'b str>,
     pub(super) given: Vec<Option<&'b str>>,
     pub(super) returned: Vec<&'b str>,
 }
 
+impl CallSite<'_> {
+    /// The stores to a variable that it is given. `None` where it is given something that may differ whatever they store: in no variable, in
+    /// one that nothing stores to, or by a store that not all who call need have come by.
+    pub(super) fn stores<'s>(
+        &self,
+        given: Option<&str>,
+        stores: &'s HashMap<&str, Vec<usize>>,
+        graph: &Graph,
+    ) -> Option<&'s [usize]> {
+        let stores = stores.get(given?)?;
+        let here = graph.block_of(self.index);
+        stores.iter().all(|&store| graph.block_of(store) == here).then_some(stores)
+    }
+}
+
 /// The calls in a body.
 pub(super) fn calls(body: &Body) -> impl Iterator<Item = CallSite<'_>> {
-    body.instructions.iter().filter(|instruction| instruction.opcode == "call").map(|call| {
+    let calls = body.instructions.iter().enumerate().filter(|(_, instruction)| instruction.opcode == "call");
+    calls.map(|(index, call)| {
         let operands = &call.operands;
         let place = operands.iter().position(|operand| !matches!(operand, Operand::Group(_)));
         let place = place.unwrap_or(operands.len());
         let returned = place.checked_sub(1).and_then(|before| operands.get(before));
         let returned = group(returned).iter().filter_map(symbol).collect();
         let given = group(operands.get(place + 1)).iter().map(symbol).collect();
-        CallSite { callee: operands.get(place).and_then(symbol), given, returned }
+        CallSite { index, callee: operands.get(place).and_then(symbol), given, returned }
     })
 }
 
@@ -198,6 +214,14 @@ mod tests {
         let other = ".visible .entry other()\n{ .reg .b32 %r<9>; mov.u32 %r1, %laneid; \
                      { .param .b32 b; call.uni (b), own, (%r1); } ret; }";
         assert_eq!(diverging("ld.param.b32 %r1, [k_0];", other), ["own"]);
+    }
+
+    #[test]
+    fn what_is_stored_on_one_way_only_is_taken_to_differ() {
+        let given = "mov.u32 %r3, %laneid; setp.eq.b32 %p2, %r3, 0; mov.b32 %r1, 0; .param .b32 a; \
+                     st.param.b32 [a], 1; @%p2 bra B; st.param.b32 [a], 0; B: \
+                     { .param .b32 b; call.uni (b), own, (a); ld.param.b32 %r4, [b]; } ";
+        assert_eq!(diverging(given, ""), ["own"], "the call behind it gives all the same");
     }
 
     #[test]

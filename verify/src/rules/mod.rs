@@ -121,7 +121,7 @@ fn follow_calls<'a>(module: &'a Module, codes: &mut [Code<'a>]) {
         if !code.function.is_entry && summaries.any_parameter_differs(&code.function.name) {
             code.find(&summaries);
         }
-        for changed in summaries.add_given(code.body, &code.divergence) {
+        for changed in summaries.add_given(code.body, &code.graph, &code.divergence) {
             next.extend(own.get(changed).into_iter().flatten());
         }
     }
