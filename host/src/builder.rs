@@ -427,7 +427,11 @@ fn compare(control: &Control, tunables: &Tunables, windows: u32) -> Result<(), B
         ("CONGRUENT_MAX_BLOCKS", tunables.get(Key::MaxBlocks)),
         ("CONGRUENT_NVLS_ENABLE", tunables.get(Key::NvlsEnable)),
         ("CONGRUENT_P2P_DISABLE", tunables.get(Key::P2pDisable)),
-        ("CONGRUENT_TRANSPORT (0: local, 1: fabric)", TransportKind::chosen(control, tunables) as u64),
+        (
+            "CONGRUENT_TRANSPORT (0: unset, 1: local, 2: fabric, 3: verbs)",
+            TransportKind::asked(tunables).map_or(0, |kind| kind as u64),
+        ),
+        ("CONGRUENT_IB_DISABLE", tunables.get(Key::IbDisable)),
         ("the number of multicast windows", windows.into()),
     ];
     let said: Vec<u8> = shaping.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use congruent_heap::AllocError as HeapError;
 use congruent_heap::TeamError;
-use congruent_transports::{FabricError, TransportError};
+use congruent_transports::{FabricError, TransportError, VerbsError};
 
 use crate::bootstrap::{BootstrapError, ControlError};
 use crate::cuda::{AdoptError, CudaError};
@@ -113,12 +113,15 @@ pub enum BuildError {
     Control(#[from] ControlError),
     /// PEs on several hosts, and a transport that does not join them.
     #[error(
-        "the PEs are on different hosts, which CONGRUENT_TRANSPORT=local does not join: unset it, or set it to fabric"
+        "the PEs are on different hosts, which CONGRUENT_TRANSPORT=local does not join: unset it, or set it to fabric or verbs"
     )]
     SeveralHosts,
     /// No libfabric.
     #[error("CONGRUENT_TRANSPORT=fabric: {0}")]
     Fabric(#[from] FabricError),
+    /// No RDMA device.
+    #[error("CONGRUENT_TRANSPORT=verbs: {0}")]
+    Verbs(#[from] VerbsError),
     /// A peer that the transport does not reach.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use congruent_device::{abi, cpu};
 use congruent_heap::abi::Route;
 use congruent_transports::{
-    Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Shell, Transport,
+    Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Shell, Transport, Verbs, VerbsOptions,
 };
 
 use crate::BuildError;
@@ -19,9 +19,11 @@ use crate::tunables::{Key, TextKey, Tunables};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransportKind {
     /// Memory of one host.
-    Local,
+    Local = 1,
     /// libfabric.
     Fabric,
+    /// RDMA devices.
+    Verbs,
 }
 
 impl TransportKind {
@@ -30,14 +32,27 @@ impl TransportKind {
         match text {
             "local" => Some(Self::Local),
             "fabric" => Some(Self::Fabric),
+            "verbs" => Some(Self::Verbs),
             _ => None,
         }
     }
 
-    /// What is asked for, or else what joins the PEs.
-    pub(crate) fn chosen(control: &Control, tunables: &Tunables) -> Self {
-        let fits = if control.same_host() { Self::Local } else { Self::Fabric };
-        tunables.text(TextKey::Transport).and_then(Self::parse).unwrap_or(fits)
+    /// What is asked for.
+    pub(crate) fn asked(tunables: &Tunables) -> Option<Self> {
+        tunables.text(TextKey::Transport).and_then(Self::parse)
+    }
+
+    /// Collective: what is asked for, or else what joins the PEs.
+    fn chosen(control: &Control, tunables: &Tunables) -> Result<Self, BuildError> {
+        if let Some(kind) = Self::asked(tunables) {
+            return Ok(kind);
+        }
+        if control.same_host() {
+            return Ok(Self::Local);
+        }
+        let has_device = tunables.get(Key::IbDisable) == 0 && Verbs::find().is_ok();
+        let all = control.all_gather(&[u8::from(has_device)])?;
+        Ok(if all.iter().all(|one| one[..] == [1]) { Self::Verbs } else { Self::Fabric })
     }
 }
 
@@ -45,13 +60,15 @@ impl TransportKind {
 pub(crate) struct Routes {
     table: Vec<Route>,
     kind: TransportKind,
+    /// How many PEs before this one are on its host.
+    turn: usize,
     by: String,
 }
 
 impl Routes {
     /// Collective: how this PE reaches the others. `None` where it does so by loads and stores alone.
     pub(crate) fn choose(control: &Control, tunables: &Tunables) -> Result<Option<Self>, BuildError> {
-        let kind = TransportKind::chosen(control, tunables);
+        let kind = TransportKind::chosen(control, tunables)?;
         if !control.same_host() && kind == TransportKind::Local {
             // Every PE finds it, so this one leaves in order.
             control.depart();
@@ -62,7 +79,8 @@ impl Routes {
         let route = |pe| if direct(pe) { Route::Direct } else { Route::Proxied };
         let table: Vec<_> = (0..control.npes()).map(route).collect();
         let needed = tunables.get(Key::P2pDisable) == 1 || table.contains(&Route::Proxied);
-        Ok(needed.then(|| Self { table, kind, by: "local".to_owned() }))
+        let turn = near.iter().filter(|&&pe| pe < control.pe()).count();
+        Ok(needed.then(|| Self { table, kind, turn, by: "local".to_owned() }))
     }
 
     /// The route to each PE.
@@ -115,6 +133,19 @@ impl Routes {
                     unsafe { Fabric::open(memory, tunables.text(TextKey::SocketIfname), control.same_host())? };
                 self.by = format!("libfabric tcp on {}", fabric.interface());
                 Box::new(fabric)
+            }
+            (None, TransportKind::Verbs) => {
+                let options = VerbsOptions {
+                    hca: tunables.text(TextKey::IbHca),
+                    turn: self.turn,
+                    gid_index: tunables.text(TextKey::IbGidIndex).and_then(|index| index.parse().ok()),
+                    timeout: tunables.get(Key::IbTimeout) as u8,
+                    retries: tunables.get(Key::IbRetryCnt) as u8,
+                };
+                // SAFETY: the caller's promise.
+                let verbs = unsafe { Verbs::open(memory, &options)? };
+                self.by = format!("RDMA on {}", verbs.port());
+                Box::new(verbs)
             }
         };
         network.connect(&control.all_gather(&network.card())?)?;

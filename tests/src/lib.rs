@@ -7,6 +7,7 @@ use std::process::Command;
 use walkdir::WalkDir;
 
 pub mod conformance;
+pub mod guest;
 pub mod namespaces;
 
 /// Says that a test cannot run on this machine, in the form that `./check` counts. The test harness hides what passing

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use congruent_heap::Pe;
 
-use crate::{Event, Failure, Network, Post, TransportError};
+use crate::{Event, Failure, Network, Post, Reconnect, TransportError};
 
 /// How a [`Faulty`] network goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl<N: Network> Network for Faulty<N> {
         });
     }
 
-    fn reconnect(&mut self, peer: Pe) -> bool {
+    fn reconnect(&mut self, peer: Pe) -> Reconnect {
         self.network.reconnect(peer)
     }
 }

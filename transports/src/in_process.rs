@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use congruent_heap::Pe;
 
-use crate::{Event, Failure, Memory, Network, Post, TransportError};
+use crate::{Event, Failure, Memory, Network, Post, Reconnect, TransportError};
 
 /// The PEs' boxes for messages.
 pub struct Exchange {
@@ -76,7 +76,7 @@ impl Network for InProcess {
         come.unwrap_or_default().iter().for_each(|message| hear(Event::Message(message)));
     }
 
-    fn reconnect(&mut self, _peer: Pe) -> bool {
-        true
+    fn reconnect(&mut self, _peer: Pe) -> Reconnect {
+        Reconnect::Done
     }
 }

@@ -18,19 +18,23 @@
 mod fabric;
 mod faulty;
 mod in_process;
+#[cfg(test)]
+mod layouts;
 mod local;
 mod memory;
 mod message;
 mod network;
 mod shell;
+mod verbs;
 
 pub use fabric::{Fabric, FabricError};
 pub use faulty::{Faults, Faulty};
 pub use in_process::{Exchange, InProcess};
 pub use local::Local;
 pub use memory::{Access, Memory};
-pub use network::{Event, Failure, Network, Post};
+pub use network::{Event, Failure, Network, Post, Reconnect};
 pub use shell::{EAGER, Shell};
+pub use verbs::{Verbs, VerbsError, VerbsOptions};
 
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};

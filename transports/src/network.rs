@@ -26,8 +26,20 @@ pub trait Network: Send {
     /// Gives `hear` everything that has happened since the last call.
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>));
 
-    /// Connects to a peer anew after a failure, when everything posted to it has ended. False where that is not possible.
-    fn reconnect(&mut self, peer: Pe) -> bool;
+    /// Connects to a peer anew after a failure, when everything posted to it has ended. It is called until that is done, or cannot be.
+    /// From then on nothing that was posted before takes effect.
+    fn reconnect(&mut self, peer: Pe) -> Reconnect;
+}
+
+/// How a new connection comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reconnect {
+    /// It is there.
+    Done,
+    /// The peer has not answered yet.
+    UnderWay,
+    /// There is none.
+    Impossible,
 }
 
 /// What can be posted. Offsets are heap offsets.
@@ -125,8 +137,8 @@ impl Failure {
 
     /// Whether a new connection may help.
     pub const fn passes(self) -> bool {
-        use Failure::{Flushed, ReceiverNotReady, RemoteAborted, Reset, RetryExceeded, TimedOut};
-        matches!(self, Flushed | RetryExceeded | ReceiverNotReady | RemoteAborted | TimedOut | Reset)
+        use Failure::{Flushed, LocalOperation, ReceiverNotReady, RemoteAborted, Reset, RetryExceeded, TimedOut};
+        matches!(self, LocalOperation | Flushed | RetryExceeded | ReceiverNotReady | RemoteAborted | TimedOut | Reset)
     }
 }
 

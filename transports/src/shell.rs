@@ -33,7 +33,9 @@ use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};
 
 use crate::message::{Header, Kind};
-use crate::{Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Transport, TransportError};
+use crate::{
+    Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Reconnect, Transport, TransportError,
+};
 use peer::{Class, Peer, Sent, class, has_reply};
 
 /// The most data of a message, bytes.
@@ -225,15 +227,11 @@ impl Book {
         let peer = &mut self.peers[at];
         if peer.state == PeerState::Draining && peer.posts == 0 {
             peer.state = PeerState::Reconnecting;
-            let why = peer.why.take();
-            if network.reconnect(pe) {
-                peer.state = PeerState::Up;
-                peer.posted = 0;
-            } else {
-                self.die(pe, why.map_or_else(String::new, |why| why.to_string()));
-            }
         } else if peer.state == PeerState::Draining && peer.drains.elapsed() > self.patience {
             self.die(pe, "what was posted to it does not come back".into());
+        }
+        if self.peers[at].state == PeerState::Reconnecting {
+            self.connect_again(network, pe);
         }
         if self.peers[at].state != PeerState::Up {
             return;
@@ -272,6 +270,25 @@ impl Book {
                 }
             }
             self.peers[at].waiting.pop_front();
+        }
+    }
+
+    fn connect_again(&mut self, network: &mut dyn Network, pe: Pe) {
+        let connected = network.reconnect(pe);
+        let peer = &mut self.peers[pe.raw() as usize];
+        let is_late = peer.drains.elapsed() > self.patience;
+        match connected {
+            Reconnect::Done => {
+                (peer.state, peer.why) = (PeerState::Up, None);
+                peer.posted = 0;
+                peer.heard = Instant::now();
+            }
+            Reconnect::UnderWay if !is_late => {}
+            Reconnect::UnderWay | Reconnect::Impossible => {
+                let why = peer.why.take().map_or_else(String::new, |why| why.to_string());
+                let late = if is_late { ", and no new connection comes about" } else { "" };
+                self.die(pe, format!("{why}{late}"));
+            }
         }
     }
 

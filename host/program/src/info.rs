@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::output::{print, print_json};
 use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::program::CONNECTIONS;
-use congruent::tunables::{REFUSED, Source, TABLE, TEXTS, TextTunable, Tunable};
+use congruent::tunables::{Source, TABLE, TEXTS, TextTunable, Tunable};
 use congruent::{Tunables, World};
 
 /// Show the version, the job this is started in, the machine, and every setting
@@ -87,7 +87,6 @@ struct Variables {
     tunables: Vec<Row>,
     texts: Vec<TextRow>,
     others: Vec<Other>,
-    refused: Vec<Other>,
 }
 
 #[derive(Serialize)]
@@ -218,10 +217,6 @@ impl Variables {
             tunables: TABLE.iter().map(row).collect(),
             texts: TEXTS.iter().map(text).collect(),
             others: OTHERS.iter().map(|&(name, meaning)| Other { name, value: value(name), meaning }).collect(),
-            refused: REFUSED
-                .iter()
-                .map(|row| Other { name: row.name, value: value(row.name), meaning: row.because })
-                .collect(),
         }
     }
 
@@ -237,14 +232,10 @@ impl Variables {
         for row in &self.texts {
             table.add_row([row.name, row.value.as_deref().unwrap_or("-"), &row.source, row.form, row.meaning]);
         }
-        let mut others = |rows: &[Other], range| {
-            for other in rows {
-                let source = other.value.as_ref().map_or(UNSET.to_owned(), |_| Source::Environment.to_string());
-                table.add_row([other.name, other.value.as_deref().unwrap_or("-"), &source, range, other.meaning]);
-            }
-        };
-        others(&self.others, "");
-        others(&self.refused, "refused");
+        for other in &self.others {
+            let source = other.value.as_ref().map_or(UNSET.to_owned(), |_| Source::Environment.to_string());
+            table.add_row([other.name, other.value.as_deref().unwrap_or("-"), &source, "", other.meaning]);
+        }
         table.lines().map(|line| line.trim().to_owned() + "\n").collect()
     }
 }

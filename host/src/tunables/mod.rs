@@ -11,7 +11,7 @@ use congruent_collectives::Algorithm;
 
 use crate::select::Filter;
 
-pub use rows::{Key, REFUSED, Refused, TABLE, TEXTS, TextKey, TextTunable, Tunable};
+pub use rows::{Key, TABLE, TEXTS, TextKey, TextTunable, Tunable};
 pub use verbosity::{Detail, Subsystem, Verbosity};
 
 /// What can be tuned, each by an environment variable. Made by [`Tunables::from_env`]; a builder's setters override it.
@@ -121,14 +121,6 @@ pub enum TunableError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A variable of NCCL's that could do nothing here.
-    #[error("{name} is refused: {because}")]
-    Refused {
-        /// The variable.
-        name: &'static str,
-        /// Why, and what to do instead.
-        because: &'static str,
-    },
 }
 
 /// What a message shows of a text from the environment, which may be of any length.
@@ -189,8 +181,6 @@ impl Tunables {
                     problem: "expected text in UTF-8".to_owned(),
                 })?;
                 tunables.put_text(row.key, text, Source::Environment)?;
-            } else if let Some(&Refused { name, because }) = REFUSED.iter().find(|row| row.name == name) {
-                return Err(TunableError::Refused { name, because });
             } else {
                 return Err(unknown(&name));
             }
@@ -359,6 +349,9 @@ mod tests {
             ("CONGRUENT_PROTO", "", "CONGRUENT_PROTO=: an entry is empty"),
             ("CONGRUENT_TUNING", "", "CONGRUENT_TUNING=: expected the path of a file"),
             ("CONGRUENT_TRANSPORT", "verbs", "CONGRUENT_TRANSPORT=verbs: expected local or fabric"),
+            ("CONGRUENT_IB_HCA", "mlx5_0:", "CONGRUENT_IB_HCA=mlx5_0:: expected whole names of devices"),
+            ("CONGRUENT_IB_HCA", "^mlx5_0", "CONGRUENT_IB_HCA=^mlx5_0: expected whole names of devices"),
+            ("CONGRUENT_IB_GID_INDEX", "256", "CONGRUENT_IB_GID_INDEX=256: expected an index from 0 to 255"),
             ("CONGRUENT_SOCKET_IFNAME", "^lo", "CONGRUENT_SOCKET_IFNAME=^lo: expected the whole name of one interface"),
             ("CONGRUENT_DEBUG", "loud", "CONGRUENT_DEBUG=loud: expected version, warn, info or trace"),
             ("CONGRUENT_DEBUG_SUBSYS", "net", "CONGRUENT_DEBUG_SUBSYS=net: expected a list of init"),
@@ -393,10 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_do_nothing_is_refused_with_its_reason() {
-        let refused = from(&[("CONGRUENT_IB_DISABLE", "1")]).unwrap_err();
-        assert!(matches!(refused, TunableError::Refused { name: "CONGRUENT_IB_DISABLE", .. }), "{refused:?}");
-        assert!(refused.to_string().contains("InfiniBand"), "{refused}");
+    fn the_nearest_name_is_told() {
         let misspelt = from(&[("CONGRUENT_ALGOO", "ring")]).unwrap_err();
         assert!(misspelt.to_string().contains("did you mean CONGRUENT_ALGO?"), "{misspelt}");
     }

@@ -33,6 +33,12 @@ pub enum Key {
     Watch,
     /// `CONGRUENT_HEAP_MAX`.
     HeapMax,
+    /// `CONGRUENT_IB_DISABLE`.
+    IbDisable,
+    /// `CONGRUENT_IB_TIMEOUT`.
+    IbTimeout,
+    /// `CONGRUENT_IB_RETRY_CNT`.
+    IbRetryCnt,
 }
 
 /// A tunable that is text, and is unset unless someone sets it.
@@ -61,6 +67,10 @@ pub enum TextKey {
     Transport,
     /// `CONGRUENT_SOCKET_IFNAME`.
     SocketIfname,
+    /// `CONGRUENT_IB_HCA`.
+    IbHca,
+    /// `CONGRUENT_IB_GID_INDEX`.
+    IbGidIndex,
 }
 
 /// A number's row in the table that `congruent info` prints.
@@ -95,17 +105,8 @@ pub struct TextTunable {
     pub(super) check: fn(&str) -> Result<(), String>,
 }
 
-/// A variable of NCCL's that this version refuses, because it could do nothing.
-#[derive(Debug)]
-pub struct Refused {
-    /// The environment variable.
-    pub name: &'static str,
-    /// Why, and what to do instead.
-    pub because: &'static str,
-}
-
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 11] = [
+pub const TABLE: [Tunable; 14] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -194,10 +195,34 @@ pub const TABLE: [Tunable; 11] = [
         range: (0, 1 << 44),
         is_size: true,
     },
+    Tunable {
+        key: Key::IbDisable,
+        name: "CONGRUENT_IB_DISABLE",
+        meaning: "1: PEs of several hosts take libfabric, though every one has an RDMA device",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::IbTimeout,
+        name: "CONGRUENT_IB_TIMEOUT",
+        meaning: "how long an RDMA request may be without answer before it is sent again: 4.096 us times two to the power of this",
+        default: 17,
+        range: (1, 31),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::IbRetryCnt,
+        name: "CONGRUENT_IB_RETRY_CNT",
+        meaning: "how often it is sent again, before its connection is made anew",
+        default: 6,
+        range: (0, 7),
+        is_size: false,
+    },
 ];
 
 /// All tunables that are text.
-pub const TEXTS: [TextTunable; 11] = [
+pub const TEXTS: [TextTunable; 13] = [
     TextTunable {
         key: TextKey::Algo,
         name: "CONGRUENT_ALGO",
@@ -274,9 +299,9 @@ pub const TEXTS: [TextTunable; 11] = [
     TextTunable {
         key: TextKey::Transport,
         name: "CONGRUENT_TRANSPORT",
-        meaning: "how proxies reach peers: memory of one host, or libfabric; unset, fabric where PEs are on several hosts",
-        form: "local or fabric",
-        check: |text| TransportKind::parse(text).map(drop).ok_or_else(|| "expected local or fabric".to_owned()),
+        meaning: "how proxies reach peers: memory of one host, libfabric, or RDMA; unset, on several hosts verbs where every PE has a device, or else fabric",
+        form: "local or fabric or verbs",
+        check: |text| TransportKind::parse(text).map(drop).ok_or_else(|| "expected local, fabric or verbs".to_owned()),
     },
     TextTunable {
         key: TextKey::SocketIfname,
@@ -288,13 +313,29 @@ pub const TEXTS: [TextTunable; 11] = [
             one.then_some(()).ok_or_else(|| "expected the whole name of one interface; see `ip link`".to_owned())
         },
     },
+    TextTunable {
+        key: TextKey::IbHca,
+        name: "CONGRUENT_IB_HCA",
+        meaning: "the RDMA devices that PEs of a host take in turn, with a port or without; unset, all that are active",
+        form: "mlx5_0 or mlx5_0,mlx5_1:2",
+        check: |text| {
+            let is_one = |one: &str| {
+                let (name, port) = one.split_once(':').unwrap_or((one, "1"));
+                !name.is_empty() && !name.contains(['^', '=']) && port.parse::<u8>().is_ok_and(|port| port > 0)
+            };
+            let all = text.split(',').all(is_one);
+            all.then_some(())
+                .ok_or_else(|| "expected whole names of devices, with commas between them; see `rdma link`".to_owned())
+        },
+    },
+    TextTunable {
+        key: TextKey::IbGidIndex,
+        name: "CONGRUENT_IB_GID_INDEX",
+        meaning: "which of a RoCE port's addresses is used; unset, the first of RoCE v2 with an IPv4 address",
+        form: "3",
+        check: |text| text.parse::<u8>().map(drop).map_err(|_| "expected an index from 0 to 255".to_owned()),
+    },
 ];
-
-/// All variables that are refused.
-pub const REFUSED: [Refused; 1] = [Refused {
-    name: "CONGRUENT_IB_DISABLE",
-    because: "this version has no InfiniBand transport, so there is none to disable; unset it",
-}];
 
 fn path(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected the path of a file; unset it for none".to_owned()) } else { Ok(()) }

@@ -11,7 +11,7 @@ use congruent_transports::Fabric;
 
 use super::machines::{Shape, alone, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
 use crate::namespaces::Hosts;
-use crate::skip;
+use crate::{guest, skip};
 
 /// Runs a family with PEs as processes that reach each other by libfabric, in each of these shapes.
 ///
@@ -25,16 +25,34 @@ pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &
     if let Err(error) = Fabric::find() {
         return skip(test, &error.to_string());
     }
+    over("fabric", &[("CONGRUENT_SOCKET_IFNAME", "lo")], test, shapes);
+}
+
+/// Runs a family with PEs as processes of a virtual machine that reach each other by its RDMA device, in each of these shapes.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn verbs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    if is_child() {
+        return run_here(family, World::builder());
+    }
+    if guest::is_inside(test) {
+        over("verbs", &[], test, shapes);
+    }
+}
+
+/// Runs this test's job of PEs as processes, each reached through its proxy by this transport.
+fn over(transport: &str, set: &[(&'static str, &str)], test: &str, shapes: &[Shape]) {
     for (width, npes) in shapes_of(shapes).into_iter().take(if few_shapes() { 1 } else { usize::MAX }) {
-        let job = format!("width {width}, {npes} PEs by libfabric");
-        let set = [
+        let job = format!("width {width}, {npes} PEs by {transport}");
+        let all = [
             ("CONGRUENT_MACHINE", "cpu".into()),
             ("CONGRUENT_CPU_WIDTH", width.to_string().into()),
             ("CONGRUENT_P2P_DISABLE", "1".into()),
-            ("CONGRUENT_TRANSPORT", "fabric".into()),
-            ("CONGRUENT_SOCKET_IFNAME", "lo".into()),
+            ("CONGRUENT_TRANSPORT", transport.into()),
         ];
-        let set: Vec<_> = set.into_iter().chain(limit()).collect();
+        let set = set.iter().map(|&(name, value)| (name, value.into()));
+        let set: Vec<_> = all.into_iter().chain(set).chain(limit()).collect();
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
 }

@@ -17,7 +17,7 @@ use std::ptr;
 use congruent_heap::Pe;
 
 use self::library::{Addresses, Calls, Domain, Endpoint, FabricObject, Fid, Info, Queue, QueueEntry, Region};
-use crate::{Event, Failure, Memory, Network, Post, Shell, TransportError};
+use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
 
 /// The provider that is used.
 const PROVIDER: &CStr = c"tcp;ofi_rxm";
@@ -560,7 +560,7 @@ impl Network for Fabric {
     }
 
     /// Bytes of before may still land, so that nothing is connected anew.
-    fn reconnect(&mut self, _peer: Pe) -> bool {
-        false
+    fn reconnect(&mut self, _peer: Pe) -> Reconnect {
+        Reconnect::Impossible
     }
 }

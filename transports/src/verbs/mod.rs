@@ -1,0 +1,651 @@
+//! The network of RDMA devices: InfiniBand and RoCE, by a reliable connection to each peer (`IBV_QPT_RC`) and libibverbs.
+//!
+//! # What it promises to the shell
+//! The completion of a write says that the peer's device has it, and every byte that the peer's device or this one's moves afterwards to the
+//! same heap is behind it: a reliable connection delivers in the order of posting (InfiniBand specification, volume 1, 9.5), and a receive
+//! completes after the data of all writes before it on its connection (10.8.3.3 there, o10-82). The shell posts a signal when the write
+//! has completed, on the same connection, so who acts on it has the data. Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the
+//! peer's bus keeps that order.
+//!
+//! A message is in one receive buffer, whole. What has failed is told of each request, since each is signaled, and requests behind one that
+//! has failed fail, too.
+//!
+//! # How a connection is made anew
+//! A failed connection does nothing more: both of its ends are replaced, and bytes of before have nowhere to land. The PEs agree on it by
+//! datagrams (see `hello.rs`), which need no connection.
+
+mod device;
+mod hello;
+mod library;
+
+use congruent_heap::Pe;
+
+use self::device::{Device, Ends, Way};
+use self::hello::{Hello, Hellos};
+use self::library::{Address, Completion, Gid, PairAttributes, Span};
+use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
+
+/// Receives that are posted, and requests that may be under way from here, to all peers together and to one.
+const RECEIVES: usize = 512;
+const SENDS: usize = 512;
+const REQUESTS: i32 = 128;
+/// Reads of a peer that a device serves at once.
+const READS: u8 = 16;
+/// The most bytes that lie in a request itself, where the device has room for so many.
+const INLINE: u32 = 128;
+/// How often polls ask whether the device has failed: one of so many.
+const ASKS: u32 = 1 << 12;
+/// The most bytes that are moved by one request.
+const MOST: u64 = 1 << 30;
+
+/// Why no RDMA device can be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The library is not there.
+    #[error("libibverbs cannot be loaded ({0}): install it (Debian: libibverbs1 and ibverbs-providers)")]
+    Library(String),
+    /// No port that could be used.
+    #[error("no RDMA device: {wanted} was looked for, and there is {offered} (see `rdma link`)")]
+    Device {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        offered: String,
+    },
+    /// An address that the port does not have.
+    #[error(
+        "port {port} of {device} has no GID {index}: set CONGRUENT_IB_GID_INDEX to one of \
+         /sys/class/infiniband/{device}/ports/{port}/gids, or give its network device an address"
+    )]
+    Gid {
+        /// The device.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// Which address.
+        index: u8,
+    },
+    /// The heap cannot be registered.
+    #[error(
+        "{bytes} bytes cannot be registered with the RDMA device: {reason} (is the limit of locked memory, `ulimit -l`, lower?)"
+    )]
+    Registration {
+        /// How many.
+        bytes: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// A call failed.
+    #[error("libibverbs, {doing}: {reason}")]
+    Call {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Which port is opened, and how long its connections try.
+#[derive(Clone, Copy, Debug)]
+pub struct VerbsOptions<'a> {
+    /// Devices, with a port or without, in a list: `mlx5_0,mlx5_1:2`. `None` for all that are active.
+    pub hca: Option<&'a str>,
+    /// Which of those is taken: PEs of one host take turns.
+    pub turn: usize,
+    /// The port's address, of RoCE; `None` for the best.
+    pub gid_index: Option<u8>,
+    /// How long a request may be without answer before it is sent again: 4.096 us times two to the power of this.
+    pub timeout: u8,
+    /// How often it is sent again.
+    pub retries: u8,
+}
+
+/// One PE's port, and its connections.
+pub struct Verbs {
+    // What stands on the device is closed before it, and its memory is freed after it.
+    /// By PE; none for this one.
+    links: Vec<Option<Link>>,
+    /// Ends that were replaced, until all that they completed is taken.
+    replaced: Vec<Ends>,
+    hellos: Hellos,
+    device: Device,
+    /// Buffers of receives, then those of requests.
+    buffers: Box<[[u8; Shell::MESSAGE]]>,
+    buffers_key: u32,
+    memory: Memory,
+    timeout: u8,
+    retries: u8,
+    /// What the heap begins at, and its key, for requests from here.
+    base: u64,
+    heap_key: u32,
+    /// The same for peers.
+    remote_key: u32,
+    /// Those that are under way, by buffer.
+    requests: Vec<Option<Request>>,
+    free: Vec<usize>,
+    /// What failed when it was posted.
+    refused: Vec<(u64, Failure)>,
+    polls: u32,
+    has_failed: bool,
+}
+
+// SAFETY: the library's objects may be used by any thread, and are by one at a time.
+unsafe impl Send for Verbs {}
+
+/// What is known of a request that is under way.
+#[derive(Clone, Copy)]
+struct Request {
+    id: u64,
+    peer: u32,
+    /// What follows it, where it moves more than one request may.
+    rest: Option<Piece>,
+}
+
+/// Bytes to move.
+#[derive(Clone, Copy)]
+struct Piece {
+    opcode: i32,
+    remote: u64,
+    local: u64,
+    bytes: u64,
+}
+
+/// A connection to a peer.
+struct Link {
+    ends: Ends,
+    /// Requests of it that are under way.
+    under_way: u32,
+    /// How often it was made anew.
+    epoch: u32,
+    state: LinkState,
+    /// The peer's hello of a later epoch, which asks for a new connection.
+    asked: Option<Hello>,
+    port: Option<RemotePort>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    Connected,
+    /// Failed: it waits for what was posted, and for the shell to know.
+    Broken,
+    /// It has new ends, and waits for the peer's.
+    Offered,
+}
+
+/// Where a peer is, and what it lets be done.
+struct RemotePort {
+    address: Address,
+    way: Way,
+    hello_pair: u32,
+    mtu: i32,
+    reads: u8,
+    key: u32,
+    base: u64,
+}
+
+impl Verbs {
+    /// How many ports could be used here.
+    ///
+    /// # Errors
+    /// [`VerbsError`] where there is none.
+    pub fn find() -> Result<(), VerbsError> {
+        let options = VerbsOptions { hca: None, turn: 0, gid_index: None, timeout: 0, retries: 0 };
+        device::open(&options).map(drop)
+    }
+
+    /// Opens a port, and registers this PE's heap with it.
+    ///
+    /// # Safety
+    /// This PE's heap, of `memory`, stays mapped for as long as the result lives.
+    ///
+    /// # Errors
+    /// See [`VerbsError`].
+    pub unsafe fn open(memory: Memory, options: &VerbsOptions<'_>) -> Result<Self, VerbsError> {
+        let mut device = device::open(options)?;
+        device.open_queues(RECEIVES + SENDS + Hellos::COMPLETIONS, RECEIVES as u32)?;
+        let heap = memory
+            .at(memory.pe(), 0, memory.bytes(), 1)
+            .map_err(|error| VerbsError::Call { doing: "registering the heap", reason: error.to_string() })?;
+        // SAFETY: the caller's promise.
+        let (heap_key, remote_key) = unsafe { device.register(heap, memory.bytes() as usize, library::ACCESS)? };
+        let mut buffers = vec![[0; Shell::MESSAGE]; RECEIVES + SENDS].into_boxed_slice();
+        let (at, bytes) = (buffers.as_mut_ptr().cast(), size_of_val(&*buffers));
+        // SAFETY: the buffers stay where they are, and are freed after the device is closed, as the fields' order says.
+        let (buffers_key, _) = unsafe { device.register(at, bytes, library::ACCESS_LOCAL_WRITE)? };
+        let hellos = Hellos::open(&mut device)?;
+        let links = (0..memory.npes()).map(|pe| {
+            let ends = (pe != memory.pe().raw()).then(|| device.open_pair(library::QPT_RC)).transpose()?;
+            let link =
+                |ends| Link { ends, under_way: 0, epoch: 0, state: LinkState::Connected, asked: None, port: None };
+            Ok::<_, VerbsError>(ends.map(link))
+        });
+        let mut verbs = Self {
+            links: links.collect::<Result<_, _>>()?,
+            device,
+            memory,
+            timeout: options.timeout,
+            retries: options.retries,
+            base: heap.expose_provenance() as u64,
+            heap_key,
+            remote_key,
+            buffers,
+            buffers_key,
+            requests: vec![None; SENDS],
+            free: (0..SENDS).collect(),
+            hellos,
+            replaced: Vec::new(),
+            refused: Vec::new(),
+            polls: 0,
+            has_failed: false,
+        };
+        for index in 0..RECEIVES {
+            verbs.receive(index)?;
+        }
+        Ok(verbs)
+    }
+
+    /// The port that it is on, by its name.
+    pub fn port(&self) -> String {
+        format!("{}:{}", self.device.name, self.device.port)
+    }
+
+    /// The address of a buffer.
+    fn buffer(&self, index: usize) -> u64 {
+        self.buffers[index].as_ptr().expose_provenance() as u64
+    }
+
+    /// Posts a receive.
+    fn receive(&mut self, index: usize) -> Result<(), VerbsError> {
+        let mut piece = Span { addr: self.buffer(index), length: Shell::MESSAGE as u32, lkey: self.buffers_key };
+        let mut receive =
+            library::Receive { wr_id: index as u64, next: std::ptr::null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+        let (context, shared, mut bad) = (self.device.context, self.device.shared, std::ptr::null_mut());
+        // SAFETY: the queue is open, and its buffer is registered and nobody's until the receive completes.
+        let posted = unsafe { ((*context).ops.post_srq_recv)(shared, &raw mut receive, &raw mut bad) };
+        if posted == 0 {
+            return Ok(());
+        }
+        Err(VerbsError::Call { doing: "posting a receive", reason: format!("error {posted}") })
+    }
+
+    /// Posts a request to a peer as number `slot`. Nothing is posted where this is an error.
+    fn request(&mut self, slot: usize, peer: u32, opcode: i32, flags: u32, mut piece: Span, remote: (u64, u32)) -> i32 {
+        let Some(link) = self.links.get_mut(peer as usize).and_then(Option::as_mut) else { return EINVAL };
+        let mut send = library::Send::new((RECEIVES + slot) as u64, opcode, flags, &mut piece);
+        (send.remote, send.key_or_pair) = remote;
+        let (context, mut bad) = (self.device.context, std::ptr::null_mut());
+        // SAFETY: the pair is open. What is moved is registered: a buffer, which is this request's until it completes, or a part of the heap,
+        // whose bounds were checked.
+        let posted = unsafe { ((*context).ops.post_send)(link.ends.pair, &raw mut send, &raw mut bad) };
+        if posted == 0 {
+            link.under_way += 1;
+        }
+        posted
+    }
+
+    /// Posts the next bytes of what is to be moved.
+    fn move_piece(&mut self, slot: usize, id: u64, peer: u32, piece: Piece) -> i32 {
+        let link = self.links.get(peer as usize).and_then(Option::as_ref);
+        let Some((base, key)) = link.and_then(|link| link.port.as_ref()).map(|port| (port.base, port.key)) else {
+            return EINVAL;
+        };
+        let most = MOST.min(self.device.facts.max_msg_sz.into()).max(1);
+        let bytes = piece.bytes.min(most);
+        let left =
+            Piece { remote: piece.remote + bytes, local: piece.local + bytes, bytes: piece.bytes - bytes, ..piece };
+        self.requests[slot] = Some(Request { id, peer, rest: (left.bytes > 0).then_some(left) });
+        let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: self.heap_key };
+        self.request(slot, peer, piece.opcode, library::SEND_SIGNALED, here, (base + piece.remote, key))
+    }
+
+    /// Hears of a completion.
+    fn completed(&mut self, completion: &Completion, hear: &mut dyn FnMut(Event<'_>)) {
+        let index = completion.wr_id as usize;
+        let is_well = completion.status == 0;
+        if index < RECEIVES {
+            if is_well {
+                let message = self.buffers[index].get(..completion.byte_len as usize).unwrap_or_default();
+                hear(Event::Message(message));
+            }
+            // A queue that takes no receive has failed, which its device tells.
+            let _posted = self.receive(index);
+            return;
+        }
+        let slot = index - RECEIVES;
+        if slot >= SENDS {
+            if let Some(hello) = self.hellos.completed(&self.device, completion) {
+                self.greeted(hello);
+            }
+            return;
+        }
+        let Some(Request { id, peer, rest }) = self.requests[slot].take() else { return };
+        if let Some(link) = &mut self.links[peer as usize] {
+            link.under_way -= 1;
+            if !is_well {
+                link.state = LinkState::Broken;
+            }
+        }
+        match rest.filter(|_| is_well) {
+            Some(rest) if self.move_piece(slot, id, peer, rest) == 0 => return,
+            Some(_) => hear(Event::Failed(id, Failure::LocalOperation)),
+            None if is_well => hear(Event::Done(id)),
+            None => hear(Event::Failed(id, failure(completion.status))),
+        }
+        self.requests[slot] = None;
+        self.free.push(slot);
+        self.answer_if_drained(peer);
+    }
+
+    /// Makes a broken connection anew where its peer has asked for that, and all that was posted has come back.
+    fn answer_if_drained(&mut self, peer: u32) {
+        let link = self.links[peer as usize].as_ref();
+        if link.is_some_and(|link| link.state == LinkState::Broken && link.under_way == 0 && link.asked.is_some()) {
+            // Where no ends can be opened, the shell asks again.
+            let _renewed = self.renew(peer);
+        }
+    }
+
+    /// Hears what a peer says of its connection to this PE.
+    fn greeted(&mut self, hello: Hello) {
+        let Some(link) = self.links.get_mut(hello.from as usize).and_then(Option::as_mut) else { return };
+        if hello.epoch < link.epoch {
+            return;
+        }
+        match link.state {
+            // It has not heard of this one's.
+            LinkState::Connected if hello.epoch == link.epoch => self.greet(hello.from),
+            LinkState::Offered if hello.epoch == link.epoch => self.meet(hello),
+            _ if hello.epoch > link.epoch => {
+                link.asked = Some(hello);
+                if link.state != LinkState::Broken {
+                    link.state = LinkState::Broken;
+                    // What is posted comes back.
+                    self.device.end(&link.ends);
+                }
+                self.answer_if_drained(hello.from);
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives a failed connection new ends, and tells the peer. False where none can be opened.
+    fn renew(&mut self, peer: u32) -> bool {
+        let Ok(ends) = self.device.open_pair(library::QPT_RC) else { return false };
+        let Some(link) = &mut self.links[peer as usize] else { return false };
+        // From here on nothing arrives by the old ones.
+        self.device.end(&link.ends);
+        self.replaced.push(std::mem::replace(&mut link.ends, ends));
+        let asked = link.asked.take().filter(|hello| hello.epoch > link.epoch);
+        link.epoch = asked.map_or(link.epoch + 1, |hello| hello.epoch);
+        link.state = LinkState::Offered;
+        match asked {
+            Some(hello) => self.meet(hello),
+            None => self.greet(peer),
+        }
+        true
+    }
+
+    /// Connects the new ends to a peer's, and tells it of these.
+    fn meet(&mut self, hello: Hello) {
+        let Some(link) = &mut self.links[hello.from as usize] else { return };
+        let Some(port) = &link.port else { return };
+        // Where that fails, the shell's patience ends.
+        if connect(&self.device, &link.ends, port, hello.pair, (self.timeout, self.retries)).is_ok() {
+            link.state = LinkState::Connected;
+        }
+        self.greet(hello.from);
+    }
+
+    /// Tells a peer of the ends of this epoch.
+    fn greet(&mut self, peer: u32) {
+        let Some(link) = &self.links[peer as usize] else { return };
+        let Some(port) = &link.port else { return };
+        let hello = Hello { from: self.memory.pe().raw(), epoch: link.epoch, pair: link.ends.number };
+        self.hellos.say(&self.device, &port.way, port.hello_pair, hello);
+    }
+}
+
+/// `EINVAL` and `ENOMEM`.
+const EINVAL: i32 = 22;
+const ENOMEM: i32 = 12;
+
+/// Takes a pair from INIT to RTS, joined with a peer's.
+fn connect(
+    device: &Device,
+    ends: &Ends,
+    port: &RemotePort,
+    pair: u32,
+    (timeout, retries): (u8, u8),
+) -> Result<(), VerbsError> {
+    let ready = PairAttributes {
+        qp_state: library::QPS_RTR,
+        path_mtu: device.facts.active_mtu.min(port.mtu),
+        dest_qp_num: pair,
+        rq_psn: first_number(pair, ends.number),
+        ah_attr: port.address,
+        max_dest_rd_atomic: device.most_reads,
+        // 0.64 ms.
+        min_rnr_timer: 12,
+        ..device::none()
+    };
+    let mask = library::QP_STATE
+        | library::QP_AV
+        | library::QP_PATH_MTU
+        | library::QP_DEST_QPN
+        | library::QP_RQ_PSN
+        | library::QP_MAX_DEST_RD_ATOMIC
+        | library::QP_MIN_RNR_TIMER;
+    device.modify(ends, ready, mask, "a pair of queues, to RTR")?;
+    let ready = PairAttributes {
+        qp_state: library::QPS_RTS,
+        sq_psn: first_number(ends.number, pair),
+        timeout,
+        retry_cnt: retries,
+        // Without end: a peer that polls has room again, and one that does not is given up by the shell.
+        rnr_retry: 7,
+        max_rd_atomic: device.most_reads.min(port.reads),
+        ..device::none()
+    };
+    let mask = library::QP_STATE
+        | library::QP_SQ_PSN
+        | library::QP_TIMEOUT
+        | library::QP_RETRY_CNT
+        | library::QP_RNR_RETRY
+        | library::QP_MAX_QP_RD_ATOMIC;
+    device.modify(ends, ready, mask, "a pair of queues, to RTS")
+}
+
+/// The number of the first packet from one end to another. Other ends have other ones, so that packets of an earlier connection are not taken.
+fn first_number(from: u32, to: u32) -> u32 {
+    (from.wrapping_mul(0x9e37_79b1) ^ to.wrapping_mul(0x85eb_ca6b)) >> 8
+}
+
+/// What a status of `enum ibv_wc_status` is.
+fn failure(status: i32) -> Failure {
+    match status {
+        1 => Failure::LocalLength,
+        2 => Failure::LocalOperation,
+        4 => Failure::LocalProtection,
+        5 => Failure::Flushed,
+        7 => Failure::BadResponse,
+        8 => Failure::LocalAccess,
+        9 => Failure::RemoteInvalid,
+        10 => Failure::RemoteAccess,
+        11 => Failure::RemoteOperation,
+        12 => Failure::RetryExceeded,
+        13 => Failure::ReceiverNotReady,
+        16 => Failure::RemoteAborted,
+        19 => Failure::Fatal,
+        20 => Failure::TimedOut,
+        other => Failure::Other(other),
+    }
+}
+
+impl Network for Verbs {
+    /// Where this port is, what it lets be done, and the ends of the connections to each PE.
+    fn card(&self) -> Vec<u8> {
+        let facts = &self.device.facts;
+        let mut card = Vec::new();
+        card.extend(self.base.to_le_bytes());
+        card.extend(self.remote_key.to_le_bytes());
+        card.extend(self.hellos.number().to_le_bytes());
+        card.extend(facts.lid.to_le_bytes());
+        card.extend([facts.active_mtu as u8, self.device.most_reads]);
+        card.extend(self.device.gid);
+        for link in &self.links {
+            card.extend(link.as_ref().map_or(0, |link| link.ends.number).to_le_bytes());
+        }
+        card
+    }
+
+    fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
+        let own = self.memory.pe().raw() as usize;
+        for (pe, card) in cards.iter().enumerate().filter(|&(pe, _)| pe != own) {
+            let unreachable = |why: String| TransportError::Unreachable { peer: Pe::new(pe as u32), why };
+            let read = read_card(card, own).ok_or_else(|| unreachable("its address cannot be read".into()))?;
+            let Some(link) = self.links.get_mut(pe).and_then(Option::as_mut) else { continue };
+            let address = self.device.address(read.lid, read.gid);
+            let way = self.device.way(address).map_err(|error| unreachable(error.to_string()))?;
+            let RemoteCard { hello_pair, mtu, reads, key, base, pair, .. } = read;
+            let port = link.port.insert(RemotePort { address, way, hello_pair, mtu, reads, key, base });
+            connect(&self.device, &link.ends, port, pair, (self.timeout, self.retries))
+                .map_err(|error| unreachable(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
+        let to = peer.raw();
+        let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else {
+            self.refused.push((id, Failure::LocalOperation));
+            return true;
+        };
+        if self.has_failed || link.state != LinkState::Connected {
+            self.refused.push((id, if self.has_failed { Failure::Fatal } else { Failure::Flushed }));
+            return true;
+        }
+        if link.under_way >= self.device.most_requests {
+            return false;
+        }
+        let inline = link.ends.inline as usize;
+        // What lies here of it, so that the device reads and writes nothing but the heap.
+        if let Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } = post
+            && self.memory.at(self.memory.pe(), local, bytes, 1).is_err()
+        {
+            self.refused.push((id, Failure::LocalLength));
+            return true;
+        }
+        let Some(slot) = self.free.pop() else { return false };
+        let posted = match post {
+            Post::Write { remote, local, bytes } => {
+                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_WRITE, remote, local, bytes })
+            }
+            Post::Read { remote, local, bytes } => {
+                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_READ, remote, local, bytes })
+            }
+            Post::Send(message) => {
+                let index = RECEIVES + slot;
+                let Some(buffer) = self.buffers[index].get_mut(..message.len()) else {
+                    self.free.push(slot);
+                    self.refused.push((id, Failure::LocalLength));
+                    return true;
+                };
+                buffer.copy_from_slice(message);
+                self.requests[slot] = Some(Request { id, peer: to, rest: None });
+                let flags = if message.len() <= inline { library::SEND_INLINE } else { 0 } | library::SEND_SIGNALED;
+                let piece = Span { addr: self.buffer(index), length: message.len() as u32, lkey: self.buffers_key };
+                self.request(slot, to, library::WR_SEND, flags, piece, (0, 0))
+            }
+        };
+        if posted == 0 {
+            return true;
+        }
+        self.requests[slot] = None;
+        self.free.push(slot);
+        if posted == ENOMEM {
+            return false;
+        }
+        self.refused.push((id, Failure::LocalOperation));
+        true
+    }
+
+    fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
+        self.refused.drain(..).for_each(|(id, failure)| hear(Event::Failed(id, failure)));
+        let mut completions = [Completion::default(); 16];
+        loop {
+            let (context, queue) = (self.device.context, self.device.queue);
+            // SAFETY: the queue is open, and there is room for so many.
+            let count = unsafe { ((*context).ops.poll_cq)(queue, completions.len() as i32, completions.as_mut_ptr()) };
+            let Ok(count @ 1..) = usize::try_from(count) else { break };
+            for completion in completions.iter().take(count) {
+                self.completed(completion, hear);
+            }
+        }
+        // Nothing of theirs is left in the queue, which closing them would empty of it.
+        self.replaced.clear();
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(ASKS) && !self.has_failed && self.device.has_failed() {
+            self.has_failed = true;
+            for request in self.requests.iter_mut().filter_map(Option::take) {
+                hear(Event::Failed(request.id, Failure::Fatal));
+            }
+        }
+    }
+
+    fn reconnect(&mut self, peer: Pe) -> Reconnect {
+        let Some(link) = self.links.get_mut(peer.index()).and_then(Option::as_mut) else {
+            return Reconnect::Impossible;
+        };
+        match link.state {
+            LinkState::Connected => Reconnect::Done,
+            LinkState::Broken if link.under_way > 0 => Reconnect::UnderWay,
+            LinkState::Broken => {
+                if self.renew(peer.raw()) {
+                    Reconnect::UnderWay
+                } else {
+                    Reconnect::Impossible
+                }
+            }
+            LinkState::Offered => {
+                if self.hellos.is_time() {
+                    self.greet(peer.raw());
+                }
+                Reconnect::UnderWay
+            }
+        }
+    }
+}
+
+/// What a card says.
+struct RemoteCard {
+    base: u64,
+    key: u32,
+    hello_pair: u32,
+    lid: u16,
+    mtu: i32,
+    reads: u8,
+    gid: Gid,
+    /// The end of the connection to this PE.
+    pair: u32,
+}
+
+fn read_card(card: &[u8], own: usize) -> Option<RemoteCard> {
+    let (base, rest) = card.split_first_chunk()?;
+    let (key, rest) = rest.split_first_chunk()?;
+    let (hello_pair, rest) = rest.split_first_chunk()?;
+    let (lid, rest) = rest.split_first_chunk()?;
+    let (&[mtu, reads], rest) = rest.split_first_chunk()?;
+    let (&gid, pairs) = rest.split_first_chunk()?;
+    let (pair, _) = pairs.get(4 * own..)?.split_first_chunk()?;
+    Some(RemoteCard {
+        base: u64::from_le_bytes(*base),
+        key: u32::from_le_bytes(*key),
+        hello_pair: u32::from_le_bytes(*hello_pair),
+        lid: u16::from_le_bytes(*lid),
+        mtu: mtu.into(),
+        reads,
+        gid,
+        pair: u32::from_le_bytes(*pair),
+    })
+}
