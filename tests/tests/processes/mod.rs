@@ -72,6 +72,11 @@ impl Pe {
         panic!("no word of {word} within {within:?}; it complained: {}", self.complaints());
     }
 
+    /// Passes over what it has said so far.
+    pub(crate) fn hear_all(&mut self) {
+        while self.lines.try_recv().is_ok() {}
+    }
+
     /// What it wrote to standard error, once it has ended.
     pub(crate) fn complaints(&mut self) -> String {
         self.complaints.take().and_then(|reader| reader.join().ok()).unwrap_or_default()

@@ -285,16 +285,20 @@ impl Device {
         // SAFETY: it was just opened.
         let number = unsafe { (*pair).qp_num };
         let ends = Ends { pair, number, inline, close: self.calls.destroy_qp };
-        let mut new = none();
-        (new.qp_state, new.port_num) = (library::QPS_INIT, self.port);
+        self.initialize(&ends, kind)?;
+        Ok(ends)
+    }
+
+    /// Takes a pair from RESET to INIT.
+    pub(super) fn initialize(&self, ends: &Ends, kind: i32) -> Result<(), VerbsError> {
+        let mut new = PairAttributes { qp_state: library::QPS_INIT, port_num: self.port, ..none() };
         let mut mask = library::QP_STATE | library::QP_PKEY_INDEX | library::QP_PORT;
-        if is_datagram {
+        if kind == library::QPT_UD {
             (new.qkey, mask) = (super::hello::KEY, mask | library::QP_QKEY);
         } else {
             (new.qp_access_flags, mask) = (library::ACCESS as u32, mask | library::QP_ACCESS_FLAGS);
         }
-        self.modify(&ends, new, mask, "a pair of queues, to INIT")?;
-        Ok(ends)
+        self.modify(ends, new, mask, "a pair of queues, to INIT")
     }
 
     /// Changes the state of a pair.

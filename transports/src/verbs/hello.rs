@@ -54,8 +54,11 @@ pub(super) struct Hellos {
     ends: Ends,
     buffers: Box<[[u8; GRH + BYTES]]>,
     key: u32,
-    free: Vec<usize>,
+    /// Which of them are the device's.
+    posted: Vec<bool>,
     said: Instant,
+    /// A datagram has failed, and with it the pair.
+    has_failed: bool,
 }
 
 impl Hellos {
@@ -68,18 +71,33 @@ impl Hellos {
         // SAFETY: the buffers stay where they are until the device is closed: `Verbs` has it before these.
         let (key, _) = unsafe { device.register(at, bytes, library::ACCESS_LOCAL_WRITE)? };
         let ends = device.open_pair(library::QPT_UD)?;
-        let mut hellos = Self { ends, buffers, key, free: (MOST..2 * MOST).collect(), said: Instant::now() };
+        let posted = vec![false; 2 * MOST];
+        let mut hellos = Self { ends, buffers, key, posted, said: Instant::now(), has_failed: false };
         hellos.get_ready(device)?;
-        (0..MOST).for_each(|index| hellos.receive(device, index));
         Ok(hellos)
     }
 
-    fn get_ready(&self, device: &Device) -> Result<(), VerbsError> {
-        let ends = &self.ends;
+    /// Takes the pair from INIT to RTS, and posts all receives.
+    fn get_ready(&mut self, device: &Device) -> Result<(), VerbsError> {
         let ready = PairAttributes { qp_state: library::QPS_RTR, ..device::none() };
-        device.modify(ends, ready, library::QP_STATE, "the pair for datagrams, to RTR")?;
+        device.modify(&self.ends, ready, library::QP_STATE, "the pair for datagrams, to RTR")?;
         let ready = PairAttributes { qp_state: library::QPS_RTS, ..device::none() };
-        device.modify(ends, ready, library::QP_STATE | library::QP_SQ_PSN, "the pair for datagrams, to RTS")
+        device.modify(&self.ends, ready, library::QP_STATE | library::QP_SQ_PSN, "the pair for datagrams, to RTS")?;
+        (0..MOST).for_each(|index| self.receive(device, index));
+        Ok(())
+    }
+
+    /// Makes the pair work again where it failed, under its number, which peers know.
+    fn recover(&mut self, device: &Device) -> Result<(), VerbsError> {
+        let reset = PairAttributes { qp_state: library::QPS_RESET, ..device::none() };
+        device.modify(&self.ends, reset, library::QP_STATE, "the pair for datagrams, to RESET")?;
+        device.initialize(&self.ends, library::QPT_UD)?;
+        // What was posted is gone. A completion that is left is taken for one of a new request, whose buffer then may be used early: a hello
+        // that is not whole, or an old one, changes nothing.
+        self.posted.fill(false);
+        self.get_ready(device)?;
+        self.has_failed = false;
+        Ok(())
     }
 
     /// The number of the pair, for peers.
@@ -96,24 +114,23 @@ impl Hellos {
         Span { addr: self.buffers[index].as_ptr().expose_provenance() as u64, length: bytes as u32, lkey: self.key }
     }
 
+    /// Posts a receive. Where it is not taken, one datagram less can be.
     fn receive(&mut self, device: &Device, index: usize) {
         let mut piece = self.piece(index, GRH + BYTES);
-        let mut receive = library::Receive {
-            wr_id: (FIRST + index) as u64,
-            next: std::ptr::null_mut(),
-            sg_list: &raw mut piece,
-            num_sge: 1,
-        };
+        let mut receive = library::Receive::new((FIRST + index) as u64, &mut piece);
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the pair is open, and its buffer is registered and nobody's until the receive completes. Where it is not taken, one
-        // datagram less can be.
-        let _posted = unsafe { ((*device.context).ops.post_recv)(self.ends.pair, &raw mut receive, &raw mut bad) };
+        // SAFETY: the pair is open, and its buffer is registered and nobody's until the receive completes.
+        let outcome = unsafe { ((*device.context).ops.post_recv)(self.ends.pair, &raw mut receive, &raw mut bad) };
+        self.posted[index] = outcome == 0;
     }
 
-    /// Says hello to a peer, unless too many are under way: then it is said again anyway.
+    /// Says hello to a peer, unless too many are under way, or the pair does not work: it is said again anyway.
     pub(super) fn say(&mut self, device: &Device, way: &Way, pair: u32, hello: Hello) {
         self.said = Instant::now();
-        let Some(index) = self.free.pop() else { return };
+        if self.has_failed && self.recover(device).is_err() {
+            return;
+        }
+        let Some(index) = (MOST..2 * MOST).find(|&index| !self.posted[index]) else { return };
         self.buffers[index][..BYTES].copy_from_slice(&hello.encode());
         let mut piece = self.piece(index, BYTES);
         let (opcode, flags) = (library::WR_SEND, library::SEND_SIGNALED);
@@ -121,17 +138,16 @@ impl Hellos {
         (send.remote, send.key_or_pair, send.qkey) = (way.handle.expose_provenance() as u64, pair, KEY);
         let mut bad = std::ptr::null_mut();
         // SAFETY: the pair is open, the way a peer's, and the buffer is this request's until it completes.
-        let posted = unsafe { ((*device.context).ops.post_send)(self.ends.pair, &raw mut send, &raw mut bad) };
-        if posted != 0 {
-            self.free.push(index);
-        }
+        let outcome = unsafe { ((*device.context).ops.post_send)(self.ends.pair, &raw mut send, &raw mut bad) };
+        self.posted[index] = outcome == 0;
     }
 
     /// Takes a completion of a datagram; a hello, where one has come.
     pub(super) fn completed(&mut self, device: &Device, completion: &Completion) -> Option<Hello> {
         let index = (completion.wr_id as usize).checked_sub(FIRST)?;
-        if index >= MOST {
-            self.free.push(index);
+        let was_posted = std::mem::replace(self.posted.get_mut(index)?, false);
+        self.has_failed |= completion.status != 0;
+        if index >= MOST || !was_posted || self.has_failed {
             return None;
         }
         let hello = self.buffers[index].get(GRH..completion.byte_len as usize).and_then(Hello::decode);

@@ -250,6 +250,13 @@ pub(super) struct Receive {
     pub(super) num_sge: c_int,
 }
 
+impl Receive {
+    /// One into a piece of memory.
+    pub(super) fn new(wr_id: u64, piece: &mut Span) -> Self {
+        Self { wr_id, next: std::ptr::null_mut(), sg_list: piece, num_sge: 1 }
+    }
+}
+
 /// `struct ibv_wc`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -284,6 +291,7 @@ pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const PORT_ACTIVE: c_int = 4;
 pub(super) const QPT_RC: c_int = 2;
 pub(super) const QPT_UD: c_int = 4;
+pub(super) const QPS_RESET: c_int = 0;
 pub(super) const QPS_INIT: c_int = 1;
 pub(super) const QPS_RTR: c_int = 2;
 pub(super) const QPS_RTS: c_int = 3;
@@ -423,6 +431,7 @@ mod tests {
             ("IBV_PORT_ACTIVE", PORT_ACTIVE as u64),
             ("IBV_QPT_RC", QPT_RC as u64),
             ("IBV_QPT_UD", QPT_UD as u64),
+            ("IBV_QPS_RESET", QPS_RESET as u64),
             ("IBV_QPS_INIT", QPS_INIT as u64),
             ("IBV_QPS_RTR", QPS_RTR as u64),
             ("IBV_QPS_RTS", QPS_RTS as u64),

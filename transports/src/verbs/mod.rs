@@ -258,8 +258,7 @@ impl Verbs {
     /// Posts a receive.
     fn receive(&mut self, index: usize) -> Result<(), VerbsError> {
         let mut piece = Span { addr: self.buffer(index), length: Shell::MESSAGE as u32, lkey: self.buffers_key };
-        let mut receive =
-            library::Receive { wr_id: index as u64, next: std::ptr::null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+        let mut receive = library::Receive::new(index as u64, &mut piece);
         let (context, shared, mut bad) = (self.device.context, self.device.shared, std::ptr::null_mut());
         // SAFETY: the queue is open, and its buffer is registered and nobody's until the receive completes.
         let posted = unsafe { ((*context).ops.post_srq_recv)(shared, &raw mut receive, &raw mut bad) };

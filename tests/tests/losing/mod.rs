@@ -1,0 +1,91 @@
+//! Jobs whose PEs pass data around a ring through their proxies for as long as that goes well.
+
+use std::time::{Duration, Instant};
+
+use congruent::device::{Semaphore, Sym, kernels};
+use congruent::{Error, Grid, World};
+
+use crate::processes::{Pe, Port, alone, myself, say, seat};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait of a kernel.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How often a PE says that it is under way: one of so many rounds.
+const SAYS: u64 = 100;
+
+kernels! {
+    /// Puts to the next PE and waits for what the one before puts here.
+    pub fn pass(block, ctx, dst: Sym<u64>, src: Sym<u64>, arrived: Sym<Semaphore>) {
+        let world = ctx.world();
+        ctx.put_signal(block, dst.at(world.next()), src, arrived.at(world.next()).post());
+        ctx.wait(block, arrived.from_rank(world.prev()), 1);
+    }
+}
+
+fn rounds() -> Result<(), Error> {
+    let mut world = World::builder().deadline(DEADLINE).build()?;
+    let (dst, src) = (world.alloc::<u64>(5000)?, world.alloc::<u64>(5000)?);
+    let (arrived, stream) = (world.alloc::<Semaphore>(1)?, world.stream()?);
+    let before = (world.pe().index() + world.npes() - 1) % world.npes();
+    for round in 1u64.. {
+        src.fill(round << 8 | world.pe().index() as u64)?;
+        world.run(&stream, pass, Grid::one(32), (dst.view(), src.view(), arrived.view()))?;
+        let expected = round << 8 | before as u64;
+        if let Some(wrong) = dst.to_vec()?.into_iter().find(|&word| word != expected) {
+            panic!("round {round}: {wrong:#x} instead of {expected:#x}");
+        }
+        // Until every PE has looked, nothing new may come.
+        world.barrier()?;
+        if round % SAYS == 0 {
+            say(&format!("UNDER WAY {round}"));
+        }
+    }
+    Ok(())
+}
+
+/// What a PE of such a job does, until something is lost: then it says how it ended.
+pub(crate) fn pass_on() {
+    let error = rounds().unwrap_err();
+    say(&format!("ENDED {}", error.to_string().replace('\n', " ")));
+}
+
+/// PEs that are under way.
+pub(crate) struct Job {
+    pes: Vec<Pe>,
+    _port: Port,
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+impl Job {
+    /// Starts PEs that reach each other through their proxies, with these variables.
+    pub(crate) fn start(test: &str, npes: u32, set: &[(&str, &str)]) -> Self {
+        let (_alone, port) = (alone(), Port::reserve());
+        let start = |pe| {
+            let mut command = seat(myself(test), &port, pe, npes);
+            command.env("CONGRUENT_MACHINE", "cpu").env("CONGRUENT_P2P_DISABLE", "1").envs(set.iter().copied());
+            Pe::start(command)
+        };
+        let mut job = Self { pes: (0..npes).map(start).collect(), _port: port, _alone };
+        job.goes_on();
+        job
+    }
+
+    /// Waits until every PE has done some hundred rounds more.
+    pub(crate) fn goes_on(&mut self) {
+        for pe in &mut self.pes {
+            pe.hear_all();
+            (0..2).for_each(|_| drop(pe.hear("UNDER WAY", PATIENCE)));
+        }
+    }
+
+    /// Kills a PE: the others say which it was, and do not wait longer than they may.
+    pub(crate) fn lose(mut self, lost: usize) {
+        self.pes[lost].child.kill().unwrap();
+        let killed = Instant::now();
+        for (pe, process) in self.pes.iter_mut().enumerate().filter(|&(pe, _)| pe != lost) {
+            let said = process.hear("ENDED", PATIENCE);
+            assert!(said.contains(&format!("PE {lost}")), "PE {pe}: {said}");
+        }
+        assert!(killed.elapsed() < 2 * DEADLINE, "{:?}", killed.elapsed());
+    }
+}
