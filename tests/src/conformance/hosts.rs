@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::process::Command;
 
@@ -83,6 +84,45 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
     }
 }
 
+/// Runs a family on two virtual machines with so many PEs each, which reach each other by RDMA devices: nobody says so, they find them.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn verbs_hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: usize) {
+    if is_child() {
+        let both = |world: &mut World| are_apart(world).and_then(|()| family(world));
+        return run_here(both, World::builder());
+    }
+    let Some(host) = guest::host(test) else { return };
+    let sent = || -> u64 {
+        let counted = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts");
+        counted.ok().and_then(|packets| packets.trim().parse().ok()).unwrap_or_default()
+    };
+    let before = sent();
+    let job = format!("host {host} of two with {each} PEs");
+    let start = |pe: usize| {
+        let command = Command::new(env::current_exe()?);
+        start_by(command, test, &seat(pe, each, "10.78.0.1").into_iter().chain(limit()).collect::<Vec<_>>())
+    };
+    let pes = (host * each..(host + 1) * each).map(start).collect::<io::Result<_>>();
+    pes.and_then(|pes| finish(&job, pes)).unwrap_or_else(|error| panic!("{job}: {error}"));
+    // A packet has at most 4096 bytes.
+    let packets = sent() - before;
+    assert!(packets > MOVED / 4096, "{packets} packets went to the other host");
+}
+
+/// The place of a PE among so many on each of two hosts, of which the first has this address.
+fn seat(pe: usize, each: usize, address: &str) -> Vec<(&'static str, OsString)> {
+    vec![
+        ("CONGRUENT_MACHINE", "cpu".into()),
+        ("CONGRUENT_PE", pe.to_string().into()),
+        ("CONGRUENT_NPES", (2 * each).to_string().into()),
+        ("CONGRUENT_RENDEZVOUS", format!("{address}:29500").into()),
+        ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
+        (EACH, each.to_string().into()),
+    ]
+}
+
 /// What goes from host to host at least: [`are_apart`] puts so much.
 const MOVED: u64 = 1 << 20;
 
@@ -111,18 +151,11 @@ fn run(hosts: &Hosts, test: &str, each: usize) -> io::Result<()> {
     let before = hosts.bytes()?;
     let start = |pe: usize| {
         let host = pe / each;
-        let set: [(&str, OsString); 7] = [
-            ("CONGRUENT_MACHINE", "cpu".into()),
-            ("CONGRUENT_HOST_ID", host.to_string().into()),
-            ("CONGRUENT_PE", pe.to_string().into()),
-            ("CONGRUENT_NPES", (2 * each).to_string().into()),
-            ("CONGRUENT_RENDEZVOUS", format!("{}:29500", Hosts::ADDRESSES[0]).into()),
-            ("CONGRUENT_JOB_TOKEN", "two hosts".into()),
-            (EACH, each.to_string().into()),
-        ];
+        let host_id = ("CONGRUENT_HOST_ID", host.to_string().into());
+        let set = seat(pe, each, Hosts::ADDRESSES[0]).into_iter().chain([host_id]);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
-        start_by(command, test, &set.into_iter().chain(limit()).collect::<Vec<_>>())
+        start_by(command, test, &set.chain(limit()).collect::<Vec<_>>())
     };
     let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
     finish(&format!("two hosts of {each} PEs"), pes)?;
