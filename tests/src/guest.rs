@@ -65,7 +65,10 @@ fn boot(test: &str) -> Option<Command> {
         return None;
     };
     let mut boot = Command::new(repository().join("tests/guest/boot"));
-    boot.arg(image).arg(program).args([test, "--exact", "--nocapture", "--test-threads", "1"]).env(INSIDE, "1");
+    boot.arg(image)
+        .arg(program)
+        .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads", "1"])
+        .env(INSIDE, "1");
     Some(boot)
 }
 

@@ -50,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("congruent-virtual-library", &["congruent-virtual-driver"]),
     ("congruent-tests", ANYTHING),
+    ("congruent-thread-tests", &["congruent-tests"]),
     ("congruent-benches", ANYTHING),
     ("congruent-weakened", ANYTHING),
 ];

@@ -234,6 +234,18 @@ fn transports_that_do_not_join_the_pes() {
     for said in said {
         assert_says(&said, &["CONGRUENT_P2P_DISABLE is", "give every PE the same value"]);
     }
+    for said in on_two_hosts(|_, command| {
+        command.env("CONGRUENT_TRANSPORT", "verbs").env("CONGRUENT_IB_HCA", "none0");
+    }) {
+        assert_says(&said, &["CONGRUENT_TRANSPORT=verbs"]);
+        assert!(said.contains("none0 was looked for") || said.contains("install it"), "{said}");
+    }
+    let said = on_two_hosts(|process, command| {
+        command.env("CONGRUENT_IB_DISABLE", process.to_string());
+    });
+    for said in said {
+        assert_says(&said, &["CONGRUENT_IB_DISABLE is", "give every PE the same value"]);
+    }
     if let Err(error) = congruent_transports::Fabric::find() {
         return congruent_tests::skip(TEST, &error.to_string());
     }

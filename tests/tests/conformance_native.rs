@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use congruent_build::Builder;
-use congruent_tests::conformance::{self, cuda};
+use congruent_tests::conformance::{self, all_shapes, cuda};
 use congruent_tests::repository;
 use congruent_virtual_library::{built, install};
 
@@ -28,6 +28,12 @@ static DRIVER: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
 /// How many PEs; PEs as threads and as processes, all on the virtual driver's one device.
 const MANY: [usize; 3] = [1, 2, 5];
 
+/// The same for families in which the host does nothing else than for one another: what their kernels compute natively, the suites of the CPU
+/// machine show. `./check --full` takes all.
+fn few() -> &'static [usize] {
+    if all_shapes() { &MANY } else { &MANY[1..2] }
+}
+
 /// PTX of the test kernels for the default target: what every GPU can run.
 fn ptx(here: PathBuf) -> PathBuf {
     let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
@@ -35,15 +41,16 @@ fn ptx(here: PathBuf) -> PathBuf {
 }
 
 macro_rules! families {
-    ($($family:ident)*) => {$(
+    ($($family:ident)* => $many:expr) => {$(
         #[test]
         fn $family() {
-            cuda(stringify!($family), conformance::$family, &MANY, || DRIVER.clone());
+            cuda(stringify!($family), conformance::$family, $many, || DRIVER.clone());
         }
     )*};
 }
 
-families! { rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel flags protocols streams buffers }
+families! { rma signals atomics teams groups collectives streams buffers => &MANY }
+families! { ordering lanes shared matrix arithmetic bulk direct in_kernel flags protocols => few() }
 
 /// A wait of a stream ends, though the driver's has no deadline. The PEs take in their PTX before they wait, and not all at the
 /// same time: the deadline is longer than that.

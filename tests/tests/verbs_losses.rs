@@ -9,9 +9,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use congruent::World;
 use congruent_tests::guest;
 use losing::Job;
-use processes::is_pe;
+use processes::{Pe, Port, is_pe, myself, say, seat};
 
 /// By an emulated processor.
 const SET: [(&str, &str); 3] =
@@ -28,7 +29,7 @@ fn who_is_killed_is_named_by_the_others() {
 }
 
 /// What a program of the virtual machine says.
-fn said(command: &str) -> String {
+fn command(command: &str) -> String {
     let mut words = command.split(' ');
     let out = Command::new(words.next().unwrap()).args(words).output().unwrap();
     assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
@@ -37,9 +38,39 @@ fn said(command: &str) -> String {
 
 /// The numbers of the pairs of queues that are reliable connections.
 fn connections() -> BTreeSet<String> {
-    let all = said("/opt/rdma resource show qp");
+    let all = command("/opt/rdma resource show qp");
     let number = |line: &str| line.split("lqpn ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
     all.lines().filter(|line| line.contains("type RC")).filter_map(number).collect()
+}
+
+/// How a world of one PE with this variable begins.
+fn begun(test: &str, name: &str, value: &str) -> String {
+    let (port, mut command) = (Port::reserve(), myself(test));
+    command.env(name, value).env("CONGRUENT_TRANSPORT", "verbs").env("CONGRUENT_P2P_DISABLE", "1");
+    Pe::start(seat(command, &port, 0, 1)).hear("BEGUN", Duration::from_secs(60))
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    const TEST: &str = "what_is_not_there_is_named";
+    if is_pe() {
+        let world = World::builder().build();
+        return say(&format!("BEGUN {}", world.map_or_else(|error| error.to_string(), |world| world.machine())));
+    }
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    let said = begun(TEST, "CONGRUENT_IB_HCA", "rxe0:1");
+    assert!(said.contains("RDMA on rxe0:1"), "{said}");
+    for hca in ["mlx5_7", "rxe0:2", "rx"] {
+        let said = begun(TEST, "CONGRUENT_IB_HCA", hca);
+        assert!(said.contains(&format!("{hca} was looked for, and there is rxe0:1")), "{said}");
+    }
+    let said = begun(TEST, "CONGRUENT_IB_GID_INDEX", "200");
+    assert!(said.contains("port 1 of rxe0 has no GID 200"), "{said}");
+    command("/opt/ip link set d0 down");
+    let said = begun(TEST, "CONGRUENT_IB_RETRY_CNT", "3");
+    assert!(said.contains("any active port was looked for, and there is rxe0:1 (not active)"), "{said}");
 }
 
 #[test]
@@ -55,9 +86,9 @@ fn a_link_that_comes_back_is_got_over() {
     for _ in 0..3 {
         let before = connections();
         assert_eq!(before.len(), 2, "one end on each PE: {before:?}");
-        said("/opt/ip link set d0 down");
+        command("/opt/ip link set d0 down");
         thread::sleep(Duration::from_millis(300));
-        said("/opt/ip link set d0 up");
+        command("/opt/ip link set d0 up");
         job.goes_on();
         let after = connections();
         assert_eq!((after.len(), before.intersection(&after).count()), (2, 0), "{before:?} {after:?}");

@@ -19,8 +19,8 @@ pub trait Network: Send {
 
     /// Posts something, whose end [`poll`](Network::poll) tells by its id. False where there is no room now.
     ///
-    /// A write or a read takes effect before it has ended, with failure or without, or never. A message may arrive at any time,
-    /// more than once, or never.
+    /// A write or a read takes effect before it has ended; where it failed, before the peer is connected to anew, or never. A message may
+    /// arrive at any time, more than once, or never.
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool;
 
     /// Gives `hear` everything that has happened since the last call.

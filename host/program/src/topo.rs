@@ -69,6 +69,8 @@ struct Document {
 #[derive(Serialize)]
 struct Routes {
     started_as: &'static str,
+    /// What runs the kernels of PE 0, and by what its proxy reaches others.
+    machine: String,
     /// A row for each PE.
     routes: Vec<Vec<Route>>,
 }
@@ -149,7 +151,7 @@ fn routes(pes: Option<u32>) -> Result<Option<Routes>, Failure> {
         let all = world.exchange("routes of topo", &mine)?;
         let started_as = if world.in_process() { "threads" } else { "processes" };
         let routes = all.iter().map(|row| row.chars().filter_map(Route::from_letter).collect()).collect();
-        Ok::<_, Failure>((me == 0).then_some(Routes { started_as, routes }))
+        Ok::<_, Failure>((me == 0).then_some(Routes { started_as, machine: world.machine(), routes }))
     })?;
     Ok(ended.into_iter().flatten().next())
 }
@@ -204,11 +206,12 @@ impl Document {
                 }
             }
         }
-        if let Some(Routes { started_as, routes }) = &self.pes {
+        if let Some(Routes { started_as, machine, routes }) = &self.pes {
             let names: Vec<String> = (0..routes.len()).map(|pe| format!("PE {pe}")).collect();
             text += &format!("\nRoutes between {} PEs, {started_as} of this machine\n", names.len());
             text += &matrix(&names, routes, |route| route.name().to_owned());
             text += "  direct   loads and stores on the peer's heap\n  proxied  requests to this PE's proxy\n";
+            text += &format!("  PE 0 is on {machine}\n");
         }
         text
     }
@@ -243,7 +246,7 @@ mod tests {
 
     #[test]
     fn threads_reach_each_other_directly() {
-        let Routes { started_as, routes } = routes(Some(3)).unwrap().unwrap();
+        let Routes { started_as, routes, .. } = routes(Some(3)).unwrap().unwrap();
         use Route::{Direct, Itself};
         assert_eq!(started_as, "threads");
         assert_eq!(routes, [[Itself, Direct, Direct], [Direct, Itself, Direct], [Direct, Direct, Itself]]);

@@ -10,7 +10,9 @@ use congruent::device::Pe;
 use congruent::{Error, World};
 use congruent_transports::Fabric;
 
-use super::machines::{Shape, alone, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by};
+use super::machines::{
+    EMULATED, NATIVE, Shape, alone, few_shapes, finish, is_child, limit, run_here, run_job, shapes_of, start_by,
+};
 use crate::namespaces::Hosts;
 use crate::{guest, skip};
 
@@ -26,7 +28,7 @@ pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &
     if let Err(error) = Fabric::find() {
         return skip(test, &error.to_string());
     }
-    over("fabric", &[("CONGRUENT_SOCKET_IFNAME", "lo")], test, shapes);
+    over("fabric", &[("CONGRUENT_SOCKET_IFNAME", "lo")], NATIVE, test, shapes);
 }
 
 /// Runs a family with PEs as processes of a virtual machine that reach each other by its RDMA device, in each of these shapes.
@@ -38,12 +40,12 @@ pub fn verbs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[
         return run_here(family, World::builder());
     }
     if guest::is_inside(test) {
-        over("verbs", &[], test, shapes);
+        over("verbs", &[], EMULATED, test, shapes);
     }
 }
 
 /// Runs this test's job of PEs as processes, each reached through its proxy by this transport.
-fn over(transport: &str, set: &[(&'static str, &str)], test: &str, shapes: &[Shape]) {
+fn over(transport: &str, set: &[(&'static str, &str)], most: u32, test: &str, shapes: &[Shape]) {
     for (width, npes) in shapes_of(shapes).into_iter().take(if few_shapes() { 1 } else { usize::MAX }) {
         let job = format!("width {width}, {npes} PEs by {transport}");
         let all = [
@@ -53,7 +55,7 @@ fn over(transport: &str, set: &[(&'static str, &str)], test: &str, shapes: &[Sha
             ("CONGRUENT_TRANSPORT", transport.into()),
         ];
         let set = set.iter().map(|&(name, value)| (name, value.into()));
-        let set: Vec<_> = all.into_iter().chain(set).chain(limit()).collect();
+        let set: Vec<_> = all.into_iter().chain(set).chain(limit(most)).collect();
         run_job(&job, test, npes, &set).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
 }
@@ -102,7 +104,7 @@ pub fn verbs_hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each
     let job = format!("host {host} of two with {each} PEs");
     let start = |pe: usize| {
         let command = Command::new(env::current_exe()?);
-        start_by(command, test, &seat(pe, each, "10.78.0.1").into_iter().chain(limit()).collect::<Vec<_>>())
+        start_by(command, test, &seat(pe, each, "10.78.0.1").into_iter().chain(limit(EMULATED)).collect::<Vec<_>>())
     };
     let pes = (host * each..(host + 1) * each).map(start).collect::<io::Result<_>>();
     pes.and_then(|pes| finish(&job, pes)).unwrap_or_else(|error| panic!("{job}: {error}"));
@@ -155,7 +157,7 @@ fn run(hosts: &Hosts, test: &str, each: usize) -> io::Result<()> {
         let set = seat(pe, each, Hosts::ADDRESSES[0]).into_iter().chain([host_id]);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
-        start_by(command, test, &set.chain(limit()).collect::<Vec<_>>())
+        start_by(command, test, &set.chain(limit(NATIVE)).collect::<Vec<_>>())
     };
     let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
     finish(&format!("two hosts of {each} PEs"), pes)?;

@@ -103,10 +103,14 @@ fn seeds() -> u64 {
 /// The seed of a child whose network goes wrong.
 const SEED: &str = "CONGRUENT_TEST_SEED";
 
-/// What limits cases where each operation takes a network's round trip, unless everything is to be tried.
-pub(super) fn limit() -> Option<(&'static str, OsString)> {
-    (!all_shapes()).then(|| (super::LIMIT, "300".into()))
+/// What limits cases where each operation takes a network's round trip to so many elements, unless everything is to be tried.
+pub(super) fn limit(most: u32) -> Option<(&'static str, OsString)> {
+    (!all_shapes()).then(|| (super::LIMIT, most.to_string().into()))
 }
+
+/// The limit where processors execute natively, and where they are emulated.
+pub(super) const NATIVE: u32 = 300;
+pub(super) const EMULATED: u32 = 60;
 
 /// Runs a family with PEs as threads, each reached through its proxy over a network that goes wrong, by seeds. Each is this test
 /// binary again.
@@ -122,7 +126,7 @@ pub fn faulty(test: &str, family: fn(&mut World) -> Result<(), Error>) {
         let (width, npes) = [(1, 2), (1, 3), (4, 2), (1, 4)][seed as usize % 4];
         let job = format!("seed {seed}, width {width}, {npes} PEs as threads");
         let set = [(SEED, seed), ("CONGRUENT_CPU_WIDTH", width), (THREADS, npes)];
-        let set = set.map(|(name, value)| (name, value.to_string().into())).into_iter().chain(limit());
+        let set = set.map(|(name, value)| (name, value.to_string().into())).into_iter().chain(limit(NATIVE));
         let child = start(test, &set.collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{job}: {error}"));
         finish(&job, vec![child]).unwrap_or_else(|error| panic!("{job}: {error}"));
     }
@@ -279,7 +283,7 @@ fn start(test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
 /// The same by a command that ends with this test binary.
 pub(super) fn start_by(mut command: Command, test: &str, set: &[(&str, OsString)]) -> io::Result<Child> {
     command
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--include-ignored", "--nocapture"])
         .envs(set.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
