@@ -26,8 +26,8 @@ pub fn is_inside(test: &str) -> bool {
         return true;
     }
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(mut machine) = boot(test) {
-        judge(test, machine.output());
+    if let Some(failure) = boot(test).and_then(|mut machine| failure(machine.output())) {
+        panic!("{test}: {failure}");
     }
     false
 }
@@ -49,10 +49,9 @@ pub fn host(test: &str) -> Option<usize> {
             Some(thread::spawn(move || machine.output()))
         })
         .collect();
-    for machine in machines {
-        let ended = machine.join().unwrap_or_else(|_| panic!("{test}: a machine's thread has ended"));
-        judge(test, ended);
-    }
+    // Both, since what went wrong in one ends the other, too.
+    let failures: Vec<_> = machines.into_iter().filter_map(|machine| machine.join().ok()).filter_map(failure).collect();
+    assert!(failures.is_empty(), "{test}: {}", failures.join("\n"));
     None
 }
 
@@ -72,11 +71,14 @@ fn boot(test: &str) -> Option<Command> {
     Some(boot)
 }
 
-/// Panics unless the test has run there, and passed.
-fn judge(test: &str, ended: io::Result<Output>) {
-    let ended = ended.unwrap_or_else(|error| panic!("tests/guest/boot: {error}"));
+/// What a virtual machine said, unless the test has run there, and passed.
+fn failure(ended: io::Result<Output>) -> Option<String> {
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(error) => return Some(format!("tests/guest/boot: {error}")),
+    };
     let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     // A test that was not found is no success.
     let passed = ended.status.success() && out.contains("1 passed") && !out.contains("SKIPPED");
-    assert!(passed, "{test} in the virtual machine: {}\n{out}\n{err}", ended.status);
+    (!passed).then(|| format!("in the virtual machine: {}\n{out}\n{err}", ended.status))
 }

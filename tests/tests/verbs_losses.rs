@@ -73,6 +73,35 @@ fn what_is_not_there_is_named() {
     assert!(said.contains("any active port was looked for, and there is rxe0:1 (not active)"), "{said}");
 }
 
+/// Two hosts, of which the second spoils what goes by the wire between them: packets are late and lost, then none gets through for longer than
+/// connections try. PEs are done all the same, and every word is right.
+#[test]
+fn a_wire_that_loses_packets_is_got_over() {
+    const TEST: &str = "a_wire_that_loses_packets_is_got_over";
+    const ROUNDS: u64 = 400;
+    if is_pe() {
+        return losing::pass_on();
+    }
+    let Some(host) = guest::host(TEST) else { return };
+    let mut pe = losing::start_one(TEST, "10.78.0.1", host as u32, 2, ROUNDS, &SET);
+    if host == 1 {
+        drop(pe.hear("UNDER WAY", losing::PATIENCE));
+        let spoil = |how: &str| drop(command(&format!("/opt/tc qdisc {how}")));
+        spoil("add dev d0 root netem delay 1ms loss 2%");
+        drop(pe.hear("UNDER WAY", losing::PATIENCE));
+        let before = connections();
+        spoil("change dev d0 root netem loss 100%");
+        thread::sleep(Duration::from_secs(1));
+        spoil("change dev d0 root netem delay 1ms loss 2%");
+        drop(pe.hear("UNDER WAY", losing::PATIENCE));
+        let after = connections();
+        assert_eq!((after.len(), before.intersection(&after).count()), (1, 0), "{before:?} {after:?}");
+        spoil("del dev d0 root");
+    }
+    let ended = pe.hear("ENDED", 4 * losing::PATIENCE);
+    assert_eq!(ended, "well");
+}
+
 #[test]
 fn a_link_that_comes_back_is_got_over() {
     const TEST: &str = "a_link_that_comes_back_is_got_over";

@@ -1,5 +1,7 @@
 //! Jobs whose PEs pass data around a ring through their proxies for as long as that goes well.
+#![allow(dead_code, reason = "each suite uses its own part")]
 
+use std::env;
 use std::time::{Duration, Instant};
 
 use congruent::device::{Semaphore, Sym, kernels};
@@ -12,6 +14,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often a PE says that it is under way: one of so many rounds.
 const SAYS: u64 = 100;
+/// After how many rounds PEs are done; unset, never.
+const ROUNDS: &str = "CONGRUENT_TEST_ROUNDS";
 
 kernels! {
     /// Puts to the next PE and waits for what the one before puts here.
@@ -27,7 +31,8 @@ fn rounds() -> Result<(), Error> {
     let (dst, src) = (world.alloc::<u64>(5000)?, world.alloc::<u64>(5000)?);
     let (arrived, stream) = (world.alloc::<Semaphore>(1)?, world.stream()?);
     let before = (world.pe().index() + world.npes() - 1) % world.npes();
-    for round in 1u64.. {
+    let last = env::var(ROUNDS).ok().and_then(|last| last.parse().ok()).unwrap_or(u64::MAX);
+    for round in 1..=last {
         src.fill(round << 8 | world.pe().index() as u64)?;
         world.run(&stream, pass, Grid::one(32), (dst.view(), src.view(), arrived.view()))?;
         let expected = round << 8 | before as u64;
@@ -43,10 +48,24 @@ fn rounds() -> Result<(), Error> {
     Ok(())
 }
 
-/// What a PE of such a job does, until something is lost: then it says how it ended.
+/// What a PE of such a job does, until it is done or something is lost: then it says how it ended.
 pub(crate) fn pass_on() {
-    let error = rounds().unwrap_err();
-    say(&format!("ENDED {}", error.to_string().replace('\n', " ")));
+    let ended = rounds().map_or_else(|error| error.to_string().replace('\n', " "), |()| "well".to_owned());
+    say(&format!("ENDED {ended}"));
+}
+
+/// A PE of a job on several hosts, the first of which has this address, that is done after so many rounds.
+pub(crate) fn start_one(test: &str, address: &str, pe: u32, npes: u32, rounds: u64, set: &[(&str, &str)]) -> Pe {
+    let mut command = myself(test);
+    command
+        .env("CONGRUENT_MACHINE", "cpu")
+        .env("CONGRUENT_PE", pe.to_string())
+        .env("CONGRUENT_NPES", npes.to_string())
+        .env("CONGRUENT_RENDEZVOUS", format!("{address}:29500"))
+        .env("CONGRUENT_JOB_TOKEN", test)
+        .env(ROUNDS, rounds.to_string())
+        .envs(set.iter().copied());
+    Pe::start(command)
 }
 
 /// PEs that are under way.
