@@ -106,6 +106,14 @@ fn rows_of_all_pes_are_multiplied_as_they_come() {
 }
 
 #[test]
+fn keys_go_around_the_ring_until_every_query_has_met_all() {
+    let small = "--rows 9 --heads 3 --threads 32 --turns 2 --causal";
+    for text in [on_threads("ring_attention", &format!("--pes 3 {small}")), on_processes(2, "ring_attention", small)] {
+        assert!(text.contains("every answer is within 2e-6 of one in f64") && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let small = "--tokens 7 --layers 2 --experts 6";
     for text in [on_threads("moe", &format!("--pes 3 {small}")), on_processes(2, "moe", small)] {

@@ -100,6 +100,22 @@ fn rows_of_all_pes_are_multiplied_as_they_come() {
 }
 
 #[test]
+fn keys_go_around_the_ring_until_every_query_has_met_all() {
+    let same = "every answer is within 2e-6 of one in f64";
+    for (width, sequence) in [
+        (1, "--pes 3"),
+        (4, "--pes 4 --rows 33 --heads 4 --blocks 3 --threads 40 --causal"),
+        (32, "--pes 1 --rows 5 --heads 1"),
+        (32, "--pes 2 --rows 40 --causal --blocks 5"),
+    ] {
+        let text = on_threads("ring_attention", width, sequence);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "ring_attention", "--rows 20 --causal");
+    assert!(text.contains(same) && text.contains("causal attention over 60 rows in 3 heads on 3 PEs"), "{text}");
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let same = "every token on every PE is what one PE alone computes, bit for bit";
     for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {

@@ -15,6 +15,7 @@ pub mod jacobi;
 pub mod moe;
 pub mod ping_pong;
 pub mod pipeline;
+pub mod ring_attention;
 pub mod rows;
 pub mod scale_and_sum;
 

@@ -1,0 +1,149 @@
+//! Attention over a sequence that is too long for one PE: queries, keys and values of each stretch are on one PE, and keys and values go
+//! around the ring of PEs until every query has met all of them, in one kernel.
+//!
+//! The lesson: what comes next travels while the present is computed with. A block sends a head's keys and values on before it
+//! computes with them, into the other of two banks; a signal tells the next PE that they are there, and another one tells the PE before that its
+//! bank is free. A softmax over all keys needs no second pass: with each partial answer goes the largest score so far and the sum of
+//! weights, and both are corrected when a larger score comes.
+//!
+//! Run it with `cargo run --release --example ring_attention -- --pes 4`, or with
+//! `congruent run -n 4 target/release/examples/ring_attention`.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use congruent::device::{Pack, Signal};
+use congruent::{Grid, World};
+use congruent_example_kernels::ring_attention::{Answer, Four, Ring, Row, WIDTH, ring_attention};
+
+/// How long the sequence is.
+#[derive(Parser)]
+struct Args {
+    /// PEs, as threads of this process, where no launcher starts them
+    #[arg(long, default_value_t = 2)]
+    pes: usize,
+    /// Queries, keys and values of each PE, in each head
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..))]
+    rows: u32,
+    /// Heads
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    heads: u32,
+    /// A query meets no key behind it
+    #[arg(long)]
+    causal: bool,
+    /// Blocks of a launch, and their threads
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: u32,
+    /// The same
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=128))]
+    threads: u32,
+    /// Times in a row
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+}
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How far an answer may be from one that is computed in f64.
+const TOLERANCE: f64 = 2e-6;
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    congruent::run(args.pes, |world| run(world, &args))?;
+    Ok(())
+}
+
+/// Queries, keys or values of a PE in a turn, all heads after one another: numbers from -2 to 2.
+fn rows(kind: u32, turn: u32, pe: usize, args: &Args) -> Vec<Row> {
+    let mut state = u64::from(kind) << 40 | u64::from(turn) << 20 | pe as u64 | 1 << 60;
+    let mut number = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 22) as f32 - 2.0
+    };
+    (0..args.heads * args.rows).map(|_| std::array::from_fn(|_| Pack::from_fn(|_| number()))).collect()
+}
+
+fn numbers(row: &[Four]) -> impl Iterator<Item = f64> + Clone + '_ {
+    row.iter().flat_map(|four| four.0).map(f64::from)
+}
+
+/// The answer to a query, of these keys and values.
+fn answer<'r>(query: &Row, met: impl Iterator<Item = (&'r Row, &'r Row)> + Clone) -> Vec<f64> {
+    let score = |key: &Row| numbers(query).zip(numbers(key)).map(|(q, k)| q * k).sum::<f64>() / (WIDTH as f64).sqrt();
+    let most = met.clone().map(|(key, _)| score(key)).fold(f64::NEG_INFINITY, f64::max);
+    let (mut sums, mut total) = (vec![0.0; WIDTH], 0.0);
+    for (key, value) in met {
+        let weight = (score(key) - most).exp();
+        total += weight;
+        sums.iter_mut().zip(numbers(value)).for_each(|(sum, v)| *sum += weight * v);
+    }
+    sums.into_iter().map(|sum| sum / total).collect()
+}
+
+fn run(world: &mut World, args: &Args) -> Result<()> {
+    let (me, npes) = (world.pe().index(), world.npes());
+    let (count, heads) = (args.rows as usize, args.heads as usize);
+    let all = heads * count;
+    let banks = world.alloc::<Row>(4 * all)?;
+    let (arrived, done) = (world.alloc::<Signal>(heads)?, world.alloc::<Signal>(heads)?);
+    let (stream, mut queries) = (world.stream()?, world.buffer::<Four>(all * WIDTH / 4)?);
+    let mut answers = world.buffer::<Answer>(all)?;
+    let (mut took, mut farthest) = (Duration::ZERO, 0.0_f64);
+    for turn in 0..args.turns {
+        let [mine, keys, values] = [0, 1, 2].map(|kind| rows(kind, turn, me, args));
+        queries.write(0, mine.as_flattened())?;
+        for head in 0..heads {
+            banks.write(2 * head * count, &keys[head * count..][..count])?;
+            banks.write((2 * head + 1) * count, &values[head * count..][..count])?;
+        }
+        let ring = Ring {
+            banks: banks.view(),
+            arrived: arrived.view(),
+            done: done.view(),
+            turn: turn.into(),
+            causal: args.causal.into(),
+        };
+        let lent = (ring, &queries, answers.chunks_mut(count));
+        let started = Instant::now();
+        world.launch(&stream, ring_attention, Grid::new(args.blocks, args.threads), lent)?;
+        world.synchronize(&stream)?;
+        took += started.elapsed();
+
+        let found = answers.to_vec()?;
+        let theirs: Vec<_> = (0..npes).map(|pe| [1, 2].map(|kind| rows(kind, turn, pe, args))).collect();
+        for (at, (query, found)) in mine.iter().zip(&found).enumerate() {
+            let (head, i) = (at / count, at % count);
+            let met = theirs.iter().enumerate().flat_map(|(pe, [keys, values])| {
+                let last = if !args.causal || pe < me {
+                    count
+                } else if pe == me {
+                    i + 1
+                } else {
+                    0
+                };
+                let part = head * count..head * count + last;
+                keys[part.clone()].iter().zip(&values[part])
+            });
+            for (found, right) in numbers(&found[..WIDTH / 4]).zip(answer(query, met)) {
+                farthest = farthest.max((found - right).abs());
+                if (found - right).abs() > TOLERANCE || found.is_nan() {
+                    return Err(format!("PE {me}, head {head}, query {i}: {found}, not {right}").into());
+                }
+            }
+        }
+    }
+    world.barrier()?;
+    if me == 0 {
+        let kind = if args.causal { "causal attention" } else { "attention" };
+        println!("{kind} over {} rows in {heads} heads on {npes} PEs ({})", npes * count, world.machine());
+        println!(
+            "every answer is within {TOLERANCE:e} of one in f64, at most {farthest:.1e} off; {:?} each time",
+            took / args.turns
+        );
+    }
+    Ok(())
+}
