@@ -97,7 +97,16 @@ const PLACES: &[(&str, &[&str])] = &[
             "virtual/driver/",
         ],
     ),
-    ("libloading", &["host/src/cuda/", "transports/src/fabric/", "virtual/driver/", "tests/tests/virtual_support/"]),
+    (
+        "libloading",
+        &[
+            "host/src/cuda/",
+            "transports/src/fabric/",
+            "transports/src/verbs/",
+            "virtual/driver/",
+            "tests/tests/virtual_support/",
+        ],
+    ),
     ("ibverbs", &["transports/src/verbs/"]),
     ("asm!", &["device/src/arch/", "verify/tests/fixtures/"]),
     (
