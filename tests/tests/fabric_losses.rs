@@ -4,6 +4,8 @@
 mod losing;
 mod processes;
 
+use std::time::Duration;
+
 use congruent_transports::Fabric;
 use losing::Job;
 use processes::is_pe;
@@ -15,7 +17,10 @@ fn who_is_killed_is_named_by_the_others() {
         return losing::pass_on();
     }
     match Fabric::find() {
-        Ok(()) => Job::start(TEST, 3, &[("CONGRUENT_TRANSPORT", "fabric"), ("CONGRUENT_SOCKET_IFNAME", "lo")]).lose(1),
+        Ok(()) => {
+            let set = [("CONGRUENT_TRANSPORT", "fabric"), ("CONGRUENT_SOCKET_IFNAME", "lo")];
+            Job::start(TEST, 3, &set, Duration::from_secs(5)).lose(1);
+        }
         Err(error) => congruent_tests::skip(TEST, &error.to_string()),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A hello says which end of a connection its sender has, in which epoch: how often the connection was made anew. A PE whose connection
 //! has failed opens new ends, of the next epoch, and says hello until the peer has said the same. A PE that hears of a later epoch gives up its own
-//! ends, waits for what was posted to them, and answers with new ones of that epoch; one that hears of its own epoch when it is
-//! connected answers again, since its own hello was lost. Datagrams may be lost, come late or twice: epochs only grow, and a hello of
+//! ends, waits for what was posted to them, and answers with new ones of that epoch; one that is connected and is asked for its ends of that epoch
+//! says them again, since its own hello was lost. Datagrams may be lost, come late or twice: epochs only grow, and a hello of
 //! an earlier one is passed over.
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// How often a hello is said again.
 const AGAIN: Duration = Duration::from_millis(10);
 /// Bytes of a hello.
-const BYTES: usize = 16;
+const BYTES: usize = 20;
 /// How a hello begins.
 const MARK: u32 = 0x686c_6c6f;
 /// The first number of their requests, behind all others.
@@ -32,12 +32,14 @@ pub(super) struct Hello {
     pub(super) epoch: u32,
     /// The number of its end.
     pub(super) pair: u32,
+    /// Whether it has not heard of the other's.
+    pub(super) asks: bool,
 }
 
 impl Hello {
     fn encode(self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
-        let words = [MARK, self.from, self.epoch, self.pair];
+        let words = [MARK, self.from, self.epoch, self.pair, self.asks.into()];
         bytes.chunks_exact_mut(4).zip(words).for_each(|(at, word)| at.copy_from_slice(&word.to_le_bytes()));
         bytes
     }
@@ -45,7 +47,7 @@ impl Hello {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut words = bytes.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes));
         (words.next()? == MARK).then_some(())?;
-        Some(Self { from: words.next()?, epoch: words.next()?, pair: words.next()? })
+        Some(Self { from: words.next()?, epoch: words.next()?, pair: words.next()?, asks: words.next()? != 0 })
     }
 }
 
@@ -162,9 +164,12 @@ mod tests {
 
     #[test]
     fn a_hello_is_read_as_it_was_written_and_nothing_else_is() {
-        let hello = Hello { from: 3, epoch: 7, pair: 0x1234 };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        assert_eq!(Hello::decode(&hello.encode()[..12]), None);
+        for asks in [false, true] {
+            let hello = Hello { from: 3, epoch: 7, pair: 0x1234, asks };
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+        let hello = Hello { from: 3, epoch: 7, pair: 0x1234, asks: true };
+        assert_eq!(Hello::decode(&hello.encode()[..16]), None);
         assert_eq!(Hello::decode(&[0; BYTES]), None);
     }
 }

@@ -12,17 +12,19 @@
 //!
 //! # How a connection is made anew
 //! A failed connection does nothing more: both of its ends are replaced, and bytes of before have nowhere to land. The PEs agree on it by
-//! datagrams (see `hello.rs`), which need no connection.
+//! datagrams (see `link.rs` and `hello.rs`), which need no connection.
 
 mod device;
 mod hello;
 mod library;
+mod link;
 
 use congruent_heap::Pe;
 
-use self::device::{Device, Ends, Way};
-use self::hello::{Hello, Hellos};
-use self::library::{Address, Completion, Gid, PairAttributes, Span};
+use self::device::{Device, Ends};
+use self::hello::Hellos;
+use self::library::{Completion, Span};
+use self::link::{Link, LinkState};
 use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
 
 /// Receives that are posted, and requests that may be under way from here, to all peers together and to one.
@@ -114,8 +116,8 @@ pub struct Verbs {
     buffers: Box<[[u8; Shell::MESSAGE]]>,
     buffers_key: u32,
     memory: Memory,
-    timeout: u8,
-    retries: u8,
+    /// How long requests try, and how often again.
+    tries: (u8, u8),
     /// What the heap begins at, and its key, for requests from here.
     base: u64,
     heap_key: u32,
@@ -151,41 +153,8 @@ struct Piece {
     bytes: u64,
 }
 
-/// A connection to a peer.
-struct Link {
-    ends: Ends,
-    /// Requests of it that are under way.
-    under_way: u32,
-    /// How often it was made anew.
-    epoch: u32,
-    state: LinkState,
-    /// The peer's hello of a later epoch, which asks for a new connection.
-    asked: Option<Hello>,
-    port: Option<RemotePort>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LinkState {
-    Connected,
-    /// Failed: it waits for what was posted, and for the shell to know.
-    Broken,
-    /// It has new ends, and waits for the peer's.
-    Offered,
-}
-
-/// Where a peer is, and what it lets be done.
-struct RemotePort {
-    address: Address,
-    way: Way,
-    hello_pair: u32,
-    mtu: i32,
-    reads: u8,
-    key: u32,
-    base: u64,
-}
-
 impl Verbs {
-    /// How many ports could be used here.
+    /// Whether a port could be used here.
     ///
     /// # Errors
     /// [`VerbsError`] where there is none.
@@ -216,16 +185,13 @@ impl Verbs {
         let hellos = Hellos::open(&mut device)?;
         let links = (0..memory.npes()).map(|pe| {
             let ends = (pe != memory.pe().raw()).then(|| device.open_pair(library::QPT_RC)).transpose()?;
-            let link =
-                |ends| Link { ends, under_way: 0, epoch: 0, state: LinkState::Connected, asked: None, port: None };
-            Ok::<_, VerbsError>(ends.map(link))
+            Ok::<_, VerbsError>(ends.map(Link::new))
         });
         let mut verbs = Self {
             links: links.collect::<Result<_, _>>()?,
             device,
             memory,
-            timeout: options.timeout,
-            retries: options.retries,
+            tries: (options.timeout, options.retries),
             base: heap.expose_provenance() as u64,
             heap_key,
             remote_key,
@@ -335,130 +301,11 @@ impl Verbs {
         self.free.push(slot);
         self.answer_if_drained(peer);
     }
-
-    /// Makes a broken connection anew where its peer has asked for that, and all that was posted has come back.
-    fn answer_if_drained(&mut self, peer: u32) {
-        let link = self.links[peer as usize].as_ref();
-        if link.is_some_and(|link| link.state == LinkState::Broken && link.under_way == 0 && link.asked.is_some()) {
-            // Where no ends can be opened, the shell asks again.
-            let _renewed = self.renew(peer);
-        }
-    }
-
-    /// Hears what a peer says of its connection to this PE.
-    fn greeted(&mut self, hello: Hello) {
-        let Some(link) = self.links.get_mut(hello.from as usize).and_then(Option::as_mut) else { return };
-        if hello.epoch < link.epoch {
-            return;
-        }
-        match link.state {
-            // It has not heard of this one's.
-            LinkState::Connected if hello.epoch == link.epoch => self.greet(hello.from),
-            LinkState::Offered if hello.epoch == link.epoch => self.meet(hello),
-            _ if hello.epoch > link.epoch => {
-                link.asked = Some(hello);
-                if link.state != LinkState::Broken {
-                    link.state = LinkState::Broken;
-                    // What is posted comes back.
-                    self.device.end(&link.ends);
-                }
-                self.answer_if_drained(hello.from);
-            }
-            _ => {}
-        }
-    }
-
-    /// Gives a failed connection new ends, and tells the peer. False where none can be opened.
-    fn renew(&mut self, peer: u32) -> bool {
-        let Ok(ends) = self.device.open_pair(library::QPT_RC) else { return false };
-        let Some(link) = &mut self.links[peer as usize] else { return false };
-        // From here on nothing arrives by the old ones.
-        self.device.end(&link.ends);
-        self.replaced.push(std::mem::replace(&mut link.ends, ends));
-        let asked = link.asked.take().filter(|hello| hello.epoch > link.epoch);
-        link.epoch = asked.map_or(link.epoch + 1, |hello| hello.epoch);
-        link.state = LinkState::Offered;
-        match asked {
-            Some(hello) => self.meet(hello),
-            None => self.greet(peer),
-        }
-        true
-    }
-
-    /// Connects the new ends to a peer's, and tells it of these.
-    fn meet(&mut self, hello: Hello) {
-        let Some(link) = &mut self.links[hello.from as usize] else { return };
-        let Some(port) = &link.port else { return };
-        // Where that fails, the shell's patience ends.
-        if connect(&self.device, &link.ends, port, hello.pair, (self.timeout, self.retries)).is_ok() {
-            link.state = LinkState::Connected;
-        }
-        self.greet(hello.from);
-    }
-
-    /// Tells a peer of the ends of this epoch.
-    fn greet(&mut self, peer: u32) {
-        let Some(link) = &self.links[peer as usize] else { return };
-        let Some(port) = &link.port else { return };
-        let hello = Hello { from: self.memory.pe().raw(), epoch: link.epoch, pair: link.ends.number };
-        self.hellos.say(&self.device, &port.way, port.hello_pair, hello);
-    }
 }
 
 /// `EINVAL` and `ENOMEM`.
 const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
-
-/// Takes a pair from INIT to RTS, joined with a peer's.
-fn connect(
-    device: &Device,
-    ends: &Ends,
-    port: &RemotePort,
-    pair: u32,
-    (timeout, retries): (u8, u8),
-) -> Result<(), VerbsError> {
-    let ready = PairAttributes {
-        qp_state: library::QPS_RTR,
-        path_mtu: device.facts.active_mtu.min(port.mtu),
-        dest_qp_num: pair,
-        rq_psn: first_number(pair, ends.number),
-        ah_attr: port.address,
-        max_dest_rd_atomic: device.most_reads,
-        // 0.64 ms.
-        min_rnr_timer: 12,
-        ..device::none()
-    };
-    let mask = library::QP_STATE
-        | library::QP_AV
-        | library::QP_PATH_MTU
-        | library::QP_DEST_QPN
-        | library::QP_RQ_PSN
-        | library::QP_MAX_DEST_RD_ATOMIC
-        | library::QP_MIN_RNR_TIMER;
-    device.modify(ends, ready, mask, "a pair of queues, to RTR")?;
-    let ready = PairAttributes {
-        qp_state: library::QPS_RTS,
-        sq_psn: first_number(ends.number, pair),
-        timeout,
-        retry_cnt: retries,
-        // Without end: a peer that polls has room again, and one that does not is given up by the shell.
-        rnr_retry: 7,
-        max_rd_atomic: device.most_reads.min(port.reads),
-        ..device::none()
-    };
-    let mask = library::QP_STATE
-        | library::QP_SQ_PSN
-        | library::QP_TIMEOUT
-        | library::QP_RETRY_CNT
-        | library::QP_RNR_RETRY
-        | library::QP_MAX_QP_RD_ATOMIC;
-    device.modify(ends, ready, mask, "a pair of queues, to RTS")
-}
-
-/// The number of the first packet from one end to another. Other ends have other ones, so that packets of an earlier connection are not taken.
-fn first_number(from: u32, to: u32) -> u32 {
-    (from.wrapping_mul(0x9e37_79b1) ^ to.wrapping_mul(0x85eb_ca6b)) >> 8
-}
 
 /// What a status of `enum ibv_wc_status` is.
 fn failure(status: i32) -> Failure {
@@ -482,34 +329,14 @@ fn failure(status: i32) -> Failure {
 }
 
 impl Network for Verbs {
-    /// Where this port is, what it lets be done, and the ends of the connections to each PE.
     fn card(&self) -> Vec<u8> {
-        let facts = &self.device.facts;
-        let mut card = Vec::new();
-        card.extend(self.base.to_le_bytes());
-        card.extend(self.remote_key.to_le_bytes());
-        card.extend(self.hellos.number().to_le_bytes());
-        card.extend(facts.lid.to_le_bytes());
-        card.extend([facts.active_mtu as u8, self.device.most_reads]);
-        card.extend(self.device.gid);
-        for link in &self.links {
-            card.extend(link.as_ref().map_or(0, |link| link.ends.number).to_le_bytes());
-        }
-        card
+        self.own_card()
     }
 
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
         let own = self.memory.pe().raw() as usize;
         for (pe, card) in cards.iter().enumerate().filter(|&(pe, _)| pe != own) {
-            let unreachable = |why: String| TransportError::Unreachable { peer: Pe::new(pe as u32), why };
-            let read = read_card(card, own).ok_or_else(|| unreachable("its address cannot be read".into()))?;
-            let Some(link) = self.links.get_mut(pe).and_then(Option::as_mut) else { continue };
-            let address = self.device.address(read.lid, read.gid);
-            let way = self.device.way(address).map_err(|error| unreachable(error.to_string()))?;
-            let RemoteCard { hello_pair, mtu, reads, key, base, pair, .. } = read;
-            let port = link.port.insert(RemotePort { address, way, hello_pair, mtu, reads, key, base });
-            connect(&self.device, &link.ends, port, pair, (self.timeout, self.retries))
-                .map_err(|error| unreachable(error.to_string()))?;
+            self.join(pe, card).map_err(|why| TransportError::Unreachable { peer: Pe::new(pe as u32), why })?;
         }
         Ok(())
     }
@@ -593,58 +420,6 @@ impl Network for Verbs {
     }
 
     fn reconnect(&mut self, peer: Pe) -> Reconnect {
-        let Some(link) = self.links.get_mut(peer.index()).and_then(Option::as_mut) else {
-            return Reconnect::Impossible;
-        };
-        match link.state {
-            LinkState::Connected => Reconnect::Done,
-            LinkState::Broken if link.under_way > 0 => Reconnect::UnderWay,
-            LinkState::Broken => {
-                if self.renew(peer.raw()) {
-                    Reconnect::UnderWay
-                } else {
-                    Reconnect::Impossible
-                }
-            }
-            LinkState::Offered => {
-                if self.hellos.is_time() {
-                    self.greet(peer.raw());
-                }
-                Reconnect::UnderWay
-            }
-        }
+        self.renewed(peer)
     }
-}
-
-/// What a card says.
-struct RemoteCard {
-    base: u64,
-    key: u32,
-    hello_pair: u32,
-    lid: u16,
-    mtu: i32,
-    reads: u8,
-    gid: Gid,
-    /// The end of the connection to this PE.
-    pair: u32,
-}
-
-fn read_card(card: &[u8], own: usize) -> Option<RemoteCard> {
-    let (base, rest) = card.split_first_chunk()?;
-    let (key, rest) = rest.split_first_chunk()?;
-    let (hello_pair, rest) = rest.split_first_chunk()?;
-    let (lid, rest) = rest.split_first_chunk()?;
-    let (&[mtu, reads], rest) = rest.split_first_chunk()?;
-    let (&gid, pairs) = rest.split_first_chunk()?;
-    let (pair, _) = pairs.get(4 * own..)?.split_first_chunk()?;
-    Some(RemoteCard {
-        base: u64::from_le_bytes(*base),
-        key: u32::from_le_bytes(*key),
-        hello_pair: u32::from_le_bytes(*hello_pair),
-        lid: u16::from_le_bytes(*lid),
-        mtu: mtu.into(),
-        reads,
-        gid,
-        pair: u32::from_le_bytes(*pair),
-    })
 }
