@@ -348,7 +348,7 @@ mod tests {
             ("CONGRUENT_ALGO", "NVLS", "multimem"),
             ("CONGRUENT_PROTO", "", "CONGRUENT_PROTO=: an entry is empty"),
             ("CONGRUENT_TUNING", "", "CONGRUENT_TUNING=: expected the path of a file"),
-            ("CONGRUENT_TRANSPORT", "verbs", "CONGRUENT_TRANSPORT=verbs: expected local or fabric"),
+            ("CONGRUENT_TRANSPORT", "ucx", "CONGRUENT_TRANSPORT=ucx: expected local, fabric or verbs"),
             ("CONGRUENT_IB_HCA", "mlx5_0:", "CONGRUENT_IB_HCA=mlx5_0:: expected whole names of devices"),
             ("CONGRUENT_IB_HCA", "^mlx5_0", "CONGRUENT_IB_HCA=^mlx5_0: expected whole names of devices"),
             ("CONGRUENT_IB_GID_INDEX", "256", "CONGRUENT_IB_GID_INDEX=256: expected an index from 0 to 255"),
