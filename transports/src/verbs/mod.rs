@@ -1,11 +1,10 @@
 //! The network of RDMA devices: InfiniBand and RoCE, by a reliable connection to each peer (`IBV_QPT_RC`) and libibverbs.
 //!
 //! # What it promises to the shell
-//! The completion of a write says that the peer's device has it, and every byte that the peer's device or this one's moves afterwards to the
-//! same heap is behind it: a reliable connection delivers in the order of posting (InfiniBand specification, volume 1, 9.5), and a receive
-//! completes after the data of all writes before it on its connection (10.8.3.3 there, o10-82). The shell posts a signal when the write
-//! has completed, on the same connection, so who acts on it has the data. Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the
-//! peer's bus keeps that order.
+//! The completion of a write says that the peer's device has it. A reliable connection delivers in the order of posting, and a receive
+//! completes after the data of all writes before it on its connection (InfiniBand Architecture Specification, volume 1, on the ordering of
+//! reliable connections). The shell posts a signal when the write has completed, on the same connection, so who acts on it has the data.
+//! Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the peer's bus keeps that order.
 //!
 //! A message is in one receive buffer, whole. What has failed is told of each request, since each is signaled, and requests behind one that
 //! has failed fail, too.
