@@ -67,10 +67,18 @@ impl Published {
         Self { by: past.id, lane, at: past.clock, known: Order::gathered(past, lane), scope }
     }
 
-    /// Adds it to what was published, of which it may say more, or less: what a lane knows later holds what it knew before.
-    fn add_to(&self, all: &mut Vec<Self>) {
+    /// Adds it to what was published, of which it may say more, or less: what a lane knows later holds what it knew before, and who knows
+    /// that a launch has ended knows all that it knew. Where that was of the same device, whoever is in the scope of the one is in that
+    /// of the other, but for its block, of which nobody is left.
+    fn add_to(&self, all: &mut Vec<Self>, places: &Places) {
         let holds = |one: &Self, other: &Self| {
-            (one.by, one.lane) == (other.by, other.lane) && one.at >= other.at && one.scope >= other.scope
+            let is_later = (one.by, one.lane) == (other.by, other.lane) && one.at >= other.at;
+            let is_over = || {
+                let [of_one, of_other] = [one, other].map(|published| places.0[published.by as usize].device);
+                let known = [&one.known.all, &one.known.aliased];
+                of_one == of_other && known.into_iter().all(|known| places.has_ended(other.by, known))
+            };
+            one.scope >= other.scope && (is_later || is_over())
         };
         if !all.iter().any(|other| holds(other, self)) {
             all.retain(|other| !holds(self, other));
@@ -432,7 +440,7 @@ impl Order {
             Some(acquired) => chain.iter().for_each(|published| Self::learn(places, past, lane, published, acquired)),
             None => {
                 let seen = &mut past.lanes[lane].seen;
-                chain.iter().for_each(|published| published.add_to(seen));
+                chain.iter().for_each(|published| published.add_to(seen, places));
             }
         }
         if kind == Kind::Read {
@@ -447,7 +455,7 @@ impl Order {
         let own = &past.lanes[lane];
         let fenced = own.fenced.as_ref().filter(|_| strength.releases().is_none());
         let patterns = own.released.get(&key).into_iter().chain(fenced);
-        patterns.for_each(|pattern| pattern.add_to(&mut published));
+        patterns.for_each(|pattern| pattern.add_to(&mut published, places));
         past.clock += u32::from(strength.releases().is_some());
         self.written.insert(key, Arc::new(Written { mark, published }));
     }
