@@ -132,6 +132,16 @@ impl Ctx<'_> {
         unsafe { Rmw::swap(word, value) }
     }
 
+    /// [`compare_exchange`](Ctx::compare_exchange) in this PE's own copy; gives the value that was there.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn compare_exchange_own<T: Atomic>(&self, sym: Sym<T>, expected: T, new: T) -> T {
+        let word = self.locate(sym.elem(0), self.pe());
+        // SAFETY: `locate` gives mapped symmetric memory, aligned for T.
+        unsafe { Rmw::compare_exchange(word, expected, new) }
+    }
+
     /// Adds. Integers wrap around; floats of 16 bits are rounded after each addition.
     ///
     /// # One-sided

@@ -14,7 +14,7 @@ use crate::cuda::{self, Contexts, CudaError, CudaPe};
 use crate::machine::{Machine, MachineKind};
 use crate::proxy::{Proxy, Sleep};
 use crate::rings::{Rings, Shape};
-use crate::route::{Routes, TransportKind};
+use crate::route::{Routes, TransportKind, patience};
 use crate::shared::Shared;
 use crate::shared_memory;
 use crate::trace::Session;
@@ -245,7 +245,7 @@ pub(crate) fn build(
         // The others told this PE, or miss the same one.
         BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
         // Every PE was told, so this one leaves in order.
-        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } | BuildError::NoTransport => control.depart(),
+        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } => control.depart(),
         // The others are to hear why, and not only that this PE is gone.
         _ => control.abort(error.to_string().as_bytes()),
     })?;
@@ -293,9 +293,12 @@ pub(crate) fn build(
     cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
     // What heaps may still grow by is mapped, too, and the transport checks against all of it.
     let context = abi::Context { heap_bytes: stride, ..context };
-    // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy. The heaps of virtual GPUs are memory of the process, at
-    // the address that kernels have (docs/virtual-gpu.md).
-    let transport = unsafe { routes.transport(shared.control(), context, &tunables, emulation) };
+    let gpu_direct = tunables.get(Key::GdrDisable) == 0;
+    let access = shared.machine().heap_access(context, patience(&tunables), gpu_direct).map_err(BuildError::Cuda);
+    let transport = access.and_then(|access| {
+        // SAFETY: the world holds `shared`, and so the heaps, longer than the proxy.
+        unsafe { routes.transport(shared.control(), context, access, &tunables, emulation) }
+    });
     let transport = transport.inspect_err(|error| {
         // Where the control plane failed the others know, and why.
         if !matches!(error, BuildError::Control(_)) {
@@ -323,25 +326,23 @@ fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
     u32::from(emulation.multicast && wanted)
 }
 
-/// What the CPU machine alone has. The first virtual GPUs have, too: their heaps are memory of the host, which [`Local`] reaches. A
-/// GPU's it does not.
-const ONLY_CPU: [&str; 4] = ["CONGRUENT_P2P_DISABLE", "CONGRUENT_WATCH", "CONGRUENT_TRACE", "Builder::multicast"];
+/// What the CPU machine alone has.
+const ONLY_CPU: [&str; 3] = ["CONGRUENT_WATCH", "CONGRUENT_TRACE", "Builder::multicast"];
 /// A PE that asks for none of it says this to the others.
 const NOTHING: u8 = u8::MAX;
 
 /// Which of [`ONLY_CPU`] is asked for, and by whom.
-fn only_cpu(tunables: &Tunables, emulation: Emulation, kind: MachineKind) -> Option<(usize, Source)> {
+fn only_cpu(tunables: &Tunables, emulation: Emulation) -> Option<(usize, Source)> {
     let number = |key| Some(tunables.setting(key)).filter(|setting| setting.value == 1).map(|setting| setting.source);
     let trace = tunables.text_setting(TextKey::Trace).map(|setting| setting.source);
     let multicast = emulation.multicast.then_some(Source::Program);
-    let proxied = number(Key::P2pDisable).filter(|_| kind != MachineKind::Virtual);
-    let asked = [proxied, number(Key::Watch), trace, multicast];
+    let asked = [number(Key::Watch), trace, multicast];
     asked.into_iter().enumerate().find_map(|(at, source)| Some((at, source?)))
 }
 
 /// Why GPUs do not do what this entry of [`ONLY_CPU`] asks for.
 fn refused(at: usize) -> BuildError {
-    ONLY_CPU.get(at).filter(|_| at > 0).map_or(BuildError::NoTransport, |name| BuildError::OnlyCpu { name })
+    BuildError::OnlyCpu { name: ONLY_CPU[at.min(ONLY_CPU.len() - 1)] }
 }
 
 /// The machine that is asked for, or else the one that every PE has.
@@ -353,10 +354,8 @@ fn machine(
     heap_bytes: u64,
 ) -> Result<Machine, BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
-    let on_gpu = match (kind, only_cpu(tunables, emulation, kind)) {
-        (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => {
-            return Err(refused(at));
-        }
+    let on_gpu = match (kind, only_cpu(tunables, emulation)) {
+        (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => return Err(refused(at)),
         (MachineKind::Cuda | MachineKind::Virtual, None) => true,
         // A program that asks for what the CPU machine alone has asks for that machine, on every PE.
         (MachineKind::Cpu, _) | (MachineKind::Auto, Some((_, Source::Program))) => false,
@@ -380,9 +379,6 @@ fn machine(
             }
         }
     };
-    if on_gpu && !control.same_host() {
-        return Err(BuildError::NoTransport);
-    }
     if on_gpu {
         let pe = CudaPe::new(control, tunables, contexts, (heap_bytes, heap_max(tunables)))?;
         return Ok(Machine::Cuda(Box::new(pe)));

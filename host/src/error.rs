@@ -160,12 +160,6 @@ pub enum BuildError {
         /// The setting.
         name: &'static str,
     },
-    /// The proxy asked to reach the memory of GPUs.
-    #[error(
-        "no transport of the proxy reaches the memory of GPUs so far: run all PEs on one host with CONGRUENT_P2P_DISABLE \
-         unset, or set CONGRUENT_MACHINE to cpu"
-    )]
-    NoTransport,
     /// No thread to look after kernels.
     #[error("no thread that looks after kernels: {0}")]
     Monitor(std::io::Error),

@@ -1,11 +1,15 @@
 //! What a world runs on: it holds the PEs' memory, makes streams, and has the words by which kernels and host tell each other
 //! that it is over.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use congruent_device::abi;
+use congruent_transports::Access;
 
 use crate::GrowError;
 use crate::bootstrap::Control;
-use crate::cpu::CpuPe;
+use crate::cpu::{CpuPe, HeapAccess};
 use crate::cuda::{CudaError, CudaPe};
 use crate::select::Parameters;
 use crate::watch::Watch;
@@ -60,6 +64,7 @@ impl Machine {
     pub(crate) fn parameters(&self, proxied: bool) -> Parameters {
         match self {
             Self::Cpu(pe) => Parameters::cpu(pe.blocks().width(), pe.blocks().cores(), proxied),
+            Self::Cuda(_) if proxied => Parameters::cuda_proxied(),
             Self::Cuda(pe) => pe.shared_by_all().map_or_else(Parameters::cuda_nvlink, Parameters::cuda_one_gpu),
         }
     }
@@ -143,6 +148,20 @@ impl Machine {
             Self::Cpu(pe) => Ok(pe.rings(lines)),
             Self::Cuda(pe) => pe.rings(lines),
         }
+    }
+
+    /// How the proxy of the PE that `context` describes accesses heaps. On a GPU nothing that it does takes longer than `patience`, and
+    /// network devices may be given the heap if `gpu_direct`.
+    pub(crate) fn heap_access(
+        &self,
+        context: abi::Context,
+        patience: Duration,
+        gpu_direct: bool,
+    ) -> Result<Arc<dyn Access>, CudaError> {
+        Ok(match self {
+            Self::Cpu(_) => Arc::new(HeapAccess),
+            Self::Cuda(pe) => Arc::new(pe.heap_access(context, patience, gpu_direct)?),
+        })
     }
 
     /// Whether the machine itself has no launch in flight; those of the CPU machine the world counts.

@@ -1,7 +1,7 @@
 //! Puts, gets, atomics and signals that the host puts on a stream, without a kernel of the program's.
 //!
-//! On a GPU puts, gets and signals that are set take no multiprocessor: its copy engines move the bytes, and the stream itself writes and
-//! awaits signals. What adds or takes is a kernel of one block.
+//! On a GPU puts, gets and signals that are set take no multiprocessor, unless the peer is proxied: its copy engines move the bytes, and
+//! the stream itself writes and awaits signals. All else is a kernel of one block.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use congruent_heap::NotifyOp;
 use congruent_stream_kernels as kernels;
 
 use crate::cpu::Site;
-use crate::cuda::Word;
+use crate::cuda::{CudaRunner, Word};
 use crate::graph::Work;
 use crate::launch::Target;
 use crate::launches::{Launched, Launcher};
@@ -76,11 +76,14 @@ impl World {
     ) -> Result<(), LaunchError> {
         self.admit(stream, "put", &[(place.sym().bytes_at(), Some(place.pe())), (src.bytes_at(), None)])?;
         same_length(place.len(), src.len())?;
-        let (to, from) = (self.address(place.pe(), place.sym().offset()), self.address(self.pe(), src.offset()));
-        self.transfer(stream, "put", (to, from, src.bytes()), move |block, ctx| {
-            ctx.put(block, place, src);
-            ctx.quiet(block);
-        })
+        if src.is_empty() {
+            return Ok(());
+        }
+        if let Some(runner) = self.copies_to(stream, place.pe()) {
+            let (to, from) = (self.address(place.pe(), place.sym().offset()), self.address(self.pe(), src.offset()));
+            return Ok(runner.copy(to, from, src.bytes())?);
+        }
+        self.put_kernel(stream, kernels::put, (self.bytes_of(place)?, src.cast()))
     }
 
     /// Copies `place` to this PE's `dst`.
@@ -103,8 +106,14 @@ impl World {
     ) -> Result<(), LaunchError> {
         self.admit(stream, "get", &[(dst.bytes_at(), None), (place.sym().bytes_at(), Some(place.pe()))])?;
         same_length(dst.len(), place.len())?;
-        let (to, from) = (self.address(self.pe(), dst.offset()), self.address(place.pe(), place.sym().offset()));
-        self.transfer(stream, "get", (to, from, dst.bytes()), move |block, ctx| ctx.get(block, dst, place))
+        if dst.is_empty() {
+            return Ok(());
+        }
+        if let Some(runner) = self.copies_to(stream, place.pe()) {
+            let (to, from) = (self.address(self.pe(), dst.offset()), self.address(place.pe(), place.sym().offset()));
+            return Ok(runner.copy(to, from, dst.bytes())?);
+        }
+        self.put_kernel(stream, kernels::get, (dst.cast(), self.bytes_of(place)?))
     }
 
     /// Copies this PE's `src` to `place`, then sends the signal: the peer that sees the signal sees the data. In a capture the signal
@@ -150,17 +159,13 @@ impl World {
     #[track_caller]
     pub fn notify(&self, stream: &Stream, notify: Notify) -> Result<(), LaunchError> {
         self.admit_notify(stream, "notify", notify)?;
-        match (notify.op(), stream.runner()) {
-            (NotifyOp::Add, _) => {
-                let word = Sym::from_raw(notify.offset(), 1).at(self.rank(notify.pe().raw())?);
-                self.put_kernel(stream, kernels::notify, (word, notify.value()))
-            }
-            (NotifyOp::Set, Runner::Cpu(..)) => {
-                self.put_block(stream, "notify", move |block, ctx| ctx.notify(block, notify))
-            }
-            (NotifyOp::Set, Runner::Cuda(runner, _)) => {
+        let word = Sym::from_raw(notify.offset(), 1).at(self.rank(notify.pe().raw())?);
+        match (notify.op(), self.copies_to(stream, notify.pe())) {
+            (NotifyOp::Add, _) => self.put_kernel(stream, kernels::notify, (word, notify.value())),
+            (NotifyOp::Set, Some(runner)) => {
                 Ok(runner.store(self.address(notify.pe(), notify.offset()), notify.value())?)
             }
+            (NotifyOp::Set, None) => self.put_kernel(stream, kernels::set, (word, notify.value())),
         }
     }
 
@@ -272,20 +277,17 @@ impl World {
         }
     }
 
-    /// A copy between addresses on a GPU, a block that does it on the CPU machine.
-    #[track_caller]
-    fn transfer(
-        &self,
-        stream: &Stream,
-        name: &'static str,
-        (to, from, bytes): (u64, u64, usize),
-        body: impl Fn(&Block<'_>, &Ctx<'_>) + Send + Sync + 'static,
-    ) -> Result<(), LaunchError> {
+    /// The stream itself, where it copies to and from a PE and writes there without a kernel: one of a GPU's, to a PE that is not proxied.
+    fn copies_to<'s>(&self, stream: &'s Stream, pe: Pe) -> Option<&'s CudaRunner> {
         match stream.runner() {
-            _ if bytes == 0 => Ok(()),
-            Runner::Cpu(..) => self.put_block(stream, name, body),
-            Runner::Cuda(runner, _) => Ok(runner.copy(to, from, bytes)?),
+            Runner::Cuda(runner, _) if self.is_direct(pe) => Some(runner),
+            _ => None,
         }
+    }
+
+    /// A place as bytes of a member of the world's team.
+    fn bytes_of<T: Pod, G: Tag>(&self, place: Place<T, G>) -> Result<Place<u8>, LaunchError> {
+        Ok(place.sym().cast::<u8>().at(self.rank(place.pe().raw())?))
     }
 
     /// A kernel of one block.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use congruent_device::{abi, cpu};
+use congruent_device::abi;
 use congruent_heap::abi::Route;
 use congruent_transports::{
     Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Shell, Transport, Verbs, VerbsOptions,
@@ -12,7 +12,6 @@ use congruent_transports::{
 use crate::BuildError;
 use crate::bootstrap::{Control, neighbours};
 use crate::builder::Emulation;
-use crate::cpu::nap;
 use crate::tunables::{Key, TextKey, Tunables};
 
 /// What proxies reach peers by.
@@ -95,32 +94,26 @@ impl Routes {
         format!("{who} through the proxy, by {}", self.by)
     }
 
-    /// Collective: the transport of the PE that `context` describes.
+    /// Collective: the transport of the PE that `context` describes, whose heaps are accessed by `access`.
     ///
     /// # Safety
-    /// The heaps of the PEs of this host are mapped as `context` says for as long as the transport lives.
+    /// The heaps of the PEs of this host are mapped as `context` says for as long as the transport lives, and kernels access them as
+    /// `access` does.
     pub(crate) unsafe fn transport(
         &mut self,
         control: &Control,
         context: abi::Context,
+        access: Arc<dyn Access>,
         tunables: &Tunables,
         emulation: Emulation,
     ) -> Result<Box<dyn Transport>, BuildError> {
-        let access = Access {
-            copy: cpu::copy_bytes_for_host,
-            load: cpu::load_for_host,
-            store: cpu::store_for_host,
-            store_release: cpu::store_release_for_host,
-            compare_exchange: cpu::compare_exchange_for_host,
-            wake: nap::wake,
-        };
-        // SAFETY: the caller's promise; these functions are what kernels use.
+        // SAFETY: the caller's promise.
         let memory = unsafe { Memory::new(context, access) };
         let mut network: Box<dyn Network> = match (emulation.faults(), self.kind) {
             (Some(faults), _) => {
                 self.by = format!("a network with faults by seed {}", faults.seed);
                 // SAFETY: PEs of one process are on one host.
-                unsafe { faulty(control, memory, faults)? }
+                unsafe { faulty(control, memory.clone(), faults)? }
             }
             (None, TransportKind::Local) => {
                 // SAFETY: with this transport all PEs are on one host.
@@ -130,7 +123,7 @@ impl Routes {
             (None, TransportKind::Fabric) => {
                 // SAFETY: the caller's promise.
                 let fabric =
-                    unsafe { Fabric::open(memory, tunables.text(TextKey::SocketIfname), control.same_host())? };
+                    unsafe { Fabric::open(memory.clone(), tunables.text(TextKey::SocketIfname), control.same_host())? };
                 self.by = format!("libfabric tcp on {}", fabric.interface());
                 Box::new(fabric)
             }
@@ -143,17 +136,27 @@ impl Routes {
                     retries: tunables.get(Key::IbRetryCnt) as u8,
                 };
                 // SAFETY: the caller's promise.
-                let verbs = unsafe { Verbs::open(memory, &options)? };
+                let verbs = unsafe { Verbs::open(memory.clone(), &options)? };
                 self.by = format!("RDMA on {}", verbs.port());
                 Box::new(verbs)
             }
         };
         network.connect(&control.all_gather(&network.card())?)?;
-        let patience = match tunables.get(Key::DeadlineMs) {
-            0 => Duration::MAX,
-            milliseconds => Duration::from_millis(milliseconds),
-        };
-        Ok(Box::new(Shell::new(network, memory, patience)))
+        // Found out together: what one PE's network does not reach, no peer's writes to.
+        let reach = control.all_gather(&[u8::from(network.reaches_heap())])?;
+        let by_messages = reach.iter().any(|one| one[..] != [1]);
+        if by_messages {
+            self.by.push_str(", staged through the host");
+        }
+        Ok(Box::new(Shell::new(network, memory, patience(tunables), by_messages)))
+    }
+}
+
+/// How long a peer or a GPU may take.
+pub(crate) fn patience(tunables: &Tunables) -> Duration {
+    match tunables.get(Key::DeadlineMs) {
+        0 => Duration::MAX,
+        milliseconds => Duration::from_millis(milliseconds),
     }
 }
 
@@ -162,6 +165,7 @@ impl Routes {
 /// # Safety
 /// The heaps of all PEs are mapped.
 unsafe fn faulty(control: &Control, memory: Memory, faults: Faults) -> Result<Box<dyn Network>, BuildError> {
+    let pe = memory.pe();
     let commons = control.commons().ok_or(BuildError::SeveralHosts)?;
     if control.pe() == 0 {
         commons.put(Some(Arc::new(Exchange::new(control.npes()))));
@@ -174,5 +178,5 @@ unsafe fn faulty(control: &Control, memory: Memory, faults: Faults) -> Result<Bo
     }
     // SAFETY: the caller's promise.
     let network = unsafe { InProcess::new(memory, exchange) };
-    Ok(Box::new(Faulty::new(network, memory.pe(), faults)))
+    Ok(Box::new(Faulty::new(network, pe, faults)))
 }

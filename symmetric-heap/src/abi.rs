@@ -3,7 +3,7 @@
 //! Everything is `repr(C)`, of a size checked below, and the same on every target. [`VERSION`] grows whenever a layout
 //! changes; a kernel is launched only with a context of its own version.
 
-use crate::Pe;
+use crate::{Pe, bf16, f16};
 
 pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Said, Site};
 
@@ -176,6 +176,69 @@ pub enum NumberKind {
     Bfloat = 3,
 }
 
+impl AtomicOp {
+    /// The one of this number.
+    pub const fn from_raw(number: u8) -> Self {
+        match number {
+            0 => Self::Add,
+            1 => Self::Swap,
+            2 => Self::CompareExchange,
+            3 => Self::And,
+            4 => Self::Or,
+            5 => Self::Xor,
+            6 => Self::Min,
+            _ => Self::Max,
+        }
+    }
+
+    /// The bits of a word of 2, 4 or 8 bytes after this operation on it, with the operand and what a compare-exchange expects. Sums of
+    /// floats are rounded once.
+    pub fn apply(self, kind: NumberKind, bytes: u64, old: u64, [value, expected]: [u64; 2]) -> u64 {
+        match (self, kind) {
+            (Self::Swap, _) => value,
+            (Self::CompareExchange, _) => {
+                if old == expected {
+                    value
+                } else {
+                    old
+                }
+            }
+            (Self::And, _) => old & value,
+            (Self::Or, _) => old | value,
+            (Self::Xor, _) => old ^ value,
+            // A sum in f32, rounded once more, is the sum rounded once: 24 bits are at least 2 * 11 + 2.
+            (Self::Add, NumberKind::Bfloat) => {
+                (bf16::from_bits(old as u16) + bf16::from_bits(value as u16)).to_bits().into()
+            }
+            (Self::Add, NumberKind::Float) if bytes == 2 => {
+                (f16::from_bits(old as u16) + f16::from_bits(value as u16)).to_bits().into()
+            }
+            (Self::Add, NumberKind::Float) if bytes == 4 => {
+                (f32::from_bits(old as u32) + f32::from_bits(value as u32)).to_bits().into()
+            }
+            (Self::Add, NumberKind::Float) => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
+            (Self::Add, _) => old.wrapping_add(value),
+            (Self::Min | Self::Max, _) => {
+                let signed = |bits| if bytes == 4 { i64::from(bits as u32 as i32) } else { bits as i64 };
+                let smaller = if kind == NumberKind::Signed { signed(old) <= signed(value) } else { old <= value };
+                if smaller == (self == Self::Min) { old } else { value }
+            }
+        }
+    }
+}
+
+impl NumberKind {
+    /// The one of this number.
+    pub const fn from_raw(number: u8) -> Self {
+        match number {
+            0 => Self::Unsigned,
+            1 => Self::Signed,
+            2 => Self::Float,
+            _ => Self::Bfloat,
+        }
+    }
+}
+
 impl Request {
     /// The bit of a header that tells the lap: 1 on the first one, 0 on the next, and so on.
     pub const PARITY: u64 = 1 << 63;
@@ -211,26 +274,12 @@ impl Request {
 
     /// Which atomic.
     pub const fn atomic(&self) -> AtomicOp {
-        match (self.header >> 16) as u8 {
-            0 => AtomicOp::Add,
-            1 => AtomicOp::Swap,
-            2 => AtomicOp::CompareExchange,
-            3 => AtomicOp::And,
-            4 => AtomicOp::Or,
-            5 => AtomicOp::Xor,
-            6 => AtomicOp::Min,
-            _ => AtomicOp::Max,
-        }
+        AtomicOp::from_raw((self.header >> 16) as u8)
     }
 
     /// What kind of number.
     pub const fn kind(&self) -> NumberKind {
-        match (self.header >> 24) as u8 {
-            0 => NumberKind::Unsigned,
-            1 => NumberKind::Signed,
-            2 => NumberKind::Float,
-            _ => NumberKind::Bfloat,
-        }
+        NumberKind::from_raw((self.header >> 24) as u8)
     }
 
     /// The parity of a header in lap `lap` of a ring.

@@ -86,6 +86,26 @@ fn a_thousand(world: &mut World) -> Result<(), Error> {
     conformance::mixed(world, 80, 1000)
 }
 
+/// Every peer through its proxy, which reaches the memory of GPUs by copies, writes of a stream and a kernel.
+mod proxied {
+    use super::*;
+
+    macro_rules! families {
+        ($($family:ident)*) => {$(
+            #[test]
+            fn $family() {
+                let test = concat!("proxied::", stringify!($family));
+                if can_run(test) {
+                    let set = || [&PTX[..], &[("CONGRUENT_P2P_DISABLE", "1".into())]].concat();
+                    cuda_threads(test, conformance::$family, &[2], set);
+                }
+            }
+        )*};
+    }
+
+    families! { rma signals ordering atomics streams }
+}
+
 mod faults {
     use super::*;
 

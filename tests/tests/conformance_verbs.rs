@@ -2,7 +2,9 @@
 //! are those of `conformance_proxied.rs`. Some run on two virtual machines, too, with several PEs each, where those of one machine reach each
 //! other by loads and stores.
 
-use congruent_tests::conformance::{self, Shape, verbs, verbs_hosts};
+use congruent::device::Signal;
+use congruent::{Error, World};
+use congruent_tests::conformance::{self, Shape, verbs, verbs_gpus, verbs_hosts};
 
 /// Few, because an emulated processor does all of it.
 const SHAPES: [Shape; 1] = [(1, 2)];
@@ -36,4 +38,48 @@ families_of_two_hosts! {
     atomics_of_two_hosts: atomics, 2, ignore = "takes long: ./check --full runs it";
     teams_of_two_hosts: teams, 2, ignore = "takes long: ./check --full runs it";
     groups_of_two_hosts: groups, 2, ignore = "takes long: ./check --full runs it";
+}
+
+/// The RDMA device reads and writes the memory of virtual GPUs itself.
+#[test]
+fn memory_of_gpus() {
+    verbs_gpus("memory_of_gpus", |world| pass_around(world, false), "rdma=1");
+}
+
+/// Virtual GPUs keep their memory to themselves, and proxies stage what they send.
+#[test]
+fn staged_memory_of_gpus() {
+    verbs_gpus("staged_memory_of_gpus", |world| pass_around(world, true), "rdma=0");
+}
+
+/// Long and short puts with their signals, gets and atomics, by calls on a stream.
+fn pass_around(world: &mut World, staged: bool) -> Result<(), Error> {
+    const LEN: usize = 50_000;
+    let machine = world.machine();
+    assert!(machine.contains("RDMA on rxe0"), "{machine}");
+    assert_eq!(machine.contains("staged through the host"), staged, "{machine}");
+    let (me, npes, stream) = (world.pe().raw(), world.npes() as u32, world.stream()?);
+    let (mine, theirs, back) = (world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?, world.alloc::<u32>(LEN)?);
+    let (came, count) = (world.alloc::<Signal>(1)?, world.alloc::<u64>(1)?);
+    let next = world.rank((me + 1) % npes)?;
+    let of = |pe: u32, round: u32| (0..LEN as u32).map(move |i| i * 100 + pe * 10 + round);
+    for (round, len) in (1..).zip([LEN, 7, 3000]) {
+        mine.write(0, &of(me, round).collect::<Vec<_>>())?;
+        world.put_signal(
+            &stream,
+            theirs.view().slice(..len).at(next),
+            mine.view().slice(..len),
+            came.view().at(next).set(round.into()),
+        )?;
+        world.wait_at_least(&stream, came.view(), round.into())?;
+        world.get(&stream, back.view().slice(..len), theirs.view().slice(..len).at(next))?;
+        world.add(&stream, count.view().at(world.rank(0)?), 1)?;
+        world.synchronize(&stream)?;
+        let before = (me + npes - 1) % npes;
+        assert!(of(before, round).take(len).eq(theirs.to_vec()?[..len].iter().copied()), "round {round}");
+        assert!(of(me, round).take(len).eq(back.to_vec()?[..len].iter().copied()), "round {round}");
+        world.barrier()?;
+    }
+    assert_eq!(count.to_vec()?[0], if me == 0 { 3 * u64::from(npes) } else { 0 });
+    Ok(())
 }

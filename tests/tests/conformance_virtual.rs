@@ -10,7 +10,9 @@ use std::{env, process};
 use congruent::collectives::{Algorithm, Op, Protocol};
 use congruent::{Error, World};
 use congruent_build::Builder;
-use congruent_tests::conformance::{self, LIMIT, all_shapes, cuda_processes, cuda_threads, few_shapes, is_child};
+use congruent_tests::conformance::{
+    self, LIMIT, all_shapes, cuda_hosts, cuda_processes, cuda_threads, few_shapes, is_child,
+};
 use congruent_tests::repository;
 use congruent_virtual_driver::{ENGINE, Server};
 
@@ -127,7 +129,7 @@ mod proxied {
     }
 
     /// A reduction by each algorithm that works over the proxy, and an all-gather.
-    fn some_collectives(world: &mut World) -> Result<(), Error> {
+    pub(super) fn some_collectives(world: &mut World) -> Result<(), Error> {
         const LEN: usize = 300;
         assert!(world.is_proxied() && world.machine().contains("through the proxy"), "{}", world.machine());
         let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
@@ -153,6 +155,31 @@ mod proxied {
         let expected: Vec<u32> = (0..npes as u32).flat_map(of).collect();
         assert_eq!(all.to_vec()?, expected, "all-gather");
         Ok(world.barrier()?)
+    }
+}
+
+/// GPUs of two hosts, each of which is a network namespace: those of one reach each other, the others are proxied by libfabric, for which
+/// the proxies stage in the host's memory.
+mod hosts {
+    use super::*;
+
+    macro_rules! families {
+        ($($name:ident: $family:expr, $each:expr;)*) => {$(
+            #[test]
+            fn $name() {
+                let of_hosts = || [gpus("schedule=lockstep"), vec![(LIMIT, "20".into())]].concat();
+                cuda_hosts(concat!("hosts::", stringify!($name)), $family, &$each, of_hosts);
+            }
+        )*};
+    }
+
+    families! {
+        rma: conformance::rma, [1];
+        signals: conformance::signals, [1];
+        ordering: conformance::ordering, [1];
+        atomics: conformance::atomics, [1];
+        streams: conformance::streams, [1];
+        collectives: proxied::some_collectives, [2];
     }
 }
 

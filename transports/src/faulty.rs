@@ -136,6 +136,10 @@ impl<N: Network> Network for Faulty<N> {
         self.network.card()
     }
 
+    fn reaches_heap(&self) -> bool {
+        self.network.reaches_heap()
+    }
+
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
         self.network.connect(cards)
     }

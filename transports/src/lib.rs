@@ -126,19 +126,26 @@ pub struct Signal {
     pub set: bool,
 }
 
-/// An atomic on a word of 4 or 8 bytes. Values are bits, in the low bytes.
+/// An atomic on a word of 2, 4 or 8 bytes. Values are bits, in the low bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
     /// Which.
     pub op: AtomicOp,
     /// Of what kind of number.
     pub kind: NumberKind,
-    /// 4 or 8.
+    /// 2, 4 or 8.
     pub bytes: u64,
     /// The operand.
     pub value: u64,
     /// What a compare-exchange expects.
     pub expected: u64,
+}
+
+impl Atomic {
+    /// What becomes of these bits.
+    pub fn apply(&self, old: u64) -> u64 {
+        self.op.apply(self.kind, self.bytes, old, [self.value, self.expected])
+    }
 }
 
 /// How it stands with a peer.
@@ -176,13 +183,21 @@ pub enum TransportError {
         /// The bytes.
         bytes: u64,
     },
+    /// A heap that its machine does not access any more.
+    #[error("the heap of {peer} cannot be accessed: {why}")]
+    Memory {
+        /// Whose.
+        peer: Pe,
+        /// What the machine says.
+        why: String,
+    },
 }
 
 impl TransportError {
     /// The peer that it is about.
     pub fn peer(&self) -> Pe {
         match self {
-            Self::Unreachable { peer, .. } | Self::Malformed { peer, .. } => *peer,
+            Self::Unreachable { peer, .. } | Self::Malformed { peer, .. } | Self::Memory { peer, .. } => *peer,
         }
     }
 }

@@ -1,38 +1,74 @@
 //! The heaps that this process maps, and what is done to them for peers.
 
+use std::fmt;
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::Arc;
 
+use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, Context, HeapHeader, NumberKind};
-use congruent_heap::{Pe, bf16, f16};
 
 use crate::{Atomic, Operation, Signal, TransportError};
 
-/// How words and bytes of heaps are accessed: by the instructions that kernels use, which the host knows.
+/// How a proxy accesses heaps: as kernels on its machine do.
 ///
-/// Each function takes mapped memory, and words of 1, 2, 4 or 8 bytes at a multiple of their size.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// Copies bytes to the first place from the second, relaxed.
-    pub copy: unsafe fn(*mut u8, *const u8, usize),
-    /// Loads a word of so many bytes, relaxed.
-    pub load: unsafe fn(*const u8, usize) -> u64,
-    /// Stores a word of so many bytes, relaxed.
-    pub store: unsafe fn(*mut u8, usize, u64),
-    /// Stores a word of 8 bytes, with release.
-    pub store_release: unsafe fn(*mut u8, u64),
-    /// Replaces a word of 2, 4 or 8 bytes, with release, by the second value where it is the first; gives what it was.
-    pub compare_exchange: unsafe fn(*mut u8, usize, u64, u64) -> u64,
-    /// Wakes who sleeps on a word, given by its low half.
-    pub wake: unsafe fn(*const u32),
+/// What a method is given is mapped, and words have 1, 2, 4 or 8 bytes and lie at a multiple of that; an atomic's have 2, 4 or 8. An
+/// error says why nothing is done any more.
+pub trait Access: fmt::Debug + Send + Sync {
+    /// Copies bytes, relaxed. One place may be memory of the process that is no heap.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), String>;
+
+    /// Loads a word, relaxed.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn load(&self, from: *const u8, bytes: usize) -> Result<u64, String>;
+
+    /// Stores a word. Who acquires it sees what this proxy did before (MM-4).
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn store(&self, to: *mut u8, bytes: usize, value: u64) -> Result<(), String>;
+
+    /// Does an atomic and gives the old bits. Who acquires the word sees what this proxy did before.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn atomic(&self, at: *mut u8, atomic: Atomic) -> Result<u64, String>;
+
+    /// Wakes who sleeps on a word, where `sleepers`, a word of 4 bytes, says that somebody sleeps. Where nobody ever does, nothing.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn wake(&self, sleepers: *const u8, word: *const u8);
+
+    /// Whether the heaps are memory of the host.
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    /// Whether network devices may be given the heap.
+    fn admits_devices(&self) -> bool {
+        true
+    }
+
+    /// Makes what network devices wrote to this PE's heap visible to who acquires what is written there from now on, and to this proxy.
+    ///
+    /// # Errors
+    /// As for an access.
+    fn flush(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Heaps, with the bounds of every access checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Memory {
     heaps: Context,
-    access: Access,
+    access: Arc<dyn Access>,
 }
 
 impl Memory {
@@ -40,8 +76,8 @@ impl Memory {
     ///
     /// # Safety
     /// The heaps of the PEs that are accessed are mapped as `heaps` says, with their provenance exposed, for as long as this or a
-    /// copy of it is used. Others access them as `access` does, whose functions do what their fields say.
-    pub unsafe fn new(heaps: Context, access: Access) -> Self {
+    /// clone of it is used. Others access them as `access` does, whose methods do what they say.
+    pub unsafe fn new(heaps: Context, access: Arc<dyn Access>) -> Self {
         Self { heaps, access }
     }
 
@@ -60,16 +96,19 @@ impl Memory {
         self.heaps.heap_bytes
     }
 
-    /// Wakes who sleeps on a signal of a peer's, if anybody does there.
-    fn wake(&self, peer: Pe, signal: *mut u8) -> Result<(), TransportError> {
-        let sleepers = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4, &[4])?;
-        // SAFETY: both are aligned words of mapped heaps; the low half of a word comes first.
-        unsafe {
-            if (self.access.load)(sleepers, 4) != 0 {
-                (self.access.wake)(signal.cast());
-            }
-        }
-        Ok(())
+    /// Whether the heaps are memory of the host, which every network reaches.
+    pub(crate) fn is_host(&self) -> bool {
+        self.access.is_host()
+    }
+
+    /// Whether network devices may be given the heap.
+    pub(crate) fn admits_devices(&self) -> bool {
+        self.access.admits_devices()
+    }
+
+    /// Makes what network devices wrote to this PE's heap visible.
+    pub(crate) fn flush(&self) -> Result<(), TransportError> {
+        Self::done(self.pe(), self.access.flush())
     }
 
     /// `bytes` bytes at `offset` of a PE's heap, aligned to `align`.
@@ -81,12 +120,16 @@ impl Memory {
         Ok(with_exposed_provenance_mut(self.heaps.address(pe, offset) as usize))
     }
 
+    /// What an access to a PE's heap came to.
+    fn done<T>(pe: Pe, outcome: Result<T, String>) -> Result<T, TransportError> {
+        outcome.map_err(|why| TransportError::Memory { peer: pe, why })
+    }
+
     /// Copies bytes from one place to another.
     pub(crate) fn copy(&self, to: (Pe, u64), from: (Pe, u64), bytes: u64) -> Result<(), TransportError> {
         let (dst, src) = (self.at(to.0, to.1, bytes, 1)?, self.at(from.0, from.1, bytes, 1)?);
         // SAFETY: `at` checked both ranges.
-        unsafe { (self.access.copy)(dst, src, bytes as usize) };
-        Ok(())
+        Self::done(to.0, unsafe { self.access.copy(dst, src, bytes as usize) })
     }
 
     /// A word of one of these sizes.
@@ -95,21 +138,6 @@ impl Memory {
             return Err(TransportError::Malformed { peer, remote, bytes });
         }
         self.at(peer, remote, bytes, bytes)
-    }
-
-    /// Replaces a word of 2, 4 or 8 bytes by what becomes of it, and gives the old one.
-    fn update(&self, peer: Pe, remote: u64, bytes: u64, new: impl Fn(u64) -> u64) -> Result<u64, TransportError> {
-        let word = self.word(peer, remote, bytes, &[2, 4, 8])?;
-        // SAFETY: `word` checked that it is on the heap and aligned, here and below.
-        let mut seen = unsafe { (self.access.load)(word, bytes as usize) };
-        loop {
-            // SAFETY: as above.
-            let old = unsafe { (self.access.compare_exchange)(word, bytes as usize, seen, new(seen)) };
-            if old == seen {
-                return Ok(old);
-            }
-            seen = old;
-        }
     }
 
     /// Whether an operation on a peer is one: inside of the heaps, of sizes that exist, aligned.
@@ -136,90 +164,52 @@ impl Memory {
     pub(crate) fn take(&self, local: u64, to: &mut [u8]) -> Result<(), TransportError> {
         let src = self.at(self.pe(), local, to.len() as u64, 1)?;
         // SAFETY: `at` checked the range on the heap, and `to` is as long.
-        unsafe { (self.access.copy)(to.as_mut_ptr(), src, to.len()) };
-        Ok(())
+        Self::done(self.pe(), unsafe { self.access.copy(to.as_mut_ptr(), src, to.len()) })
     }
 
     /// Copies `bytes` to this PE's heap.
     pub(crate) fn give(&self, remote: u64, bytes: &[u8]) -> Result<(), TransportError> {
         let dst = self.at(self.pe(), remote, bytes.len() as u64, 1)?;
         // SAFETY: as in `take`.
-        unsafe { (self.access.copy)(dst, bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        Self::done(self.pe(), unsafe { self.access.copy(dst, bytes.as_ptr(), bytes.len()) })
     }
 
     /// Adds to a PE's word or sets it, with release, and wakes who sleeps on it.
     pub(crate) fn signal(&self, peer: Pe, signal: Signal) -> Result<(), TransportError> {
-        let word = self.word(peer, signal.offset, 8, &[8])?;
-        if signal.set {
-            // SAFETY: `word` checked that it is on the heap and aligned.
-            unsafe { (self.access.store_release)(word, signal.value) };
+        let Signal { offset, value, set } = signal;
+        if set {
+            self.store(peer, offset, 8, value)?;
         } else {
-            self.update(peer, signal.offset, 8, |old| old.wrapping_add(signal.value))?;
+            let (op, kind) = (AtomicOp::Add, NumberKind::Unsigned);
+            self.atomic(peer, offset, Atomic { op, kind, bytes: 8, value, expected: 0 })?;
         }
-        self.wake(peer, word)
+        let sleepers = self.word(peer, offset_of!(HeapHeader, sleepers) as u64, 4, &[4])?;
+        let word = self.word(peer, offset, 8, &[8])?;
+        // SAFETY: `word` checked both.
+        unsafe { self.access.wake(sleepers, word) };
+        Ok(())
     }
 
     /// Stores a word of 1, 2, 4 or 8 bytes, after all that was done before.
     pub(crate) fn store(&self, peer: Pe, remote: u64, bytes: u64, value: u64) -> Result<(), TransportError> {
         let word = self.word(peer, remote, bytes, &[1, 2, 4, 8])?;
-        // Who acquires the word sees what was written there before (MM-4).
-        fence(Ordering::Release);
         // SAFETY: `word` checked that it is on the heap and aligned.
-        unsafe { (self.access.store)(word, bytes as usize, value) };
-        Ok(())
+        Self::done(peer, unsafe { self.access.store(word, bytes as usize, value) })
     }
 
     /// Loads a word of 1, 2, 4 or 8 bytes.
     pub(crate) fn load(&self, peer: Pe, remote: u64, bytes: u64) -> Result<u64, TransportError> {
         let word = self.word(peer, remote, bytes, &[1, 2, 4, 8])?;
-        // SAFETY: `word` checked that it is on the heap and aligned.
-        Ok(unsafe { (self.access.load)(word, bytes as usize) })
+        // SAFETY: as in `store`.
+        Self::done(peer, unsafe { self.access.load(word, bytes as usize) })
     }
 
     /// Does an atomic, and gives the old bits.
     pub(crate) fn atomic(&self, peer: Pe, remote: u64, atomic: Atomic) -> Result<u64, TransportError> {
-        self.update(peer, remote, atomic.bytes, |bits| compute(atomic, bits))
+        let word = self.word(peer, remote, atomic.bytes, &[2, 4, 8])?;
+        // SAFETY: as in `store`.
+        Self::done(peer, unsafe { self.access.atomic(word, atomic) })
     }
-}
-
-/// The new bits of a word after an atomic.
-fn compute(atomic: Atomic, old: u64) -> u64 {
-    let Atomic { op, kind, bytes, value, expected } = atomic;
-    match (op, kind) {
-        (AtomicOp::Swap, _) => value,
-        (AtomicOp::CompareExchange, _) => {
-            if old == expected {
-                value
-            } else {
-                old
-            }
-        }
-        (AtomicOp::And, _) => old & value,
-        (AtomicOp::Or, _) => old | value,
-        (AtomicOp::Xor, _) => old ^ value,
-        // A sum in f32, rounded once more, is the sum rounded once: 24 bits are at least 2 * 11 + 2.
-        (AtomicOp::Add, NumberKind::Bfloat) => {
-            (bf16::from_bits(old as u16) + bf16::from_bits(value as u16)).to_bits().into()
-        }
-        (AtomicOp::Add, NumberKind::Float) if bytes == 2 => {
-            (f16::from_bits(old as u16) + f16::from_bits(value as u16)).to_bits().into()
-        }
-        (AtomicOp::Add, NumberKind::Float) if bytes == 4 => {
-            (f32::from_bits(old as u32) + f32::from_bits(value as u32)).to_bits().into()
-        }
-        (AtomicOp::Add, NumberKind::Float) => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
-        (AtomicOp::Add, _) => old.wrapping_add(value),
-        (AtomicOp::Min | AtomicOp::Max, _) => {
-            let smaller =
-                if kind == NumberKind::Signed { signed(old, bytes) <= signed(value, bytes) } else { old <= value };
-            if smaller == (op == AtomicOp::Min) { old } else { value }
-        }
-    }
-}
-
-fn signed(bits: u64, bytes: u64) -> i64 {
-    if bytes == 4 { i64::from(bits as u32 as i32) } else { bits as i64 }
 }
 
 #[cfg(test)]
@@ -227,34 +217,37 @@ pub(crate) mod tests {
     use super::*;
     use congruent_heap::abi;
 
-    // Memory that nobody else touches may be accessed in any way.
-    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-        // SAFETY: as `Access` says.
-        unsafe { dst.copy_from(src, bytes) }
-    }
-    unsafe fn load(from: *const u8, bytes: usize) -> u64 {
-        let mut word = [0; 8];
-        // SAFETY: as `Access` says, and a word has at most 8 bytes.
-        unsafe { copy(word.as_mut_ptr(), from, bytes) };
-        u64::from_le_bytes(word)
-    }
-    unsafe fn store(to: *mut u8, bytes: usize, value: u64) {
-        // SAFETY: as in `load`.
-        unsafe { copy(to, value.to_le_bytes().as_ptr(), bytes) }
-    }
-    unsafe fn store_release(to: *mut u8, value: u64) {
-        // SAFETY: as `Access` says.
-        unsafe { store(to, 8, value) }
-    }
-    unsafe fn compare_exchange(at: *mut u8, bytes: usize, expected: u64, new: u64) -> u64 {
-        // SAFETY: as `Access` says.
-        unsafe {
-            let old = load(at, bytes);
-            if old == expected {
-                store(at, bytes, new);
-            }
-            old
+    /// Memory that nobody else touches, which may be accessed in any way.
+    #[derive(Debug)]
+    struct Unshared;
+
+    impl Access for Unshared {
+        unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), String> {
+            // SAFETY: as `Access` says.
+            unsafe { to.copy_from(from, bytes) };
+            Ok(())
         }
+        unsafe fn load(&self, from: *const u8, bytes: usize) -> Result<u64, String> {
+            let mut word = [0; 8];
+            // SAFETY: as `Access` says, and a word has at most 8 bytes.
+            unsafe { word.as_mut_ptr().copy_from(from, bytes) };
+            Ok(u64::from_le_bytes(word))
+        }
+        unsafe fn store(&self, to: *mut u8, bytes: usize, value: u64) -> Result<(), String> {
+            // SAFETY: as in `load`.
+            unsafe { to.copy_from(value.to_le_bytes().as_ptr(), bytes) };
+            Ok(())
+        }
+        unsafe fn atomic(&self, at: *mut u8, atomic: Atomic) -> Result<u64, String> {
+            let bytes = atomic.bytes as usize;
+            // SAFETY: as `Access` says.
+            unsafe {
+                let old = self.load(at, bytes)?;
+                self.store(at, bytes, atomic.apply(old))?;
+                Ok(old)
+            }
+        }
+        unsafe fn wake(&self, _sleepers: *const u8, _word: *const u8) {}
     }
 
     /// So many heaps side by side in `memory`, seen from one of them.
@@ -279,8 +272,7 @@ pub(crate) mod tests {
             rings: 0,
             log2_slots: 0,
         };
-        let access = Access { copy, load, store, store_release, compare_exchange, wake: |_| {} };
         // SAFETY: the memory outlives what is made of this in every test, and nobody else touches it meanwhile.
-        unsafe { Memory::new(context, access) }
+        unsafe { Memory::new(context, Arc::new(Unshared)) }
     }
 }

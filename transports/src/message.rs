@@ -14,6 +14,8 @@ pub(crate) enum Kind {
     Acknowledgement = 5,
     Reply = 6,
     Bye = 7,
+    Read = 8,
+    Answer = 9,
 }
 
 /// How a message begins; the data of a write follows.
@@ -70,6 +72,8 @@ impl Header {
                 5 => Kind::Acknowledgement,
                 6 => Kind::Reply,
                 7 => Kind::Bye,
+                8 => Kind::Read,
+                9 => Kind::Answer,
                 _ => return None,
             },
             from: (what >> 32) as u32,

@@ -11,6 +11,11 @@ pub trait Network: Send {
     /// What peers must know to reach this PE.
     fn card(&self) -> Vec<u8>;
 
+    /// Whether it reads and writes this PE's heap itself, which may be a GPU's memory. If not, it is asked to send messages alone.
+    fn reaches_heap(&self) -> bool {
+        true
+    }
+
     /// Takes the cards of all PEs, in the order of PEs.
     ///
     /// # Errors

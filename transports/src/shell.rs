@@ -10,6 +10,9 @@
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
 //! under way waits until that is complete.
 //!
+//! Where networks do not [reach the heaps](Network::reaches_heap), they move messages alone. A bulk write is many of them then, and a bulk
+//! read is one that the peer answers with writes, and with a message that says that these were all.
+//!
 //! # Why the signal follows the data
 //! A small write and its signal are one message: the proxy of the peer copies the data, then stores the signal with release, on one
 //! thread. A bulk write is complete when its data is in the peer's memory ([`Event::Done`]), and only then is the message with its
@@ -36,7 +39,7 @@ use crate::message::{Header, Kind};
 use crate::{
     Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Reconnect, Transport, TransportError,
 };
-use peer::{Class, Peer, Sent, class, has_reply};
+use peer::{Class, Peer, Sent, Task, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -63,11 +66,20 @@ impl Shell {
     pub const MESSAGE: usize = Header::BYTES + EAGER;
 
     /// The transport of the PE whose memory this is, over a network that is connected. A peer that is silent for `patience` while
-    /// it owes the answer to a message, or what was posted to it does not come back for so long after a failure, is dead. Of the heaps, only this PE's need be mapped.
-    pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration) -> Self {
-        let peers = (0..memory.npes()).map(|_| Peer::new()).collect();
-        let book =
-            Book { memory, patience, peers, posts: HashMap::new(), next_id: 0, ended: Vec::new(), leaving: None };
+    /// it owes the answer to a message, or what was posted to it does not come back for so long after a failure, is dead. Of the heaps,
+    /// only this PE's need be mapped. `by_messages` says, to all PEs alike, that not every PE's network [reaches](Network::reaches_heap)
+    /// its heap.
+    pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration, by_messages: bool) -> Self {
+        let book = Book {
+            peers: (0..memory.npes()).map(|_| Peer::new()).collect(),
+            memory,
+            patience,
+            by_messages,
+            posts: HashMap::new(),
+            next_id: 0,
+            ended: Vec::new(),
+            leaving: None,
+        };
         Self { network, book }
     }
 }
@@ -79,7 +91,10 @@ impl Transport for Shell {
         if let PeerState::Dead(why) = &entry.state {
             return Err(TransportError::Unreachable { peer, why: why.clone() });
         }
-        entry.waiting.push_back((Some(ticket), operation));
+        let mut tasks = if self.book.by_messages { pieces(operation) } else { vec![Task::Do(operation)] };
+        // The last one ends it.
+        let last = tasks.pop().map(|last| (Some(ticket), last));
+        entry.waiting.extend(tasks.into_iter().map(|task| (None, task)).chain(last));
         Ok(())
     }
 
@@ -107,7 +122,7 @@ impl Transport for Shell {
         let others = || peers.iter().enumerate().filter(|(pe, peer)| *pe != own && !peer.is_dead());
         if leaving.is_none() {
             let to: Vec<_> = others().map(|(pe, _)| pe).collect();
-            to.into_iter().for_each(|pe| peers[pe].waiting.push_back((None, BYE)));
+            to.into_iter().for_each(|pe| peers[pe].waiting.push_back((None, Task::Bye)));
             *leaving = Some(None);
             return false;
         }
@@ -120,13 +135,12 @@ impl Transport for Shell {
     }
 }
 
-/// Stands for the last message, which asks for nothing.
-const BYE: Operation = Operation::Write { remote: u64::MAX, local: 0, bytes: 0, then: None };
-
 /// Everything but the network.
 struct Book {
     memory: Memory,
     patience: Duration,
+    /// Whether the network moves messages alone.
+    by_messages: bool,
     peers: Vec<Peer>,
     posts: HashMap<u64, (Pe, Posted)>,
     next_id: u64,
@@ -161,7 +175,7 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         peer.posts -= 1;
         if let Posted::Bulk(_, operation) = &posted {
-            match class(operation) {
+            match Task::Do(*operation).class() {
                 Class::Read => peer.reads -= 1,
                 _ => peer.writes -= 1,
             }
@@ -176,7 +190,11 @@ impl Book {
         match operation {
             Operation::Write { then: Some(signal), .. } => {
                 let signal = Operation::Write { remote: 0, local: 0, bytes: 0, then: Some(signal) };
-                peer.waiting.push_front((ticket, signal));
+                peer.waiting.push_front((ticket, Task::Do(signal)));
+            }
+            Operation::Read { .. } => {
+                let flushed = self.memory.flush().map(|()| 0);
+                self.ended.extend(ticket.map(|ticket| (ticket, flushed)));
             }
             _ => self.ended.extend(ticket.map(|ticket| (ticket, Ok(0)))),
         }
@@ -186,7 +204,7 @@ impl Book {
         let Some((pe, posted)) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
         match posted {
-            Posted::Bulk(ticket, operation) => peer.waiting.push_front((ticket, operation)),
+            Posted::Bulk(ticket, operation) => peer.waiting.push_front((ticket, Task::Do(operation))),
             Posted::Acknowledgement => peer.owes = true,
             Posted::Reply(number) => peer.owed.push_back(number),
             Posted::Message | Posted::Nothing => {}
@@ -212,6 +230,7 @@ impl Book {
         let mut tickets: Vec<_> = sent.chain(peer.waiting.drain(..).map(|(ticket, _)| ticket)).flatten().collect();
         (peer.reads, peer.writes, peer.owes) = (0, 0, false);
         peer.owed.clear();
+        peer.answers.clear();
         for (_, posted) in self.posts.values_mut().filter(|(to, _)| *to == pe) {
             if let Posted::Bulk(ticket, _) = std::mem::replace(posted, Posted::Nothing) {
                 tickets.extend(ticket);
@@ -241,32 +260,36 @@ impl Book {
         loop {
             let peer = &mut self.peers[at];
             if peer.posted < peer.sent.len() {
-                let (number, operation) = (peer.first + peer.posted as u64, peer.sent[peer.posted].operation);
-                if !self.send(network, pe, number, &operation) {
+                let (number, task) = (peer.first + peer.posted as u64, peer.sent[peer.posted].task);
+                if !self.send(network, pe, number, &task) {
                     return;
                 }
                 self.peers[at].posted += 1;
                 continue;
             }
-            let Some(&(ticket, operation)) = peer.waiting.front() else { return };
-            let class = class(&operation);
-            if !peer.may_start(class) {
+            if let Some(answer) = peer.answers.front().copied().filter(|_| peer.sent.len() < WINDOW) {
+                peer.answers.pop_front();
+                peer.say(None, answer);
+                continue;
+            }
+            let Some(&(ticket, task)) = peer.waiting.front() else { return };
+            let class = task.class();
+            if !peer.may_start(class, self.by_messages) {
                 return;
             }
-            if class == Class::Message {
-                if peer.sent.is_empty() {
-                    peer.heard = Instant::now();
-                    peer.asked = peer.heard;
+            match task {
+                Task::Do(operation) if class != Class::Message && !self.by_messages => {
+                    let post = match operation {
+                        Operation::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
+                        Operation::Write { remote, local, bytes, .. } => Post::Write { remote, local, bytes },
+                        _ => return,
+                    };
+                    if !self.post(network, pe, Posted::Bulk(ticket, operation), post) {
+                        return;
+                    }
                 }
-                peer.sent.push_back(Sent { ticket, operation, reply: None });
-            } else {
-                let post = match operation {
-                    Operation::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
-                    Operation::Write { remote, local, bytes, .. } => Post::Write { remote, local, bytes },
-                    _ => return,
-                };
-                if !self.post(network, pe, Posted::Bulk(ticket, operation), post) {
-                    return;
+                _ => {
+                    peer.say(ticket, task);
                 }
             }
             self.peers[at].waiting.pop_front();
@@ -323,40 +346,45 @@ impl Book {
             return;
         }
         peer.asked = Instant::now();
-        let (number, operation) = (peer.first, oldest.operation);
+        let (number, task) = (peer.first, oldest.task);
         // Without room it is tried later.
-        let _sent = self.send(network, pe, number, &operation);
+        let _sent = self.send(network, pe, number, &task);
     }
 
-    /// Posts a message that asks for an operation.
-    fn send(&mut self, network: &mut dyn Network, pe: Pe, number: u64, operation: &Operation) -> bool {
+    /// Posts a message.
+    fn send(&mut self, network: &mut dyn Network, pe: Pe, number: u64, task: &Task) -> bool {
         let mut header = Header { number, ..self.header() };
         let mut data = (0, 0);
-        match *operation {
-            BYE => header.kind = Kind::Bye,
-            Operation::Write { remote, local, bytes, then } => {
+        match *task {
+            Task::Bye => header.kind = Kind::Bye,
+            Task::Answer(to) => (header.kind, header.value) = (Kind::Answer, to),
+            Task::Do(Operation::Write { remote, local, bytes, then }) => {
                 (header.kind, header.remote, header.bytes, header.then) = (Kind::Write, remote, bytes, then);
                 data = (local, bytes as usize);
             }
-            Operation::Store { remote, bytes, value } => {
+            Task::Do(Operation::Read { remote, local, bytes }) => {
+                (header.kind, header.remote, header.bytes, header.value) = (Kind::Read, remote, bytes, local);
+            }
+            Task::Do(Operation::Store { remote, bytes, value }) => {
                 (header.kind, header.remote, header.bytes, header.value) = (Kind::Store, remote, bytes, value);
             }
-            Operation::Load { remote, bytes } => {
+            Task::Do(Operation::Load { remote, bytes }) => {
                 (header.kind, header.remote, header.bytes) = (Kind::Load, remote, bytes);
             }
-            Operation::Atomic { remote, atomic } => {
+            Task::Do(Operation::Atomic { remote, atomic }) => {
                 (header.kind, header.remote, header.bytes) = (Kind::Atomic, remote, atomic.bytes);
                 (header.value, header.expected) = (atomic.value, atomic.expected);
                 (header.op, header.number_kind) = (atomic.op, atomic.kind);
             }
-            // Of another class.
-            Operation::Read { .. } => return true,
         }
         let mut message = header.encode().to_vec();
         message.resize(Header::BYTES + data.1, 0);
-        if data.1 > 0 && self.memory.take(data.0, &mut message[Header::BYTES..]).is_err() {
-            // Checked when it was started.
-            return true;
+        if data.1 > 0
+            && let Err(error) = self.memory.take(data.0, &mut message[Header::BYTES..])
+        {
+            // Its bounds were checked when it was started.
+            self.die(pe, error.to_string());
+            return false;
         }
         self.post(network, pe, Posted::Message, Post::Send(&message))
     }
@@ -413,7 +441,9 @@ impl Book {
     fn do_one(&mut self, header: &Header, data: &[u8]) {
         let own = self.memory.pe();
         let &Header { remote, bytes, value, expected, op, number_kind: kind, .. } = header;
-        let done = match header.kind {
+        // Devices write without messages alone.
+        let flushed = if self.by_messages { Ok(()) } else { self.memory.flush() };
+        let done = flushed.and_then(|()| match header.kind {
             Kind::Write => self.memory.give(remote, data).and_then(|()| {
                 header.then.map_or(Ok(()), |signal| self.memory.signal(own, signal))?;
                 Ok(0)
@@ -421,10 +451,24 @@ impl Book {
             Kind::Store => self.memory.store(own, remote, bytes, value).map(|()| 0),
             Kind::Load => self.memory.load(own, remote, bytes),
             Kind::Atomic => self.memory.atomic(own, remote, Atomic { op, kind, bytes, value, expected }),
+            Kind::Read => {
+                let back = Operation::Write { remote: value, local: remote, bytes, then: None };
+                self.memory.check(Pe::new(header.from), &back).map(|()| {
+                    let peer = &mut self.peers[header.from as usize];
+                    peer.answers.extend(pieces(back).into_iter().chain([Task::Answer(header.number)]));
+                    0
+                })
+            }
+            Kind::Answer => {
+                let peer = &mut self.peers[header.from as usize];
+                Self::acknowledged(&mut self.ended, peer, value, Some(0));
+                Ok(0)
+            }
             Kind::Bye | Kind::Acknowledgement | Kind::Reply => Ok(0),
-        };
-        let Ok(reply) = done else {
-            return self.die(Pe::new(header.from), "it asked for what is not on the heap".into());
+        });
+        let reply = match done {
+            Ok(reply) => reply,
+            Err(error) => return self.die(Pe::new(header.from), format!("of what it asked for: {error}")),
         };
         let peer = &mut self.peers[header.from as usize];
         peer.replies[header.number as usize % WINDOW] = reply;
@@ -447,15 +491,17 @@ impl Book {
     ) {
         peer.answered();
         let done = number.saturating_sub(peer.first).min(peer.sent.len() as u64) as usize;
-        for sent in peer.sent.iter_mut().take(done).filter(|sent| !has_reply(&sent.operation)) {
+        for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.task.has_reply()) {
             sent.reply = Some(0);
         }
         let asked = number.checked_sub(peer.first).and_then(|at| peer.sent.get_mut(at as usize));
         if let (Some(reply), Some(sent)) = (reply, asked) {
             sent.reply = Some(reply);
         }
-        while let Some(reply) = peer.sent.front().and_then(|sent| sent.reply) {
-            ended.extend(peer.sent.pop_front().and_then(|sent| sent.ticket).map(|ticket| (ticket, Ok(reply))));
+        while let Some(Sent { ticket, task, reply: Some(reply) }) = peer.sent.pop_front_if(|sent| sent.reply.is_some())
+        {
+            ended.extend(ticket.map(|ticket| (ticket, Ok(reply))));
+            peer.reads -= usize::from(task.class() == Class::Read);
             peer.first += 1;
             peer.posted = peer.posted.saturating_sub(1);
             peer.asked = Instant::now();

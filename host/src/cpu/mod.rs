@@ -4,6 +4,7 @@
 //! fibers that take turns at every sync, vote, broadcast and poll: the faithful way, which tests the choreography of lanes.
 #![allow(clippy::disallowed_types, reason = "this machine gives waits, sleeps and barriers their meaning")]
 
+mod access;
 mod cores;
 mod fibers;
 mod memory;
@@ -21,6 +22,7 @@ use std::time::Instant;
 use congruent_device::cpu::{self, Lane, Room};
 use congruent_device::{Block, Ctx, Group, Kernel, abi};
 
+pub(crate) use access::HeapAccess;
 pub(crate) use cores::Cores;
 pub(crate) use memory::CpuMemory;
 pub(crate) use pe::CpuPe;

@@ -6,6 +6,7 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
 };
 use cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult};
+use cudarc::driver::sys::{CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
 use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
@@ -107,6 +108,9 @@ calls! {
     memset = cuMemsetD8Async since (3, 2) (at: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
     stream_synchronize = cuStreamSynchronize since (2, 0) (stream: CUstream);
 
+    flush_rdma_writes = cuFlushGPUDirectRDMAWrites since (11, 3)
+        (target: CUflushGPUDirectRDMAWritesTarget, scope: CUflushGPUDirectRDMAWritesScope);
+
     mem_alloc_async = cuMemAllocAsync since (11, 2) (memory: *mut CUdeviceptr, bytes: usize, stream: CUstream);
     mem_free_async = cuMemFreeAsync since (11, 2) (memory: CUdeviceptr, stream: CUstream);
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
@@ -173,6 +177,8 @@ calls! {
     stream_get_ctx = cuStreamGetCtx since (9, 2) (stream: CUstream, context: *mut CUcontext);
     stream_write_value_64 = cuStreamWriteValue64_v2 since (11, 7)
         (stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
+    stream_write_value_32 = cuStreamWriteValue32_v2 since (11, 7)
+        (stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint);
     stream_batch_mem_op = cuStreamBatchMemOp_v2 since (11, 7)
         (stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags: c_uint);
     stream_wait_value_64 = cuStreamWaitValue64_v2 since (11, 7)

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{CUGPUDirectRDMAWritesOrdering as Order, CUflushGPUDirectRDMAWritesOptions as Flush};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUresult, CUstream, CUuuid};
 
 use super::agree::gather;
@@ -12,7 +13,7 @@ use super::driver::Driver;
 use super::error::CudaError;
 use super::objects::{Primary, RawStream};
 use super::travel::Travel;
-use crate::bootstrap::Control;
+use crate::bootstrap::{Control, neighbours};
 
 /// What tells one device from all others, also between processes that number them differently.
 pub(super) type Uuid = [u8; 16];
@@ -44,6 +45,10 @@ pub struct Properties {
     pub multicast: bool,
     /// Whether network cards can reach the heap.
     pub rdma: bool,
+    /// Whether what they wrote comes in order for all devices, without being flushed.
+    pub rdma_ordered: bool,
+    /// Whether the host can flush it.
+    pub rdma_flush: bool,
     /// Whether all blocks of a launch can be promised to run at once.
     pub cooperative: bool,
     /// Whether an MPS lets processes run on it at once.
@@ -98,6 +103,10 @@ impl Properties {
             fabric_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
             multicast: can(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
             rdma: can(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+            rdma_ordered: number(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
+                .is_ok_and(|order| order >= Order::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES as u32),
+            rdma_flush: number(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
+                .is_ok_and(|ways| ways & Flush::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST as u32 != 0),
             cooperative: can(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH),
             // Drivers before CUDA 12.3 do not know the attribute.
             mps: number(Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).map_or_else(|_| mps_listens(), |value| value != 0),
@@ -184,6 +193,8 @@ impl Context {
 pub(crate) struct Device {
     pub(crate) properties: Properties,
     context: Context,
+    /// The PEs of this host, in order.
+    near: Vec<u32>,
     /// The devices of all PEs, in PE order.
     uuids: Vec<Uuid>,
     /// The devices that this process sees.
@@ -193,24 +204,26 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Collective: the device of this PE, which is that of a context of cudarc's, or `asked`, or else the PEs' turn: PE 0 has the first,
-    /// PE 1 the second, and from the first again when there are more PEs than devices.
+    /// Collective: the device of this PE, which is that of a context of cudarc's, or one of those `listed`, or else of all: the first PE of
+    /// a host has the first, the next the second, and from the first again when there are more PEs than devices.
     ///
     /// Which devices there are, and in which order, the user tells the driver by `CUDA_VISIBLE_DEVICES`.
     pub(crate) fn choose(
         driver: &'static Driver,
         control: &Control,
-        asked: Option<u32>,
+        listed: &[u32],
         theirs: Option<Arc<CudaContext>>,
     ) -> Result<Self, CudaError> {
-        // All PEs are on one host, so a PE's index is its index there.
-        let chosen =
-            if control.same_host() { Self::open(driver, asked, theirs, control.pe()) } else { Err(CudaError::Apart) };
+        let near = neighbours(control)?;
+        let turn = near.iter().filter(|&&pe| pe < control.pe()).count();
+        let asked = listed.get(turn % listed.len().max(1)).copied();
+        let chosen = Self::open(driver, asked, theirs, turn as u32);
         let told = |chosen: &Self| [&chosen.properties.uuid[..], &[Travel::ways(&chosen.properties)]].concat();
         let told = gather(control, chosen.as_ref().map(told).map_err(Clone::clone))?;
         let mut chosen = chosen?;
         chosen.travel = Travel::common(told.iter().map(|told| told.last().copied().unwrap_or(0)));
         let uuid = |told: Vec<u8>| told.first_chunk().copied().unwrap_or_default();
+        chosen.near = near;
         chosen.uuids = told.into_iter().map(uuid).collect();
         Ok(chosen)
     }
@@ -230,7 +243,7 @@ impl Device {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
         let context = Context::new(driver, ordinal, theirs)?;
-        Ok(Self { properties, context, uuids: Vec::new(), visible, travel: Travel::default() })
+        Ok(Self { properties, context, near: Vec::new(), uuids: Vec::new(), visible, travel: Travel::default() })
     }
 
     /// How memory of the job's devices gets to PEs of other processes.
@@ -253,9 +266,19 @@ impl Device {
         &self.context
     }
 
+    /// The PEs of this host, in order, whose memory this device may reach.
+    pub(super) fn near(&self) -> &[u32] {
+        &self.near
+    }
+
+    /// The PEs of this host with their devices.
+    fn devices(&self) -> impl Iterator<Item = (u32, &Uuid)> {
+        self.near.iter().filter_map(|&pe| Some((pe, self.uuids.get(pe as usize)?)))
+    }
+
     /// How many PEs of the job compute on this device, this one included.
     pub(crate) fn sharing(&self) -> u32 {
-        self.uuids.iter().filter(|uuid| **uuid == self.properties.uuid).count() as u32
+        self.devices().filter(|(_, uuid)| **uuid == self.properties.uuid).count() as u32
     }
 
     /// How many PEs the job has, where they are several and all compute on this device.
@@ -266,13 +289,16 @@ impl Device {
 
     /// Two PEs of the job that compute on one device, the first that do.
     pub(super) fn shared(&self) -> Option<(usize, usize)> {
-        let mut others = self.uuids.iter().enumerate();
-        others.find_map(|(other, uuid)| Some((self.uuids[..other].iter().position(|one| one == uuid)?, other)))
+        let mut others = self.devices();
+        others.find_map(|(other, uuid)| {
+            let one = self.devices().find(|(one, theirs)| *one < other && *theirs == uuid)?;
+            Some((one.0 as usize, other as usize))
+        })
     }
 
-    /// The PEs that compute on other devices.
+    /// The PEs of this host that compute on other devices.
     pub(super) fn elsewhere(&self) -> impl Iterator<Item = (u32, &Uuid)> {
-        (0..).zip(&self.uuids).filter(|(_, uuid)| **uuid != self.properties.uuid)
+        self.devices().filter(|(_, uuid)| **uuid != self.properties.uuid)
     }
 
     /// The index in this process of PE `pe`'s device, unless this process does not see it.
@@ -356,6 +382,8 @@ mod tests {
             fabric_handles: false,
             multicast: false,
             rdma: false,
+            rdma_ordered: false,
+            rdma_flush: false,
             cooperative: true,
             mps: false,
         };

@@ -153,8 +153,8 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The PEs are not all on this host, or not of one user.
-    #[error("the PEs are on several hosts, or of several users, and cannot share device memory: start all on one host")]
+    /// A PE of this host did not hand over the device memory that it was to share.
+    #[error("a PE of this host did not hand over the device memory that it was to share")]
     Apart,
     /// The system refused something that is not the driver's.
     #[error("{doing}: {reason}")]

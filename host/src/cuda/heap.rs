@@ -2,7 +2,7 @@
 //!
 //! PE `p`'s part is at `base + p * stride` everywhere, on every device that this process's PEs use. A part begins with
 //! the memory that it has now; the addresses after it are kept for growth, up to the stride, so that nothing ever moves.
-//! Parts of other processes come as file descriptors or fabric handles. Where all PEs are threads, they share one mapping, because a
+//! Parts of other processes of the host come as file descriptors or fabric handles; those of other hosts are not mapped. Where all PEs are threads, they share one mapping, because a
 //! process can map an address once only.
 
 use std::ffi::c_int;
@@ -228,7 +228,7 @@ impl CudaHeap {
         let mut parts = vec![mapped];
         if let Some(parcel) = parcel {
             let what = "handing device memory to the other PEs";
-            let theirs = device.travel().exchange(control, Some(&parcel), what)?;
+            let theirs = device.travel().exchange(control, Some(&parcel), device.near(), what)?;
             let map = |(pe, mut parcel): (u32, Parcel)| {
                 let memory = Allocation::import(context, &mut parcel)?;
                 Mapped::new(memory, range, address(pe), bytes, &devices)
@@ -288,10 +288,7 @@ impl CudaHeap {
 
 /// Looks whether this device can do what a heap of this job needs. What of its memory is free before, in bytes.
 fn reachable(device: &Device, control: &Control) -> Result<u64, CudaError> {
-    if !control.same_host() {
-        return Err(CudaError::Apart);
-    }
-    if !control.in_process() && device.travel() == Travel::Nowhere {
+    if !control.in_process() && device.near().len() > 1 && device.travel() == Travel::Nowhere {
         let what =
             "handing memory to another process, as a file descriptor or a fabric handle, by all PEs' devices alike,";
         return Err(CudaError::Unsupported { what, device: device.properties.name.clone() });

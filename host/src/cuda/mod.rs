@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_types, reason = "a flag between host threads")]
 
+mod access;
 mod adopt;
 mod agree;
 mod borrow;
@@ -126,12 +127,12 @@ impl CudaPe {
         let driver = agree(control, Driver::of(kind).and_then(|driver| own.map(|()| driver)))?;
         let listed = tunables.text(TextKey::Device).into_iter().flat_map(|all| all.split(','));
         let listed: Vec<u32> = listed.filter_map(|ordinal| ordinal.parse().ok()).collect();
-        let ordinal = listed.get(control.pe() as usize % listed.len().max(1)).copied();
         let theirs = contexts.get(control.pe() as usize % contexts.len().max(1)).cloned();
-        let device = Device::choose(driver, control, ordinal, theirs)?;
+        let device = Device::choose(driver, control, &listed, theirs)?;
         let wish = tunables.get(Key::NvlsEnable);
         let step = match wish {
             0 => Err("CONGRUENT_NVLS_ENABLE is 0".to_owned()),
+            _ if !control.same_host() => Err("the PEs are on several hosts".to_owned()),
             _ if tunables.get(Key::P2pDisable) == 1 => Err("CONGRUENT_P2P_DISABLE is 1".to_owned()),
             _ => multicast::step(&device, control, heap_max)?,
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::CUstreamCaptureMode;
 
-use super::{CudaError, Driver};
+use super::Driver;
 use crate::machine::Machine;
 use crate::shared::Shared;
 
@@ -17,10 +17,12 @@ const PERIOD: Duration = Duration::from_millis(1);
 
 /// Lets this thread ask for anything while another one captures a stream. Otherwise a question about an event would end a capture
 /// that is for all threads, which is the default of other libraries' (CUDA Driver API, cuThreadExchangeStreamCaptureMode).
-fn relax(driver: &Driver) -> Result<(), CudaError> {
+pub(super) fn relax(driver: &Driver) {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the place for the mode is there.
-    unsafe { driver.thread_exchange_stream_capture_mode(&raw mut mode) }
+    if let Err(error) = unsafe { driver.thread_exchange_stream_capture_mode(&raw mut mode) } {
+        tracing::warn!("captures of other libraries may fail while a world is there: {error}");
+    }
 }
 
 /// Starts to look after a world on GPUs, until it is gone.
@@ -29,9 +31,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     let (driver, weak) = (pe.device.driver(), Arc::downgrade(shared));
     let name = format!("pe{} monitor", shared.pe());
     let looks = move || {
-        if let Err(error) = relax(driver) {
-            tracing::warn!("captures of other libraries may fail while streams of this world wait: {error}");
-        }
+        relax(driver);
         while let Some(shared) = weak.upgrade() {
             shared.look_for_fault();
             shared.look_after_waits();

@@ -213,7 +213,7 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
     };
     let made = agree(control, made)?;
     let what = "handing a multicast object to the other PEs";
-    let handed = device.travel().exchange(control, made.as_ref().map(|(parcel, _)| parcel), what)?;
+    let handed = device.travel().exchange(control, made.as_ref().map(|(parcel, _)| parcel), device.near(), what)?;
     let take = |parcels: Vec<Option<Parcel>>| match (made, leader) {
         (Some((_, object)), _) => Ok(Some(object)),
         (None, None) => Ok(None),

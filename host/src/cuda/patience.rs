@@ -53,6 +53,14 @@ mod tests {
     }
 
     #[test]
+    fn what_others_may_wait_for_waits_for_nothing() {
+        for (arch, text) in congruent_stream_kernels::PTX.images {
+            let functions = Functions::find(text);
+            assert!(!waits(&functions, "atomic") && waits(&functions, "notify"), "{arch}");
+        }
+    }
+
+    #[test]
     fn the_fixed_kernels_all_may_wait() {
         for (arch, text) in congruent_kernels::PTX.images {
             let functions = Functions::find(text);

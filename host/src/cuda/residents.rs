@@ -5,16 +5,16 @@
 //! multiprocessor of which `n` fit, so as long as there are fewer than `n` for each, one with room for another is left, wherever
 //! they are; the largest blocks say what `n` is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::CudaPe;
 use super::lane::Lane;
 use super::module::Entry;
 use crate::{Grid, LaunchError, Occupancy};
 
-/// The kernels of a PE that wait and may run, by their streams.
+/// The kernels of a PE that wait and may run, by their streams; and what is kept free for kernels that they may wait for.
 #[derive(Default)]
-pub(super) struct Residents(Mutex<Vec<Resident>>);
+pub(super) struct Residents(Mutex<Vec<Resident>>, OnceLock<Need>);
 
 /// What a stream has.
 struct Resident {
@@ -47,13 +47,23 @@ impl Residents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps room for a kernel that others may wait for, from now on. Once.
+    pub(super) fn keep_free(&self, need: Need) {
+        self.1.get_or_init(|| need);
+    }
+
+    /// What is kept free.
+    pub(super) fn free(&self) -> Option<Need> {
+        self.1.get().copied()
+    }
+
     /// Counts what a stream is given until it is launched and the stream is idle, if that fits beside what other streams have, on a
     /// device of `sms` multiprocessors that `sharing` PEs have.
     pub(super) fn admit(&self, lane: &Arc<Lane>, need: Need, sms: u32, sharing: u32) -> Result<Launching, LaunchError> {
         let mut all = self.lock();
         all.retain(Resident::counts);
         let own = |one: &Resident| std::ptr::eq(one.lane.as_ptr(), Arc::as_ptr(lane));
-        let others: Vec<Need> = all.iter().filter(|one| !own(one)).map(|one| one.need).collect();
+        let others: Vec<Need> = all.iter().filter(|one| !own(one)).map(|one| one.need).chain(self.free()).collect();
         fits(need, &others, sms, sharing)?;
         if let Some(before) = all.iter_mut().find(|one| own(one)) {
             before.need = before.need.and(need);
@@ -82,7 +92,8 @@ impl CudaPe {
         let (of_sm, waits) = (function.need(grid)?.of_sm, function.waits());
         let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
         let most = if waits { slots } else { u32::MAX };
-        let resident_blocks = at_once(of_sm, sms, sharing).min(most);
+        let free = if waits { self.residents.free().map_or(0, |need| need.blocks) } else { 0 };
+        let resident_blocks = at_once(of_sm, sms, sharing).saturating_sub(free).min(most);
         Ok(Occupancy { blocks_per_multiprocessor: of_sm, multiprocessors: sms, resident_blocks, waits })
     }
 }

@@ -13,7 +13,7 @@ use super::lane::Lane;
 use super::module::{Entry, Modules};
 use super::residents::{Launching, Need, Residents, fits};
 use super::waits::Word;
-use super::{CudaError, Device};
+use super::{CudaError, Device, Driver};
 use crate::{Grid, LaunchError};
 
 /// One PE's queue of launches on its GPU. Dropping it waits for them, for as long as that makes sense.
@@ -32,6 +32,14 @@ impl CudaRunner {
         residents: &Arc<Residents>,
     ) -> Self {
         Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents) }
+    }
+
+    pub(super) fn bind(&self) -> Result<(), CudaError> {
+        self.device.bind()
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.device.driver()
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
@@ -81,7 +89,7 @@ impl CudaRunner {
     pub(super) fn admit(&self, need: Need) -> Result<Launching, LaunchError> {
         let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
         if self.lane.note(need) {
-            return fits(need, &[], sms, sharing).map(|()| Launching::default());
+            return fits(need, self.residents.free().as_slice(), sms, sharing).map(|()| Launching::default());
         }
         self.residents.admit(&self.lane, need, sms, sharing)
     }

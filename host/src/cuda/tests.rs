@@ -32,7 +32,7 @@ fn read(address: u64) -> u64 {
 }
 
 fn reserve(control: &Control, heap_bytes: u64, heap_max: u64) -> Result<(Device, CudaHeap), CudaError> {
-    let device = Device::choose(Driver::get()?, control, None, None)?;
+    let device = Device::choose(Driver::get()?, control, &[], None)?;
     let heap = CudaHeap::reserve(&device, control, heap_bytes, heap_max, 1)?;
     Ok((device, heap))
 }
@@ -172,7 +172,7 @@ fn a_heap_of_threads_goes_with_the_last_of_them() {
 #[ignore = "needs a CUDA driver"]
 fn more_than_the_device_has_is_refused_by_all() {
     let failed = each(2, |control| {
-        let device = Device::choose(Driver::get().unwrap(), control, Some(0), None).unwrap();
+        let device = Device::choose(Driver::get().unwrap(), control, &[0], None).unwrap();
         let (_, total) = device.free_memory().unwrap();
         let failed = CudaHeap::reserve(&device, control, 4 * total, 0, 1).err();
         // The device and the addresses are free again.
@@ -190,8 +190,7 @@ fn more_than_the_device_has_is_refused_by_all() {
 #[ignore = "needs a CUDA driver"]
 fn devices_and_sizes_that_are_wrong_are_refused_by_all() {
     let chosen = each(2, |control| {
-        let asked = (control.pe() == 1).then_some(1000);
-        let failed = Device::choose(Driver::get().unwrap(), control, asked, None).err();
+        let failed = Device::choose(Driver::get().unwrap(), control, &[0, 1000], None).err();
         control.depart();
         failed
     });

@@ -54,23 +54,28 @@ impl Travel {
         }
     }
 
-    /// Collective: every PE gives memory or nothing, and gets that of all the others, in PE order, with nothing in its own place.
+    /// Collective: every PE gives memory or nothing, and gets that of the others of its host, `near`, in PE order, with nothing in its own
+    /// place and those of PEs elsewhere.
     ///
     /// The inner result is this PE's own; the others learn of a failure here only when they are told.
     pub(super) fn exchange(
         self,
         control: &Control,
         goods: Option<&Parcel>,
+        near: &[u32],
         what: &'static str,
     ) -> Result<Result<Vec<Option<Parcel>>, CudaError>, ControlError> {
         if self == Self::Fabric {
             let mine = goods.and_then(Parcel::fabric).map_or(&[][..], |handle| handle);
-            let mut all = control.all_gather(mine)?;
-            all[control.pe() as usize].clear();
-            return Ok(Ok(all.into_iter().map(|bytes| bytes.try_into().ok().map(Parcel::Fabric)).collect()));
+            let is_wanted = |pe| pe != control.pe() && near.contains(&pe);
+            let all = (0..).zip(control.all_gather(mine)?);
+            let handle = |(pe, bytes): (u32, Vec<u8>)| {
+                let bytes = bytes.try_into().ok().filter(|_| is_wanted(pe))?;
+                Some(Parcel::Fabric(bytes))
+            };
+            return Ok(Ok(all.map(handle).collect()));
         }
-        let all: Vec<u32> = (0..control.npes()).collect();
-        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd), &all)?;
+        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd), near)?;
         let handed = handed.map(|fds| fds.into_iter().map(|fd| fd.map(Parcel::File)).collect());
         Ok(handed.map_err(|error| CudaError::System { doing: what, reason: error.to_string() }))
     }

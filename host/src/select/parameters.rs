@@ -145,6 +145,22 @@ impl Parameters {
         }
     }
 
+    /// GPUs of several hosts, whose proxies stage what they send through the host.
+    ///
+    /// Modelled: a launch and two copies of a stream for each step, some 10 µs each, and a network of 100 Gbit/s.
+    pub fn cuda_proxied() -> Self {
+        let simple = cost(10_000.0, 40_000.0, 1.0);
+        Self {
+            name: "cuda/sm_90/proxied".to_owned(),
+            protocols: [simple; 3],
+            queued: simple,
+            signal_ns: 30_000.0,
+            post_ns: 10_000.0,
+            link_rate: 10.0,
+            ..Self::cuda_nvlink()
+        }
+    }
+
     /// GPUs that reach each other over PCI Express of the third generation, 16 lanes.
     ///
     /// Modelled: NCCL 2.30.7's constants (1.0, 2.5 and 5.7 µs a hop, 12 GB/s).

@@ -35,6 +35,8 @@ pub enum Key {
     HeapMax,
     /// `CONGRUENT_IB_DISABLE`.
     IbDisable,
+    /// `CONGRUENT_GDR_DISABLE`.
+    GdrDisable,
     /// `CONGRUENT_IB_TIMEOUT`.
     IbTimeout,
     /// `CONGRUENT_IB_RETRY_CNT`.
@@ -106,7 +108,7 @@ pub struct TextTunable {
 }
 
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 14] = [
+pub const TABLE: [Tunable; 15] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -199,6 +201,14 @@ pub const TABLE: [Tunable; 14] = [
         key: Key::IbDisable,
         name: "CONGRUENT_IB_DISABLE",
         meaning: "1: PEs of several hosts take libfabric, though every one has an RDMA device",
+        default: 0,
+        range: (0, 1),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::GdrDisable,
+        name: "CONGRUENT_GDR_DISABLE",
+        meaning: "1: RDMA devices do not get the memory of GPUs, and proxies stage it through the host",
         default: 0,
         range: (0, 1),
         is_size: false,

@@ -44,6 +44,20 @@ pub fn verbs(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[
     }
 }
 
+/// The same of two PEs on virtual GPUs, whose driver is told this.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn verbs_gpus(test: &str, family: fn(&mut World) -> Result<(), Error>, driver: &str) {
+    if is_child() {
+        return run_here(family, World::builder());
+    }
+    if guest::is_inside(test) {
+        let gpus = [("CONGRUENT_MACHINE", "virtual"), ("CONGRUENT_VIRTUAL_DRIVER", driver)];
+        over("verbs", &gpus, EMULATED, test, &[(1, 2)]);
+    }
+}
+
 /// Runs this test's job of PEs as processes, each reached through its proxy by this transport.
 fn over(transport: &str, set: &[(&'static str, &str)], most: u32, test: &str, shapes: &[Shape]) {
     for (width, npes) in shapes_of(shapes).into_iter().take(if few_shapes() { 1 } else { usize::MAX }) {
@@ -69,6 +83,19 @@ const EACH: &str = "CONGRUENT_TEST_EACH";
 /// # Panics
 /// Where a PE fails.
 pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[usize]) {
+    cuda_hosts(test, family, each, Vec::new);
+}
+
+/// The same on the machine that `driver` says, where it says one.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn cuda_hosts(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    each: &[usize],
+    driver: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
     if is_child() {
         let both = |world: &mut World| are_apart(world).and_then(|()| family(world));
         return run_here(both, World::builder());
@@ -81,8 +108,9 @@ pub fn hosts(test: &str, family: fn(&mut World) -> Result<(), Error>, each: &[us
         Ok(hosts) => hosts,
         Err(error) => return skip(test, &format!("no network namespaces can be made: {error}")),
     };
+    let set = driver();
     for &each in each.iter().take(if few_shapes() { 1 } else { each.len() }) {
-        run(&hosts, test, each).unwrap_or_else(|error| panic!("two hosts of {each} PEs: {error}"));
+        run(&hosts, test, each, &set).unwrap_or_else(|error| panic!("two hosts of {each} PEs: {error}"));
     }
 }
 
@@ -149,15 +177,15 @@ fn are_apart(world: &mut World) -> Result<(), Error> {
 }
 
 /// Runs a test on both, with so many PEs each.
-fn run(hosts: &Hosts, test: &str, each: usize) -> io::Result<()> {
+fn run(hosts: &Hosts, test: &str, each: usize, set: &[(&'static str, OsString)]) -> io::Result<()> {
     let before = hosts.bytes()?;
     let start = |pe: usize| {
         let host = pe / each;
         let host_id = ("CONGRUENT_HOST_ID", host.to_string().into());
-        let set = seat(pe, each, Hosts::ADDRESSES[0]).into_iter().chain([host_id]);
+        let seat = seat(pe, each, Hosts::ADDRESSES[0]).into_iter().chain([host_id]).chain(limit(NATIVE));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &hosts.name(host)]).arg(env::current_exe()?);
-        start_by(command, test, &set.chain(limit(NATIVE)).collect::<Vec<_>>())
+        start_by(command, test, &seat.chain(set.iter().cloned()).collect::<Vec<_>>())
     };
     let pes = (0..2 * each).map(start).collect::<io::Result<_>>()?;
     finish(&format!("two hosts of {each} PEs"), pes)?;

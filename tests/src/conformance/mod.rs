@@ -47,7 +47,7 @@ pub use direct::direct;
 pub use faults::{dead, deadline};
 pub use flags::{flags, protocols};
 pub use groups::groups;
-pub use hosts::{fabric, hosts, verbs, verbs_hosts};
+pub use hosts::{cuda_hosts, fabric, hosts, verbs, verbs_gpus, verbs_hosts};
 pub use in_kernel::in_kernel;
 pub use lanes::lanes;
 pub use limit::LIMIT;

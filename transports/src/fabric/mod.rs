@@ -8,6 +8,8 @@
 //!
 //! What was under way when a connection failed may still lie in the peer's socket, and be taken out later than what a new connection
 //! brings. So a peer whose connection has failed is not connected to again: it is dead.
+//!
+//! The provider's copies are the processor's, so that it does not reach a heap in a GPU's memory.
 
 mod library;
 
@@ -150,7 +152,7 @@ impl Fabric {
     }
 
     /// Opens an endpoint on an interface, or on the first that the library offers: one that leads to other hosts, or if there is
-    /// none and all PEs are on this host, the one that does not. Registers this PE's heap with it.
+    /// none and all PEs are on this host, the one that does not. Registers this PE's heap with it, if that is the host's memory.
     ///
     /// # Safety
     /// This PE's heap, of `memory`, stays mapped for as long as the result lives.
@@ -175,7 +177,10 @@ impl Fabric {
             .map_err(|error| FabricError::Call { doing: "registering the heap", reason: error.to_string() })?;
         // SAFETY: each object is opened from those before it, which are open, with attributes as the headers have them; the
         // pointers to tables are the library's own, set when it opened the object. The heap is mapped, as the caller promises.
-        let base = unsafe { objects.open(heap, memory.bytes(), memory.npes())? };
+        let base = unsafe {
+            objects.open(memory.npes())?;
+            if memory.is_host() { objects.register(heap, memory.bytes())? } else { 0 }
+        };
         let mut fabric = Self {
             objects,
             memory,
@@ -264,11 +269,11 @@ fn index_of(context: *mut c_void) -> Option<usize> {
 }
 
 impl Objects {
-    /// Opens everything, and gives what peers add to offsets in the heap.
+    /// Opens everything.
     ///
     /// # Safety
-    /// `info` is the library's, and the heap is mapped for as long as this lives.
-    unsafe fn open(&mut self, heap: *mut u8, bytes: u64, npes: u32) -> Result<u64, FabricError> {
+    /// `info` is the library's.
+    unsafe fn open(&mut self, npes: u32) -> Result<(), FabricError> {
         // SAFETY: as `Fabric::open` says.
         unsafe {
             let info = self.info;
@@ -306,14 +311,24 @@ impl Objects {
                     break;
                 }
             }
-            self.check("enabling an endpoint", enabled)?;
+            self.check("enabling an endpoint", enabled)
+        }
+    }
+
+    /// Registers the heap, and gives what peers add to offsets in it.
+    ///
+    /// # Safety
+    /// The domain is open, and the heap is mapped for as long as this lives.
+    unsafe fn register(&mut self, heap: *mut u8, bytes: u64) -> Result<u64, FabricError> {
+        // SAFETY: as the caller says.
+        unsafe {
             let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
             let reg = (*(*self.domain).mr).reg;
             let domain: *mut Fid = self.domain.cast();
             let region = &raw mut self.region;
             let opened = reg(domain, heap.cast(), bytes as usize, access, 0, 1, 0, region, ptr::null_mut());
             self.check("registering the heap", opened)?;
-            let by_address = (*(*info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
+            let by_address = (*(*self.info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
             Ok(if by_address { heap.expose_provenance() as u64 } else { 0 })
         }
     }
@@ -427,13 +442,18 @@ impl Network for Fabric {
     fn card(&self) -> Vec<u8> {
         let (mut name, mut len) = ([0u8; NAME], NAME);
         let endpoint = self.objects.endpoint;
-        // SAFETY: the endpoint is open, and the name has as much room as `len` says.
+        let region = self.objects.region;
+        // SAFETY: the endpoint is open, and the name has as much room as `len` says. A region that is there is open.
         let (outcome, key) = unsafe {
             let outcome = ((*(*endpoint).cm).getname)(endpoint.cast(), name.as_mut_ptr().cast(), &raw mut len);
-            (outcome, (*self.objects.region).key)
+            (outcome, if region.is_null() { 0 } else { (*region).key })
         };
         let name = if outcome == 0 { name.get(..len).unwrap_or_default() } else { &[] };
         [&key.to_le_bytes()[..], &self.base.to_le_bytes(), name].concat()
+    }
+
+    fn reaches_heap(&self) -> bool {
+        !self.objects.region.is_null()
     }
 
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
@@ -468,12 +488,13 @@ impl Network for Fabric {
         };
         // What lies here of it, so that the library reads and writes nothing but the heap.
         let here = match post {
-            Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } => {
-                self.memory.at(self.memory.pe(), local, bytes, 1)
+            Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } if self.reaches_heap() => {
+                self.memory.at(self.memory.pe(), local, bytes, 1).ok()
             }
-            Post::Send(_) => Ok(ptr::null_mut()),
+            Post::Write { .. } | Post::Read { .. } => None,
+            Post::Send(_) => Some(ptr::null_mut()),
         };
-        let Ok(here) = here else {
+        let Some(here) = here else {
             self.refused.push((id, Failure::LocalLength));
             return true;
         };

@@ -17,11 +17,13 @@ pub(super) struct Peer {
     pub(super) failures: u32,
     /// What is under way at the network.
     pub(super) posts: usize,
-    /// Bulk operations among them: reads, and writes.
+    /// Bulk reads under way, and bulk writes.
     pub(super) reads: usize,
     pub(super) writes: usize,
     /// Not yet started. What nobody waits for has no ticket.
-    pub(super) waiting: VecDeque<(Option<u64>, Operation)>,
+    pub(super) waiting: VecDeque<(Option<u64>, Task)>,
+    /// What it has asked for and is not sent yet. It waits for nothing that is asked of the peer, which may wait for this.
+    pub(super) answers: VecDeque<Task>,
     /// Messages that are not acknowledged, the first with number `first`, of which so many are posted.
     pub(super) sent: VecDeque<Sent>,
     pub(super) first: u64,
@@ -42,11 +44,32 @@ pub(super) struct Peer {
 
 pub(super) struct Sent {
     pub(super) ticket: Option<u64>,
-    pub(super) operation: Operation,
+    pub(super) task: Task,
     pub(super) reply: Option<u64>,
 }
 
-/// The class of an operation: see the top of this file.
+/// What is done to a peer, or said to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    Do(Operation),
+    /// All that it asked for by this message has been sent to it before.
+    Answer(u64),
+    /// Nothing more comes.
+    Bye,
+}
+
+/// A write as messages, the last of which has its signal.
+pub(super) fn pieces(write: Operation) -> Vec<Task> {
+    let Operation::Write { remote, local, bytes, then } = write else { return vec![Task::Do(write)] };
+    let last = bytes.saturating_sub(1) / EAGER as u64 * EAGER as u64;
+    let piece = |at: u64| {
+        let (bytes, then) = if at == last { (bytes - at, then) } else { (EAGER as u64, None) };
+        Task::Do(Operation::Write { remote: remote + at, local: local + at, bytes, then })
+    };
+    (0..=last).step_by(EAGER).map(piece).collect()
+}
+
+/// The class of a task: see the top of `shell.rs`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Message,
@@ -54,16 +77,20 @@ pub(super) enum Class {
     Write,
 }
 
-pub(super) fn class(operation: &Operation) -> Class {
-    match operation {
-        Operation::Write { bytes, .. } if *bytes > EAGER as u64 => Class::Write,
-        Operation::Read { .. } => Class::Read,
-        _ => Class::Message,
+impl Task {
+    pub(super) fn class(&self) -> Class {
+        match self {
+            Self::Do(Operation::Write { bytes, .. }) if *bytes > EAGER as u64 => Class::Write,
+            Self::Do(Operation::Read { .. }) => Class::Read,
+            _ => Class::Message,
+        }
     }
-}
 
-pub(super) fn has_reply(operation: &Operation) -> bool {
-    matches!(operation, Operation::Load { .. } | Operation::Atomic { .. })
+    /// Whether it is complete only with an answer of its own.
+    pub(super) fn has_reply(&self) -> bool {
+        use Operation::{Atomic, Load, Read};
+        matches!(self, Self::Do(Load { .. } | Atomic { .. } | Read { .. }))
+    }
 }
 
 impl Peer {
@@ -77,6 +104,7 @@ impl Peer {
             reads: 0,
             writes: 0,
             waiting: VecDeque::new(),
+            answers: VecDeque::new(),
             sent: VecDeque::new(),
             first: 0,
             posted: 0,
@@ -97,7 +125,7 @@ impl Peer {
 
     /// Whether nothing is asked of it and nothing owed to it.
     pub(super) fn is_settled(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty() && !self.owes && self.owed.is_empty()
+        self.waiting.is_empty() && self.answers.is_empty() && self.sent.is_empty() && !self.owes && self.owed.is_empty()
     }
 
     /// The message that is next, where it came before its turn.
@@ -106,16 +134,27 @@ impl Peer {
         Header::decode(&early).map(|header| (header, early))
     }
 
+    /// Notes a message that is to be posted.
+    pub(super) fn say(&mut self, ticket: Option<u64>, task: Task) {
+        if self.sent.is_empty() {
+            self.heard = Instant::now();
+            self.asked = self.heard;
+        }
+        self.reads += usize::from(task.class() == Class::Read);
+        self.sent.push_back(Sent { ticket, task, reply: None });
+    }
+
     pub(super) fn answered(&mut self) {
         self.failures = 0;
         self.heard = Instant::now();
     }
 
-    /// Whether what waits first may be posted beside what is under way.
-    pub(super) fn may_start(&self, class: Class) -> bool {
+    /// Whether what waits first may be posted beside what is under way. Reads may be messages, too, and then lie among those.
+    pub(super) fn may_start(&self, class: Class, reads_are_messages: bool) -> bool {
+        let messages = self.sent.len() - if reads_are_messages { self.reads } else { 0 };
         match class {
             Class::Message => self.reads == 0 && self.writes == 0 && self.sent.len() < WINDOW,
-            Class::Read => self.writes == 0 && self.sent.is_empty() && self.reads < READS,
+            Class::Read => self.writes == 0 && messages == 0 && self.reads < READS,
             Class::Write => self.reads == 0 && self.writes == 0 && self.sent.is_empty(),
         }
     }

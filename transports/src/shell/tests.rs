@@ -25,15 +25,20 @@ struct Job {
 
 impl Job {
     fn new(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>) -> Self {
+        Self::over(npes, patience, faults, fails, false)
+    }
+
+    /// The same, by messages alone or not.
+    fn over(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>, by_messages: bool) -> Self {
         let mut words = vec![0; npes as usize * HEAP as usize / 8];
         let memories: Vec<_> = (0..npes).map(|pe| heaps(&mut words, npes, pe)).collect();
         let exchange = Arc::new(Exchange::new(npes));
         let shell = |memory: &Memory| {
             // SAFETY: all heaps are there.
-            let network = unsafe { InProcess::new(*memory, Arc::clone(&exchange)) };
+            let network = unsafe { InProcess::new(memory.clone(), Arc::clone(&exchange)) };
             let mut network = Faulty::new(network, memory.pe(), faults);
             fails.iter().for_each(|&(peer, failure)| network.fail_next(peer, failure));
-            Shell::new(Box::new(network), *memory, patience)
+            Shell::new(Box::new(network), memory.clone(), patience, by_messages)
         };
         let shells = memories.iter().map(shell).collect();
         Self { memories, shells, ended: vec![Vec::new(); npes as usize], _heaps: words }
@@ -84,8 +89,8 @@ fn add(value: u64) -> Operation {
 /// Whatever the network does, each signal follows what was written before, and each atomic is done once.
 #[test]
 fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
-    for seed in 0..40 {
-        let mut job = Job::new(3, Duration::MAX, wrong(seed), None);
+    for (seed, by_messages) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut job = Job::over(3, Duration::MAX, wrong(seed), None, by_messages);
         for round in 0..ROUNDS {
             let mark = MARKS + 8 * round;
             job.memories[0].store(Pe::new(0), mark, 8, round + 1).unwrap();
@@ -115,10 +120,55 @@ fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
     }
 }
 
+/// A read sees what was written before it, and not what is written after it; as long ones too, which take several messages or one transfer.
+#[test]
+fn reads_and_writes_of_one_peer_keep_their_order() {
+    const BYTES: u64 = 10_000;
+    /// Where PE 0 keeps the words of each round that it writes, and those that it reads.
+    const SENT: u64 = 4096;
+    const READ: u64 = SENT + 8 * ROUNDS;
+    /// What changes at PE 1: the end of what is read.
+    const LAST: u64 = FROM + BYTES - 8;
+    for (seed, by_messages) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut job = Job::over(2, Duration::MAX, wrong(seed), None, by_messages);
+        for round in 0..ROUNDS {
+            let (sent, read) = (SENT + 8 * round, READ + 8 * round);
+            job.memories[0].store(Pe::new(0), sent, 8, round + 1).unwrap();
+            job.start(0, round, 1, Operation::Write { remote: LAST, local: sent, bytes: 8, then: None });
+            job.start(0, 100 + round, 1, Operation::Read { remote: FROM, local: FROM, bytes: BYTES });
+            job.start(0, 200 + round, 1, Operation::Read { remote: LAST, local: read, bytes: 8 });
+        }
+        job.poll_until(3 * ROUNDS as usize, |_| ());
+        assert!(job.ended[0].iter().all(|(_, ended)| ended == &Ok(0)));
+        for round in 0..ROUNDS {
+            assert_eq!(job.word(0, READ + 8 * round), round + 1, "seed {seed}, by messages {by_messages}");
+        }
+        assert_eq!(job.word(0, LAST), ROUNDS, "seed {seed}, by messages {by_messages}");
+    }
+}
+
+/// Each waits for what the other one reads to it.
+#[test]
+fn two_that_read_of_each_other_both_get_it() {
+    for by_messages in [false, true] {
+        let mut job = Job::over(2, Duration::MAX, fine(), None, by_messages);
+        for pe in [0, 1] {
+            job.memories[pe].store(Pe::new(pe as u32), FROM, 8, pe as u64 + 7).unwrap();
+            job.start(pe, 1, 1 - pe as u32, Operation::Read { remote: FROM, local: FROM + FURTHER, bytes: 9000 });
+        }
+        let began = Instant::now();
+        while job.ended.iter().any(Vec::is_empty) {
+            (0..2).for_each(|pe| job.poll(pe));
+            assert!(began.elapsed() < Duration::from_secs(20), "by messages {by_messages}: {:?}", job.ended);
+        }
+        assert_eq!([0, 1].map(|pe| job.word(pe, FROM + FURTHER)), [8, 7]);
+    }
+}
+
 #[test]
 fn who_leaves_stays_for_the_others() {
     for seed in 0..20 {
-        let mut job = Job::new(3, Duration::MAX, wrong(seed), None);
+        let mut job = Job::over(3, Duration::MAX, wrong(seed), None, seed % 2 == 1);
         // PE 0 leaves at once, PE 1 has work for it.
         (0..100).for_each(|ticket| job.start(1, ticket, 0, add(1)));
         let (mut left, began) = ([false; 3], Instant::now());

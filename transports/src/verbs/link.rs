@@ -54,7 +54,7 @@ impl Verbs {
         let facts = &self.device.facts;
         let mut card = Vec::new();
         card.extend(self.base.to_le_bytes());
-        card.extend(self.remote_key.to_le_bytes());
+        card.extend(self.keys.map_or(0, |(_, key)| key).to_le_bytes());
         card.extend(self.hellos.number().to_le_bytes());
         card.extend(facts.lid.to_le_bytes());
         card.extend([facts.active_mtu as u8, self.device.most_reads]);

@@ -6,6 +6,9 @@
 //! reliable connections). The shell posts a signal when the write has completed, on the same connection, so who acts on it has the data.
 //! Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the peer's bus keeps that order.
 //!
+//! The memory of a GPU is registered as the host's is, where a driver between GPU and device lets it be (`nvidia-peermem`); where none does,
+//! the device moves messages alone. GPUDirect RDMA has not been tried on hardware.
+//!
 //! A message is in one receive buffer, whole. What has failed is told of each request, since each is signaled, and requests behind one that
 //! has failed fail, too.
 //!
@@ -117,11 +120,10 @@ pub struct Verbs {
     memory: Memory,
     /// How long requests try, and how often again.
     tries: (u8, u8),
-    /// What the heap begins at, and its key, for requests from here.
+    /// What the heap begins at.
     base: u64,
-    heap_key: u32,
-    /// The same for peers.
-    remote_key: u32,
+    /// Its keys, for requests from here and for peers', if the device reaches it.
+    keys: Option<(u32, u32)>,
     /// Those that are under way, by buffer.
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
@@ -175,8 +177,15 @@ impl Verbs {
         let heap = memory
             .at(memory.pe(), 0, memory.bytes(), 1)
             .map_err(|error| VerbsError::Call { doing: "registering the heap", reason: error.to_string() })?;
-        // SAFETY: the caller's promise.
-        let (heap_key, remote_key) = unsafe { device.register(heap, memory.bytes() as usize, library::ACCESS)? };
+        let keys = if memory.admits_devices() {
+            // SAFETY: the caller's promise.
+            match unsafe { device.register(heap, memory.bytes() as usize, library::ACCESS) } {
+                Err(_) if !memory.is_host() => None,
+                keys => Some(keys?),
+            }
+        } else {
+            None
+        };
         let mut buffers = vec![[0; Shell::MESSAGE]; RECEIVES + SENDS].into_boxed_slice();
         let (at, bytes) = (buffers.as_mut_ptr().cast(), size_of_val(&*buffers));
         // SAFETY: the buffers stay where they are, and are freed after the device is closed, as the fields' order says.
@@ -192,8 +201,7 @@ impl Verbs {
             memory,
             tries: (options.timeout, options.retries),
             base: heap.expose_provenance() as u64,
-            heap_key,
-            remote_key,
+            keys,
             buffers,
             buffers_key,
             requests: vec![None; SENDS],
@@ -250,16 +258,15 @@ impl Verbs {
 
     /// Posts the next bytes of what is to be moved.
     fn move_piece(&mut self, slot: usize, id: u64, peer: u32, piece: Piece) -> i32 {
-        let link = self.links.get(peer as usize).and_then(Option::as_ref);
-        let Some((base, key)) = link.and_then(|link| link.port.as_ref()).map(|port| (port.base, port.key)) else {
-            return EINVAL;
-        };
+        let port = self.links.get(peer as usize).and_then(Option::as_ref).and_then(|link| link.port.as_ref());
+        let (Some(port), Some((own_key, _))) = (port, self.keys) else { return EINVAL };
+        let (base, key) = (port.base, port.key);
         let most = MOST.min(self.device.facts.max_msg_sz.into()).max(1);
         let bytes = piece.bytes.min(most);
         let left =
             Piece { remote: piece.remote + bytes, local: piece.local + bytes, bytes: piece.bytes - bytes, ..piece };
         self.requests[slot] = Some(Request { id, peer, rest: (left.bytes > 0).then_some(left) });
-        let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: self.heap_key };
+        let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: own_key };
         self.request(slot, peer, piece.opcode, library::SEND_SIGNALED, here, (base + piece.remote, key))
     }
 
@@ -330,6 +337,10 @@ fn failure(status: i32) -> Failure {
 impl Network for Verbs {
     fn card(&self) -> Vec<u8> {
         self.own_card()
+    }
+
+    fn reaches_heap(&self) -> bool {
+        self.keys.is_some()
     }
 
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {

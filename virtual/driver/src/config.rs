@@ -46,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) version: u32,
     /// Whether devices have multicast objects.
     pub(crate) multicast: bool,
+    /// Whether network devices may be given the memory of devices.
+    pub(crate) rdma: bool,
     /// Whether devices say that an MPS serves them.
     pub(crate) mps: bool,
     /// How memory can be exported: the driver's kinds of handles, of which there may be several. `handles=none`, `posix`, `fabric` or
@@ -118,6 +120,7 @@ impl Default for Config {
             capability: (9, 0),
             version: 12080,
             multicast: false,
+            rdma: false,
             mps: false,
             handles: POSIX,
             reach: true,
@@ -202,6 +205,7 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "capability" => config.capability = capability(value)?,
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
+            "rdma" => config.rdma = number(key, value, 0..=1)? == 1,
             "mps" => config.mps = number(key, value, 0..=1)? == 1,
             "handles" => config.handles = one_of(key, value, &HANDLES)?,
             "reach" => config.reach = number(key, value, 0..=1)? == 1,
@@ -224,7 +228,7 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "silence" => config.silence = number(key, value, 1..=86_400)?,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, mps, handles, reach, engine, schedule, \
+                let known = "devices, sms, memory, capability, version, multicast, rdma, mps, handles, reach, engine, schedule, \
                              seed, races, weak, mutant, patience, budget, leap, halt, flip, late, record, replay, profile, \
                              silence, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
@@ -331,7 +335,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,mps=1,handles=both,reach=0,\
+        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,rdma=1,mps=1,handles=both,reach=0,\
                     engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,budget=5000000000,leap=50,halt=1:5000,flip=2:7:33,late=0,record=a/file,replay=another,profile=third,silence=9,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
@@ -341,6 +345,7 @@ mod tests {
             capability: (8, 6),
             version: 11040,
             multicast: true,
+            rdma: true,
             mps: true,
             handles: POSIX | FABRIC,
             reach: false,

@@ -34,6 +34,7 @@ pub(crate) struct Device {
     pub(crate) memory: u64,
     pub(crate) capability: (u32, u32),
     pub(crate) multicast: bool,
+    pub(crate) rdma: bool,
     mps: bool,
     /// The kinds of handles that memory can be exported as.
     handles: u32,
@@ -51,6 +52,7 @@ impl Device {
             memory: config.memory,
             capability: config.capability,
             multicast: config.multicast,
+            rdma: config.rdma,
             mps: config.mps,
             handles: config.handles,
             registers: config.engine == Engine::Native,
@@ -125,6 +127,9 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self.capability.0),
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self.capability.1),
             (A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, u32::from(self.multicast)),
+            (A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, u32::from(self.rdma)),
+            // What network devices write has to be flushed, by the host.
+            (A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, u32::from(self.rdma)),
             (A::CU_DEVICE_ATTRIBUTE_MPS_ENABLED, u32::from(self.mps)),
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, u32::from(self.handles & POSIX != 0)),
             (A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, u32::from(self.handles & FABRIC != 0)),

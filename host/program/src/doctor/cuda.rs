@@ -111,6 +111,8 @@ mod tests {
             fabric_handles: false,
             multicast: true,
             rdma: false,
+            rdma_ordered: false,
+            rdma_flush: false,
             cooperative: true,
             mps: false,
         }

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use cudarc::driver::sys::{CUcontext, CUctxCreateParams, CUdevice, CUresult};
+use cudarc::driver::sys::{CUcontext, CUctxCreateParams, CUdevice, CUflushGPUDirectRDMAWritesScope as Scope, CUresult};
 
 use crate::capture;
 use crate::context::{self, Context};
@@ -12,6 +12,8 @@ use crate::stream;
 use std::sync::Arc;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const SCOPE_OWNER: c_uint = Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER as c_uint;
+const SCOPE_ALL: c_uint = Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES as c_uint;
 
 /// A context as callers name it.
 fn handle(context: &Arc<Context>) -> CUcontext {
@@ -91,6 +93,16 @@ entry_points! {
         let streams = stream::of(&context::current()?);
         capture::refuse_waiting(&streams)?;
         streams.iter().try_for_each(|stream| stream.synchronize())
+    }
+
+    /// Makes what network devices wrote visible. Memory of virtual GPUs is the host's, where it is visible at once.
+    Context fn cuFlushGPUDirectRDMAWrites(target: c_uint, scope: c_uint) {
+        let known = target == 0 && [SCOPE_OWNER, SCOPE_ALL].contains(&scope);
+        match driver::get()?.config.rdma {
+            true if known => Ok(()),
+            true => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            false => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        }
     }
 
     /// The lowest and the highest priority of streams.
