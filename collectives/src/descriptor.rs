@@ -7,7 +7,7 @@ use core::ops::Add;
 
 use crate::schedule::Teller;
 use crate::{Algorithm, Collective, Protocol};
-use crate::{agree, bruck, direct, exchange, multimem, one_shot, recursive, ring, send_recv, tree};
+use crate::{agree, bruck, direct, exchange, multimem, one_shot, recursive, ring, send_recv, tree, two_level};
 
 /// An algorithm of a collective. Made by [`new`](Descriptor::new), for the most usual one, and changed field by field.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,9 @@ pub struct Descriptor {
     pub multicast: bool,
     /// Whether its steps cost what those through the plan's queues cost, in the simple protocol.
     pub queued: bool,
+    /// Whether it is for teams on several hosts, with as many members on each, two or more, whose ranks are those of one host after the
+    /// other. It has no kernel: its calls are calls of the teams of each host, and of those between hosts.
+    pub levels: bool,
     /// What a member does in a call of two members or more, one after the other.
     pub work: fn(&Call) -> Work,
     /// Tells what a member moves. `None` where only the call's lists say it, or where data goes to a switch and not from one
@@ -42,16 +45,19 @@ impl Descriptor {
         &tree::ALL_REDUCE,
         &recursive::ALL_REDUCE,
         &multimem::ALL_REDUCE,
+        &two_level::ALL_REDUCE,
         &one_shot::REDUCE_SCATTER,
         &direct::REDUCE_SCATTER,
         &ring::REDUCE_SCATTER,
         &recursive::REDUCE_SCATTER,
         &multimem::REDUCE_SCATTER,
+        &two_level::REDUCE_SCATTER,
         &one_shot::ALL_GATHER,
         &direct::ALL_GATHER,
         &ring::ALL_GATHER,
         &recursive::ALL_GATHER,
         &multimem::ALL_GATHER,
+        &two_level::ALL_GATHER,
         &direct::BROADCAST,
         &ring::BROADCAST,
         &tree::BROADCAST,
@@ -64,6 +70,7 @@ impl Descriptor {
         &one_shot::ALL_TO_ALL,
         &direct::ALL_TO_ALL,
         &bruck::ALL_TO_ALL,
+        &two_level::ALL_TO_ALL,
         &exchange::ALL_TO_ALL_V,
         &exchange::ALL_GATHER_V,
         &send_recv::SEND_RECV,
@@ -86,6 +93,7 @@ impl Descriptor {
             direct_only: false,
             multicast: false,
             queued: false,
+            levels: false,
             work,
             moves: None,
         }
@@ -148,6 +156,10 @@ pub struct Call {
     pub chunks: f64,
     /// Whether links between members are the limit, and not the cores that copy.
     pub over_links: bool,
+    /// On how many hosts the members are, as many on each. One where that is not so.
+    pub hosts: f64,
+    /// Steps until one host has reached all.
+    pub log_hosts: f64,
 }
 
 impl Call {
@@ -157,7 +169,18 @@ impl Call {
         let chunk = if chunk < bytes { chunk } else { bytes };
         let chunks = if chunk > 0 { bytes.div_ceil(chunk) } else { 0 };
         let others = (n - 1.0) / n * bytes as f64;
-        Self { members, n, log_n, bytes: bytes as f64, others, chunk: chunk as f64, chunks: chunks as f64, over_links }
+        let (bytes, chunk, chunks) = (bytes as f64, chunk as f64, chunks as f64);
+        Self { members, n, log_n, bytes, others, chunk, chunks, over_links, hosts: 1.0, log_hosts: 0.0 }
+    }
+
+    /// The same on so many hosts.
+    pub const fn on(self, hosts: usize) -> Self {
+        Self { hosts: hosts as f64, log_hosts: hosts.next_power_of_two().ilog2() as f64, ..self }
+    }
+
+    /// Members of each host.
+    pub const fn on_host(&self) -> f64 {
+        self.n / self.hosts
     }
 }
 
@@ -172,15 +195,17 @@ pub struct Work {
     pub moved: f64,
     /// Bytes that are combined, where that is not done while they move.
     pub reduced: f64,
+    /// Launches beyond the first.
+    pub launches: f64,
 }
 
 impl Work {
     /// None.
-    pub const NONE: Self = Self { hops: 0.0, posts: 0.0, moved: 0.0, reduced: 0.0 };
+    pub const NONE: Self = Self { hops: 0.0, posts: 0.0, moved: 0.0, reduced: 0.0, launches: 0.0 };
 
     /// Between two barriers, each of them a message to every other member.
     pub const fn between_barriers(call: &Call, moved: f64) -> Self {
-        Self { hops: 2.0, posts: 2.0 * (call.n - 2.0), moved, reduced: 0.0 }
+        Self { hops: 2.0, posts: 2.0 * (call.n - 2.0), moved, ..Self::NONE }
     }
 }
 
@@ -194,6 +219,7 @@ impl Add for Work {
             posts: self.posts + other.posts,
             moved: self.moved + other.moved,
             reduced: self.reduced + other.reduced,
+            launches: self.launches + other.launches,
         }
     }
 }
@@ -212,6 +238,7 @@ mod tests {
                     one.collective == collective
                         && !one.direct_only
                         && !one.multicast
+                        && !one.levels
                         && one.members.includes(members)
                         && one.protocols.contains(&Protocol::Simple)
                 };
@@ -241,7 +268,8 @@ mod tests {
 
     #[test]
     fn faults_name_each_of_them() {
-        for one in Descriptor::ALL.iter().filter(|one| one.collective != Collective::Barrier) {
+        let has_kernel = |one: &&&Descriptor| one.collective != Collective::Barrier && !one.levels;
+        for one in Descriptor::ALL.iter().filter(has_kernel) {
             let name = std::format!("{} {}", one.collective, one.algorithm);
             assert!(Operation::ALL.iter().any(|operation| operation.to_string() == name), "{name}");
         }

@@ -416,5 +416,5 @@ fn parts(call: &Call) -> Work {
 
 /// All parts but its own pass the root's link.
 fn at_the_root(call: &Call) -> Work {
-    Work { hops: 2.0, posts: call.n - 2.0, moved: call.others, reduced: 0.0 }
+    Work { hops: 2.0, posts: call.n - 2.0, moved: call.others, ..Work::NONE }
 }

@@ -9,6 +9,7 @@
 //! | [`tree`] | broadcast, reduce | up to `2 S`, `S` | `log2 n` hops, pipelined | medium messages |
 //! | [`recursive`] | all-reduce | `S log2 n`, or `2 (n-1)/n S` if long | `log2 n` or `2 log2 n` hops | small to medium messages |
 //! | [`recursive`] | reduce-scatter, all-gather | `(n-1)/n S` | `log2 n` hops | small to medium messages |
+//! | [`two_level`] | all-reduce, reduce-scatter, all-gather, all-to-all | between `h` hosts of `l` PEs, `2 (h-1)/h S/l`, or half of it | those of both levels | several hosts |
 //! | [`bruck`] | all-to-all | `S/2 log2 n` | `log2 n` hops | small messages, large teams |
 //! | [`exchange`] | all-to-all-v, all-gather-v | its parts | 2 meetings and 1 hop | always |
 //! | [`multimem`] | all-reduce, reduce-scatter, all-gather, broadcast | `S/n` to `S` | 2 meetings and 1 hop | links that reduce |
@@ -73,6 +74,7 @@ mod session;
 mod share;
 mod transfers;
 pub mod tree;
+pub mod two_level;
 mod word;
 
 pub use agree::{Description, agree, barrier};

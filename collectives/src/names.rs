@@ -54,9 +54,20 @@ impl Algorithm {
     /// Through multicast addresses that the links themselves reduce and replicate.
     pub const MULTIMEM: Self = Self("multimem");
 
+    /// In each host, and between hosts.
+    pub const TWO_LEVEL: Self = Self("two-level");
+
     /// The library's own.
-    pub const ALL: &'static [Self] =
-        &[Self::RING, Self::TREE, Self::RECURSIVE, Self::ONE_SHOT, Self::DIRECT, Self::BRUCK, Self::MULTIMEM];
+    pub const ALL: &'static [Self] = &[
+        Self::RING,
+        Self::TREE,
+        Self::RECURSIVE,
+        Self::ONE_SHOT,
+        Self::DIRECT,
+        Self::BRUCK,
+        Self::MULTIMEM,
+        Self::TWO_LEVEL,
+    ];
 
     /// One of a program's own: a name of small letters, digits and hyphens.
     pub const fn new(name: &'static str) -> Self {

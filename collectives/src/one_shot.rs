@@ -282,7 +282,7 @@ pub(crate) fn of_all<'s, T: Pod, B: Group>(coll: &'s Coll<'_, B>, own: Sym<T>) -
 /// [`all_reduce`].
 pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
     let all = (call.n - 1.0) * call.bytes;
-    Work { hops: 1.0, posts: 0.0, moved: all, reduced: all }
+    Work { hops: 1.0, moved: all, reduced: all, ..Work::NONE }
 })
 .telling(|teller| teller.packets(EXCHANGE, teller.share()));
 

@@ -283,7 +283,7 @@ pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, Protocol::A
     // The members above a power of two hand theirs to one below, and get the result in the end.
     let extra = if call.members.is_power_of_two() { 0.0 } else { 1.0 };
     let steps = call.log_n + extra;
-    Work { hops: steps, posts: 0.0, moved: steps * call.bytes, reduced: call.log_n * call.bytes }
+    Work { hops: steps, moved: steps * call.bytes, reduced: call.log_n * call.bytes, ..Work::NONE }
 })
 .telling(tell_doubling);
 

@@ -295,7 +295,7 @@ fn adding_round(call: &Call) -> Work {
 
 /// A pipeline: the last member has the last chunk when it has gone all the way.
 fn chain(call: &Call) -> Work {
-    Work { hops: call.n - 1.0, posts: call.chunks, moved: call.bytes + (call.n - 2.0) * call.chunk, reduced: 0.0 }
+    Work { hops: call.n - 1.0, posts: call.chunks, moved: call.bytes + (call.n - 2.0) * call.chunk, ..Work::NONE }
 }
 
 /// Chunk by chunk to the right, from the one so many before this member's own.

@@ -231,7 +231,7 @@ fn close<B: Group>(coll: &mut Coll<'_, B>, node: Node) {
 /// [`all_reduce`].
 pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
     let moved = 2.0 * call.bytes + 2.0 * (call.log_n - 1.0) * call.chunk;
-    Work { hops: 2.0 * call.log_n, posts: call.chunks, moved, reduced: call.bytes }
+    Work { hops: 2.0 * call.log_n, posts: call.chunks, moved, reduced: call.bytes, ..Work::NONE }
 })
 .telling(|teller| {
     for tree in 0..2 {
@@ -258,7 +258,7 @@ const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descripto
 /// A pipeline of which most members have two children.
 fn down_once(call: &Call) -> Work {
     let moved = 2.0 * call.bytes + (call.log_n - 1.0) * call.chunk;
-    Work { hops: call.log_n, posts: call.chunks, moved, reduced: 0.0 }
+    Work { hops: call.log_n, posts: call.chunks, moved, ..Work::NONE }
 }
 
 fn rooted(teller: &Teller<'_>) -> Node {

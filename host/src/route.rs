@@ -59,8 +59,9 @@ impl TransportKind {
 pub(crate) struct Routes {
     table: Vec<Route>,
     kind: TransportKind,
-    /// How many PEs before this one are on its host.
+    /// How many PEs before this one are on its host, and the first of these or this one.
     turn: usize,
+    host: u32,
     by: String,
 }
 
@@ -79,12 +80,18 @@ impl Routes {
         let table: Vec<_> = (0..control.npes()).map(route).collect();
         let needed = tunables.get(Key::P2pDisable) == 1 || table.contains(&Route::Proxied);
         let turn = near.iter().filter(|&&pe| pe < control.pe()).count();
-        Ok(needed.then(|| Self { table, kind, turn, by: "local".to_owned() }))
+        let host = near.first().copied().unwrap_or_else(|| control.pe());
+        Ok(needed.then(|| Self { table, kind, turn, host, by: "local".to_owned() }))
     }
 
     /// The route to each PE.
     pub(crate) fn table(&self) -> &[Route] {
         &self.table
+    }
+
+    /// The first PE of this host.
+    pub(crate) fn host(&self) -> u32 {
+        self.host
     }
 
     /// What they are, in a few words.

@@ -158,6 +158,21 @@ impl World {
         self.split(number.map(|number| number as u32), key)
     }
 
+    /// The PEs of this host, in order: what NVSHMEM has `NVSHMEMX_TEAM_NODE` for.
+    ///
+    /// # Collective
+    /// Over the world.
+    ///
+    /// # Errors
+    /// See [`SplitError`].
+    #[track_caller]
+    pub fn host_team<G: Tag>(&mut self) -> Result<Team<G>, SplitError> {
+        let host = self.host();
+        let team = self.split_parts("team of each host", "", Some(host), 0)?;
+        // With a colour it is in one.
+        team.ok_or(SplitError::ForeignWorld)
+    }
+
     /// The team of the PEs `start + i * stride`, for `i` below `size`. `None` for a PE that is not in it.
     ///
     /// # Collective

@@ -125,6 +125,11 @@ impl World {
         table.is_none_or(|table| table.get(pe.raw() as usize) == Some(&abi::Route::Direct))
     }
 
+    /// The first PE of this host.
+    pub(crate) fn host(&self) -> u32 {
+        self.proxy.as_ref().map_or(0, |proxy| proxy.routes().host())
+    }
+
     /// Whether kernels reach some other PEs through the proxy, and not by loads and stores.
     pub fn is_proxied(&self) -> bool {
         self.shared.context().routes != 0

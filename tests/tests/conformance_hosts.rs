@@ -17,6 +17,12 @@ macro_rules! families {
 
 families! { signals ordering atomics teams groups streams }
 
+/// Two PEs or three on each host; with one there are no levels.
+#[test]
+fn levels() {
+    hosts("levels", conformance::levels, &[2, 3, 1]);
+}
+
 /// Its many small operations take a round trip each.
 #[test]
 fn rma() {

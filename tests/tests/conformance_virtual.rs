@@ -179,7 +179,8 @@ mod hosts {
         ordering: conformance::ordering, [1];
         atomics: conformance::atomics, [1];
         streams: conformance::streams, [1];
-        collectives: proxied::some_collectives, [2];
+        collectives: proxied::some_collectives, [1];
+        levels: conformance::levels, [2];
     }
 }
 

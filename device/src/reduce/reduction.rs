@@ -34,6 +34,15 @@ impl Reduction {
         op.supports(T::DATATYPE).then_some(Self { names, scalar: u64::from_ne_bytes(bytes) })
     }
 
+    /// What combines partial results of this one: of a premul-sum, a sum.
+    #[must_use]
+    pub const fn of_partials(self) -> Self {
+        if self.op() as u8 == Op::PreMulSum as u8 {
+            return Self { names: self.datatype() as u64 | (Op::Sum as u64) << 8, scalar: 0 };
+        }
+        self
+    }
+
     /// The elements' type.
     #[inline(always)]
     pub const fn datatype(&self) -> Datatype {

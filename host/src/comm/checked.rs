@@ -198,7 +198,7 @@ mod tests {
                 "broadcast",
             ),
             (Description { algorithm: 1, ..MINE }, "algorithm", "ring", "tree"),
-            (Description { algorithm: 7, ..MINE }, "algorithm", "ring", "the program's own"),
+            (Description { algorithm: 8, ..MINE }, "algorithm", "ring", "the program's own"),
             (Description { protocol: Protocol::Ll, ..MINE }, "protocol", "simple", "ll"),
             (Description { reduction: Some((Op::Max, Datatype::F32)), ..MINE }, "operator", "sum", "max"),
             (Description { reduction: Some((Op::Sum, Datatype::F64)), element: 8, ..MINE }, "type", "float", "double"),

@@ -111,6 +111,9 @@ impl Comm {
             let simple = self.view(stream, Protocol::Simple)?.abort_aware();
             one.launch(kernels::agree_on, (congruent_collectives::Description { words }, simple))?;
         }
+        if let (Algorithm::TWO_LEVEL, Some(levels)) = (algorithm, &self.levels) {
+            return levels.enqueue(self, stream, call);
+        }
         let Call { dst, src, root, .. } = *call;
         match (call.collective, call.parts, call.reduction) {
             (Collective::Barrier, ..) => target.launch(kernels::meet, (view, 1)),

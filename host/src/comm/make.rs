@@ -4,9 +4,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use congruent_collectives::{Layout, Needs, PlanView, PlanWord, Protocol, Shape};
-use congruent_device::{KernelArg, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
+use congruent_device::{KernelArg, Pe, Signal, Sym, Tag, TeamView, World as WorldTag, abi};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::levels::Levels;
 use super::{Comm, STREAMS, TRANSFERS, self_test};
 use crate::machine::Machine;
 use crate::select::Selector;
@@ -113,14 +115,38 @@ struct Said {
     most: u32,
 }
 
-impl Said {
-    fn to_text(&self) -> String {
-        // Numbers have a text, whatever they are.
-        serde_json::to_string(self).unwrap_or_default()
-    }
+/// Where a member of a team is.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    team: (u64, u32),
+    rank: u32,
+    /// By its first PE.
+    host: u32,
+}
 
-    fn from_text(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+fn to_text(what: &impl Serialize) -> String {
+    // Numbers have a text, whatever they are.
+    serde_json::to_string(what).unwrap_or_default()
+}
+
+fn from_text<T: DeserializeOwned>(text: &str) -> Option<T> {
+    serde_json::from_str(text).ok()
+}
+
+impl Place {
+    /// Among `all` of the world: on which host of its team, counted from 0, and the place there, where ranks are those of one host after
+    /// the other, as many on each, two or more.
+    fn in_levels(&self, all: &[Self]) -> Option<[u32; 2]> {
+        let mut team: Vec<&Self> = all.iter().filter(|other| other.team == self.team).collect();
+        team.sort_unstable_by_key(|member| member.rank);
+        let on_first = team.iter().take_while(|member| member.host == team[0].host).count();
+        let hosts: Vec<_> = team.chunks(on_first.max(1)).collect();
+        let is_even = hosts.iter().all(|one| one.len() == on_first && one.iter().all(|pe| pe.host == one[0].host));
+        let mut names: Vec<_> = hosts.iter().map(|one| one[0].host).collect();
+        names.sort_unstable();
+        names.dedup();
+        let fits = on_first > 1 && hosts.len() > 1 && is_even && names.len() == hosts.len();
+        fits.then(|| [self.rank / on_first as u32, self.rank % on_first as u32])
     }
 }
 
@@ -147,7 +173,9 @@ impl World {
     /// See [`CommError`].
     #[track_caller]
     pub fn comm_with<G: Tag>(&mut self, team: TeamView<G>, options: CommOptions) -> Result<Comm, CommError> {
-        self.make_comm(team.untagged(), None, options)
+        let comm = self.make_comm(team.untagged(), None, options)?;
+        let levels = self.make_levels(team.untagged(), options)?;
+        Ok(Comm { levels, ..comm })
     }
 
     /// Splits the world into communicators: PEs that give the same colour form one, ordered by key and then by PE. `None` as a
@@ -172,10 +200,50 @@ impl World {
         key: u32,
         options: CommOptions,
     ) -> Result<Option<Comm>, CommError> {
-        let team: Option<Team<WorldTag>> = self.split_parts("split of communicators", &parent, colour, key)?;
+        let comm = self.split_flat(&parent, colour, key, options)?;
+        let view = comm.as_ref().map_or(self.team(), |comm| comm.team);
+        let levels = self.make_levels(view, options)?;
+        Ok(comm.map(|comm| Comm { levels, ..comm }))
+    }
+
+    /// The same, of one level.
+    #[track_caller]
+    fn split_flat(
+        &mut self,
+        parent: &str,
+        colour: Option<u32>,
+        key: u32,
+        options: CommOptions,
+    ) -> Result<Option<Comm>, CommError> {
+        let team: Option<Team<WorldTag>> = self.split_parts("split of communicators", parent, colour, key)?;
         let (is_member, view) = (team.is_some(), team.as_ref().map_or(self.team(), Team::view));
         let comm = self.make_comm(view, team, options)?;
         Ok(is_member.then_some(comm))
+    }
+
+    /// The communicators of a team's two levels, where it has them.
+    #[track_caller]
+    fn make_levels(&mut self, team: TeamView, options: CommOptions) -> Result<Option<Levels>, CommError> {
+        if self.shared().control().same_host() {
+            return Ok(None);
+        }
+        let options = options.resolved(self);
+        let buffer = options.buffer.unwrap_or(Layout::BUFFER).min(LEVEL);
+        let options = CommOptions { check: Some(false), buffer: Some(buffer), ..options };
+        let (offset, first) = identity(self, team).map_err(CollectiveError::World)?;
+        let (parent, rank) = (format!("{offset} {first}"), team.me() as u32);
+        let mine = Place { team: (offset, first), rank, host: self.host() };
+        let all = self.exchange("levels of a communicator", &to_text(&mine))?;
+        let each: Vec<Place> = all.iter().filter_map(|said| from_text(said)).collect();
+        // Every PE sees what all said, and takes part in the same calls.
+        if !each.iter().any(|place| place.in_levels(&each).is_some()) {
+            return Ok(None);
+        }
+        let place = mine.in_levels(&each);
+        let host = self.split_flat(&parent, place.map(|[host, _]| host), rank, options)?;
+        let rail = self.split_flat(&parent, place.map(|[_, rail]| rail), rank, options)?;
+        let scratch = self.alloc(STREAMS as usize * buffer as usize)?;
+        Ok(host.zip(rail).map(|(host, rail)| Levels::new(host, rail, scratch)))
     }
 
     #[track_caller]
@@ -190,9 +258,11 @@ impl World {
         let team_of = identity(self, team).map_err(CollectiveError::World)?;
         let most = usual_blocks(self.shared().machine()).min(fits);
         let mine = Said { team: team_of, size: team.size() as u32, options, most };
-        let all = self.exchange("communicator", &mine.to_text())?;
-        let each: Vec<Said> = all.iter().filter_map(|said| Said::from_text(said)).collect();
-        let selector = self.agreed_selector()?;
+        let all = self.exchange("communicator", &to_text(&mine))?;
+        let each: Vec<Said> = all.iter().filter_map(|said| from_text(said)).collect();
+        let is_member = |(_, said): &(u32, &Said)| said.team == team_of;
+        let all_direct = (0..).zip(&each).filter(is_member).all(|(pe, _)| self.is_direct(Pe::new(pe)));
+        let selector = self.agreed_selector(all_direct, &each)?;
         let most = each.iter().map(|said| said.most).min().unwrap_or(1);
         // Every PE sees what all said, so every PE takes the same way out from here.
         for (pe, said) in (0..).zip(&each) {
@@ -224,6 +294,8 @@ impl World {
             team,
             algorithms: self.algorithms(),
             _own_team: own_team,
+            all_direct,
+            levels: None,
             plan,
             lists,
             selector,
@@ -235,16 +307,19 @@ impl World {
         })
     }
 
-    /// The selector, once it is known that those of all PEs decide alike.
-    fn agreed_selector(&mut self) -> Result<Selector, CommError> {
-        let proxied = self.is_proxied();
-        let machine = self.shared().machine().parameters(proxied);
+    /// The selector of a team, once it is known that those of all members of each team decide alike.
+    fn agreed_selector(&mut self, all_direct: bool, each: &[Said]) -> Result<Selector, CommError> {
+        let machine = self.shared().machine().parameters(!all_direct);
         let selector = Selector::from_tunables(self.tunables(), machine, self.algorithms());
         let digest = |selector: &Selector| selector.digest().iter().map(|byte| format!("{byte:02x}")).collect();
         let mine: String = selector.as_ref().map_or_else(ToString::to_string, digest);
         let all = self.exchange("how algorithms are chosen", &mine)?;
         let selector = selector?;
-        match all.iter().position(|theirs| *theirs != mine) {
+        // Every PE compares all, so that every PE takes the same way out.
+        let first_of = |pe: usize| each.iter().position(|said| said.team == each[pe].team).unwrap_or(pe);
+        let is_digest = |said: &String| said.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let differs = |&pe: &usize| !all.get(pe).is_some_and(is_digest) || all.get(pe) != all.get(first_of(pe));
+        match (0..each.len()).find(differs) {
             Some(pe) => Err(CommError::Choices { pe: pe as u32 }),
             None => Ok(selector),
         }
@@ -285,6 +360,10 @@ fn shared_buffer(heap: u64) -> u64 {
     (heap / 128).clamp(Layout::BUFFER, 8 * Layout::BUFFER)
 }
 
+/// The most scratch of each block and protocol of a communicator's levels, bytes: three times as many communicators should not take three
+/// times as much of the heap.
+const LEVEL: u64 = 256 << 10;
+
 /// Tells teams of a world apart, the same on every member: where its words are, and the PE of rank 0, because teams that were
 /// made by one call lie at the same place.
 fn identity(world: &World, team: TeamView) -> Result<(u64, u32), WorldFailure> {
@@ -305,6 +384,22 @@ mod tests {
         let layout = options.layout(TeamView::strided(0, 1, members, 0, Sym::empty()), most);
         let Needs { signals, scratch } = layout.needs();
         (scratch + signals * size_of::<Signal>(), layout.blocks() / STREAMS)
+    }
+
+    #[test]
+    fn levels_are_of_hosts_that_have_as_many_one_after_the_other() {
+        let place = |hosts: &[u32], rank: usize| {
+            let team = |team: u64| (0..).zip(hosts).map(move |(rank, &host)| Place { team: (team, 0), rank, host });
+            // Beside a team that is on one host.
+            let other = (0..3).map(|rank| Place { team: (9, 0), rank, host: 0 });
+            let all: Vec<_> = other.chain(team(1)).collect();
+            all[3 + rank].in_levels(&all)
+        };
+        assert_eq!([0, 1, 2, 3].map(|rank| place(&[0, 0, 7, 7], rank)), [[0, 0], [0, 1], [1, 0], [1, 1]].map(Some));
+        assert_eq!(place(&[5, 5, 5, 0, 0, 0], 4), Some([1, 1]));
+        for not in [&[0, 0][..], &[0, 1], &[0, 0, 1], &[0, 1, 0, 1], &[0, 0, 1, 1, 0, 0], &[0, 0, 1, 1, 1, 1]] {
+            assert_eq!(place(not, 0), None, "{not:?}");
+        }
     }
 
     #[test]

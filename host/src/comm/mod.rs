@@ -49,6 +49,7 @@ pub(crate) mod checked;
 mod enqueue;
 mod group;
 mod kernels;
+mod levels;
 mod make;
 mod self_test;
 mod vector;
@@ -71,6 +72,7 @@ pub use kernels::{FixedArgs, FixedKernel};
 pub use make::CommOptions;
 pub(crate) use make::usual_blocks;
 
+use levels::Levels;
 use make::Room;
 
 /// A team with all that its collectives need: what NCCL calls a communicator. Made by [`World::comm`](crate::World::comm).
@@ -83,6 +85,10 @@ pub struct Comm {
     algorithms: &'static [FixedKernel],
     /// Keeps the team's words, where it was made for this communicator.
     _own_team: Option<Team<WorldTag>>,
+    /// Whether loads and stores reach every member.
+    all_direct: bool,
+    /// Of a team on several hosts, with as many members on each.
+    levels: Option<Levels>,
     plan: Plan<Room>,
     /// What groups send and receive, a list for each stream.
     lists: SymVec<[u64; 3]>,
@@ -144,6 +150,13 @@ impl Comm {
         self.forced = None;
     }
 
+    /// The communicators of this member's host, and of the members with its place on all hosts: of a team on several hosts, which have as
+    /// many members each, two or more, and whose ranks are those of one host after the other. Algorithms of
+    /// [two levels](congruent_collectives::two_level) are made of their calls.
+    pub fn levels(&self) -> Option<(&Self, &Self)> {
+        self.levels.as_ref().map(|levels| (&*levels.host, &*levels.rail))
+    }
+
     /// What chooses algorithms and protocols.
     pub fn selector(&self) -> &Selector {
         &self.selector
@@ -160,7 +173,11 @@ impl Comm {
         bytes: u64,
         reduction: Option<(Op, Datatype)>,
     ) -> Result<Choice, LaunchError> {
-        let call = self.circumstances(bytes, reduction);
+        let mut call = self.circumstances(bytes, reduction);
+        let has_room = |levels: &Levels| collective != Collective::ReduceScatter || levels.has_room(bytes);
+        if !self.levels.as_ref().is_none_or(has_room) {
+            call.hosts = 1;
+        }
         let Some((algorithm, protocol)) = self.forced else {
             return Ok(self.selector.choose(collective, &call)?);
         };
@@ -182,7 +199,8 @@ impl Comm {
             // Kernels that reduce nothing move bytes, whatever these are of.
             element: reduction.map_or(1, |(_, datatype)| datatype.size()),
             reduction,
-            all_direct: self.shared.context().routes == 0,
+            hosts: self.levels.as_ref().map_or(1, |levels| levels.rail.size()),
+            all_direct: self.all_direct,
             multicast: self.team.window() != 0,
             ll128: self.selector.ll128(self.lines_arrive),
             buffer: self.layout().buffer_bytes(),

@@ -28,6 +28,7 @@ pub fn nanoseconds(machine: &Parameters, of: &Descriptor, protocol: Protocol, ca
         + work.posts * machine.post_ns
         + work.moved / (rate(machine.copy_rate) * cost.efficiency * efficiency)
         + work.reduced / rate(machine.reduce_rate)
+        + work.launches * machine.launch_ns
 }
 
 /// How many blocks a launch takes: so many that the threads of each have accesses enough to keep in flight, as NCCL chooses its
@@ -72,7 +73,7 @@ fn work(machine: &Parameters, of: &Descriptor, protocol: Protocol, call: &Circum
         return Work { moved, ..Work::NONE };
     }
     let chunk = (Layout::chunk(buffer, members, protocol) as u64).saturating_mul(blocks.max(1).into());
-    (of.work)(&Call::new(members, bytes, chunk, machine.link_rate.is_finite()))
+    (of.work)(&Call::new(members, bytes, chunk, machine.link_rate.is_finite()).on(call.hosts))
 }
 
 #[cfg(test)]

@@ -310,7 +310,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
         let refused = algorithms("ring,ringg").unwrap_err().to_string();
-        assert_eq!(refused, "ringg is not known; there are ring, tree, recursive, one-shot, direct, bruck, multimem");
+        assert_eq!(
+            refused,
+            "ringg is not known; there are ring, tree, recursive, one-shot, direct, bruck, multimem, two-level"
+        );
         let refused = Filter::<Protocol>::parse("ll256").unwrap().over(Protocol::ALL).unwrap_err().to_string();
         assert_eq!(refused, "ll256 is not known; there are simple, ll, ll128");
         let refused = algorithms("allredoce:ring").unwrap_err().to_string();

@@ -33,6 +33,8 @@ pub struct Parameters {
     pub cores: Option<u32>,
     /// Until a block that lost its core has it again, for each block that shares the core with it.
     pub switch_ns: f64,
+    /// A launch behind another one of its stream.
+    pub launch_ns: f64,
 }
 
 /// What a protocol costs.
@@ -96,6 +98,7 @@ impl Parameters {
             cache: Some(Cache { bytes: 1e6, speedup: 3.0 }),
             cores: Some(cores.max(1)),
             switch_ns: 2_000.0,
+            launch_ns: 5_000.0,
         };
         if !proxied {
             return direct;
@@ -123,6 +126,7 @@ impl Parameters {
             cache: None,
             cores: None,
             switch_ns: 0.0,
+            launch_ns: 2_500.0,
         }
     }
 

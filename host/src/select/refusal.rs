@@ -47,6 +47,14 @@ pub enum Refusal {
         /// It is for more than so many.
         few: usize,
     },
+    /// No two levels.
+    #[error(
+        "it is for teams on several hosts, with as many members on each, two or more, whose ranks are those of one host after the other"
+    )]
+    OneLevel,
+    /// An average of averages.
+    #[error("its levels each round, and an average is rounded once")]
+    Average,
     /// Elements that do not pack into words.
     #[error("it packs elements into words of 8 bytes, and elements of {element} bytes do not divide them")]
     Element {
@@ -98,6 +106,12 @@ pub fn check(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> Resul
     if of.multicast {
         multimem(collective, call)?;
     }
+    if of.levels && call.hosts < 2 {
+        return Err(Refusal::OneLevel);
+    }
+    if of.levels && matches!(call.reduction, Some((Op::Avg, _))) {
+        return Err(Refusal::Average);
+    }
     // Packets are stores of the lanes themselves: the proxy would have to copy them whole, flag and all.
     if (of.direct_only || protocol != Protocol::Simple) && !call.all_direct {
         return Err(Refusal::NotDirect);
@@ -145,7 +159,7 @@ pub(super) fn names<T: Display>(things: impl IntoIterator<Item = T>) -> String {
 mod tests {
     use super::*;
     use Protocol::{Ll, Ll128, Simple};
-    use congruent_collectives::{direct, multimem, one_shot, ring, tree};
+    use congruent_collectives::{direct, multimem, one_shot, ring, tree, two_level};
 
     #[test]
     fn what_does_not_exist_is_told_with_what_does() {
@@ -162,6 +176,17 @@ mod tests {
         assert_eq!(check(&ring::ALL_REDUCE, Ll, &call), Err(Refusal::NotDirect));
         assert_eq!(check(&ring::ALL_REDUCE, Simple, &call), Ok(()));
         assert_eq!(check(&direct::ALL_GATHER, Simple, &call), Ok(()));
+    }
+
+    #[test]
+    fn two_levels_take_several_hosts_and_no_average() {
+        let on = |hosts, op| {
+            let call = Circumstances { hosts, all_direct: false, ..Circumstances::plain(4, 1024) };
+            check(&two_level::ALL_REDUCE, Simple, &Circumstances { reduction: Some((op, Datatype::F32)), ..call })
+        };
+        assert_eq!(on(2, Op::Sum), Ok(()));
+        assert_eq!(on(2, Op::Avg), Err(Refusal::Average));
+        assert_eq!(on(1, Op::Sum), Err(Refusal::OneLevel));
     }
 
     #[test]

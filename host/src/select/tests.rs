@@ -134,7 +134,7 @@ fn an_impossible_forced_choice_names_the_filter_and_every_reason() {
     assert_eq!(
         refused(&selector, ReduceScatter, &Circumstances::plain(4, 1024)),
         "CONGRUENT_ALGO=tree leaves no way for reduce-scatter of 1024 bytes over 4 members: tree with simple/ll/ll128: \
-         reduce-scatter has no such algorithm; it has one-shot, direct, ring, recursive, multimem"
+         reduce-scatter has no such algorithm; it has one-shot, direct, ring, recursive, multimem, two-level"
     );
     let both = with(&[("CONGRUENT_ALGO", "allreduce:one-shot"), ("CONGRUENT_PROTO", "ll,ll128")]);
     let said = refused(&both, AllReduce, &Circumstances { element: 16, ..Circumstances::plain(4, 1 << 20) });

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use congruent_collectives::{PlanView, Protocol, Sum, one_shot, ring};
+use congruent_collectives::{PlanView, Protocol, Sum, one_shot, ring, two_level};
 use congruent_device::{Semaphore, Sym, TeamView, kernels};
 
 use crate::teams::Crew;
@@ -20,6 +20,11 @@ kernels! {
     /// Comes to nothing, so many microseconds late: what is launched behind it is late too.
     pub fn delay(block, ctx, never: Sym<Semaphore>, microseconds: u64) {
         let _came = ctx.try_wait(block, never, 1, Duration::from_micros(microseconds));
+    }
+
+    /// All-reduce of a team on several hosts.
+    pub fn sum_in_levels(block, ctx, dst: Sym<u32>, src: Sym<u32>, levels: two_level::Levels) {
+        two_level::all_reduce(block, ctx, &levels, dst, src, Sum);
     }
 
     /// All-reduce with an operator of a user's own.

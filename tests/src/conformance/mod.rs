@@ -17,6 +17,7 @@ mod groups;
 mod hosts;
 mod in_kernel;
 mod lanes;
+mod levels;
 mod limit;
 mod machines;
 mod matrix;
@@ -50,6 +51,7 @@ pub use groups::groups;
 pub use hosts::{cuda_hosts, fabric, hosts, verbs, verbs_gpus, verbs_hosts};
 pub use in_kernel::in_kernel;
 pub use lanes::lanes;
+pub use levels::levels;
 pub use limit::LIMIT;
 pub use machines::{
     CONFORMS, MEASURED, Shape, all_shapes, cuda, cuda_processes, cuda_threads, faulty, few_shapes, is_child, processes,

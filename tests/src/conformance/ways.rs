@@ -28,7 +28,9 @@ impl Way {
     }
 
     fn those(members: usize, wanted: impl Fn(Algorithm) -> bool) -> Vec<Self> {
-        let described = Descriptor::ALL.iter().filter(|of| wanted(of.algorithm) && of.members.includes(members));
+        // Those of two levels have no kernels, and want several hosts.
+        let wanted = |of: &&&Descriptor| !of.levels && wanted(of.algorithm) && of.members.includes(members);
+        let described = Descriptor::ALL.iter().filter(wanted);
         let ways = described.flat_map(|of| {
             of.protocols.iter().map(|&protocol| Self { collective: of.collective, algorithm: of.algorithm, protocol })
         });

@@ -4,7 +4,8 @@ use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
 use congruent_collectives::{
-    Collective, Datatype, Descriptor, HasDatatype, Job, Layout, Listed, Op, Reduction, Transfer,
+    Algorithm, Collective, Datatype, Descriptor, HasDatatype, Job, Layout, Listed, Op, PreMulSum, Protocol, Reduction,
+    Transfer,
 };
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
 use congruent_kernels as kernels;
@@ -17,7 +18,7 @@ use super::values::{SCALAR, Values};
 use super::ways::{Way, WayArgs, Ways};
 use super::wire;
 use crate::failure::Failure;
-use congruent::{Comm, CommOptions, FixedArgs, FixedKernel, Grid, LaunchError, Stream, SymVec, World};
+use congruent::{Comm, CommOptions, FixedArgs, FixedKernel, Grid, LaunchError, OpWith, Stream, SymVec, World};
 
 /// What to run.
 #[derive(Clone, Copy)]
@@ -87,7 +88,11 @@ impl<T: HasDatatype + Sample> Timed<T> {
         }
         let reduction = if reduces(collective) { Some(reduction::<T>(op, npes)?) } else { None };
         let options = CommOptions { blocks: plan.blocks.try_into().ok(), ..CommOptions::default() };
-        let comm = world.comm_with(world.team(), options).map_err(|error| Failure::Failed(error.to_string()))?;
+        let mut comm = world.comm_with(world.team(), options).map_err(|error| Failure::Failed(error.to_string()))?;
+        if comm.levels().is_some() {
+            // What it is called for; all else has a kernel.
+            comm.force(Algorithm::TWO_LEVEL, Protocol::Simple);
+        }
         let ways = Ways::new(&comm, world.tunables(), collective, wanted.ways, wanted.each)?;
         let scratch = comm.circumstances(0, None).buffer;
         let len = plan.longest() as usize / size_of::<T>() + GUARD;
@@ -143,6 +148,21 @@ impl<T: HasDatatype + Sample> Timed<T> {
         let list = |i: usize| self.lists.view().slice(i * npes..(i + 1) * npes);
         let parts = |i| Parts::new(list(i), list(i + 1)).in_units_of(size_of::<T>());
         Ok((parts(0), parts(2)))
+    }
+
+    /// A call of the communicator's, which has several launches.
+    fn call_in_levels(&self, stream: &Stream, dst: Sym<T>, src: Sym<T>) -> Result<(), Failure> {
+        let op = match self.reduction {
+            Some((op, ..)) if op != Op::PreMulSum => OpWith::from(op),
+            _ => OpWith::from(PreMulSum(T::sample(SCALAR))),
+        };
+        let put = match self.seat.collective {
+            Collective::AllReduce => self.comm.all_reduce(stream, dst, src, op),
+            Collective::ReduceScatter => self.comm.reduce_scatter(stream, dst, src, op),
+            Collective::AllGather => self.comm.all_gather(stream, dst, src),
+            _ => self.comm.all_to_all(stream, dst, src),
+        };
+        Ok(put?)
     }
 
     /// A send to the next PE and a receive from the one before, in lists which the kernel reads.
@@ -234,6 +254,9 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
         let Ranges { dst, src } = self.seat.ranges(count, row.in_place);
         let to = if row.in_place { &self.src } else { &self.dst };
         let (dst, src) = (to.slice(dst)?.cast(), self.src.slice(src)?.cast());
+        if algorithm == Algorithm::TWO_LEVEL {
+            return (0..rounds).try_for_each(|_| self.call_in_levels(stream, dst.cast(), src.cast()));
+        }
         let (view, root) = (self.plan.view().over(protocol), self.seat.root as u32);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
         match (self.seat.collective, reduction) {

@@ -79,7 +79,9 @@ impl<'a> Plan<'a> {
         let plans = if self.collective {
             let team = TeamView::<WorldTag>::strided(0, 1, pes, 0, Sym::empty());
             let needs = Layout::new(team, self.blocks * (STREAMS + 1)).buffer(tunables.get(Key::BuffSize)).needs();
-            (needs.scratch + needs.signals * size_of::<u64>()) as u64 * 9 / 8
+            // On several hosts it may have levels, which take less than one with the scratch that is usual.
+            let levels = if pes < 4 { 0 } else { 8 << 20 };
+            (needs.scratch + needs.signals * size_of::<u64>()) as u64 * 9 / 8 + levels
         } else {
             0
         };
