@@ -88,16 +88,41 @@ static int completed(void) {
     return read < 0 ? 0 : (int)read;
 }
 
+/* Posts a write to this place, and counts what has completed meanwhile. */
+static int post(fi_addr_t peer, char *src, size_t at, size_t bytes, struct fi_context2 *context) {
+    struct iovec from = {src, bytes};
+    struct fi_rma_iov to = {shared->base + at, bytes, shared->key};
+    void *descriptor = fi_mr_desc(region);
+    const struct fi_msg_rma message = {&from, &descriptor, 1, peer, &to, 1, context, 0};
+    ssize_t posted;
+    int done = 0;
+    while ((posted = fi_writemsg(endpoint, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION)) == -FI_EAGAIN) {
+        done += completed();
+    }
+    must((int)posted, "fi_writemsg");
+    return done;
+}
+
 static void put(fi_addr_t peer, char *src, size_t bytes) {
     static struct fi_context2 context;
-    struct iovec from = {src, bytes};
-    struct fi_rma_iov to = {shared->base, bytes, shared->key};
-    void *descriptor = fi_mr_desc(region);
-    const struct fi_msg_rma message = {&from, &descriptor, 1, peer, &to, 1, &context, 0};
-    ssize_t posted;
-    while ((posted = fi_writemsg(endpoint, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION)) == -FI_EAGAIN) completed();
-    must((int)posted, "fi_writemsg");
-    while (!completed()) continue;
+    int done = post(peer, src, 0, bytes, &context);
+    while (done < 1) done += completed();
+}
+
+static void tokens(fi_addr_t peer, char *src, int told) {
+    static struct fi_context2 contexts[TOKENS];
+    const size_t places = max_bytes / TOKEN;
+    const int n = 20;
+    const double start = now_ns();
+    for (int i = 0; i < n; i++) {
+        int done = 0;
+        for (size_t token = 0; token < TOKENS; token++) {
+            const size_t from = token % places * TOKEN, to = token * APART % places * TOKEN;
+            done += post(peer, src + from, to, TOKEN, &contexts[token]);
+        }
+        while (done < TOKENS) done += completed();
+    }
+    if (told) emit("tokens", TOKEN, (now_ns() - start) / n / TOKENS);
 }
 
 static void time_of(fi_addr_t peer, char *src, size_t bytes, int told) {
@@ -128,6 +153,7 @@ int main(int argc, char **argv) {
     for (int r = 0; r <= repeats; r++) {
         time_of(peer, heap, 8, r > 0);
         for (size_t bytes = SMALLEST_BULK; bytes <= max_bytes; bytes *= 4) time_of(peer, heap, bytes, r > 0);
+        if (max_bytes >= TOKEN) tokens(peer, heap, r > 0);
     }
     atomic_store(&shared->over, 1);
     int status;

@@ -6,6 +6,7 @@
  *   put_value       one 8-byte value to the other PE, inlined where the library can
  *   put             a buffer to the other PE, done when the last of the loop has arrived; the other PE waits
  *   put_both        the same, both PEs at once, the slower one counts
+ *   tokens          one of TOKENS buffers to places of the other PE that are apart, all of which are awaited together
  *   copy            a buffer within one process
  *   fetch_add       an 8-byte atomic on the other PE
  *   send_recv       half the round trip of a message to the other PE and back
@@ -29,6 +30,9 @@
 #include <time.h>
 
 static const size_t SMALLEST_BULK = 64 << 10;
+
+/* Rows of a mixture of experts, 7168 numbers of a byte. The places are these apart, modulo how many fit. */
+enum { TOKENS = 1000, TOKEN = 7168, APART = 37 };
 
 static int repeats;
 static size_t max_bytes;

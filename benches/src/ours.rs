@@ -140,7 +140,12 @@ impl Ours {
         for bytes in [8].into_iter().chain(quadrupled(SMALLEST_BULK, max_bytes)) {
             let (n, dst, src) =
                 (self.rounds(bytes), self.dst.slice(..bytes as usize)?, self.src.slice(..bytes as usize)?);
-            self.tell(told, Work::Put, bytes, self.time(n, kernels::perf_put, (dst, src, 1, n))?);
+            self.tell(told, Work::Put, bytes, self.time(n, proxied::puts, (dst, src, n))?);
+        }
+        if max_bytes >= proxied::TOKEN as u64 {
+            let n = 20;
+            let ns = self.time(n, proxied::tokens, (self.dst.view(), self.src.view(), n))?;
+            self.tell(told, Work::Tokens, proxied::TOKEN as u64, ns / proxied::TOKENS as f64);
         }
         let (n, dst, src) = (self.rounds(8), self.dst.slice(..8)?, self.src.slice(..8)?);
         let round_trip = self.time(n, kernels::perf_ping_pong, (dst, src, self.turn.view(), n))?;

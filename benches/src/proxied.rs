@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use comfy_table::Table;
+use congruent::device::{Sym, kernels};
 
 use crate::peer::{self, Effort, PeerError};
 use crate::sample::{Case, Work, summarize};
@@ -16,6 +17,38 @@ pub const LIBFABRIC: &str = "libfabric";
 
 /// The largest put.
 pub const LARGEST: u64 = 1 << 20;
+
+/// Rows of a mixture of experts: how many, bytes of each, and how far apart they go.
+pub(crate) const TOKENS: usize = 1000;
+pub(crate) const TOKEN: usize = 7168;
+const APART: usize = 37;
+
+kernels! {
+    /// PE 0 puts to PE 1 so many times, and awaits each before the next.
+    pub fn puts(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+        let team = ctx.world();
+        if team.me().index() == 0 {
+            for _ in 0..rounds {
+                ctx.put_nbi(block, dst.at(team.next()), src);
+                ctx.quiet_to(block, team.next());
+            }
+        }
+    }
+
+    /// PE 0 puts rows to places of PE 1 that are apart, and awaits them together, so many times.
+    pub fn tokens(block, ctx, dst: Sym<u8>, src: Sym<u8>, rounds: u64) {
+        let (team, places) = (ctx.world(), dst.len() / TOKEN);
+        let row = |buffer: Sym<u8>, at: usize| buffer.slice(at % places * TOKEN..(at % places + 1) * TOKEN);
+        for _ in 0..rounds {
+            if team.me().index() == 0 {
+                for token in 0..TOKENS {
+                    ctx.put_nbi(block, row(dst, token * APART).at(team.next()), row(src, token));
+                }
+                ctx.quiet(block);
+            }
+        }
+    }
+}
 
 /// What was measured.
 pub struct Proxied {

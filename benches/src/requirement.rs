@@ -58,6 +58,7 @@ pub const REQUIRED: &[Requirement] = &[
     two(Work::AllToAll, 64 * KIB..=4 * MIB, MPI, 2.0),
     two(Work::Put, 8..=8, LIBFABRIC, 0.7),
     two(Work::Put, MIB..=MIB, LIBFABRIC, 0.9),
+    two(Work::Tokens, 7 * KIB..=7 * KIB, LIBFABRIC, 0.83),
     Requirement { pes: 4, work: Work::AllReduce, bytes: KIB..=MIB, peer: MPI, ratio: 1.0 },
 ];
 

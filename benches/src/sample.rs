@@ -15,6 +15,8 @@ pub enum Work {
     Put,
     /// A buffer to the other PE, from both at once.
     PutBoth,
+    /// One of a thousand buffers to places of the other PE that are apart, all of which are awaited together.
+    Tokens,
     /// A buffer within one process.
     Copy,
     /// An 8-byte atomic on the other PE.
@@ -93,6 +95,7 @@ impl fmt::Display for Work {
             Self::PutValue => "put_value",
             Self::Put => "put",
             Self::PutBoth => "put_both",
+            Self::Tokens => "tokens",
             Self::Copy => "copy",
             Self::FetchAdd => "fetch_add",
             Self::SendRecv => "send_recv",
