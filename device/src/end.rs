@@ -151,7 +151,7 @@ impl Ctx<'_> {
 /// `bytes` bytes can be read at `from`, and stored at `to`, which is in a control block.
 #[cold]
 #[inline(never)]
-unsafe fn keep_text(from: *const u8, to: *mut u8, bytes: usize) {
+pub(crate) unsafe fn keep_text(from: *const u8, to: *mut u8, bytes: usize) {
     for i in 0..bytes {
         // SAFETY: the caller's contract.
         unsafe { arch::store(to.add(i), arch::load(from.add(i))) };

@@ -95,6 +95,7 @@ mod order;
 mod pack;
 mod pause;
 mod poll;
+mod print;
 mod proxy;
 pub mod quantize;
 mod reduce;
@@ -139,6 +140,9 @@ pub use nonblocking::Nonblocking;
 #[doc(hidden)]
 pub use operand::{Apart, Operand, Operands, PACKETS, PLAIN, operands, packed_words};
 pub use pack::Pack;
+pub use print::Print;
+#[doc(hidden)]
+pub use print::{OpenLine, check_print};
 pub use reduce::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,

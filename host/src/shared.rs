@@ -17,6 +17,7 @@ use crate::cpu::{BlockEnd, CpuStream, Underway};
 use crate::cuda::{CudaError, CudaEvent, Lane};
 use crate::fault::{Fault, WorldFailure};
 use crate::launches::{Launched, Launches};
+use crate::lines::Lines;
 use crate::machine::Machine;
 use crate::objects::{Objects, Use};
 use crate::proxy::ProxyFailure;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     retired: Mutex<Retired>,
     launches: Launches,
     objects: Objects,
+    lines: Lines,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
@@ -65,6 +67,7 @@ impl Shared {
             retired: Mutex::new(Retired::new()),
             launches: Launches::default(),
             objects: Objects::default(),
+            lines: Lines::default(),
             in_flight: Mutex::new(0),
             landed: Condvar::new(),
         });
@@ -211,8 +214,14 @@ impl Shared {
         }
     }
 
-    /// Takes note of a fault that kernels have left.
+    /// What becomes of the lines that kernels print.
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// Takes note of a fault that kernels have left, and prints their lines.
     pub(crate) fn look_for_fault(&self) {
+        self.lines.take(self);
         if let Ok(()) | Err(WorldFailure::Aborted { waited: None, .. }) = self.check()
             && let Some(failure) = self.fault()
         {

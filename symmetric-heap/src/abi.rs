@@ -6,9 +6,10 @@
 use crate::{Pe, bf16, f16};
 
 pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState, Said, Site};
+pub use crate::print::{PrintLine, Printed, Prints};
 
-/// The version of every layout that crosses a boundary: those of this file, and of faults.
-pub const VERSION: u32 = 5;
+/// The version of every layout that crosses a boundary: those of this file, of faults and of lines.
+pub const VERSION: u32 = 6;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;

@@ -1,5 +1,7 @@
 //! How a kernel tells its host that something went wrong: what, who, and where in the program.
 
+use crate::print::Prints;
+
 /// What a kernel tells its host and hears from it, in memory of its own PE.
 #[repr(C, align(64))]
 pub struct Control {
@@ -9,6 +11,8 @@ pub struct Control {
     pub fault_state: u32,
     /// The first fault of this PE.
     pub fault: FaultRecord,
+    /// What its kernels print.
+    pub prints: Prints,
 }
 
 /// Why every wait of a PE ends.
@@ -251,7 +255,7 @@ const fn pair(low: u32, high: u32) -> u64 {
 const _: () = {
     assert!(size_of::<Site>() == 104);
     assert!(size_of::<FaultRecord>() == 288);
-    assert!(size_of::<Control>() == 320);
+    assert!(size_of::<Control>() == 320 + size_of::<Prints>());
 };
 
 #[cfg(test)]

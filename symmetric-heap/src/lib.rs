@@ -16,6 +16,7 @@ mod argument;
 mod fault;
 mod pe;
 mod pod;
+mod print;
 mod refuse;
 #[cfg(not(target_arch = "nvptx64"))]
 mod retire;

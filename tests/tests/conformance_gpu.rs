@@ -78,8 +78,8 @@ macro_rules! families {
     };
 }
 
-families! { threads, cuda_threads: rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe flags protocols streams buffers }
-families! { processes, cuda_processes: rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe flags protocols streams buffers }
+families! { threads, cuda_threads: rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe flags protocols streams buffers prints }
+families! { processes, cuda_processes: rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe flags protocols streams buffers prints }
 
 /// A thousand collectives, and the host waits once.
 fn a_thousand(world: &mut World) -> Result<(), Error> {

@@ -94,7 +94,7 @@ macro_rules! families {
     };
 }
 
-families! { rma signals ordering atomics teams groups lanes shared matrix moe bulk direct collectives in_kernel norm flags protocols streams buffers [arithmetic] }
+families! { rma signals ordering atomics teams groups lanes shared matrix moe bulk direct collectives in_kernel norm flags protocols streams buffers prints [arithmetic] }
 
 /// Every peer through the proxy, whose rings are memory that the driver pinned.
 mod proxied {

@@ -19,6 +19,7 @@ pub mod moe;
 pub mod multicast;
 pub mod norm;
 pub mod ordering;
+pub mod prints;
 pub mod rma;
 pub mod shared;
 pub mod signals;

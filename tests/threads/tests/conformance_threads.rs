@@ -15,7 +15,7 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups lanes shared matrix moe arithmetic bulk direct collectives in_kernel norm streams buffers }
+families! { rma signals ordering atomics teams groups lanes shared matrix moe arithmetic bulk direct collectives in_kernel norm streams buffers prints }
 
 #[test]
 fn large_teams() {
