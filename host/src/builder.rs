@@ -306,7 +306,8 @@ pub(crate) fn build(
         }
     })?;
     let weak = Arc::downgrade(&shared);
-    let proxy = Proxy::start(context, rings, sleep, transport, routes, move |failure| {
+    let oldest = shared.oldest_peer().clone();
+    let proxy = Proxy::start(context, rings, sleep, transport, routes, oldest, move |failure| {
         if let Some(shared) = weak.upgrade() {
             shared.proxy_failed(&failure);
         }

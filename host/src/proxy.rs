@@ -39,6 +39,22 @@ pub(crate) struct Proxy {
     routes: Routes,
 }
 
+/// The peer of the oldest request that is not complete, as of when the proxy last had nothing to do but wait; none while there was none.
+#[derive(Clone)]
+pub(crate) struct OldestPeer(Arc<AtomicU32>);
+
+impl OldestPeer {
+    pub(crate) fn peer(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for OldestPeer {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU32::new(abi::NO_PE)))
+    }
+}
+
 /// What the proxy is told.
 #[derive(Default)]
 struct Orders {
@@ -66,13 +82,15 @@ pub(crate) enum Sleep {
 }
 
 impl Proxy {
-    /// Starts to serve the rings of the PE that `context` describes; `failed` hears what it cannot go on with.
+    /// Starts to serve the rings of the PE that `context` describes; `oldest` is told whom it waits for, and `failed` hears what it cannot
+    /// go on with.
     pub(crate) fn start(
         context: abi::Context,
         rings: Rings,
         sleep: Sleep,
         transport: Box<dyn Transport>,
         routes: Routes,
+        oldest: OldestPeer,
         mut failed: impl FnMut(ProxyFailure) + Send + 'static,
     ) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
@@ -80,7 +98,7 @@ impl Proxy {
         let pe_thread = thread::Builder::new().name("proxy".into());
         let thread = pe_thread.spawn(move || {
             let mut server = Server::new(context, rings, sleep, transport);
-            server.serve(&told, &mut failed);
+            server.serve(&told, &oldest, &mut failed);
         })?;
         Ok(Self { orders, thread: Some(thread), routes })
     }
@@ -152,11 +170,14 @@ impl Server {
         Self { context, rings, sleep, transport, lines, completed: Vec::new() }
     }
 
-    fn serve(&mut self, orders: &Orders, failed: &mut dyn FnMut(ProxyFailure)) {
+    fn serve(&mut self, orders: &Orders, oldest: &OldestPeer, failed: &mut dyn FnMut(ProxyFailure)) {
         let (mut idle, mut looked) = (0u32, Instant::now());
         while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
             let Turn { busy, waits } = self.turn(failed);
             idle = if busy { 0 } else { idle.saturating_add(1) };
+            if idle == SPINS {
+                oldest.0.store(self.oldest(), Ordering::Relaxed);
+            }
             // Whether or not other rings keep it busy.
             if (busy || idle > SPINS) && looked.elapsed() > LOOK {
                 looked = Instant::now();
@@ -175,6 +196,12 @@ impl Server {
                 self.pass(turn);
             }
         }
+    }
+
+    /// The peer of a request that is not complete, the first of a ring.
+    fn oldest(&self) -> u32 {
+        let mut begun = self.lines.iter().flat_map(|line| &line.begun);
+        begun.find(|begun| !begun.done).map_or(abi::NO_PE, |begun| begun.peer)
     }
 
     /// Begins what was asked for, and takes what has completed.
@@ -452,6 +479,7 @@ mod tests {
         }
         assert!(bench.turn());
         assert_eq!(bench.told(0), (2, 0, [0, 0, 2]), "PE 1 answers nothing, and its slot is free all the same");
+        assert_eq!(bench.server.oldest(), 1);
         // Who wants to know how far a peer is, asks.
         for peer in [1, 2] {
             bench.ask(0, Verb::Signal, peer);

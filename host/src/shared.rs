@@ -20,7 +20,7 @@ use crate::launches::{Launched, Launches};
 use crate::lines::Lines;
 use crate::machine::Machine;
 use crate::objects::{Objects, Use};
-use crate::proxy::ProxyFailure;
+use crate::proxy::{OldestPeer, ProxyFailure};
 use crate::shared_memory::ReserveError;
 use crate::{AllocError, CollectiveError, GrowError};
 
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     launches: Launches,
     objects: Objects,
     lines: Lines,
+    /// Whom the proxy waits for.
+    oldest: OldestPeer,
     in_flight: Mutex<u64>,
     landed: Condvar,
 }
@@ -68,6 +70,7 @@ impl Shared {
             launches: Launches::default(),
             objects: Objects::default(),
             lines: Lines::default(),
+            oldest: OldestPeer::default(),
             in_flight: Mutex::new(0),
             landed: Condvar::new(),
         });
@@ -349,6 +352,11 @@ impl Shared {
         self.check().err().unwrap_or(failure)
     }
 
+    /// Whom the proxy waits for.
+    pub(crate) fn oldest_peer(&self) -> &OldestPeer {
+        &self.oldest
+    }
+
     /// Takes note of what the proxy cannot go on with.
     pub(crate) fn proxy_failed(&self, failure: &ProxyFailure) {
         match failure {
@@ -435,7 +443,14 @@ impl Shared {
         }
         // SAFETY: its one writer is done with the record, and the acquire load means that we see all of it.
         let record = unsafe { &(*block).fault };
-        let (cause, launched) = (record.cause()?, self.launches.of(record.launch));
+        let launched = self.launches.of(record.launch);
+        let cause = match record.cause()? {
+            // Of all peers, the one that the proxy waits for.
+            Cause::Proxy { peer: abi::NO_PE, expected, seen, waited_ns } => {
+                Cause::Proxy { peer: self.oldest.peer(), expected, seen, waited_ns }
+            }
+            cause => cause,
+        };
         let fault = || Fault::new(self.pe(), cause).of(record, launched);
         Some(match cause {
             Cause::Panicked => WorldFailure::panicked(self.pe(), record, launched),

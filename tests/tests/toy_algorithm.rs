@@ -124,7 +124,7 @@ fn the_environment_chooses_it() {
     assert_eq!(
         refused,
         "CONGRUENT_ALGO=allreduce:Rooted: Rooted is not known; \
-         there are ring, tree, recursive, one-shot, direct, bruck, multimem"
+         there are ring, tree, recursive, one-shot, direct, bruck, multimem, two-level"
     );
 }
 

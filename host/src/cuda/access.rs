@@ -69,7 +69,15 @@ impl CudaPe {
         let context = abi::Context { routes: 0, ring: 0, ..context };
         let known = &self.device.properties;
         let rdma = gpu_direct && known.rdma && (known.rdma_ordered || known.rdma_flush);
-        Ok(HeapAccess { runner, context, room, patience, rdma, flushes: !known.rdma_ordered, relaxed: OnceLock::new() })
+        Ok(HeapAccess {
+            runner,
+            context,
+            room,
+            patience,
+            rdma,
+            flushes: rdma && !known.rdma_ordered,
+            relaxed: OnceLock::new(),
+        })
     }
 }
 

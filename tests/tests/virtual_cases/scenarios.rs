@@ -55,6 +55,9 @@ pub(crate) const MULTICAST: Scenario = Scenario {
     program: multicast,
     ..EVERYTHING
 };
+/// Every peer through its proxy.
+pub(crate) const PROXIED: Scenario =
+    Scenario { environment: &[ROOM[0], ("CONGRUENT_P2P_DISABLE", "1")], program: proxied, ..EVERYTHING };
 pub(crate) const CHECKED: Scenario =
     Scenario { environment: &[ROOM[0], ("CONGRUENT_CHECK", "1")], program: checked, ..EVERYTHING };
 
@@ -90,6 +93,16 @@ kernels! {
         ctx.wait_at_least(block, signal, value);
     }
 
+    /// Stores a word of the other PE's, adds to another one, and waits for both.
+    pub fn tell(block, ctx, word: Sym<u32>, count: Sym<u64>) {
+        let other = ctx.world().next();
+        if block.leader() {
+            ctx.put_value(word.at(other), 7);
+            ctx.add(count.at(other), 1);
+        }
+        ctx.quiet(block);
+    }
+
     /// PE 0 gives its numbers to all at once.
     pub fn give(block, ctx, numbers: Sym<f32>) {
         let world = ctx.world();
@@ -114,6 +127,7 @@ pub(crate) static PTX: LazyLock<PathBuf> = LazyLock::new(|| {
             entry_without_waits::<fill>(),
             entry_without_waits::<raise>(),
             entry::<until>(),
+            entry::<tell>(),
             entry::<give>(),
         ],
     )
@@ -311,6 +325,26 @@ fn adoption(world: &mut World) -> Result<(), Error> {
     let again = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
     again.read(0, &mut found)?;
     assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
+    Ok(world.barrier()?)
+}
+
+/// Words, bytes and signals that proxies bring.
+fn proxied(world: &mut World) -> Result<(), Error> {
+    let (word, count, numbers) = (world.alloc::<u32>(1)?, world.alloc::<u64>(1)?, world.alloc::<u64>(2 * COUNT)?);
+    let (arrived, stream, pe) = (world.alloc::<Signal>(1)?, world.stream()?, world.pe().raw());
+    let other = world.rank(1 - pe)?;
+    world.barrier()?;
+    world.run(&stream, tell, Grid::one(32), (word.view(), count.view()))?;
+    numbers.write(0, &[u64::from(pe) + 7; COUNT])?;
+    let (mine, theirs) = (numbers.view().slice(..COUNT), numbers.view().slice(COUNT..));
+    world.put_signal(&stream, theirs.at(other), mine, arrived.view().at(other).set(1))?;
+    world.wait_at_least(&stream, arrived.view().from_rank(other), 1)?;
+    world.synchronize(&stream)?;
+    world.barrier()?;
+    let mut found = vec![0; COUNT];
+    numbers.read(COUNT, &mut found)?;
+    assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
+    assert_eq!((word.to_vec()?[0], count.to_vec()?[0]), (7, 1));
     Ok(world.barrier()?)
 }
 
