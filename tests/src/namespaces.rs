@@ -26,6 +26,8 @@ impl Hosts {
         // Gone with its parts, whatever comes of the rest.
         let hosts = Self { number: std::process::id() };
         let [at_a, at_b] = Self::ADDRESSES;
+        // Those of a process that was killed, whose number this one has now.
+        hosts.remove();
         let [a, b] = [0, 1].map(|host| hosts.name(host));
         for command in [
             format!("netns add {a}"),
@@ -84,11 +86,17 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
-    fn drop(&mut self) {
+impl Hosts {
+    fn remove(&self) {
         for host in [0, 1] {
             let _gone = ip(&format!("netns del {}", self.name(host)));
         }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
