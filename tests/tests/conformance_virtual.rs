@@ -13,7 +13,7 @@ use congruent_build::Builder;
 use congruent_tests::conformance::{
     self, LIMIT, all_shapes, cuda_hosts, cuda_processes, cuda_threads, few_shapes, is_child,
 };
-use congruent_tests::repository;
+use congruent_tests::{repository, skip};
 use congruent_virtual_driver::{ENGINE, Server};
 
 /// The most elements of a case, and where everything is to be tried: instructions are executed one by one.
@@ -167,8 +167,12 @@ mod hosts {
         ($($name:ident: $family:expr, $each:expr;)*) => {$(
             #[test]
             fn $name() {
+                let test = concat!("hosts::", stringify!($name));
+                if few_shapes() && !is_child() && !["signals", "levels"].contains(&stringify!($name)) {
+                    return skip(test, "few shapes are asked for: ./check test runs it");
+                }
                 let of_hosts = || [gpus("schedule=lockstep"), vec![(LIMIT, "20".into())]].concat();
-                cuda_hosts(concat!("hosts::", stringify!($name)), $family, &$each, of_hosts);
+                cuda_hosts(test, $family, &$each, of_hosts);
             }
         )*};
     }
