@@ -288,9 +288,7 @@ impl Book {
                         return;
                     }
                 }
-                _ => {
-                    peer.say(ticket, task);
-                }
+                _ => peer.say(ticket, task),
             }
             self.peers[at].waiting.pop_front();
         }

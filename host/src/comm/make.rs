@@ -115,9 +115,9 @@ struct Said {
     most: u32,
 }
 
-/// Where a member of a team is.
+/// Which member of a team a PE is, and where.
 #[derive(Serialize, Deserialize)]
-struct Place {
+struct Membership {
     team: (u64, u32),
     rank: u32,
     /// By its first PE.
@@ -133,7 +133,7 @@ fn from_text<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
-impl Place {
+impl Membership {
     /// Among `all` of the world: on which host of its team, counted from 0, and the place there, where ranks are those of one host after
     /// the other, as many on each, two or more.
     fn in_levels(&self, all: &[Self]) -> Option<[u32; 2]> {
@@ -232,9 +232,9 @@ impl World {
         let options = CommOptions { check: Some(false), buffer: Some(buffer), ..options };
         let (offset, first) = identity(self, team).map_err(CollectiveError::World)?;
         let (parent, rank) = (format!("{offset} {first}"), team.me() as u32);
-        let mine = Place { team: (offset, first), rank, host: self.host() };
+        let mine = Membership { team: (offset, first), rank, host: self.host() };
         let all = self.exchange("levels of a communicator", &to_text(&mine))?;
-        let each: Vec<Place> = all.iter().filter_map(|said| from_text(said)).collect();
+        let each: Vec<Membership> = all.iter().filter_map(|said| from_text(said)).collect();
         // Every PE sees what all said, and takes part in the same calls.
         if !each.iter().any(|place| place.in_levels(&each).is_some()) {
             return Ok(None);
@@ -389,9 +389,10 @@ mod tests {
     #[test]
     fn levels_are_of_hosts_that_have_as_many_one_after_the_other() {
         let place = |hosts: &[u32], rank: usize| {
-            let team = |team: u64| (0..).zip(hosts).map(move |(rank, &host)| Place { team: (team, 0), rank, host });
+            let team =
+                |team: u64| (0..).zip(hosts).map(move |(rank, &host)| Membership { team: (team, 0), rank, host });
             // Beside a team that is on one host.
-            let other = (0..3).map(|rank| Place { team: (9, 0), rank, host: 0 });
+            let other = (0..3).map(|rank| Membership { team: (9, 0), rank, host: 0 });
             let all: Vec<_> = other.chain(team(1)).collect();
             all[3 + rank].in_levels(&all)
         };
