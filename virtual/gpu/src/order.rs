@@ -95,7 +95,7 @@ struct Written {
 }
 
 /// An access that is remembered.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Mark {
     warp: u32,
     clock: u32,
@@ -111,6 +111,32 @@ struct Mark {
     alias: u32,
 }
 
+impl Mark {
+    /// Whether another one differs by its lane at most.
+    fn is_beside(&self, other: &Self) -> bool {
+        Self { lane: other.lane, ..*self } == *other
+    }
+
+    /// Whether a read is of the same bytes by the same address as an earlier one, and no stronger: what is not ordered behind the
+    /// earlier one races with this one too, if who comes behind this one comes behind both.
+    fn is_like(&self, earlier: &Self) -> bool {
+        let place = |mark: &Self| (mark.alias, mark.bytes, mark.width);
+        place(self) == place(earlier) && self.strong <= earlier.strong
+    }
+}
+
+/// Reads of one instruction by lanes of a warp, who differ in nothing else.
+struct Reads {
+    mark: Mark,
+    lanes: u32,
+}
+
+impl Reads {
+    fn marks(&self) -> impl Iterator<Item = Mark> {
+        crate::warp::lanes_of(self.lanes).map(|lane| Mark { lane: lane as u8, ..self.mark })
+    }
+}
+
 /// Outside of the one who needs it, whose stack it would take.
 #[cold]
 #[inline(never)]
@@ -121,9 +147,7 @@ fn new_page() -> Box<[Cell]> {
 #[derive(Default)]
 struct Cell {
     write: Option<Mark>,
-    reads: Vec<Mark>,
-    /// Behind the read that came last: lanes come again in the same order.
-    next: u32,
+    reads: Vec<Reads>,
     /// Which bytes were ever written.
     written: u8,
     /// What was here, in coherence order, where loads may be stale; the last is what is in memory.
@@ -131,19 +155,25 @@ struct Cell {
 }
 
 impl Cell {
-    /// Remembers a read, for the last of the same lane.
-    fn read(&mut self, mark: Mark) {
-        let is_same = |read: &Mark| read.warp == mark.warp && read.lane == mark.lane && read.bytes == mark.bytes;
-        let next = (self.next as usize).min(self.reads.len());
-        let (before, behind) = self.reads.split_at(next);
-        let place =
-            behind.iter().position(is_same).map(|place| next + place).or_else(|| before.iter().position(is_same));
-        let place = place.unwrap_or(self.reads.len());
-        match self.reads.get_mut(place) {
-            Some(read) => *read = mark,
-            None => self.reads.push(mark),
+    /// Remembers a read, and forgets earlier ones that it stands for: of its lane, and of launches that ended before its own began.
+    fn read(&mut self, mark: Mark, places: &Places) {
+        let lane = 1 << mark.lane;
+        let mut with = None;
+        for (at, reads) in self.reads.iter_mut().enumerate() {
+            if reads.mark.is_beside(&mark) {
+                with = Some(at);
+            } else if mark.warp == reads.mark.warp && mark.is_like(&reads.mark) {
+                reads.lanes &= !lane;
+            }
         }
-        self.next = place as u32 + 1;
+        if let Some(at) = with {
+            self.reads[at].lanes |= lane;
+            return;
+        }
+        self.reads.retain(|reads| {
+            reads.lanes != 0 && !(mark.is_like(&reads.mark) && places.is_launched_behind(&mark, &reads.mark))
+        });
+        self.reads.push(Reads { mark, lanes: lane });
     }
 
     /// What is in memory is what was written last, unless somebody wrote who is not one of ours.
@@ -392,9 +422,9 @@ impl Order {
                 return Err(places.race((other, other_kind), (&mark, kind)));
             }
             if kind != Kind::Read
-                && let Some(other) = own.reads.iter().find(races)
+                && let Some(other) = own.reads.iter().flat_map(Reads::marks).find(|other| races(&other))
             {
-                return Err(places.race((other, Kind::Read), (&mark, kind)));
+                return Err(places.race((&other, Kind::Read), (&mark, kind)));
             }
             if is_fresh && kind != Kind::Write && own.written & mark.bytes != mark.bytes {
                 let is_new = |byte: &u64| own.written >> byte & 1 == 0 && segment.is_of_host(cell * CELL + byte);
@@ -404,7 +434,7 @@ impl Order {
                 }
             }
             match kind {
-                Kind::Read => own.read(mark),
+                Kind::Read => own.read(mark, places),
                 Kind::Write | Kind::Change | Kind::Reduce => {
                     own.write = Some(mark);
                     own.written |= mark.bytes;

@@ -131,6 +131,12 @@ impl Places {
         ended.is_some_and(|ended| known.knows(stream, 0, ended))
     }
 
+    /// Whether a launch began in the same stream as an earlier one after that had ended.
+    pub(super) fn is_launched_behind(&self, later: &Mark, earlier: &Mark) -> bool {
+        let [place, before] = [later, earlier].map(|mark| &self.0[mark.warp as usize]);
+        place.stream == before.stream && self.has_ended(earlier.warp, &place.began.all)
+    }
+
     /// Whether a write comes before what a lane does now, in causality order: by itself, or because a read does that has
     /// observed it (8.9.5).
     pub(super) fn is_known(&self, event: &Event, past: &Past, access: &Access) -> bool {

@@ -332,6 +332,40 @@ fn what_is_said_after_a_kernel_is_said_of_it() {
     }
 }
 
+/// Of reads that kernels of a stream make one after the other the last is remembered, but a weak one beside a strong one.
+#[test]
+fn reads_of_ended_kernels_race_with_a_later_write() {
+    let [read, strong] = ["ld.global.u32", "ld.relaxed.gpu.global.u32"].map(|load| format!("{load} %r2, [%rd0+4];"));
+    let first = |body: &str| format!("setp.ne.u32 %p2, %r0, 0; @%p2 bra e; {body} e: ret;");
+    let write = |load: &str| {
+        format!(
+            "w: ld.{load}.gpu.global.u32 %r1, [%rd0+8]; setp.eq.u32 %p1, %r1, 0; @%p1 bra w; st.relaxed.gpu.global.u32 [%rd0+4], 77;"
+        )
+    };
+    let say = |store: &str| first(&format!("st.{store}.gpu.global.u32 [%rd0+8], 1;"));
+    let streams = |reads: [&str; 2], [store, load]: [&str; 2]| {
+        let ended = reads.iter().take(1).map(|read| program(&format!("{read} ret;")));
+        let reads = ended.chain([program(&format!("{} {}", reads[1], say(store)))]);
+        vec![reads.collect(), vec![program(&first(&write(load)))]]
+    };
+    for seed in 0..20 {
+        let run = || Run { schedule: Schedule::Random, seed, threads: 32, races: true, ..ONE_WARP };
+        let ordered = streams([&read, &read], ["release", "acquire"]);
+        // Of the block of the last kernel only one lane says that it has read.
+        let fault = run_streams(ordered, run()).expect_err("nothing orders the reads of the other lanes");
+        assert!(matches!(fault.cause, Cause::Race { .. }), "{fault}");
+        for reads in [[&*read, &*read], [&*read, &*strong]] {
+            let fault = run_streams(streams(reads, ["relaxed", "relaxed"]), run()).expect_err("nothing orders it");
+            let Cause::Race { parties, .. } = &fault.cause else { panic!("{fault}") };
+            assert_eq!(parties[0].instruction.trim(), read, "{fault}");
+        }
+        let words = run_streams(streams([&strong, &strong], ["relaxed", "relaxed"]), run()).unwrap();
+        assert_eq!(words[1], 77);
+        let words = run_streams(streams([&read, &strong], ["release", "acquire"]), run()).unwrap();
+        assert_eq!(words[1], 77);
+    }
+}
+
 #[test]
 fn shared_memory_is_ordered_by_barriers() {
     let body = |first: &str, second: &str| {
