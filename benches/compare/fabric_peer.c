@@ -142,6 +142,11 @@ int main(int argc, char **argv) {
     const int me = child == 0;
     /* A PE that waits for a dead one would spin for ever. */
     if (me == 1 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)) return 2;
+    /* Each on a core of its own, as all that is compared. */
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(me, &core);
+    if (sched_setaffinity(0, sizeof core, &core) != 0) return 2;
     char *heap = malloc(max_bytes);
     if (!heap) return 2;
     memset(heap, 1 + me, max_bytes);

@@ -67,8 +67,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
     let [comm, unchecked] = [true, false]
         .map(|check| world.comm_with(world.team(), CommOptions { check: Some(check), ..CommOptions::default() }));
     let (comm, unchecked) = (comm?, unchecked?);
-    // Through proxies each PE has two threads that work.
-    if world.npes() == 2 && asked != proxied::WORD {
+    if world.npes() == 2 {
         // Threads that a stream makes from here on inherit the core.
         let mut core = CpuSet::new();
         core.set(world.pe().index());

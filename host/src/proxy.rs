@@ -1,11 +1,14 @@
 //! The proxy: a thread of each PE that serves its kernels' requests to peers that loads and stores do not reach.
+//!
+//! On the CPU machine a lane that waits serves them itself, as MPI's waits do: what it waits for is often what it has asked for, and
+//! two threads that need each other on few cores wait for the scheduler more than for the network. The thread rests while lanes do that.
 #![allow(clippy::disallowed_types, reason = "orders from the world's thread")]
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -13,17 +16,14 @@ use congruent_device::{Pe, abi};
 use congruent_heap::abi::{Request, Then, Verb};
 use congruent_transports::{Atomic, Operation, Signal, Transport, TransportError};
 
-use crate::cpu::nap;
+use crate::cpu::{Served, Service, nap};
 use crate::rings::{Consumer, Rings};
 use crate::route::Routes;
 
 /// How often the proxy finds nothing to do before it gives up its core, as a waiting lane does.
 const SPINS: u32 = 200;
-/// Where peers need this PE's transport to be polled, it yields so many times as often.
-const SERVING_YIELDS: u32 = 40;
-/// How often it yields then, and how long it sleeps after that, where nobody wakes it.
-const YIELDS: u32 = 50;
-const PAUSE: Duration = Duration::from_micros(50);
+/// How long the thread rests while lanes serve.
+const REST: Duration = Duration::from_micros(200);
 /// The most requests of a ring that it has begun: as long as a slow peer has fewer, nobody else's requests wait for it.
 const MOST: usize = 1 << 16;
 
@@ -35,6 +35,7 @@ const BATCH: usize = 64;
 /// The proxy of one PE.
 pub(crate) struct Proxy {
     orders: Arc<Orders>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     routes: Routes,
 }
@@ -91,16 +92,25 @@ impl Proxy {
         transport: Box<dyn Transport>,
         routes: Routes,
         oldest: OldestPeer,
-        mut failed: impl FnMut(ProxyFailure) + Send + 'static,
+        failed: impl FnMut(ProxyFailure) + Send + 'static,
     ) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
         let told = Arc::clone(&orders);
+        let server = Server::new(context, rings, sleep, transport, Box::new(failed));
+        let shared = Arc::new(Shared { server: Mutex::new(Some(server)), asked: AtomicU64::new(0) });
+        let served = Arc::clone(&shared);
         let pe_thread = thread::Builder::new().name("proxy".into());
         let thread = pe_thread.spawn(move || {
-            let mut server = Server::new(context, rings, sleep, transport);
-            server.serve(&told, &oldest, &mut failed);
+            served.go_on(&told, &oldest);
+            // Lanes of a stream that was forgotten may still wait; the heaps may not outlive what they are registered with.
+            *served.lock() = None;
         })?;
-        Ok(Self { orders, thread: Some(thread), routes })
+        Ok(Self { orders, shared, thread: Some(thread), routes })
+    }
+
+    /// What lanes serve while they wait.
+    pub(crate) fn service(&self) -> Arc<dyn Service> {
+        Arc::clone(&self.shared) as _
     }
 
     /// How each PE is reached.
@@ -124,14 +134,120 @@ impl Drop for Proxy {
     }
 }
 
+/// What serves the rings, for whoever does it.
+struct Shared {
+    /// None once the proxy has ended.
+    server: Mutex<Option<Server>>,
+    /// How often a lane has asked to serve.
+    asked: AtomicU64,
+}
+
 struct Server {
     context: abi::Context,
     rings: Rings,
     sleep: Sleep,
     transport: Box<dyn Transport>,
+    failed: Box<dyn FnMut(ProxyFailure) + Send>,
     lines: Vec<Line>,
+    /// Turns without anything to do since there was something.
+    idle: u32,
     /// What has completed; kept for its memory.
     completed: Vec<(u64, Result<u64, TransportError>)>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves until it is told to stop, and rests while lanes do.
+    fn go_on(&self, orders: &Orders, oldest: &OldestPeer) {
+        let (mut looked, mut asked) = (Instant::now(), 0);
+        loop {
+            let stops = orders.stop.load(Ordering::Acquire);
+            let before = std::mem::replace(&mut asked, self.asked.load(Ordering::Relaxed));
+            let rests = before != asked && !stops;
+            if rests && looked.elapsed() <= LOOK {
+                // They need not wait for a lock.
+                thread::sleep(REST);
+                continue;
+            }
+            let rest = {
+                let mut server = self.lock();
+                let Some(server) = server.as_mut() else { return };
+                if stops && (!orders.drain.load(Ordering::Relaxed) || server.may_end()) {
+                    return;
+                }
+                let Turn { busy, waits } = if rests { Turn { busy: true, waits: true } } else { server.turn() };
+                if rests || server.idle == SPINS {
+                    oldest.0.store(server.oldest(), Ordering::Relaxed);
+                }
+                // Whether or not other rings keep it busy.
+                if (busy || server.idle > SPINS) && looked.elapsed() > LOOK {
+                    looked = Instant::now();
+                    server.look_for_lost().into_iter().for_each(|lost| (server.failed)(lost));
+                }
+                match server.idle.checked_sub(SPINS) {
+                    _ if rests => Rest::Asleep(REST),
+                    None => Rest::Spinning,
+                    // The network, and peers' proxies, need cores.
+                    Some(_) if waits => Rest::Yielding,
+                    Some(turns) => server.rest(turns),
+                }
+            };
+            // Lanes may serve meanwhile.
+            rest.take();
+        }
+    }
+}
+
+impl Service for Shared {
+    fn serve(&self) -> Served {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        match self.server.try_lock().as_deref_mut() {
+            Ok(Some(server)) => {
+                let Turn { busy, waits } = server.turn();
+                if busy {
+                    Served::Something
+                } else if waits || server.transport.serves() {
+                    Served::NothingYet
+                } else {
+                    Served::Nothing
+                }
+            }
+            Err(TryLockError::WouldBlock) => Served::NothingYet,
+            Ok(None) | Err(TryLockError::Poisoned(_)) => Served::Nothing,
+        }
+    }
+}
+
+/// How the thread passes time.
+enum Rest {
+    Spinning,
+    Yielding,
+    Asleep(Duration),
+    /// Like a lane that waits, until a request is asked for in the first ring.
+    OnBell {
+        context: abi::Context,
+        turns: u32,
+        bell: *const u32,
+        seen: u32,
+        polls: bool,
+    },
+}
+
+impl Rest {
+    fn take(self) {
+        match self {
+            Self::Spinning => std::hint::spin_loop(),
+            Self::Yielding => thread::yield_now(),
+            Self::Asleep(time) => thread::sleep(time),
+            // SAFETY: a word of a ring, which outlives the proxy, as the heap does.
+            Self::OnBell { context, turns, bell, seen, polls } => unsafe {
+                nap::pass(&context, turns, bell, seen, polls);
+            },
+        }
+    }
 }
 
 /// A ring, and what the proxy knows of its requests.
@@ -163,39 +279,17 @@ struct Begun {
 }
 
 impl Server {
-    fn new(context: abi::Context, rings: Rings, sleep: Sleep, transport: Box<dyn Transport>) -> Self {
+    fn new(
+        context: abi::Context,
+        rings: Rings,
+        sleep: Sleep,
+        transport: Box<dyn Transport>,
+        failed: Box<dyn FnMut(ProxyFailure) + Send>,
+    ) -> Self {
         let peers = || (0..context.npes).map(|_| VecDeque::new()).collect();
         let line = |ring| Line { ring, begun: VecDeque::new(), first: 0, peers: peers(), missing: None, lost: false };
         let lines = rings.consumers().into_iter().map(line).collect();
-        Self { context, rings, sleep, transport, lines, completed: Vec::new() }
-    }
-
-    fn serve(&mut self, orders: &Orders, oldest: &OldestPeer, failed: &mut dyn FnMut(ProxyFailure)) {
-        let (mut idle, mut looked) = (0u32, Instant::now());
-        while !orders.stop.load(Ordering::Acquire) || (orders.drain.load(Ordering::Relaxed) && !self.may_end()) {
-            let Turn { busy, waits } = self.turn(failed);
-            idle = if busy { 0 } else { idle.saturating_add(1) };
-            if idle == SPINS {
-                oldest.0.store(self.oldest(), Ordering::Relaxed);
-            }
-            // Whether or not other rings keep it busy.
-            if (busy || idle > SPINS) && looked.elapsed() > LOOK {
-                looked = Instant::now();
-                if let Some(lost) = self.look_for_lost() {
-                    failed(lost);
-                }
-            }
-            let Some(turn) = idle.checked_sub(SPINS) else {
-                std::hint::spin_loop();
-                continue;
-            };
-            if waits {
-                // The network, and peers' proxies, need cores.
-                thread::yield_now();
-            } else {
-                self.pass(turn);
-            }
-        }
+        Self { context, rings, sleep, transport, failed, lines, idle: 0, completed: Vec::new() }
     }
 
     /// The peer of a request that is not complete, the first of a ring.
@@ -205,7 +299,7 @@ impl Server {
     }
 
     /// Begins what was asked for, and takes what has completed.
-    fn turn(&mut self, failed: &mut dyn FnMut(ProxyFailure)) -> Turn {
+    fn turn(&mut self) -> Turn {
         let mut busy = false;
         for index in 0..self.lines.len() {
             // So that no ring waits for another one that never ends.
@@ -220,7 +314,9 @@ impl Server {
                 if let Some(word) = line.ring.tell() {
                     self.wake(word);
                 }
-                self.begin(index, ticket, &request).unwrap_or_else(|error| failed(ProxyFailure::Transport(error)));
+                if let Err(error) = self.begin(index, ticket, &request) {
+                    (self.failed)(ProxyFailure::Transport(error));
+                }
             }
         }
         let mut completed = std::mem::take(&mut self.completed);
@@ -230,10 +326,11 @@ impl Server {
             match reply {
                 Ok(reply) => self.done(number, reply),
                 // It never completes: the world has failed, and who waits for it ends.
-                Err(error) => failed(ProxyFailure::Transport(error)),
+                Err(error) => (self.failed)(ProxyFailure::Transport(error)),
             }
         }
         self.completed = completed;
+        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         Turn { busy, waits: is_under_way || self.lines.iter().any(|line| !line.begun.is_empty()) }
     }
 
@@ -326,24 +423,17 @@ impl Server {
         })
     }
 
-    /// Passes time, for turn `turn` without anything to do.
-    fn pass(&self, turn: u32) {
-        let turn = if self.transport.serves() { turn / SERVING_YIELDS } else { turn };
+    /// How time passes when there is nothing to do, for so many turns already.
+    fn rest(&self, turns: u32) -> Rest {
+        let polls = self.transport.serves();
         match (self.lines.first(), self.sleep) {
             // Who reserves a request in the first ring changes this word, and whoever publishes one wakes who sleeps on it.
             (Some(first), Sleep::OnWords) if !self.is_behind() => {
-                let (word, seen) = (first.ring.bell(), first.ring.next() as u32);
-                // SAFETY: a word of the ring, and the heap outlives the proxy.
-                unsafe {
-                    if self.transport.serves() {
-                        nap::pass_for(&self.context, turn, word, seen, PAUSE);
-                    } else {
-                        nap::pass(&self.context, turn, word, seen);
-                    }
-                }
+                let (bell, seen) = (first.ring.bell(), first.ring.next() as u32);
+                Rest::OnBell { context: self.context, turns, bell, seen, polls }
             }
-            _ if turn < YIELDS => thread::yield_now(),
-            _ => thread::sleep(PAUSE),
+            _ if turns < nap::yields(polls) => Rest::Yielding,
+            _ => Rest::Asleep(nap::SHORT),
         }
     }
 
@@ -379,6 +469,7 @@ mod tests {
     /// A proxy over rings in which the test is the producer.
     struct Bench {
         server: Server,
+        failures: Arc<Mutex<Vec<ProxyFailure>>>,
         memory: *mut u8,
         _lines: Vec<Cells>,
     }
@@ -409,12 +500,18 @@ mod tests {
                 log2_slots: 0,
             };
             let transport = Box::new(Deaf { to: Pe::new(1), done: Vec::new() });
-            Self { server: Server::new(context, rings, Sleep::Never, transport), memory, _lines: lines }
+            let failures = Arc::new(Mutex::new(Vec::new()));
+            let failed = Arc::clone(&failures);
+            let failed = move |failure| failed.lock().unwrap().push(failure);
+            let server = Server::new(context, rings, Sleep::Never, transport, Box::new(failed));
+            Self { server, failures, memory, _lines: lines }
         }
 
         /// Whether the proxy had anything to do, in a turn without failure.
         fn turn(&mut self) -> bool {
-            self.server.turn(&mut |failure| panic!("{failure:?}")).busy
+            let busy = self.server.turn().busy;
+            assert_eq!(*self.failures.lock().unwrap(), []);
+            busy
         }
 
         fn word(&self, ring: usize, offset: u64) -> &AtomicU64 {
@@ -490,6 +587,24 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_serves_unless_somebody_does_or_the_proxy_has_ended() {
+        let bench = Bench::new();
+        bench.ask(0, Verb::PutValue, 1);
+        let Bench { server, failures, memory, _lines } = bench;
+        let shared = Shared { server: Mutex::new(Some(server)), asked: AtomicU64::new(0) };
+        assert!(matches!(shared.serve(), Served::Something));
+        // PE 1 answers nothing, so it is under way.
+        assert!(matches!(shared.serve(), Served::NothingYet));
+        let other = shared.lock();
+        assert!(matches!(shared.serve(), Served::NothingYet));
+        drop(other);
+        let ended = shared.lock().take();
+        assert!(matches!(shared.serve(), Served::Nothing));
+        assert_eq!(shared.asked.load(Ordering::Relaxed), 4);
+        drop((ended, failures, memory));
+    }
+
+    #[test]
     fn a_reply_is_not_written_over_one_that_is_not_read() {
         let mut bench = Bench::new();
         let read = Bench::layout().reply(0) + 8;
@@ -547,8 +662,8 @@ mod tests {
             bench.ask(0, verb, peer);
             // What another peer is asked goes on.
             bench.ask(0, Verb::PutValue, 2);
-            let mut failures = Vec::new();
-            bench.server.turn(&mut |failure| failures.push(failure));
+            bench.server.turn();
+            let failures = bench.failures.lock().unwrap();
             assert!(matches!(failures[..], [ProxyFailure::Transport(TransportError::Malformed { .. })]), "{peer}");
             assert_eq!(bench.told(0), (2, 0, [0, 0, 2]), "{peer}");
         }

@@ -39,7 +39,8 @@ pub use verbs::{Verbs, VerbsError, VerbsOptions};
 use congruent_heap::Pe;
 use congruent_heap::abi::{AtomicOp, NumberKind};
 
-/// One PE's way to its peers.
+/// One PE's way to its peers. It is used by one thread at a time, though not always by the same: the proxy's, or on the CPU machine that
+/// of a lane that waits.
 pub trait Transport: Send {
     /// Starts an operation on a peer, whose end [`poll`](Transport::poll) tells by its ticket.
     ///

@@ -6,14 +6,13 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use congruent_device::Note;
 use congruent_device::cpu::{At, Lane, Machine, Room};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::{BlockEnd, BlockWatch, Body, Site, exit_kernel, nap, run_lane};
+use super::{BlockEnd, BlockWatch, Body, CpuMachine, Site, exit_kernel, nap, run_lane};
 
 /// Stack of one lane. Only the pages that are touched cost memory.
 const STACK: usize = 512 << 10;
@@ -23,18 +22,11 @@ static STACKS: Mutex<Vec<DefaultStack>> = Mutex::new(Vec::new());
 /// The most of them.
 const MOST_STACKS: usize = 256;
 
-/// Runs a block of `lanes` lanes, in warps of `width` or what is left, to its end, on this thread.
-pub(super) fn run(
-    born: Instant,
-    width: u32,
-    lanes: u32,
-    site: Site,
-    room: Room,
-    watch: BlockWatch,
-    body: &Body,
-) -> BlockEnd {
+/// Runs a block of `lanes` lanes, in warps of the machine's width or what is left, to its end, on this thread.
+pub(super) fn run(cpu: &CpuMachine, lanes: u32, site: Site, room: Room, watch: BlockWatch, body: &Body) -> BlockEnd {
+    let width = cpu.width();
     let machine = Fibers {
-        born,
+        cpu: cpu.clone(),
         site,
         watch,
         width,
@@ -103,7 +95,7 @@ fn free_stacks() -> MutexGuard<'static, Vec<DefaultStack>> {
 }
 
 struct Fibers {
-    born: Instant,
+    cpu: CpuMachine,
     site: Site,
     watch: BlockWatch,
     width: u32,
@@ -343,7 +335,7 @@ impl Machine for Fibers {
         // Other lanes have had their turn. Leave the core to other PEs too, ever longer if nothing comes.
         if turn.is_multiple_of(16) {
             // SAFETY: the caller's contract, and the context is that of the launch.
-            unsafe { nap::pass(&self.site.context, turn / 16, word, seen) };
+            unsafe { self.cpu.pass(&self.site.context, turn / 16, word, seen) };
         }
     }
     fn pass(&self, lane: u32) {
@@ -355,7 +347,7 @@ impl Machine for Fibers {
         unsafe { nap::wake(word) };
     }
     fn now_ns(&self) -> u64 {
-        self.born.elapsed().as_nanos() as u64
+        self.cpu.born.elapsed().as_nanos() as u64
     }
     fn exit(&self) -> ! {
         exit_kernel()

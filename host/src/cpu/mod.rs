@@ -16,7 +16,7 @@ mod stream;
 use std::num::NonZeroU32;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use congruent_device::cpu::{self, Lane, Room};
@@ -57,6 +57,21 @@ pub(crate) unsafe fn copy((to, from, bytes): (u64, u64, usize), held: impl Send 
     })
 }
 
+/// Somebody's work that a lane does while it waits: the proxy's.
+pub(crate) trait Service: Send + Sync {
+    /// Does what there is to do, unless somebody else is at it.
+    fn serve(&self) -> Served;
+}
+
+/// What there was to do.
+pub(crate) enum Served {
+    Something,
+    /// Nothing, but a network may have something at any time.
+    NothingYet,
+    /// Nothing before somebody asks.
+    Nothing,
+}
+
 /// How blocks run on this host.
 #[derive(Clone)]
 pub(crate) struct CpuMachine {
@@ -65,6 +80,7 @@ pub(crate) struct CpuMachine {
     pes: u32,
     born: Instant,
     watch: Option<Arc<Watch>>,
+    service: Arc<OnceLock<Arc<dyn Service>>>,
 }
 
 /// Which part of which launch runs here.
@@ -103,7 +119,27 @@ const MAX_WARPS: u32 = 2;
 impl CpuMachine {
     /// A machine of this width for a world with `pes` PEs on this host, which have so many cores together.
     pub(crate) fn new(width: NonZeroU32, pes: u32, cores: u32, watch: Option<Arc<Watch>>) -> Self {
-        Self { width, cores, pes, born: Instant::now(), watch }
+        Self { width, cores, pes, born: Instant::now(), watch, service: Arc::default() }
+    }
+
+    /// What waiting lanes serve from now on. Told once.
+    pub(crate) fn have_served(&self, service: Arc<dyn Service>) {
+        let _told_before = self.service.set(service);
+    }
+
+    /// Passes time for turn `turn` of a lane's wait for `word`, which held `seen`.
+    ///
+    /// # Safety
+    /// As for [`nap::pass`].
+    unsafe fn pass(&self, context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
+        let (turn, polls) = match self.service.get().map(|service| service.serve()) {
+            Some(Served::Something) => return,
+            // Data may land without anybody hearing of it: as long as nobody else wants the core it looks.
+            Some(Served::NothingYet) => (0, true),
+            Some(Served::Nothing) | None => (turn, false),
+        };
+        // SAFETY: the caller's contract.
+        unsafe { nap::pass(context, turn, word, seen, polls) };
     }
 
     /// The cores that the world's PEs have together.
@@ -128,7 +164,7 @@ impl CpuMachine {
         let room = memory.room();
         let watch = BlockWatch::new(self.watch.clone(), site.block);
         if self.width.get() == 1 && site.warps <= 1 {
-            let machine = solo::Solo::new(self.born, &site.context, &watch);
+            let machine = solo::Solo::new(self, &site.context, &watch);
             let lane = Lane {
                 thread: 0,
                 threads: 1,
@@ -143,12 +179,12 @@ impl CpuMachine {
             return run_lane(lane, site.context, body);
         }
         let lanes = lanes(self.width.get(), site.threads, site.warps);
-        fibers::run(self.born, self.width.get(), lanes, site, room, watch, body)
+        fibers::run(self, lanes, site, room, watch, body)
     }
 
-    /// How long a poll spins: long where every block has a core, briefly where blocks share cores.
+    /// How long a poll spins: long where every block has a core, briefly where blocks share cores, or lanes have something to serve.
     fn spins(&self, blocks: u32) -> u32 {
-        if self.pes * blocks <= self.cores { 4000 } else { 40 }
+        if self.pes * blocks <= self.cores && self.service.get().is_none() { 4000 } else { 40 }
     }
 }
 

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 use congruent_device::{abi, cpu};
 use rustix::thread::futex;
 
-/// How often a waiting lane yields before it sleeps.
+/// How often a waiting lane yields before it sleeps; and where a network has to be polled, which no word tells of.
 const YIELDS: u32 = 50;
+const POLLING_YIELDS: u32 = 2000;
 
-/// The longest sleep between two looks at the word, the abort word and the clock.
+/// The longest sleep between two looks at the word, the abort word and the clock; and where a network has to be polled.
 const NAP: Duration = Duration::from_micros(500);
+pub(crate) const SHORT: Duration = Duration::from_micros(50);
 
 /// A yield that takes longer gave the core to somebody who computes.
 const LONG: Duration = Duration::from_micros(200);
@@ -33,23 +35,20 @@ thread_local! {
     static CROWDED_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Passes time for turn `turn` of a poll of `word`, which held `seen`.
+/// How often who waits yields before it sleeps.
+pub(crate) fn yields(polls: bool) -> u32 {
+    if polls { POLLING_YIELDS } else { YIELDS }
+}
+
+/// Passes time for turn `turn` of a wait for `word`, which held `seen`, of somebody who `polls` a network, too, or does not.
 ///
 /// # Safety
 /// As for `Machine::pause`; the heap of the PE that `context` is of is mapped.
-pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
-    // SAFETY: the caller's contract.
-    unsafe { pass_for(context, turn, word, seen, NAP) }
-}
-
-/// The same with a shorter sleep.
-///
-/// # Safety
-/// As for [`pass`].
-pub(crate) unsafe fn pass_for(context: &abi::Context, turn: u32, word: *const u32, seen: u32, nap: Duration) {
-    if turn < YIELDS && yields() {
+pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32, polls: bool) {
+    if turn < yields(polls) && gives_way() {
         return;
     }
+    let nap = if polls { SHORT } else { NAP };
     let sleepers = sleepers(context);
     // SAFETY: the caller's contract; the word is looked at by the kernel of the system only.
     let word = unsafe { &*word.cast::<AtomicU32>() };
@@ -63,7 +62,7 @@ pub(crate) unsafe fn pass_for(context: &abi::Context, turn: u32, word: *const u3
 }
 
 /// Yields, unless a yield has lately cost this thread its core; tells whether it did.
-fn yields() -> bool {
+fn gives_way() -> bool {
     CROWDED_UNTIL.with(|until| {
         let now = Instant::now();
         if until.get().is_some_and(|until| now < until) {

@@ -1,22 +1,21 @@
 //! Width 1: a block of one lane, alone on its thread.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use congruent_device::cpu::{At, Machine};
 use congruent_device::{Note, abi};
 
-use super::{BlockWatch, exit_kernel, nap};
+use super::{BlockWatch, CpuMachine, exit_kernel, nap};
 
 pub(super) struct Solo<'c> {
-    born: Instant,
+    machine: &'c CpuMachine,
     context: &'c abi::Context,
     watch: &'c BlockWatch,
 }
 
 impl<'c> Solo<'c> {
-    pub(super) fn new(born: Instant, context: &'c abi::Context, watch: &'c BlockWatch) -> Self {
-        Self { born, context, watch }
+    pub(super) fn new(machine: &'c CpuMachine, context: &'c abi::Context, watch: &'c BlockWatch) -> Self {
+        Self { machine, context, watch }
     }
 }
 
@@ -38,7 +37,7 @@ impl Machine for Solo<'_> {
     }
     unsafe fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
         // SAFETY: the caller's contract, and the context is that of the launch.
-        unsafe { nap::pass(self.context, turn, word, seen) };
+        unsafe { self.machine.pass(self.context, turn, word, seen) };
     }
     fn pass(&self, _lane: u32) {
         std::thread::yield_now();
@@ -48,7 +47,7 @@ impl Machine for Solo<'_> {
         unsafe { nap::wake(word) };
     }
     fn now_ns(&self) -> u64 {
-        self.born.elapsed().as_nanos() as u64
+        self.machine.born.elapsed().as_nanos() as u64
     }
     fn exit(&self) -> ! {
         exit_kernel()
