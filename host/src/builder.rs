@@ -314,7 +314,7 @@ pub(crate) fn build(
     });
     let proxy = proxy.map_err(BuildError::Proxy)?;
     if let Machine::Cpu(pe) = shared.machine() {
-        pe.blocks().have_served(proxy.service());
+        pe.blocks().have_lanes_serve(proxy.service());
     }
     Ok(World::new(shared, Some(proxy), tunables, allocator))
 }

@@ -105,7 +105,7 @@ impl Graph {
     /// # Errors
     /// Where nothing can run: see [`LaunchError`]. What fails while it runs, [`World::synchronize`] tells.
     pub fn launch(&self, stream: &Stream) -> Result<(), LaunchError> {
-        self.shared.check()?;
+        self.shared.check_in_full()?;
         if stream.id() != self.stream {
             return Err(LaunchError::GraphStream);
         }

@@ -188,7 +188,7 @@ impl Target<'_> {
     fn launch_lent<K: Kernel>(&self, kernel: K, args: K::Args, lent: &Lent) -> Result<(), LaunchError> {
         let _only_its_type_matters = kernel;
         let Self { shared, stream, grid, by } = *self;
-        shared.check()?;
+        shared.check_in_full()?;
         if !stream.is_of(shared) {
             return Err(LaunchError::ForeignStream);
         }

@@ -178,12 +178,12 @@ impl Shared {
                 if stops && (!orders.drain.load(Ordering::Relaxed) || server.may_end()) {
                     return;
                 }
-                let Turn { busy, waits } = if rests { Turn { busy: true, waits: true } } else { server.turn() };
+                let waits = !rests && server.turn().waits;
                 if rests || server.idle == SPINS {
                     oldest.0.store(server.oldest(), Ordering::Relaxed);
                 }
                 // Whether or not other rings keep it busy.
-                if (busy || server.idle > SPINS) && looked.elapsed() > LOOK {
+                if (rests || server.idle == 0 || server.idle > SPINS) && looked.elapsed() > LOOK {
                     looked = Instant::now();
                     server.look_for_lost().into_iter().for_each(|lost| (server.failed)(lost));
                 }

@@ -326,7 +326,7 @@ impl World {
         ranges: &[((u64, u64), Option<Pe>)],
     ) -> Result<(), LaunchError> {
         let shared = self.shared();
-        shared.check()?;
+        shared.check_in_full()?;
         if !stream.is_of(shared) {
             return Err(LaunchError::ForeignStream);
         }

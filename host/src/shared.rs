@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     landed: Condvar,
 }
 
+/// How long kernels that wait may take to say what for, once the world has failed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long kernels may go on after the world has failed.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often who waits for the last launches looks whether the world has failed.
@@ -177,6 +179,23 @@ impl Shared {
         match &*self.failure() {
             None => Ok(()),
             Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// The same for what goes on a stream. Of a world that another PE gave up, what a kernel of this one waited for is told, too, which the
+    /// kernel says a little after the other's word has come.
+    pub(crate) fn check_in_full(&self) -> Result<(), WorldFailure> {
+        let began = Instant::now();
+        loop {
+            match self.check() {
+                Err(WorldFailure::Aborted { waited: None, .. }) if began.elapsed() < LAST_WORDS => {}
+                checked => return checked,
+            }
+            let count = self.in_flight();
+            if *count == 0 {
+                return self.check();
+            }
+            drop(self.landed.wait_timeout(count, Duration::from_millis(1)));
         }
     }
 

@@ -367,6 +367,31 @@ fn who_aborts_ends_the_waits_of_all() {
     }
 }
 
+/// A program that enqueues on and on hears at once that another PE has given up; what its kernel waited for is told with that.
+#[test]
+fn who_enqueues_is_told_what_its_kernel_waited_for() {
+    let told = World::builder().heap(8 << 20).local(2, |world| {
+        let (signal, words, stream) = (world.alloc::<Signal>(1)?, world.alloc::<u32>(8)?, world.stream()?);
+        if world.pe().raw() == 0 {
+            std::thread::sleep(DEADLINE);
+            world.abort("it has had enough");
+            return Ok(None);
+        }
+        world.wait_at_least(&stream, signal.view().from_rank(world.rank(0)?), 7)?;
+        let failure = loop {
+            match world.copy(&stream, words.view().slice(..4), words.view().slice(4..)) {
+                Ok(()) => std::thread::sleep(Duration::from_micros(100)),
+                Err(LaunchError::World(failure)) => break failure,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        Ok::<_, Error>(Some(failure))
+    });
+    let Some(failure) = &told.unwrap()[1] else { panic!("PE 1 was told nothing") };
+    let WorldFailure::Aborted { by: 0, waited: Some(waited), .. } = failure else { panic!("{failure}") };
+    assert_eq!((waited.peer, waited.expected), (Some(0), 7), "{failure}");
+}
+
 #[test]
 fn the_world_after_a_failed_one_works() {
     in_vain(3, 1, wait, |words| ((words.semaphore.view(),), 0));

@@ -70,7 +70,7 @@ pub(crate) struct Lent(Arc<[(Arc<Memory>, Access)]>);
 impl<'l> Loan<'l> {
     /// For a launch of a kernel on a stream, which is to be of this world.
     pub(crate) fn new(world: &World, kernel: &'static str, stream: &'l Stream) -> Result<Self, LaunchError> {
-        world.check()?;
+        world.shared().check_in_full()?;
         if !stream.is_of(world.shared()) {
             return Err(LaunchError::ForeignStream);
         }

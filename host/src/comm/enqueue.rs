@@ -75,7 +75,7 @@ impl Take for Stream {
 impl Comm {
     /// Refuses what no launch on the stream may be given.
     pub(super) fn admit(&self, stream: &Stream, kernel: &'static str, fit: &[&dyn Fits]) -> Result<(), LaunchError> {
-        self.shared.check()?;
+        self.shared.check_in_full()?;
         if !stream.is_of(&self.shared) {
             return Err(LaunchError::ForeignStream);
         }

@@ -123,7 +123,7 @@ impl CpuMachine {
     }
 
     /// What waiting lanes serve from now on. Told once.
-    pub(crate) fn have_served(&self, service: Arc<dyn Service>) {
+    pub(crate) fn have_lanes_serve(&self, service: Arc<dyn Service>) {
         let _told_before = self.service.set(service);
     }
 
