@@ -185,18 +185,18 @@ impl Shared {
     /// The same for what goes on a stream. Of a world that another PE gave up, what a kernel of this one waited for is told, too, which the
     /// kernel says a little after the other's word has come.
     pub(crate) fn check_in_full(&self) -> Result<(), WorldFailure> {
-        let began = Instant::now();
-        loop {
-            match self.check() {
-                Err(WorldFailure::Aborted { waited: None, .. }) if began.elapsed() < LAST_WORDS => {}
-                checked => return checked,
-            }
+        // Since the world has failed, so that all calls together wait no longer.
+        let may_come = || self.failed_at.get().is_some_and(|failed| failed.elapsed() < LAST_WORDS);
+        while let Err(WorldFailure::Aborted { waited: None, .. }) = self.check()
+            && may_come()
+        {
             let count = self.in_flight();
             if *count == 0 {
-                return self.check();
+                break;
             }
             drop(self.landed.wait_timeout(count, Duration::from_millis(1)));
         }
+        self.check()
     }
 
     /// Counts a launch as in flight for as long as what this returns lives.
