@@ -11,6 +11,7 @@ use crate::cpu::{self, Site};
 use crate::cuda::Entry;
 use crate::graph::Work;
 use crate::launches::{Launched, Launcher};
+use crate::machine::Machine;
 use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, World, WorldFailure};
@@ -278,6 +279,52 @@ impl World {
         let runner = make(&format!("pe{} stream {id}", self.shared().pe()))?;
         let (captured, sound) = (Mutex::default(), AtomicU64::default());
         Ok(Stream { runner, world: self.shared().id(), id, captured, sound })
+    }
+
+    /// Loads a kernel, and with it all that are in the same PTX. The first launch does it too, but then it may be too late: a driver may
+    /// load only while none of the GPU's kernels runs, and one that waits for this launch does not end. So a program whose kernels wait
+    /// for each other across streams, or across PEs that share a GPU, loads those of each of its crates before it launches any. The
+    /// library's own, and those of `CONGRUENT_PTX`, are loaded with the world. On the CPU machine there is nothing to load.
+    ///
+    /// ```
+    /// use congruent::Grid;
+    /// use congruent::device::{Semaphore, Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// One PE for the others.
+    ///     pub fn work(block, ctx, done: Sym<Semaphore>) {
+    ///         for pe in ctx.world().ranks() {
+    ///             ctx.notify(block, done.at(pe).post());
+    ///         }
+    ///     }
+    ///     /// Until it has.
+    ///     pub fn follow(block, ctx, done: Sym<Semaphore>) {
+    ///         ctx.wait(block, done, 1);
+    ///     }
+    /// }
+    ///
+    /// congruent::local(2, |world| {
+    ///     let (stream, done) = (world.stream()?, world.alloc(1)?);
+    ///     world.load(follow)?;
+    ///     world.barrier()?;
+    ///     if world.pe().raw() == 0 {
+    ///         world.launch(&stream, work, Grid::one(32), done.view())?;
+    ///     }
+    ///     world.run(&stream, follow, Grid::one(32), done.view())?;
+    ///     Ok::<_, congruent::Error>(())
+    /// })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where there is no PTX of the kernel, or the driver refuses it.
+    pub fn load<K: Kernel>(&self, kernel: K) -> Result<(), LaunchError> {
+        let _only_its_type_matters = kernel;
+        self.check()?;
+        match self.shared().machine() {
+            Machine::Cpu(_) => Ok(()),
+            Machine::Cuda(pe) => Ok(pe.load(&Entry::of::<K>())?),
+        }
     }
 
     /// Puts a kernel at the end of a stream and returns; [`synchronize`](World::synchronize) waits for it.

@@ -37,7 +37,7 @@
 //! | use collectives in kernels | [`collectives`], [`World::plan`] |
 //! | use collectives without a kernel | [`Comm`] |
 //! | exchange tokens with experts of other PEs | [`collectives::moe`], [`World::moe`]; without a kernel: [`StreamBatch`] |
-//! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; again and again: [`World::capture`], [`Graph`]; how many blocks fit: [`World::occupancy`] |
+//! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; before any waits for another: [`World::load`]; again and again: [`World::capture`], [`Graph`]; how many blocks fit: [`World::occupancy`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
 //! | use memory of this PE alone | [`World::buffer`], [`Buffer`], [`Lend`]; the host's, for copies: [`World::host_buffer`], [`World::copy`] |
 //! | use another library's streams, events and memory | [`World::borrow_stream`], [`World::adopt_event`], [`Builder::contexts`], [`Lend`], [`World::borrow_raw_buffer`]; as symmetric objects: [`World::adopt`] |

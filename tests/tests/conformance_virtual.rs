@@ -96,6 +96,24 @@ macro_rules! families {
 
 families! { rma signals ordering atomics teams groups lanes shared matrix moe bulk direct collectives in_kernel norm flags protocols streams buffers prints [arithmetic] }
 
+/// PEs as threads that share a GPU and its context: what one loads waits for the kernels of the others.
+mod on_one_gpu {
+    use super::*;
+
+    macro_rules! families {
+        ($($family:ident)*) => {$(
+            #[test]
+            fn $family() {
+                let test = concat!("on_one_gpu::", stringify!($family));
+                let settings = "devices=1,schedule=random,seed=3,races=1";
+                cuda_threads(test, conformance::$family, &[3], || [gpus(settings), vec![(LIMIT, "20".into())]].concat());
+            }
+        )*};
+    }
+
+    families! { collectives protocols streams }
+}
+
 /// Every peer through the proxy, whose rings are memory that the driver pinned.
 mod proxied {
     use super::*;

@@ -46,6 +46,8 @@ environment() {
         list+=${list:+,}$plain
     done
     export CONGRUENT_PTX=$list CONGRUENT_MACHINE=cuda
+    # So that what waits in vain says so, and leaves time for the rest.
+    export CONGRUENT_DEADLINE_MS=${CONGRUENT_DEADLINE_MS:-10000}
     # Kernels of PEs in one process wait for each other: each stream has its own queue, and no function is loaded late.
     export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
     export CUDA_CACHE_PATH=$OUT/cache CUDA_CACHE_MAXSIZE=4294967296

@@ -12,13 +12,16 @@ part_doctor() {
 }
 
 FAMILIES=(rma signals ordering atomics teams groups lanes shared matrix arithmetic bulk direct collectives in_kernel norm moe
-    flags protocols buffers)
+    flags protocols buffers prints)
+# Those that run through a proxy.
+PROXIED=(rma signals ordering atomics streams)
 
 part_conformance() {
     local family pes
     for pes in 1 2 4 8; do
         families_of_threads "$pes"
     done
+    conform "proxied 2" "$STEP_LIMIT" "${PROXIED[*]/#/proxied::}" env
     [[ -n $VIRTUAL ]] || for family in rma signals; do
         suite "processes 2 $family, time slices" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=2
     done
@@ -34,12 +37,10 @@ part_conformance() {
 # All families in one process, where most of the time is a start; then those by themselves that have not passed, since what is wrong
 # with one ends the process for all behind it.
 families_of_threads() {
-    local pes=$1 family name="threads $1" only=()
-    for family in "${FAMILIES[@]}"; do only+=("threads::$family"); done
-    step "$name" $((2 * STEP_LIMIT)) env CONGRUENT_TEST_PES="$pes" \
-        "$KIT/bin/conformance_gpu" --exact "${only[@]}" --test-threads 1 && return
+    local pes=$1 family name="threads $1"
+    conform "$name" $((2 * STEP_LIMIT)) "${FAMILIES[*]/#/threads::}" env CONGRUENT_TEST_PES="$pes" && return
     for family in "${FAMILIES[@]}"; do
-        grep -q "^test threads::$family \.\.\. ok" "$OUT/logs/${name// /_}.log" && continue
+        grep -qs "^test threads::$family \.\.\. ok" "$OUT/logs/${name// /_}.log" && continue
         suite "$name $family" "$STEP_LIMIT" "threads::$family" CONGRUENT_TEST_PES="$pes"
     done
 }
@@ -104,9 +105,8 @@ part_sanitizer() {
     fi
     for checker in memcheck racecheck; do
         for family in rma signals bulk groups; do
-            step "$checker $family" 200 env CONGRUENT_TEST_PES=2 CONGRUENT_DEADLINE_MS=150000 \
-                "$sanitizer" --tool "$checker" --target-processes all --error-exitcode 9 \
-                "$KIT/bin/conformance_gpu" --exact "threads::$family" --test-threads 1
+            conform "$checker $family" 200 "threads::$family" env CONGRUENT_TEST_PES=2 CONGRUENT_DEADLINE_MS=150000 \
+                "$sanitizer" --tool "$checker" --target-processes all --error-exitcode 9
         done
     done
 }

@@ -63,5 +63,14 @@ cannot() {
 suite() {
     local name=$1 limit=$2 test=$3
     shift 3
-    step "$name" "$limit" env "$@" "$KIT/bin/conformance_gpu" --exact "$test" --test-threads 1
+    conform "$name" "$limit" "$test" env "$@"
+}
+
+# Runs tests of the suite as a step: the step's name, the seconds, the tests in a word, what runs them. Each says at once what is
+# wrong: a step that is ended has said it.
+conform() {
+    local name=$1 limit=$2 tests=()
+    read -ra tests <<<"$3"
+    shift 3
+    step "$name" "$limit" "$@" "$KIT/bin/conformance_gpu" --exact "${tests[@]}" --test-threads 1 --nocapture
 }

@@ -1,6 +1,7 @@
 //! PTX from files, for kernels whose crates embed none.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent_device::Module;
 
@@ -28,15 +29,31 @@ pub(super) fn read(list: &str) -> Result<(), CudaError> {
 
 /// The files with a kernel that the device can run, those for the newest architecture first.
 pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Vec<&'static Module> {
+    let has = |(file, functions): (_, Arc<Functions<'_>>)| functions.entry(kernel).map(|_| file);
+    fitting(compute).into_iter().filter_map(has).collect()
+}
+
+/// The files from which launches take kernels, where the driver is new enough for all: those whose kernels are not all in files for newer
+/// architectures.
+pub(super) fn all(compute: (u32, u32)) -> Vec<&'static Module> {
+    let mut known = HashSet::new();
+    let has_new = |(_, functions): &(_, Arc<Functions<'static>>)| {
+        functions.entries().fold(false, |any, kernel| known.insert(kernel) || any)
+    };
+    fitting(compute).into_iter().filter(has_new).map(|(file, _)| file).collect()
+}
+
+/// The files that the device can run, those for the newest architecture first.
+fn fitting(compute: (u32, u32)) -> Vec<(&'static Module, Arc<Functions<'static>>)> {
     let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = files.iter().filter_map(|file| {
         let images = super::module::images(file, compute).ok()?;
         let (arch, text) = images.first()?;
-        Functions::of(text).entry(kernel).map(|_| (super::module::number(arch), *file))
+        Some((super::module::number(arch), *file, Functions::of(text)))
     });
     let mut fits: Vec<_> = fits.collect();
-    fits.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    fits.into_iter().map(|(_, file)| file).collect()
+    fits.sort_by_key(|(number, ..)| std::cmp::Reverse(*number));
+    fits.into_iter().map(|(_, file, functions)| (file, functions)).collect()
 }
 
 /// The architecture that PTX is for: `sm_90`.
@@ -69,6 +86,8 @@ mod tests {
             |kernel, compute| -> Vec<_> { with(kernel, compute).into_iter().map(|file| file.images[0].0).collect() };
         assert_eq!(archs("only_here", (8, 6)), ["sm_80"]);
         assert_eq!(archs("only_here", (9, 0)), ["sm_90", "sm_80"]);
+        let here = |file: &&Module| file.name.starts_with(&*folder.to_string_lossy());
+        assert_eq!(all((9, 0)).into_iter().filter(here).map(|file| file.images[0].0).collect::<Vec<_>>(), ["sm_90"]);
         assert!(archs("only", (9, 0)).is_empty() && archs("only_here", (7, 5)).is_empty());
         std::fs::write(folder.join("text"), "no PTX").unwrap();
         let refused = read(&folder.join("text").display().to_string()).unwrap_err();

@@ -158,12 +158,15 @@ impl CudaPe {
             );
         }
         let device = Arc::new(device);
+        let modules = Arc::new(Modules::new(&device));
+        // Before any PE launches a kernel that waits.
+        agree(control, modules.load_known(windows.is_ok()))?;
         Ok(Self {
             take_turns,
             windows: ManuallyDrop::new(windows),
             multicast_forced: wish == 1,
             pe: control.pe(),
-            modules: Arc::new(Modules::new(&device)),
+            modules,
             residents: Arc::default(),
             device,
             heap: ManuallyDrop::new(heap),
@@ -268,6 +271,11 @@ impl CudaPe {
     pub(crate) fn rings(&self, lines: usize) -> Result<*mut u8, CudaError> {
         let pinned = Pinned::new(&self.device, lines * 64)?;
         Ok(self.rings.get_or_init(|| pinned).as_ptr())
+    }
+
+    /// Loads the module that has the kernel, with all its kernels.
+    pub(crate) fn load(&self, entry: &Entry) -> Result<(), CudaError> {
+        self.modules.load(entry)
     }
 
     /// A new stream.

@@ -1,6 +1,6 @@
 //! Kernels as the driver has them: modules are loaded once for each context, functions found once for each module.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -26,10 +26,10 @@ pub(crate) struct Entry {
     asks_for_shared: bool,
 }
 
-/// The modules that a PE has used: they stay loaded for as long as it is there.
+/// The modules that a PE has: they stay loaded for as long as it is there.
 pub(super) struct Modules {
     device: Arc<Device>,
-    used: Mutex<HashMap<usize, Found>>,
+    known: Mutex<HashMap<usize, Found>>,
 }
 
 /// A module in this PE's context, or that the driver is too old for it.
@@ -105,7 +105,27 @@ impl Entry {
 
 impl Modules {
     pub(super) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), used: Mutex::default() }
+        Self { device: Arc::clone(device), known: Mutex::default() }
+    }
+
+    /// Loads what launches may name without their crate's PTX: the library's own modules, and the files of `CONGRUENT_PTX`. Behind this,
+    /// PEs meet before any of them launches a kernel. A file that the driver is too old for is left to launches, which say so.
+    pub(super) fn load_known(&self, multicast: bool) -> Result<(), CudaError> {
+        let multimem = multicast.then_some(&congruent_kernels::MULTIMEM);
+        let own = [&congruent_kernels::PTX, &congruent_stream_kernels::PTX].into_iter().chain(multimem);
+        for module in own.chain(files::all(self.device.properties.compute)) {
+            match self.get(module) {
+                Err(CudaError::PtxTooNew { .. }) => {}
+                loaded => loaded?.load_functions()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the module that has the kernel, with all its kernels.
+    pub(super) fn load(&self, entry: &Entry) -> Result<(), CudaError> {
+        self.device.bind()?;
+        self.module(entry)?.load_functions()
     }
 
     /// The kernel in this PE's context; its module is loaded if it was not yet.
@@ -131,20 +151,27 @@ impl Modules {
         let own = entry.module.filter(|module| !module.images.is_empty());
         let files = own.is_none().then(|| files::with(entry.name, self.device.properties.compute));
         for module in own.into_iter().chain(files.into_iter().flatten()) {
-            let found = match lock(&self.used).entry(std::ptr::from_ref(module) as usize) {
-                hash_map::Entry::Occupied(used) => used.get().clone(),
-                hash_map::Entry::Vacant(place) => match Loaded::find(&self.device, module) {
-                    // It is asked for at every launch, and a driver does not get newer.
-                    found @ (Ok(_) | Err(CudaError::PtxTooNew { .. })) => place.insert(found).clone(),
-                    error => error,
-                },
-            };
-            match found {
+            match self.get(module) {
                 Err(error @ CudaError::PtxTooNew { .. }) => failed = error,
                 found => return found,
             }
         }
         Err(failed)
+    }
+
+    /// A module in this PE's context, which is loaded if it was not yet.
+    fn get(&self, module: &'static Module) -> Found {
+        let key = std::ptr::from_ref(module) as usize;
+        if let Some(known) = lock(&self.known).get(&key) {
+            return known.clone();
+        }
+        // Loading may wait for kernels, and these for what another thread launches meanwhile.
+        let found = Loaded::find(&self.device, module);
+        // It is asked for at every launch, and a driver does not get newer.
+        if matches!(found, Ok(_) | Err(CudaError::PtxTooNew { .. })) {
+            lock(&self.known).insert(key, found.clone());
+        }
+        found
     }
 }
 
@@ -183,16 +210,20 @@ impl Loaded {
     /// The module in this context. PEs of a process that share a context share it: loading one may wait until the GPU is idle,
     /// which it is not while another PE's kernel waits for this PE.
     fn find(device: &Device, module: &'static Module) -> Result<Arc<Self>, CudaError> {
-        static ALL: Mutex<Vec<(usize, usize, Weak<Loaded>)>> = Mutex::new(Vec::new());
+        static ALL: Mutex<BTreeMap<(usize, usize), Arc<Mutex<Weak<Loaded>>>>> = Mutex::new(BTreeMap::new());
         let key = (device.context().raw() as usize, std::ptr::from_ref(module) as usize);
-        let mut all = lock(&ALL);
-        let known = all.iter().find(|known| (known.0, known.1) == key).and_then(|known| known.2.upgrade());
-        if let Some(known) = known {
+        // Who wants another module does not wait for this one.
+        let one = {
+            let mut all = lock(&ALL);
+            all.retain(|_, one| Arc::strong_count(one) > 1 || lock(one).strong_count() > 0);
+            Arc::clone(all.entry(key).or_default())
+        };
+        let mut one = lock(&one);
+        if let Some(known) = one.upgrade() {
             return Ok(known);
         }
         let loaded = Arc::new(Self::load(device, module)?);
-        all.retain(|known| known.2.strong_count() > 0);
-        all.push((key.0, key.1, Arc::downgrade(&loaded)));
+        *one = Arc::downgrade(&loaded);
         Ok(loaded)
     }
 
@@ -215,26 +246,37 @@ impl Loaded {
         Err(newest.unwrap_or_else(|| no_image(module, device.properties.compute)))
     }
 
+    /// Loads all its kernels.
+    fn load_functions(&self) -> Result<(), CudaError> {
+        Functions::of(self.text).entries().try_for_each(|name| self.load_function(name).map(drop))
+    }
+
+    /// Loads a kernel. Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide,
+    /// "Lazy Loading"). For older drivers, `congruent run` says CUDA_MODULE_LOADING=EAGER.
+    fn load_function(&self, name: &str) -> Result<sys::CUfunction, CudaError> {
+        let (driver, name) = (self.context.driver(), CString::new(name).unwrap_or_default());
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a null, and the place for the function is there.
+        unsafe { driver.module_get_function(&raw mut raw, self.raw, name.as_ptr()) }?;
+        // SAFETY: a function of a module that is loaded.
+        match unsafe { driver.func_load(raw) } {
+            Ok(()) | Err(CudaError::MissingSymbol { .. }) => Ok(raw),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The function, and what is to be known of it.
     fn function(&self, entry: &Entry, shared: u32) -> Result<Known, CudaError> {
         let functions = Functions::of(self.text);
         parameters::check(self.name, &functions, entry.name, entry.arguments)?;
-        let (driver, name) = (self.context.driver(), CString::new(entry.name).unwrap_or_default());
+        let driver = self.context.driver();
         // SAFETY: the virtual driver's function is of this type.
         if let Some(register) = unsafe { driver.optional::<native::Register>(native::REGISTER) } {
+            let name = CString::new(entry.name).unwrap_or_default();
             // SAFETY: the name ends with a null, and the virtual driver copies it.
             unsafe { register(name.as_ptr(), entry.body) };
         }
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the module is loaded, the name ends with a null, and the place for the function is there.
-        unsafe { driver.module_get_function(&raw mut raw, self.raw, name.as_ptr()) }?;
-        // Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide, "Lazy
-        // Loading"). For older drivers, `congruent run` says CUDA_MODULE_LOADING=EAGER.
-        // SAFETY: a function of a module that is loaded.
-        match unsafe { driver.func_load(raw) } {
-            Ok(()) | Err(CudaError::MissingSymbol { .. }) => {}
-            Err(error) => return Err(error),
-        }
+        let raw = self.load_function(entry.name)?;
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
         let mut most = 0;
         // SAFETY: a function of a module that is loaded, and a place for the number.

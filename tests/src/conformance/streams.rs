@@ -6,6 +6,7 @@ use congruent::collectives::Op;
 use congruent::device::abi::FaultKind;
 use congruent::device::{Atomic, Semaphore, Signal, Sym, bf16, f16};
 use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
+use congruent_example_kernels::descend::descend;
 use congruent_test_kernels::streams::{MODULUS, product, raise, sum_of_halves};
 
 use super::limit::times;
@@ -24,6 +25,7 @@ fn replays(world: &World) -> u64 {
 
 /// Puts, gets and signals on streams, and graphs.
 pub fn streams(world: &mut World) -> Result<(), Error> {
+    a_crates_first_kernel(world)?;
     in_order_with_launches(world)?;
     across_streams(world)?;
     sums(world)?;
@@ -34,6 +36,30 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     groups_of_communicators(world)?;
     own_kernels(world)?;
     refusals(world)
+}
+
+/// A PE launches the first kernel of a crate while others wait for it, maybe on the same GPU: that was loaded before.
+fn a_crates_first_kernel(world: &mut World) -> Result<(), Error> {
+    let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let (gradients, wait) = (world.alloc::<f32>(1)?, world.alloc::<Signal>(1)?);
+    gradients.write(0, &[1.0])?;
+    let mut weights = world.buffer::<f32>(1)?;
+    let last = world.rank(world.npes() as u32 - 1)?;
+    world.load(descend)?;
+    world.barrier()?;
+    if world.pe() == last.pe() {
+        // Those before it are behind what told of them, or soon will be.
+        world.wait_at_least(&stream, wait.view(), world.npes() as u64 - 1)?;
+        world.synchronize(&stream)?;
+        world.launch(&stream, descend, Grid::one(32), (&mut weights, gradients.view(), -1.0))?;
+    } else {
+        world.notify(&stream, wait.view().at(last).add(1))?;
+    }
+    comm.all_reduce(&stream, gradients.view(), gradients.view(), Op::Sum)?;
+    world.synchronize(&stream)?;
+    assert_eq!(gradients.to_vec()?, [world.npes() as f32]);
+    assert_eq!(weights.to_vec()?, [if world.pe() == last.pe() { 1.0 } else { 0.0 }]);
+    Ok(world.barrier()?)
 }
 
 /// Groups of sends and receives are enqueued while the stream still waits: the host waits for none of those before.

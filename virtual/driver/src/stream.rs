@@ -107,6 +107,14 @@ pub(crate) fn destroy(handle: u64) -> Outcome {
     Ok(())
 }
 
+/// Waits for all that the streams of a context were given until now.
+///
+/// # Errors
+/// The fault of the context
+pub(crate) fn drain(context: &Arc<Context>) -> Outcome {
+    of(context).iter().try_for_each(|stream| stream.synchronize())
+}
+
 /// All streams of a context, the legacy one too if it was used.
 pub(crate) fn of(context: &Arc<Context>) -> Vec<Arc<Stream>> {
     let mut streams = STREAMS.all(|stream| Arc::ptr_eq(&stream.context, context));

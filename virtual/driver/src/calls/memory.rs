@@ -1,12 +1,11 @@
 //! Memory of devices and pinned memory of the host.
 
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype as MemoryType, CUpointer_attribute as PointerAttribute};
 use cudarc::driver::sys::{CUresult, CUstream};
 
-use crate::context::{self, Context};
+use crate::context;
 use crate::entry::{Ptr, entry_points};
 use crate::errors::Outcome;
 use crate::memory::{self, Kind, Range, Side};
@@ -15,11 +14,6 @@ use crate::operation::Operation;
 use crate::{capture, driver, stream, vmm};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
-
-/// Waits until nothing uses the context's memory any more, as freeing some does.
-fn drain(context: &Arc<Context>) -> Outcome {
-    stream::of(context).iter().try_for_each(|stream| stream.synchronize())
-}
 
 /// What is asked of a pointer.
 struct Known {
@@ -109,7 +103,7 @@ entry_points! {
         if at == 0 {
             return Ok(());
         }
-        drain(&context::current()?)?;
+        stream::drain(&context::current()?)?;
         memory::free(at)
     }
 
@@ -149,7 +143,7 @@ entry_points! {
 
     /// Frees pinned memory, after all that uses it.
     Context fn cuMemFreeHost(at: *mut c_void) {
-        drain(&context::current()?)?;
+        stream::drain(&context::current()?)?;
         memory::free_host(at.address())
     }
 
@@ -164,7 +158,7 @@ entry_points! {
 
     /// Ends that.
     Context fn cuMemHostUnregister(at: *mut c_void) {
-        drain(&context::current()?)?;
+        stream::drain(&context::current()?)?;
         memory::unregister(at.address())
     }
 

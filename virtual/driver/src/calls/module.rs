@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUmodule, CUresult};
 use crate::entry::{Ptr, entry_points};
 use crate::errors::Outcome;
 use crate::launch;
-use crate::{capture, context, module};
+use crate::{capture, context, module, stream};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -52,8 +52,11 @@ impl Options {
     }
 }
 
+/// Takes in a module once the context is idle. The driver's "may require context synchronization" (CUDA C++ Programming Guide, "Lazy
+/// Loading", "Concurrent execution"), and on a GPU it did: whoever loads while a kernel waits for them waits for ever.
 fn load(given: Ptr<CUmodule>, image: Ptr<c_void>, options: &Options) -> Outcome {
     capture::refuse_unsafe()?;
+    stream::drain(&context::current()?)?;
     if image.is_null() {
         return Err(INVALID);
     }
