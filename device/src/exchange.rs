@@ -4,7 +4,7 @@
 use core::iter::from_fn;
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::NO_PE;
+use congruent_heap::abi::{self, NO_PE};
 use congruent_heap::{Pe, Pod, Sym, TeamView, kernel_arg, refuse};
 
 use crate::access::{load_up_to_8, low_high, store_packets, store_up_to_8};
@@ -172,12 +172,17 @@ impl Ctx<'_> {
         /// Refuses what does not lie in the heaps, or cannot be reached.
         fn check_exchange(&self, team: &TeamView, exchange: &Exchange) {
             let Exchange { inbox, part, dst, dst_step, src, src_step, bytes, .. } = *exchange;
-            let part = u64::from(part);
-            let behind = |step: u64| step.saturating_mul(team.size() as u64 - 1);
-            let is_inside = |first: u64, step, bytes: u64| {
-                first.saturating_add(behind(step)).saturating_add(bytes) <= self.abi().heap_bytes
+            let abi::Context { heap_bytes, npes, .. } = *self.abi();
+            if !team.fits(npes) {
+                refuse!("a rank names a PE that this world lacks: is it of another world?");
+            }
+            // Without branches. Nothing overflows: all heaps together have fewer than 2^62 bytes.
+            let (part, others) = (u64::from(part), team.size() as u64 - 1);
+            let is_outside = |first: u64, step: u64, bytes: u64| {
+                let is_huge = (first > heap_bytes) | (step > heap_bytes) | (bytes > heap_bytes);
+                is_huge | (first.wrapping_add(step.wrapping_mul(others)).wrapping_add(bytes) > heap_bytes)
             };
-            if !is_inside(inbox, part, part) || !is_inside(dst, dst_step, bytes) || !is_inside(src, src_step, bytes) {
+            if is_outside(inbox, part, part) | is_outside(dst, dst_step, bytes) | is_outside(src, src_step, bytes) {
                 refuse!("a symmetric object reaches past the heap: is it of another world?");
             }
             if packed_words(bytes as usize, PACKETS) as u64 * 8 > part {
@@ -323,12 +328,33 @@ impl Work<'_> {
     /// Sends what is for others.
     ///
     /// # Safety
-    /// What the exchange names lies in the heaps, aligned for its form.
+    /// What the exchange names lies in the heaps, aligned for its form, and so do the PEs of a team that is computed.
     #[inline(always)]
     pub(crate) unsafe fn send(&self) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.team.members().is_empty() {
+                self.send_to(|i| self.team.rank_with(i, |_| NO_PE).pe());
+            } else {
+                self.send_to(|i| {
+                    let pe = self.ctx.known_team(*self.team).rank(i).pe();
+                    self.ctx.check_pe(pe);
+                    pe
+                });
+            }
+        }
+    }
+
+    /// The same, to members whose PEs are told.
+    ///
+    /// # Safety
+    /// As [`send`](Self::send); the PEs are there.
+    #[inline(always)]
+    unsafe fn send_to(&self, pe_of: impl Fn(usize) -> Pe) {
         let Exchange { inbox, part, src, src_step, flag, .. } = *self.exchange;
-        let (ctx, team) = (self.ctx, self.ctx.known_team(*self.team));
-        let (from, to) = (self.own(src), inbox + u64::from(part) * team.me().index() as u64);
+        // Read once: behind a store, the compiler reads memory again.
+        let abi::Context { base, stride, .. } = *self.ctx.abi();
+        let (from, to) = (self.own(src), inbox + u64::from(part) * self.team.me() as u64);
         for (at, n) in self.words() {
             // SAFETY: the caller's contract; `at` is inside.
             unsafe {
@@ -337,9 +363,8 @@ impl Work<'_> {
                     if src_step > 0 {
                         data = load_up_to_8(from.add(src_step as usize * i + at), n, 1);
                     }
-                    let pe = team.rank(i).pe();
-                    ctx.check_pe(pe);
-                    let packets = with_exposed_provenance_mut::<u8>(ctx.abi().address(pe, to) as usize);
+                    let packets =
+                        with_exposed_provenance_mut::<u8>((base + u64::from(pe_of(i).raw()) * stride + to) as usize);
                     store_packets(packets.add(2 * at), n, data, flag);
                 }
             }
@@ -367,42 +392,48 @@ impl Work<'_> {
             // SAFETY: the caller's contract; `at` is inside. Where one packet is all there is, the other word is not looked at, and
             // mapped, as pages are multiples of 16 bytes.
             unsafe {
-                let ask = |i: usize| if i < n { arch::load_words(packets(i)) } else { [0; 2] };
-                let later = |i: usize, by: usize| if by < P::AHEAD { ask(i + by) } else { [0; 2] };
-                // Four variables and no array, which would be in memory.
-                let from = |i: usize| (ask(i), later(i, 1), later(i, 2), later(i, 3));
-                let (mut ahead, mut sums) = (from(0), by.none());
-                for i in each(0..n) {
-                    let (asked, a, b, c) = ahead;
-                    ahead = match P::AHEAD {
-                        4 => (a, b, c, ask(i + 4)),
-                        2 => (a, ask(i + 2), b, c),
-                        _ => (ask(i + 1), a, b, c),
+                let own = load_up_to_8(src().add(at), len, P::UNIT);
+                let (mut sums, mut first) = (by.none(), 0);
+                while first < n {
+                    // So many members at a time: what is missing of them is asked for again together.
+                    let is_one = |k: usize| k < P::AHEAD && first + k < n;
+                    let ask = |k: usize| if is_one(k) { arch::load_words(packets(first + k)) } else { [0; 2] };
+                    let lacks = |k: usize, [low, high]: [u64; 2]| {
+                        let differs = |word: u64| word as u32 != flag;
+                        is_one(k) & (first + k != me) & (differs(low) | (len > 4) & differs(high))
                     };
-                    let values = if i == me {
-                        load_up_to_8(src().add(at), len, P::UNIT)
-                    } else {
-                        let has_come =
-                            |words: [u64; 2]| words[0] as u32 == flag && (len <= 4 || words[1] as u32 == flag);
-                        let (mut words, packets) = (asked, packets(i));
-                        if !has_come(words) {
-                            let comes = || {
-                                words = arch::load_words(packets);
-                                has_come(words)
-                            };
-                            if !self.ctx.packet(|| self.packets(self.ctx.pe(), i), self.slept_on(i, packets), comes) {
-                                return false;
-                            }
-                            // What was asked for meanwhile is as old as what had not come.
-                            ahead = from(i + 1);
-                        }
-                        words.map(|packet| (packet >> 32) as u32)
+                    let lack = |a, b, c, d| lacks(0, a) | lacks(1, b) | lacks(2, c) | lacks(3, d);
+                    // Four variables and no array, which would be in memory.
+                    let (mut a, mut b, mut c, mut d) = ([0; 2], [0; 2], [0; 2], [0; 2]);
+                    let come = || {
+                        (a, b, c, d) = (ask(0), ask(1), ask(2), ask(3));
+                        !lack(a, b, c, d)
                     };
-                    if P::ONE {
-                        store_up_to_8(dst(i).add(at), len, P::UNIT, values);
-                    } else {
-                        sums = by.next(sums, filled(values, len, by.multiple()), i == 0, false);
+                    // One of those that still lack is named.
+                    let late = |_| {
+                        let late = first + each(0..P::AHEAD).find(|&k| lacks(k, ask(k))).unwrap_or(0);
+                        (self.packets(self.ctx.pe(), late), arch::load_words(packets(late))[0])
+                    };
+                    if !self.ctx.all_packets(late, self.slept_on(first, packets(first)), come) {
+                        return false;
                     }
+                    let mut take = |k: usize, words: [u64; 2]| {
+                        if !is_one(k) {
+                            return;
+                        }
+                        let values = if first + k == me { own } else { words.map(|packet| (packet >> 32) as u32) };
+                        if P::ONE {
+                            store_up_to_8(dst(first + k).add(at), len, P::UNIT, values);
+                        } else {
+                            let is_first = k == 0 && first == 0;
+                            sums = by.next(sums, filled(values, len, by.multiple()), is_first, false);
+                        }
+                    };
+                    take(0, a);
+                    take(1, b);
+                    take(2, c);
+                    take(3, d);
+                    first = arch::opaque((first + P::AHEAD) as u64) as usize;
                 }
                 if !P::ONE {
                     store_up_to_8(dst(0).add(at), len, P::UNIT, by.last(sums, n as u32));

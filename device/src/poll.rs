@@ -102,10 +102,22 @@ impl Ctx<'_> {
     #[cold]
     #[inline(always)]
     pub(crate) fn packet(&self, operand: impl Fn() -> Operand, word: Polled, arrived: impl FnMut() -> bool) -> bool {
+        self.all_packets(|seen| (operand(), seen), word, arrived)
+    }
+
+    /// The same of packets of several operands: `late` gives one that lacks some, and what is in its place, once it is late; it is told
+    /// what `word` held.
+    #[inline(always)]
+    pub(crate) fn all_packets(
+        &self,
+        late: impl Fn(u64) -> (Operand, u64),
+        word: Polled,
+        arrived: impl FnMut() -> bool,
+    ) -> bool {
         self.poll(word, self.abi().deadline_ns, arrived, |expiry| {
-            let Operand { offset, sender, flag, .. } = operand();
+            let (Operand { offset, sender, flag, .. }, seen) = late(expiry.seen);
             // The flag is the lower half of a packet; above it is data.
-            let seen = expiry.seen & u64::from(u32::MAX);
+            let seen = seen & u64::from(u32::MAX);
             self.timed_out(Expiry { seen, ..expiry }, offset, sender, flag.into());
         })
     }

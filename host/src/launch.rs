@@ -308,9 +308,9 @@ impl World {
     ///     world.load(follow)?;
     ///     world.barrier()?;
     ///     if world.pe().raw() == 0 {
-    ///         world.launch(&stream, work, Grid::one(32), done.view())?;
+    ///         world.launch(&stream, work, Grid::one(32), (done.view(),))?;
     ///     }
-    ///     world.run(&stream, follow, Grid::one(32), done.view())?;
+    ///     world.run(&stream, follow, Grid::one(32), (done.view(),))?;
     ///     Ok::<_, congruent::Error>(())
     /// })?;
     /// # Ok::<_, congruent::Error>(())

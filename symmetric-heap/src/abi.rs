@@ -229,9 +229,11 @@ impl AtomicOp {
 }
 
 impl NumberKind {
-    /// The one of this number.
+    /// The one of this number, of whose bits the lower two count.
     pub const fn from_raw(number: u8) -> Self {
-        match number {
+        // Without the bits above, larger numbers would be the last kind by a minimum of 16 bits, of which and a comparison ptxas 13.0
+        // makes, for sm_90, an instruction that says of every kind that it is the last.
+        match number & 3 {
             0 => Self::Unsigned,
             1 => Self::Signed,
             2 => Self::Float,

@@ -93,6 +93,16 @@ impl<G: Tag> TeamView<G> {
         Some(if member { Some((far / stride) as usize) } else { None })
     }
 
+    /// Whether a world of so many PEs may have the team: it has members, not more than these, and all are among them where they are
+    /// computed. What a list says is known where it is read.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub const fn fits(&self, npes: u32) -> bool {
+        let others = self.size.wrapping_sub(1);
+        let last = self.start as u64 + self.stride as u64 * others as u64;
+        (others < npes) & (!self.members.is_empty() | (last < npes as u64))
+    }
+
     /// Member `i`, which is below [`size`](Self::size); `listed(i)` reads the list where there is one.
     #[inline(always)]
     pub fn rank_with(&self, i: usize, listed: impl FnOnce(usize) -> u32) -> Rank<G> {

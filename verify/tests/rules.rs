@@ -42,9 +42,11 @@ fn findings_point_at_the_instruction() {
         ("non_coherent_load", "ld.global.nc.b64"),
         ("narrow_scope", "st.release.gpu.global.b64"),
         ("stack_frame", "__local_depot0"),
+        ("narrow_minimum", "setp.eq.b16"),
     ] {
         assert!(place(name).contains(excerpt), "{}", place(name));
     }
+    assert_eq!(reports["narrow_minimum"].findings().len(), 1, "not of the comparison with another number");
     assert_eq!(reports["divergent_barrier"].findings().len(), 2, "one for each copy of the barrier");
     assert_eq!(reports["divergent_matrix"].findings().len(), 2, "a load and a product, and not those of all threads");
 }

@@ -38,7 +38,8 @@ pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Vec<&'static Module> {
 pub(super) fn all(compute: (u32, u32)) -> Vec<&'static Module> {
     let mut known = HashSet::new();
     let has_new = |(_, functions): &(_, Arc<Functions<'static>>)| {
-        functions.entries().fold(false, |any, kernel| known.insert(kernel) || any)
+        // All are taken note of.
+        functions.entries().filter(|&kernel| known.insert(kernel)).count() > 0
     };
     fitting(compute).into_iter().filter(has_new).map(|(file, _)| file).collect()
 }

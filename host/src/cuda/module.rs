@@ -35,6 +35,9 @@ pub(super) struct Modules {
 /// A module in this PE's context, or that the driver is too old for it.
 type Found = Result<Arc<Loaded>, CudaError>;
 
+/// A module of all PEs in a context, where one of them has it.
+type Slot = Arc<Mutex<Weak<Loaded>>>;
+
 /// A kernel in a context.
 pub(super) struct Function {
     known: Known,
@@ -210,7 +213,7 @@ impl Loaded {
     /// The module in this context. PEs of a process that share a context share it: loading one may wait until the GPU is idle,
     /// which it is not while another PE's kernel waits for this PE.
     fn find(device: &Device, module: &'static Module) -> Result<Arc<Self>, CudaError> {
-        static ALL: Mutex<BTreeMap<(usize, usize), Arc<Mutex<Weak<Loaded>>>>> = Mutex::new(BTreeMap::new());
+        static ALL: Mutex<BTreeMap<(usize, usize), Slot>> = Mutex::new(BTreeMap::new());
         let key = (device.context().raw() as usize, std::ptr::from_ref(module) as usize);
         // Who wants another module does not wait for this one.
         let one = {

@@ -2,6 +2,7 @@
 
 mod aligned;
 mod arms;
+mod extreme;
 mod linkage;
 mod multimem;
 mod order;
@@ -48,6 +49,7 @@ pub const RULES: &[&Rule] = &[
     &aligned::DIVERGENT_MATRIX,
     &arms::STORE_IN_TWO_ARMS,
     &width::MIXED_WIDTH_SIGNAL,
+    &extreme::NARROW_MINIMUM,
     &multimem::MULTIMEM_WITHOUT_FENCE,
     &linkage::UNRESOLVED_FUNCTION,
     &linkage::STACK_FRAME,
@@ -77,6 +79,7 @@ pub fn lint(module: &Module) -> Vec<Finding> {
         aligned::check(code, &aligned, &mut findings);
         arms::check(code, &mut findings);
         width::check(code, &mut findings);
+        extreme::check(code, &mut findings);
         multimem::check(code, &mut findings);
     }
     linkage::check_unresolved(module, &mut findings);
