@@ -19,7 +19,7 @@ PROXIED=(rma signals ordering atomics streams)
 part_conformance() {
     local family pes
     for pes in 1 2 4 8; do
-        families_of_threads "$pes"
+        families threads "$pes"
     done
     conform "proxied 2" "$STEP_LIMIT" "${PROXIED[*]/#/proxied::}" env
     [[ -n $VIRTUAL ]] || for family in rma signals; do
@@ -27,21 +27,20 @@ part_conformance() {
     done
     begin_mps
     for pes in 1 2 4 8; do
-        for family in "${FAMILIES[@]}"; do
-            suite "processes $pes $family" "$STEP_LIMIT" "processes::$family" CONGRUENT_TEST_PES=$pes "${SHARED[@]}"
-        done
+        families processes "$pes" "${SHARED[@]}"
     done
     end_mps
 }
 
-# All families in one process, where most of the time is a start; then those by themselves that have not passed, since what is wrong
-# with one ends the process for all behind it.
-families_of_threads() {
-    local pes=$1 family name="threads $1"
-    conform "$name" $((2 * STEP_LIMIT)) "${FAMILIES[*]/#/threads::}" env CONGRUENT_TEST_PES="$pes" && return
+# All families by one start of the suite, which is most of the time where PEs are threads; then those by themselves that have not
+# passed, since what is wrong with one ends the suite for all behind it. What PEs are, how many, and variables.
+families() {
+    local what=$1 pes=$2 family name="$1 $2"
+    shift 2
+    conform "$name" $((2 * STEP_LIMIT)) "${FAMILIES[*]/#/$what::}" env CONGRUENT_TEST_PES="$pes" "$@" && return
     for family in "${FAMILIES[@]}"; do
-        grep -qs "^test threads::$family \.\.\. ok" "$OUT/logs/${name// /_}.log" && continue
-        suite "$name $family" "$STEP_LIMIT" "threads::$family" CONGRUENT_TEST_PES="$pes"
+        grep -qs "^test $what::$family \.\.\. ok" "$OUT/logs/${name// /_}.log" && continue
+        suite "$name $family" "$STEP_LIMIT" "$what::$family" CONGRUENT_TEST_PES="$pes" "$@"
     done
 }
 
