@@ -38,7 +38,8 @@ pub trait Shape {
 ///
 /// Each block of a launch has a *slot*, and a slot has a *channel* for each protocol, because data of one could look like
 /// flags of another: a turn counter; for each other member a queue of [`Layout::DEPTH`] slots that this member writes and
-/// the channel's owner reads; words that it posts there; and an inbox of two halves for exchanges of all with all.
+/// the channel's owner reads; words that it posts there; and, where data carries flags, an inbox of two halves for exchanges of
+/// all with all, which takes half of the channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     team: TeamView,
@@ -74,13 +75,20 @@ pub(crate) struct ChannelLayout {
 }
 
 impl ChannelLayout {
-    /// For so many bytes.
-    const fn of(buffer: u64, members: usize) -> Self {
-        Self {
-            members,
-            slot: buffer as usize / 2 / members / Layout::DEPTH as usize / GRAIN * GRAIN,
-            inbox: buffer as usize / 4 / members / GRAIN * GRAIN,
-        }
+    /// Of a protocol whose slots have so many bytes.
+    #[inline(always)]
+    const fn of(slot: usize, members: usize, protocol: Protocol) -> Self {
+        Self { members, slot, inbox: if matches!(protocol, Protocol::Simple) { 0 } else { slot * 2 } }
+    }
+
+    /// Of a protocol to which so many bytes are given.
+    const fn within(buffer: u64, members: usize, protocol: Protocol) -> Self {
+        let (buffer, slots) = match protocol {
+            Protocol::Simple => (buffer, Layout::DEPTH),
+            _ if buffer > Layout::MOST_PACKED => (Layout::MOST_PACKED, 2 * Layout::DEPTH),
+            _ => (buffer, 2 * Layout::DEPTH),
+        };
+        Self::of((buffer / slots) as usize / members / GRAIN * GRAIN, members, protocol)
     }
 
     /// The counters that the channel's owner keeps of its link with a member.
@@ -121,6 +129,8 @@ impl Layout {
     pub const BUFFER: u64 = 1 << 20;
     /// Bytes of a line of the LL128 protocol where nothing else is asked for.
     pub const LINE_BYTES: u32 = 128;
+    /// The most of it that protocols have whose data carries flags: more would not make them faster.
+    const MOST_PACKED: u64 = 1 << 20;
     /// Scratch of each block and protocol for each member where less is asked for, bytes.
     pub const FEWEST_BYTES: u64 = 4096;
     const FEWEST_FLAG_BITS: u32 = 4;
@@ -172,28 +182,28 @@ impl Layout {
 
     /// Bytes of one slot of a queue: what one step of an algorithm moves at most, in the simple protocol.
     pub const fn slot(&self) -> usize {
-        self.channel().slot
+        self.channel(Protocol::Simple).slot
     }
 
     /// Bytes that one member writes to one half of another's inbox.
     pub const fn inbox(&self) -> usize {
-        self.channel().inbox
+        self.channel(Protocol::Ll).inbox
     }
 
-    /// The most bytes of data that a one-shot algorithm moves at once in a protocol; more take several rounds.
+    /// The most bytes of data that a one-shot algorithm moves at once in a protocol, which has flags; more take several rounds.
     pub const fn shot(&self, protocol: Protocol) -> usize {
-        payload(self.channel().inbox, protocol, self.line)
+        payload(self.channel(protocol).inbox, protocol, self.line)
     }
 
     /// The same of each block, where `buffer` bytes of scratch serve so many members.
     pub const fn shot_of(buffer: u64, members: usize, protocol: Protocol) -> usize {
-        payload(ChannelLayout::of(buffer, members).inbox, protocol, Self::LINE_BYTES)
+        payload(ChannelLayout::within(buffer, members, protocol).inbox, protocol, Self::LINE_BYTES)
     }
 
     /// The most bytes of data in a slot of a queue: what one step of an algorithm moves at once in a protocol, where `buffer` bytes
     /// of scratch serve so many members.
     pub const fn chunk(buffer: u64, members: usize, protocol: Protocol) -> usize {
-        payload(ChannelLayout::of(buffer, members).slot, protocol, Self::LINE_BYTES)
+        payload(ChannelLayout::within(buffer, members, protocol).slot, protocol, Self::LINE_BYTES)
     }
 
     /// Scratch of each block and protocol, bytes.
@@ -207,8 +217,8 @@ impl Layout {
         self.line
     }
 
-    const fn channel(&self) -> ChannelLayout {
-        ChannelLayout::of(self.buffer_bytes(), self.members())
+    pub(crate) const fn channel(&self, protocol: Protocol) -> ChannelLayout {
+        ChannelLayout::within(self.buffer_bytes(), self.members(), protocol)
     }
 }
 
@@ -216,18 +226,18 @@ impl Shape for Layout {
     type View = PlanView;
 
     fn needs(&self) -> Needs {
-        let channels = self.blocks as usize * CHANNELS;
-        Needs { signals: channels * self.members() * LINK, scratch: channels * self.channel().bytes() }
+        let blocks = self.blocks as usize;
+        let channels = Protocol::ALL.iter().map(|&protocol| self.channel(protocol).bytes());
+        Needs { signals: blocks * CHANNELS * self.members() * LINK, scratch: blocks * channels.sum::<usize>() }
     }
 
     fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> PlanView {
-        let ChannelLayout { slot, inbox, .. } = self.channel();
         PlanView {
             signals,
             scratch,
             team: self.team,
-            slot_bytes: slot as u32,
-            inbox_bytes: inbox as u32,
+            simple_slot: self.channel(Protocol::Simple).slot as u32,
+            packed_slot: self.channel(Protocol::Ll).slot as u32,
             blocks: self.blocks,
             flag_bits: self.flag_bits,
             line: self.line,
@@ -235,6 +245,7 @@ impl Shape for Layout {
             first: 0,
             alone: 0,
             abort_aware: 0,
+            slot_bytes: 0,
             slot_payload: 0,
         }
         .over(Protocol::Simple)
@@ -264,8 +275,9 @@ kernel_arg! {
         pub(crate) signals: Sym<Signal>,
         pub(crate) scratch: Sym<u8>,
         pub(crate) team: TeamView,
-        pub(crate) slot_bytes: u32,
-        pub(crate) inbox_bytes: u32,
+        /// Bytes of a slot of a queue in the simple protocol, and in the others.
+        simple_slot: u32,
+        packed_slot: u32,
         pub(crate) blocks: u32,
         pub(crate) flag_bits: u32,
         pub(crate) line: u32,
@@ -275,7 +287,8 @@ kernel_arg! {
         alone: u32,
         /// Whether a session ends before it touches anything where the launch is ending already.
         pub(crate) abort_aware: u32,
-        /// Bytes of data that a slot holds in the protocol.
+        /// Bytes of a slot in the protocol, and of the data that it holds.
+        pub(crate) slot_bytes: u32,
         slot_payload: u32,
     }
     most_blocks = Self::launch_blocks;
@@ -286,8 +299,9 @@ impl PlanView {
     #[must_use]
     #[inline(always)]
     pub const fn over(self, protocol: Protocol) -> Self {
-        let slot_payload = payload(self.slot_bytes as usize, protocol, self.line) as u32;
-        Self { protocol: protocol as u32, slot_payload, ..self }
+        let slot_bytes = self.layout_of(protocol).slot as u32;
+        let slot_payload = payload(slot_bytes as usize, protocol, self.line) as u32;
+        Self { protocol: protocol as u32, slot_bytes, slot_payload, ..self }
     }
 
     /// The same plan, for a group that calls collectives by itself, on buffers that no other block shares: it uses slot
@@ -375,19 +389,37 @@ impl PlanView {
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
     #[inline(always)]
     pub(crate) fn shot_bytes(&self) -> usize {
-        payload(self.inbox_bytes as usize, self.protocol(), self.line)
+        payload(self.layout().inbox, self.protocol(), self.line)
     }
 
     #[inline(always)]
-    pub(crate) const fn layout(&self) -> ChannelLayout {
-        let (slot, inbox) = (self.slot_bytes as usize, self.inbox_bytes as usize);
-        ChannelLayout { members: self.team.size(), slot, inbox }
+    const fn layout(&self) -> ChannelLayout {
+        ChannelLayout::of(self.slot_bytes as usize, self.team.size(), self.protocol())
     }
 
-    /// Where a channel's memory is.
+    /// What the channel of a protocol has.
+    #[inline(always)]
+    pub(crate) const fn layout_of(&self, protocol: Protocol) -> ChannelLayout {
+        let slot = if matches!(protocol, Protocol::Simple) { self.simple_slot } else { self.packed_slot };
+        ChannelLayout::of(slot as usize, self.team.size(), protocol)
+    }
+
+    /// Where a channel's memory is. A slot has that of the simple protocol first.
     #[inline(always)]
     pub(crate) fn memory(&self, channel: usize) -> u64 {
-        self.scratch.offset() + (channel * self.layout().bytes()) as u64
+        let (slot, protocol) = (channel / CHANNELS, channel % CHANNELS);
+        let (simple, packed) = (self.layout_of(Protocol::Simple).bytes(), self.layout_of(Protocol::Ll).bytes());
+        let before = if protocol == 0 { 0 } else { simple + (protocol - 1) * packed };
+        self.scratch.offset() + (slot * (simple + (CHANNELS - 1) * packed) + before) as u64
+    }
+
+    /// The channel in whose memory byte `at` of the scratch is, and where there.
+    pub(crate) fn channel_at(&self, at: u64) -> Option<(usize, usize)> {
+        let at = self.scratch.offset() + at;
+        (0..self.blocks as usize * CHANNELS).rev().find_map(|channel| {
+            let within = at.checked_sub(self.memory(channel))?;
+            Some((channel, within as usize))
+        })
     }
 
     // What a channel has of its memory, by where that is. Whether it is on the heap is checked at its use.
@@ -419,8 +451,8 @@ impl PlanView {
     /// Half `half` of what each member writes to a channel's inbox.
     #[inline(always)]
     pub(crate) fn inbox(&self, memory: u64, half: usize) -> PerMember<u8> {
-        let first = Sym::from_raw(memory + self.layout().inbox(0, half) as u64, self.inbox_bytes.into());
-        PerMember::new(first, self.inbox_bytes as usize)
+        let layout = self.layout();
+        PerMember::new(Sym::from_raw(memory + layout.inbox(0, half) as u64, layout.inbox as u64), layout.inbox)
     }
 
     /// Signal `which` that a member sets for a channel's owner.

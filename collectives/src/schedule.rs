@@ -124,7 +124,7 @@ impl Teller<'_> {
 
     /// Bytes of data in a slot.
     pub(crate) fn slot(&self) -> usize {
-        payload(self.layout.slot(), self.job.protocol, self.layout.line_bytes())
+        payload(self.layout.channel(self.job.protocol).slot, self.job.protocol, self.layout.line_bytes())
     }
 
     /// All that another algorithm moves in a call, as a step of this one.
@@ -173,7 +173,7 @@ impl Teller<'_> {
     /// Parts of this block, as many bytes of each at a time as there is room for in `slots` slots of the queue.
     pub(crate) fn in_scratch(&mut self, slots: usize, mut run: impl FnMut(&mut Self, usize)) {
         let mut rest = self.part(0);
-        let most = scratch::each::<u8>(slots * self.layout.slot(), self.n);
+        let most = scratch::each::<u8>(slots * self.layout.channel(self.job.protocol).slot, self.n);
         while rest > 0 {
             run(self, most.min(rest));
             rest -= most.min(rest);

@@ -48,7 +48,7 @@ enum Role {
 impl PlanWord {
     /// The word at a heap offset, if it is one of this plan's.
     pub(crate) fn at(plan: &PlanView, offset: u64) -> Option<Self> {
-        let (members, layout) = (plan.team().size(), plan.layout());
+        let members = plan.team().size();
         let inside = |start: u64, bytes: usize| offset.checked_sub(start).filter(|&at| at < bytes as u64);
         if let Some(at) = inside(plan.signals.offset(), plan.signals.bytes()) {
             let index = at as usize / 8;
@@ -64,8 +64,8 @@ impl PlanWord {
             };
             return Self::of(plan, channel, member, role, counter);
         }
-        let at = inside(plan.scratch.offset(), plan.scratch.bytes())? as usize;
-        let (channel, at) = (at / layout.bytes(), at % layout.bytes());
+        let (channel, at) = plan.channel_at(inside(plan.scratch.offset(), plan.scratch.bytes())?)?;
+        let layout = plan.layout_of(*Protocol::ALL.get(channel % CHANNELS)?);
         let (posts, slots, inboxes) = (layout.post(0), layout.slot(0, 0), layout.inbox(0, 0));
         let (role, member) = if at < posts {
             (Role::Own, at.saturating_sub(HEAD) / (COUNTERS * 8))
@@ -74,7 +74,7 @@ impl PlanWord {
         } else if at < inboxes {
             (Role::Piece, (at - slots) / (Layout::DEPTH as usize * layout.slot))
         } else {
-            (Role::Inbox, (at - inboxes) / layout.inbox % members)
+            (Role::Inbox, (at - inboxes).checked_div(layout.inbox)? % members)
         };
         // Flags count as the counter does, from 1 on.
         let counter = (role == Role::Piece).then(|| (plan.counters(plan.memory(channel), member).offset() + 8, 0));
@@ -154,18 +154,21 @@ mod tests {
     #[test]
     fn every_word_is_known_by_its_place() {
         let team = TeamView::<World>::strided(0, 1, 5, 1, Sym::from_raw(64, 1));
-        let layout = Layout::new(team, 3);
+        let layout = Layout::new(team, 4);
         let needs = layout.needs();
         let (signals, scratch) =
             (Sym::from_raw(4096, needs.signals as u64), Sym::from_raw(1 << 20, needs.scratch as u64));
         let view = layout.view(signals, scratch);
+        let packed = view.over(Protocol::Ll);
         let at = |offset| layout.word(signals, scratch, offset).unwrap().to_string();
         let channel = CHANNELS * 2 + Protocol::Ll as usize;
         assert_eq!(at(view.signal(channel, 3, 1).offset()), "the credit of the queue to rank 3 (ll, slot 2)");
         assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a piece of rank 4 (simple, slot 0)");
         assert_eq!(at(view.signal(channel, 0, 3).offset()), "the meeting with rank 0 (ll, slot 2)");
-        assert_eq!(at(view.slot(view.memory(channel), 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
-        assert_eq!(at(view.inbox(view.memory(channel), 1).of(4).offset()), "the inbox part of rank 4 (ll, slot 2)");
+        assert_eq!(at(packed.slot(packed.memory(channel), 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
+        assert_eq!(at(packed.inbox(packed.memory(channel), 1).of(4).offset()), "the inbox part of rank 4 (ll, slot 2)");
+        let last = view.slot(view.memory(channel + 2), 4, 3);
+        assert_eq!(at(last.offset() + last.len() as u64 - 8), "a piece of rank 4 (simple, slot 3)");
         assert_eq!(at(view.post(view.memory(1), 2).offset()), "the words of rank 2 (ll, slot 0)");
         assert_eq!(layout.word(signals, scratch, 8), None);
         let word = layout.word(signals, scratch, view.signal(channel, 3, 0).offset()).unwrap();

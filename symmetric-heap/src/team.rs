@@ -93,14 +93,14 @@ impl<G: Tag> TeamView<G> {
         Some(if member { Some((far / stride) as usize) } else { None })
     }
 
-    /// Whether a world of so many PEs may have the team: it has members, not more than these, and all are among them where they are
-    /// computed. What a list says is known where it is read.
+    /// Whether a world of so many PEs may have the team: it has members, not more than these, this PE is one, and all are among them
+    /// where they are computed. What a list says is known where it is read.
     #[doc(hidden)]
     #[inline(always)]
     pub const fn fits(&self, npes: u32) -> bool {
         let others = self.size.wrapping_sub(1);
         let last = self.start as u64 + self.stride as u64 * others as u64;
-        (others < npes) & (!self.members.is_empty() | (last < npes as u64))
+        (others < npes) & (self.me < self.size) & (!self.members.is_empty() | (last < npes as u64))
     }
 
     /// Member `i`, which is below [`size`](Self::size); `listed(i)` reads the list where there is one.
@@ -289,5 +289,20 @@ mod members {
                 None => Self::Listed(list.to_vec()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TeamView;
+    use crate::{Sym, World};
+
+    #[test]
+    fn a_world_has_teams_of_its_own_pes_only() {
+        let fits =
+            |start, stride, size, me| TeamView::<World>::strided(start, stride, size, me, Sym::from_raw(0, 1)).fits(4);
+        assert!(fits(0, 1, 4, 3) && fits(1, 2, 2, 0) && fits(3, 9, 1, 0));
+        // None, too many, one past the last, and a member that the team lacks.
+        assert!(!fits(0, 1, 0, 0) && !fits(0, 0, 5, 0) && !fits(1, 1, 4, 0) && !fits(0, 1, 2, 2));
     }
 }

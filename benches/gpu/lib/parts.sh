@@ -172,6 +172,9 @@ part_perf() {
     ours "one-shot LL, graph" all-reduce -p "$PES" -b 8 -e 16K --algo one-shot --proto ll --graph --threads 256
     ours "direct" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo direct --proto simple --blocks 16 --threads 256
     ours "ring" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo ring --proto simple --blocks 16 --threads 256
+    # As much room as NCCL's rings have for each peer.
+    CONGRUENT_BUFFSIZE=4M ours "ring, 4 MiB" all-reduce -p "$PES" -b 16M -e 64M -f 4 --algo ring --proto simple \
+        --blocks 16 --threads 256
     ours "ring LL" all-reduce -p "$PES" -b 8 -e 64K -f 8 --algo ring --proto ll --threads 256
     ours "chosen" all-reduce -p "$PES" -b 8 -e 64M -f 8 --blocks 16 --threads 256
     ours put put -p "$PES" --all -b 1M -e 64M -f 4 --blocks 16 --threads 256

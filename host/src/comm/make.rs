@@ -416,7 +416,7 @@ mod tests {
     /// What queues of a block's threads need, where the heap has room for it.
     #[test]
     fn long_queues_are_for_large_heaps() {
-        for (heap, slot) in [(64 << 20, 512), (256 << 20, 1024), (1 << 30, 4096), (1 << 40, 4096)] {
+        for (heap, slot) in [(64 << 20, 1024), (256 << 20, 2048), (1 << 30, 8192), (1 << 40, 8192)] {
             let options = CommOptions { buffer: Some(shared_buffer(heap)), ..CommOptions::default() };
             let layout = options.layout(TeamView::strided(0, 1, 8, 0, Sym::empty()), 32);
             assert_eq!(layout.slot(), slot, "a heap of {heap} bytes");

@@ -202,7 +202,7 @@ mod tests {
         let taken = |of, bytes| [0, 1, bytes, 1 << 30].map(|bytes| blocks(of, Simple, &call(bytes)));
         assert_eq!(taken(&direct::ALL_REDUCE, 64 << 10), [1, 1, 4, 32]);
         assert_eq!(taken(&ring::ALL_REDUCE, 64 << 10), [1, 1, 4, 32]);
-        let short_queues = Circumstances { buffer: 16 << 10, ..call(64 << 10) };
+        let short_queues = Circumstances { buffer: 8 << 10, ..call(64 << 10) };
         assert_eq!(blocks(&ring::ALL_REDUCE, Simple, &short_queues), 8);
         let room = Layout::shot_of(32 << 10, 8, Ll) as u64;
         assert!(room < 4 << 10);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(Layout::chunk(32 << 10, 8, Ll), 256);
         assert_eq!(taken(&tree::ALL_REDUCE, Ll, 64 << 10, 32 << 10), 32);
         assert_eq!(taken(&tree::ALL_REDUCE, Ll, 64 << 10, 1 << 20), 256);
-        assert_eq!(taken(&ring::ALL_REDUCE, Simple, 64 << 10, 64 << 10), 64);
+        assert_eq!(taken(&ring::ALL_REDUCE, Simple, 64 << 10, 32 << 10), 64);
         assert_eq!(taken(&one_shot::ALL_REDUCE, Ll, 8, 1 << 20), 32);
         assert_eq!(taken(&direct::ALL_REDUCE, Simple, 64 << 10, 1 << 20), 256);
         // Each member's signal has a thread.
@@ -237,9 +237,10 @@ mod tests {
     fn a_pipelines_chunk_is_what_the_plan_has_room_for() {
         let call = Circumstances { blocks: 2, ..Circumstances::plain(8, 1 << 20) };
         let work = work(&Parameters::cpu(1, 64, false), &tree::BROADCAST, Simple, &call);
-        // 1 MiB for 8 members: a half of it is queues of four slots each.
-        assert_eq!(work.posts, f64::from((1 << 20) / (2 * (16 << 10))));
+        // 1 MiB for 8 members: queues of four slots each.
+        assert_eq!(work.posts, f64::from((1 << 20) / (2 * (32 << 10))));
         let ll = super::work(&Parameters::cpu(1, 64, false), &tree::BROADCAST, Ll, &call);
-        assert_eq!(ll.posts, 2.0 * work.posts);
+        // A half of it is queues, and a half of a slot is data.
+        assert_eq!(ll.posts, 4.0 * work.posts);
     }
 }

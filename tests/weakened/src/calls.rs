@@ -358,7 +358,7 @@ impl<'c> Calls<'c> {
     fn long(&self, way: Way) -> usize {
         let bytes = match way.protocol {
             Protocol::Simple => self.teams[0].layout.slot(),
-            Protocol::Ll | Protocol::Ll128 => self.teams[0].layout.slot() / 2,
+            Protocol::Ll | Protocol::Ll128 => self.teams[0].layout.slot() / 4,
         };
         let parts = if way.reduces() { self.world.npes() } else { 1 };
         let len = (Layout::DEPTH as usize + 1) * bytes * parts * BLOCKS as usize / size_of::<u32>() + 5;
