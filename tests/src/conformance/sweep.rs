@@ -81,14 +81,15 @@ fn lengths(layout: &Layout, way: &Way) -> [Length; 7] {
     [Elements(0), Elements(1), Elements(37), Steps(1, -1), Steps(1, 0), Steps(1, 1), Steps(LAPS, 5)]
 }
 
-/// Bytes of data that go in one step: of LL half of a piece, and of each line of LL128 all but the last word.
+/// Bytes of data that go in one step: where data has flags a slot is half as long, of which LL has half and of each line LL128 all but the
+/// last word.
 fn step_bytes(layout: &Layout, way: &Way) -> usize {
-    let (piece, line) = (layout.slot(), layout.line_bytes() as usize);
+    let (slot, line) = (layout.slot(), layout.line_bytes() as usize);
     match way.protocol {
         protocol if way.algorithm == Algorithm::ONE_SHOT => layout.shot(protocol),
-        Protocol::Simple => piece,
-        Protocol::Ll => piece / 2,
-        Protocol::Ll128 => piece / line * (line - 8) / 128 * 128,
+        Protocol::Simple => slot,
+        Protocol::Ll => slot / 2 / 2,
+        Protocol::Ll128 => slot / 2 / line * (line - 8) / 128 * 128,
     }
 }
 
