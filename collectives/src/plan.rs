@@ -85,8 +85,8 @@ impl ChannelLayout {
     const fn within(buffer: u64, members: usize, protocol: Protocol) -> Self {
         let (buffer, slots) = match protocol {
             Protocol::Simple => (buffer, Layout::DEPTH),
-            _ if buffer > Layout::MOST_PACKED => (Layout::MOST_PACKED, 2 * Layout::DEPTH),
-            _ => (buffer, 2 * Layout::DEPTH),
+            // An inbox takes as much as the queue.
+            Protocol::Ll | Protocol::Ll128 => (Layout::packed(buffer, members), 2 * Layout::DEPTH),
         };
         Self::of((buffer / slots) as usize / members / GRAIN * GRAIN, members, protocol)
     }
@@ -129,7 +129,7 @@ impl Layout {
     pub const BUFFER: u64 = 1 << 20;
     /// Bytes of a line of the LL128 protocol where nothing else is asked for.
     pub const LINE_BYTES: u32 = 128;
-    /// The most of it that protocols have whose data carries flags: more would not make them faster.
+    /// The most of it that protocols have whose data carries flags, where that is not less than a team needs: they gain nothing by more.
     const MOST_PACKED: u64 = 1 << 20;
     /// Scratch of each block and protocol for each member where less is asked for, bytes.
     pub const FEWEST_BYTES: u64 = 4096;
@@ -215,6 +215,13 @@ impl Layout {
     /// Bytes of a line of the LL128 protocol.
     pub const fn line_bytes(&self) -> u32 {
         self.line
+    }
+
+    /// What a protocol whose data carries flags has of so many bytes.
+    const fn packed(buffer: u64, members: usize) -> u64 {
+        let fewest = members as u64 * Self::FEWEST_BYTES;
+        let most = if fewest > Self::MOST_PACKED { fewest } else { Self::MOST_PACKED };
+        if buffer < most { buffer } else { most }
     }
 
     pub(crate) const fn channel(&self, protocol: Protocol) -> ChannelLayout {
@@ -477,5 +484,47 @@ impl PlanView {
     #[inline(always)]
     pub(crate) fn cleans(&self, step: u64, slots: u64) -> bool {
         step & ((1 << (self.flag_bits - 1)) - 1) < slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use congruent_device::World;
+
+    use super::*;
+
+    /// Of the plan for a team of so many.
+    fn layout(members: u32, buffer: u64) -> Layout {
+        Layout::new(TeamView::<World>::strided(0, 1, members, 0, Sym::from_raw(64, 1)), 2).buffer(buffer)
+    }
+
+    #[test]
+    fn slots_of_packets_are_half_as_long_and_no_longer_than_they_gain_by() {
+        let slots = |buffer| Protocol::ALL.iter().map(move |&protocol| layout(8, buffer).channel(protocol).slot);
+        assert!(slots(1 << 20).eq([32 << 10, 16 << 10, 16 << 10]));
+        assert!(slots(4 << 20).eq([128 << 10, 16 << 10, 16 << 10]));
+        // As many bytes as are needed are there, however many members share them.
+        for members in [1, 2, 300, 2000, 5000] {
+            let layout = layout(members, 0);
+            assert_eq!((layout.slot(), layout.inbox()), (1024, 1024), "{members} members");
+        }
+    }
+
+    #[test]
+    fn channels_lie_behind_each_other() {
+        for (members, buffer) in [(3, 0), (8, 4 << 20), (300, 0)] {
+            let layout = layout(members, buffer);
+            let scratch = Sym::from_raw(1 << 20, layout.needs().scratch as u64);
+            let view = layout.view(Sym::from_raw(0, layout.needs().signals as u64), scratch);
+            let mut end = scratch.offset();
+            for channel in 0..2 * CHANNELS {
+                let bytes = view.layout_of(Protocol::ALL[channel % CHANNELS]).bytes();
+                assert_eq!(view.memory(channel), end);
+                let at = |byte| view.channel_at(end - scratch.offset() + byte as u64);
+                assert_eq!((at(0), at(bytes - 1)), (Some((channel, 0)), Some((channel, bytes - 1))));
+                end += bytes as u64;
+            }
+            assert_eq!(end, scratch.offset() + scratch.len() as u64);
+        }
     }
 }
