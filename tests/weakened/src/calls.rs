@@ -370,9 +370,9 @@ impl<'c> Calls<'c> {
     fn skewed_links(&mut self, way: Way, bytes: usize) -> Result<(), Error> {
         let [_, halves @ ..] = sums();
         if way.reduces() {
-            halves.into_iter().try_for_each(|sum| self.skewed(way, bytes, Some(sum), &[(0, 2), (2, 2), (2, 4)]))
+            halves.into_iter().try_for_each(|sum| self.skewed(1, way, bytes, Some(sum), &[(0, 2), (2, 2), (2, 4)]))
         } else {
-            self.skewed(way, bytes, None, &[(0, 2), (0, 4), (2, 0), (2, 2), (4, 2)])
+            self.skewed(1, way, bytes, None, &[(0, 2), (0, 4), (2, 0), (2, 2), (4, 2)])
         }
     }
 
@@ -380,16 +380,20 @@ impl<'c> Calls<'c> {
     fn skewed_sums(&mut self) -> Result<(), Error> {
         let sums: Vec<_> = sums().into_iter().chain(Reduction::new::<u32>(Op::Sum, None)).collect();
         // What is moved in packets begins and ends anywhere.
-        let moved = Way { collective: Collective::AllGather, algorithm: Algorithm::ONE_SHOT, protocol: Protocol::Ll };
-        self.skewed(moved, 37, None, &[(1, 2)])?;
+        for collective in [Collective::AllGather, Collective::AllToAll] {
+            let moved = Way { collective, algorithm: Algorithm::ONE_SHOT, protocol: Protocol::Ll };
+            self.skewed(0, moved, 37, None, &[(1, 2)])?;
+            self.skewed(0, moved, 44, None, &[(4, 4)])?;
+            self.skewed(1, moved, 37, None, &[(1, 2)])?;
+        }
         for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
             if !matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT) {
                 continue;
             }
             for &sum in &sums {
                 match sum.datatype().size() {
-                    2 => self.skewed(way, 42, Some(sum), &[(0, 2), (2, 4), (4, 4)])?,
-                    _ => self.skewed(way, 44, Some(sum), &[(0, 4), (4, 0)])?,
+                    2 => self.skewed(1, way, 42, Some(sum), &[(0, 2), (2, 4), (4, 4)])?,
+                    _ => self.skewed(1, way, 44, Some(sum), &[(0, 4), (4, 0)])?,
                 }
             }
         }
@@ -399,6 +403,7 @@ impl<'c> Calls<'c> {
     /// Calls of so many bytes, from and to so many bytes behind where a vector begins.
     fn skewed(
         &mut self,
+        team: usize,
         way: Way,
         bytes: usize,
         sum: Option<Reduction>,
@@ -408,12 +413,13 @@ impl<'c> Calls<'c> {
         for &(from_start, to_start) in skews {
             let datatype = sum.map_or(String::new(), |sum| format!(" {}", sum.datatype()));
             let Way { collective, algorithm, protocol } = way;
-            let name = format!("{collective} {algorithm} {protocol}{datatype} from {from_start} to {to_start}");
+            let name =
+                format!("{collective} {algorithm} {protocol}{datatype} from {from_start} to {to_start} of team {team}");
             self.record(&name, promises, false, |calls| {
                 let (to, from) = way.lengths(bytes, calls.world.npes());
                 let [src, dst] = calls.buffers.each_ref().map(SymVec::view);
                 let (dst, src) = (dst.slice(to_start..to_start + to), src.slice(from_start..from_start + from));
-                let plan = calls.teams[1].plan.view().abort_aware();
+                let plan = calls.teams[team].plan.view().abort_aware();
                 let args = Args { dst, src, reduction: sum, root: 0, plan, rounds: 1 };
                 way.launch(&Site { world: calls.world, stream: &calls.stream, grid: calls.grid }, args)?;
                 calls.go_on(dst, src)
