@@ -129,7 +129,7 @@ impl Layout {
     pub const BUFFER: u64 = 1 << 20;
     /// Bytes of a line of the LL128 protocol where nothing else is asked for.
     pub const LINE_BYTES: u32 = 128;
-    /// The most of it that protocols have whose data carries flags, where that is not less than a team needs: they gain nothing by more.
+    /// The most of it that protocols have whose data carries flags, where a team does not need more: they are for short messages.
     const MOST_PACKED: u64 = 1 << 20;
     /// Scratch of each block and protocol for each member where less is asked for, bytes.
     pub const FEWEST_BYTES: u64 = 4096;
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_packets_are_half_as_long_and_no_longer_than_they_gain_by() {
+    fn slots_of_packets_are_half_as_long_and_share_a_mebibyte_at_most() {
         let slots = |buffer| Protocol::ALL.iter().map(move |&protocol| layout(8, buffer).channel(protocol).slot);
         assert!(slots(1 << 20).eq([32 << 10, 16 << 10, 16 << 10]));
         assert!(slots(4 << 20).eq([128 << 10, 16 << 10, 16 << 10]));
