@@ -23,13 +23,14 @@ pub fn repository() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// The `congruent` program of this tree, built as the calling test was; none if it cannot be built.
+/// The `congruent` program of this tree, built as the calling test was, with `congruent-build` beside it; none if they cannot be built.
 pub fn program() -> Option<PathBuf> {
     let myself = std::env::current_exe().ok()?;
     let (profile, target) = (myself.ancestors().nth(2)?, myself.ancestors().nth(3)?);
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // Built for its package alone, what it stands on would have fewer features than here, and be built anew; an example has as many.
-    build.args(["build", "--quiet", "--offline", "--workspace", "--bin", "congruent", "--example", "jacobi"]);
+    build.args(["build", "--quiet", "--offline", "--workspace", "--bin", "congruent", "--bin", "congruent-build"]);
+    build.args(["--example", "jacobi"]);
     let built = build.arg("--target-dir").arg(target).current_dir(repository()).status().ok()?.success();
     built.then(|| profile.join("congruent"))
 }

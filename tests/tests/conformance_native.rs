@@ -49,8 +49,8 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals atomics teams groups collectives streams buffers => &MANY }
-families! { ordering lanes shared matrix arithmetic bulk direct in_kernel flags protocols => few() }
+families! { rma signals collectives streams buffers => &MANY }
+families! { atomics teams groups ordering lanes shared matrix arithmetic bulk direct in_kernel flags protocols => few() }
 
 /// A wait of a stream ends, though the driver's has no deadline. The PEs take in their PTX before they wait, and not all at the
 /// same time: the deadline is longer than that.

@@ -50,18 +50,21 @@ fn gpus(settings: &str) -> Vec<(&'static str, OsString)> {
     [&GPUS[..], &[("CONGRUENT_VIRTUAL_DRIVER", settings.into())]].concat()
 }
 
-/// With how many PEs.
+/// With how many PEs; and by chance, which takes several times as long.
 const MANY: [usize; 3] = [1, 2, 4];
+fn by_chance_many() -> &'static [usize] {
+    if all_shapes() { &[1, 2, 3, 4] } else { &[3] }
+}
 
 /// Seeded, and races are errors.
 const BY_CHANCE: &str = "schedule=random,seed=1,races=1";
 
 /// A test of each family.
 macro_rules! each {
-    ($($family:ident)* => $how:literal, $run:ident, $settings:expr) => {$(
+    ($($family:ident)* => $how:literal, $run:ident, $many:expr, $settings:expr) => {$(
         #[test]
         fn $family() {
-            $run(concat!($how, "::", stringify!($family)), conformance::$family, &MANY, || $settings);
+            $run(concat!($how, "::", stringify!($family)), conformance::$family, $many, || $settings);
         }
     )*};
 }
@@ -83,13 +86,13 @@ macro_rules! families {
     ($($family:ident)* [$($alone:ident)*]) => {
         mod in_lockstep {
             use super::*;
-            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, of_one_engine() }
+            each! { $($family)* $($alone)* => "in_lockstep", cuda_processes, &MANY, of_one_engine() }
         }
 
         mod by_chance {
             use super::*;
-            each! { $($family)* => "by_chance", cuda_threads, gpus(BY_CHANCE) }
-            each! { $($alone)* => "by_chance", cuda_threads, [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
+            each! { $($family)* => "by_chance", cuda_threads, by_chance_many(), gpus(BY_CHANCE) }
+            each! { $($alone)* => "by_chance", cuda_threads, by_chance_many(), [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
         }
     };
 }

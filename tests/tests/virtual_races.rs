@@ -7,6 +7,7 @@ mod user_crates;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use congruent_build::DeviceRustc;
@@ -18,8 +19,8 @@ const REPLAYS: usize = 10;
 const FILES: [&str; 3] = ["my-kernels/Cargo.toml", "my-kernels/src/lib.rs", "my-kernels/examples/shift.rs"];
 
 /// A program that was built here, with nothing but what it needs set.
-fn program(name: &str) -> Command {
-    let mut command = Command::new(target().join("debug").join(name));
+fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CONGRUENT_") && name != "CONGRUENT_DEVICE_RUSTC" {
             command.env_remove(name);
@@ -69,16 +70,15 @@ fn a_race_is_found_with_its_lines_and_again_with_its_seed() {
     let folder = Folder::new("program", "tests/racy", &FILES, &["my-kernels"]);
     let (kernels, own) = (folder.join("my-kernels"), target());
     let in_target = [OsStr::new("--target-dir"), own.as_os_str()];
-    let tools = ["build", "--quiet", "-p", "congruent-build", "-p", "congruent-program", "--bins"].map(OsStr::new);
-    cargo(repository(), &[&tools[..], &in_target].concat());
+    let tools = congruent_tests::program().unwrap();
     cargo(&kernels, &[&["build", "--quiet", "--example", "shift"].map(OsStr::new)[..], &in_target].concat());
-    let mut build = program("congruent-build");
+    let mut build = program(&tools.with_file_name("congruent-build"));
     build.args(["build", "--lines", "--target", "sm_90:ptx82", "--manifest-path"]).arg(&kernels);
     let built = build.arg("--target-dir").arg(own.join("newcomer-ptx")).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 
     let run = |arguments: &[&str], rest: &[&str]| {
-        let mut command = program("congruent");
+        let mut command = program(&tools);
         command.args(["run", "--virtual", "2"]).args(arguments).arg("--races").arg("--");
         command.arg(own.join("debug/examples/shift")).args(rest);
         command.env("CONGRUENT_PTX", kernels.join("ptx/my_kernels.sm_90.ptx")).output().unwrap()

@@ -9,14 +9,17 @@ use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
 use congruent_example_kernels::descend::descend;
 use congruent_test_kernels::streams::{MODULUS, product, raise, sum_of_halves};
 
-use super::limit::times;
+use super::limit::{is_limited, times};
 use super::pattern::neighbours;
 
-/// Elements: several pages, and no round number.
-const LEN: usize = 5003;
 const GRID: Grid = Grid::one(64);
 /// How long streams that wait in vain may take to end, less than the host is patient with kernels that do not.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Elements: several pages, and no round number.
+fn len() -> usize {
+    if is_limited() { 1003 } else { 5003 }
+}
 
 /// How often a graph is launched; less often where many PEs share few cores.
 fn replays(world: &World) -> u64 {
@@ -150,7 +153,7 @@ pub fn unposted(world: &mut World) -> Result<(), Error> {
 /// Each round a kernel raises what is put to the next PE, whose kernel raises it again once the signal is there; the previous PE
 /// gets that back.
 fn in_order_with_launches(world: &mut World) -> Result<(), Error> {
-    let (mine, theirs, back) = (world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?);
+    let (mine, theirs, back) = (world.alloc::<u64>(len())?, world.alloc::<u64>(len())?, world.alloc::<u64>(len())?);
     let (arrived, done, stream) = (world.alloc::<Signal>(1)?, world.alloc::<Signal>(1)?, world.stream()?);
     let (next, prev) = neighbours(world);
     let (from, to) = (world.rank(prev as u32)?, world.rank(next as u32)?);
@@ -167,15 +170,15 @@ fn in_order_with_launches(world: &mut World) -> Result<(), Error> {
         world.launch(&stream, raise, GRID, (back.view(), 1_000_000))?;
     }
     world.synchronize(&stream)?;
-    assert_eq!(mine.to_vec()?, [pe * 1000 + 20; LEN]);
-    assert_eq!(theirs.to_vec()?, [prev as u64 * 1000 + 100_020; LEN]);
-    assert_eq!(back.to_vec()?, [pe * 1000 + 1_100_020; LEN]);
+    assert_eq!(mine.to_vec()?, vec![pe * 1000 + 20; len()]);
+    assert_eq!(theirs.to_vec()?, vec![prev as u64 * 1000 + 100_020; len()]);
+    assert_eq!(back.to_vec()?, vec![pe * 1000 + 1_100_020; len()]);
     Ok(())
 }
 
 /// One stream waits for what another one of the same PE signals later, and a put of nothing still signals.
 fn across_streams(world: &mut World) -> Result<(), Error> {
-    let (words, copy, go) = (world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?, world.alloc::<Signal>(2)?);
+    let (words, copy, go) = (world.alloc::<u64>(len())?, world.alloc::<u64>(len())?, world.alloc::<Signal>(2)?);
     let (waiting, working) = (world.stream()?, world.stream()?);
     let me = world.rank(world.pe().raw())?;
     let [first, second] = [0, 1].map(|i| go.view().elem(i));
@@ -185,7 +188,7 @@ fn across_streams(world: &mut World) -> Result<(), Error> {
     world.launch(&working, raise, GRID, (words.view(), 5))?;
     world.synchronize(&working)?;
     assert!(!waiting.is_idle(), "it waits");
-    assert_eq!(copy.to_vec()?, [0; LEN]);
+    assert_eq!(copy.to_vec()?, vec![0; len()]);
     world.notify(&working, first.at(me).set(8))?;
     world.wait_at_least(&working, second, 3)?;
     world.launch(&working, raise, GRID, (words.view(), 5))?;
@@ -193,7 +196,7 @@ fn across_streams(world: &mut World) -> Result<(), Error> {
         world.synchronize(stream)?;
         assert!(stream.is_idle());
     }
-    assert_eq!((copy.to_vec()?, words.to_vec()?), (vec![5; LEN], vec![10; LEN]));
+    assert_eq!((copy.to_vec()?, words.to_vec()?), (vec![5; len()], vec![10; len()]));
     Ok(())
 }
 
@@ -286,7 +289,7 @@ fn graphs(world: &mut World) -> Result<(), Error> {
 
 fn copies_in_a_graph(world: &mut World) -> Result<(), Error> {
     let (comm, stream) = (world.comm(world.team())?, world.stream()?);
-    let (mine, theirs, back) = (world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?);
+    let (mine, theirs, back) = (world.alloc::<u64>(len())?, world.alloc::<u64>(len())?, world.alloc::<u64>(len())?);
     let (next, prev) = neighbours(world);
     let to = world.rank(next as u32)?;
     let pe = world.pe().index() as u64;
@@ -302,14 +305,14 @@ fn copies_in_a_graph(world: &mut World) -> Result<(), Error> {
         graph.launch(&stream)?;
     }
     world.synchronize(&stream)?;
-    assert_eq!(theirs.to_vec()?, [prev as u64 * 1000 + 10; LEN]);
-    assert_eq!(back.to_vec()?, [pe * 1000 + 10; LEN]);
+    assert_eq!(theirs.to_vec()?, vec![prev as u64 * 1000 + 10; len()]);
+    assert_eq!(back.to_vec()?, vec![pe * 1000 + 10; len()]);
     Ok(())
 }
 
 /// Posts and waits for them, captured once: each launch waits for the next ones.
 fn signals_in_a_graph(world: &mut World) -> Result<(), Error> {
-    let (mine, theirs, back) = (world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?, world.alloc::<u64>(LEN)?);
+    let (mine, theirs, back) = (world.alloc::<u64>(len())?, world.alloc::<u64>(len())?, world.alloc::<u64>(len())?);
     let (arrived, done, stream) = (world.alloc::<Semaphore>(1)?, world.alloc::<Semaphore>(1)?, world.stream()?);
     let total = world.alloc::<u64>(1)?;
     let (next, prev) = neighbours(world);
@@ -326,20 +329,20 @@ fn signals_in_a_graph(world: &mut World) -> Result<(), Error> {
         world.get(stream, back.view(), theirs.view().at(to))?;
         world.add(stream, total.view().at(first), 1)
     })?;
-    assert_eq!(mine.to_vec()?, vec![pe * 1_000_000; LEN], "captured, not run");
+    assert_eq!(mine.to_vec()?, vec![pe * 1_000_000; len()], "captured, not run");
     let rounds = times(50).max(2);
     for round in 1..=rounds {
         graph.launch(&stream)?;
         if round % 7 == 1 {
             world.synchronize(&stream)?;
             let (raised, got) = (pe * 1_000_000 + round, back.to_vec()?);
-            assert_eq!((mine.to_vec()?, got), (vec![raised; LEN], vec![raised + 1000; LEN]), "round {round}");
+            assert_eq!((mine.to_vec()?, got), (vec![raised; len()], vec![raised + 1000; len()]), "round {round}");
             world.barrier()?;
         }
     }
     world.synchronize(&stream)?;
     world.barrier()?;
-    assert_eq!(theirs.to_vec()?, vec![prev as u64 * 1_000_000 + rounds + 1000; LEN]);
+    assert_eq!(theirs.to_vec()?, vec![prev as u64 * 1_000_000 + rounds + 1000; len()]);
     assert_eq!(total.to_vec()?, [if pe == 0 { rounds * world.npes() as u64 } else { 0 }]);
     Ok(())
 }
