@@ -262,6 +262,18 @@ fn unposted() {
     cuda_threads("unposted", conformance::unposted, &[1, 2], impatient);
 }
 
+/// With the instructions of newer GPUs.
+#[test]
+fn capable() {
+    let newer = || [gpus("capability=9.0"), vec![("CONGRUENT_PTX", newer_ptx())]].concat();
+    cuda_threads("capable", conformance::arithmetic, &[1], newer);
+}
+
+/// PTX of the test kernels for newer GPUs.
+fn newer_ptx() -> OsString {
+    ptx(env::current_exe().unwrap().parent().unwrap().join("virtual"), "sm_90:ptx82").into()
+}
+
 /// Each PE on a device of its own, with one engine for all, which reaches the memory of all processes.
 #[test]
 fn multicast() {
@@ -269,8 +281,7 @@ fn multicast() {
     let name = format!("congruent-test-{}", process::id());
     let server = (!is_child()).then(|| Server::start(&name, None, settings).unwrap().unwrap());
     cuda_processes("multicast", conformance::multicast, &[4], || {
-        let here = env::current_exe().unwrap().parent().unwrap().join("virtual");
-        [gpus(settings), vec![("CONGRUENT_PTX", ptx(here, "sm_90:ptx82").into()), (ENGINE, name.into())]].concat()
+        [gpus(settings), vec![("CONGRUENT_PTX", newer_ptx()), (ENGINE, name.into())]].concat()
     });
     drop(server);
 }

@@ -14,6 +14,7 @@
 //! | `convergent` | stands before assembly that a whole warp runs together |
 //! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `between`, `approx` | arithmetic that has instructions, exact and not |
+//! | `E4M3`, `E5M2` | 8-bit floats to and from `f32`; `fp8` has them for machines without instructions |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
 //! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
@@ -38,12 +39,17 @@ pub mod cpu;
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) use cpu::*;
 
+#[cfg(not(all(target_arch = "nvptx64", target_feature = "sm_89", target_feature = "ptx81")))]
+mod fp8;
 #[cfg(all(test, not(target_arch = "nvptx64")))]
 mod like_gpu;
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 #[cfg(target_arch = "nvptx64")]
 pub(crate) use nvptx::*;
+
+#[cfg(not(all(target_arch = "nvptx64", target_feature = "sm_89", target_feature = "ptx81")))]
+pub(crate) use fp8::{E4M3, E5M2};
 
 /// An unsigned integer that one instruction moves.
 pub(crate) trait Word: Element + PartialEq + Into<u64> {}

@@ -1,6 +1,8 @@
 //! Elementary functions, and kernels that live of them.
 
-use congruent_device::{Fp8E4M3, Group, Max, Slice, SmallFloat, Sum, Sym, bf16, kernel_arg, kernels, math, quantize};
+use congruent_device::{
+    Fp8E4M3, Fp8E5M2, Group, Max, Slice, SmallFloat, Sum, Sym, bf16, kernel_arg, kernels, math, quantize,
+};
 
 kernel_arg! {
     /// An elementary function.
@@ -61,6 +63,18 @@ kernels! {
             if warp.leader() {
                 ctx.store(scales, group, scale);
             }
+        }
+    }
+
+    /// Numbers in both formats of 8 bits, and each of these as a number again: first all of the one, then of the other.
+    pub fn both_fp8(block, ctx, x: Sym<f32>, e4m3: Sym<Fp8E4M3>, e5m2: Sym<Fp8E5M2>, back: Sym<f32>) {
+        for i in block.strided(x.len()) {
+            let x = ctx.load(x, i);
+            let (e4m3_of_x, e5m2_of_x) = (Fp8E4M3::narrow(x), Fp8E5M2::narrow(x));
+            ctx.store(e4m3, i, e4m3_of_x);
+            ctx.store(e5m2, i, e5m2_of_x);
+            ctx.store(back.chunk(0, 2), i, e4m3_of_x.widen());
+            ctx.store(back.chunk(1, 2), i, e5m2_of_x.widen());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Elementary functions against those of `f64`, within the errors that they state; softmax and RMSNorm of rows.
 
-use congruent::device::{Fp8E4M3, SmallFloat, bf16};
+use congruent::device::{Fp8E4M3, Fp8E5M2, SmallFloat, bf16};
 use congruent::{Error, Grid, World};
 use congruent_test_kernels::arithmetic::{self as kernels, Function};
 
@@ -14,7 +14,35 @@ pub fn arithmetic(world: &mut World) -> Result<(), Error> {
     exact(world)?;
     softmax(world)?;
     rms_norm(world)?;
-    quantized(world)
+    quantized(world)?;
+    both_fp8(world)
+}
+
+/// Both formats of 8 bits give what they give here, whether a machine has instructions for them or not.
+fn both_fp8(world: &mut World) -> Result<(), Error> {
+    let special = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45, -1e-45];
+    let of = |bits: u8| [Fp8E4M3(bits).widen(), Fp8E5M2(bits).widen()];
+    // All values, all middles between two, and what is beside each.
+    let exact = (0..=u8::MAX).flat_map(|bits| of(bits).into_iter().zip(of(bits.wrapping_add(1))));
+    let near = exact.flat_map(|(value, next)| [value, (value + next) / 2.0]);
+    let given: Vec<f32> = near.flat_map(|x| [x.next_down(), x, x.next_up()]).chain(special).collect();
+    let (len, stream) = (given.len(), world.stream()?);
+    let (x, back) = (world.alloc::<f32>(len)?, world.alloc::<f32>(2 * len)?);
+    let (e4m3, e5m2) = (world.alloc::<Fp8E4M3>(len)?, world.alloc::<Fp8E5M2>(len)?);
+    x.write(0, &given)?;
+    world.run(&stream, kernels::both_fp8, Grid::one(64), (x.view(), e4m3.view(), e5m2.view(), back.view()))?;
+    let (e4m3, e5m2, back) = (e4m3.to_vec()?, e5m2.to_vec()?, back.to_vec()?);
+    for (i, &x) in given.iter().enumerate() {
+        let (right4, right5) = (Fp8E4M3::narrow(x), Fp8E5M2::narrow(x));
+        assert_eq!((e4m3[i].0, e5m2[i].0), (right4.0, right5.0), "{x:e}");
+        for (found, right) in [(back[i], right4.widen()), (back[len + i], right5.widen())] {
+            assert!(
+                found.to_bits() == right.to_bits() || found.is_nan() && right.is_nan(),
+                "{x:e}: {found}, not {right}"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Groups of 64 numbers in 8 bits: each scale is a power of two by which the largest one fits and half of which it would not, and no

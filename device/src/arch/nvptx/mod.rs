@@ -29,6 +29,8 @@ macro_rules! on_global {
 mod bulk;
 mod exchange;
 mod fold;
+#[cfg(all(target_feature = "sm_89", target_feature = "ptx81"))]
+mod fp8;
 mod lanes;
 mod math;
 mod matrix;
@@ -45,6 +47,8 @@ mod words;
 pub(crate) use bulk::{copy, fill};
 pub(crate) use exchange::{receive, receive_parts, receive_reduction, send};
 pub(crate) use fold::{fold, fold_reduction, transfer};
+#[cfg(all(target_feature = "sm_89", target_feature = "ptx81"))]
+pub(crate) use fp8::{E4M3, E5M2};
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, between, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{
