@@ -38,7 +38,7 @@ impl Ctx<'_> {
             };
             // A lane that sleeps does so on the first word only, and looks at all of them after its nap.
             let offset = first.word().elem(0).offset();
-            let came = self.poll(self.word(offset, self.pe()), self.abi().deadline_ns, arrived, |expiry| {
+            let came = self.poll(self.word(offset, self.pe()), None, self.abi().deadline_ns, arrived, |expiry| {
                 self.timed_out(expiry, offset, sender(first), value);
             });
             found = if came { found } else { count };

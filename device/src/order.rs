@@ -96,6 +96,7 @@ impl Ctx<'_> {
             refuse!("put_signal signals the PE that it puts to");
         }
         check_same(place.len(), src.len());
+        let _span = self.transfer_span("put", place.pe(), src.bytes());
         if self.is_proxied_for(group, place.pe()) {
             group.sync();
             return Some(self.ask_put_signal(group, place, src, notify));

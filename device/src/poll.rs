@@ -2,11 +2,12 @@
 
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{self, Cause};
+use congruent_heap::Pe;
+use congruent_heap::abi::{self, Cause, NO_PE};
 
-use crate::Ctx;
 use crate::Operand;
 use crate::arch::{self, Backoff, Word};
+use crate::{Ctx, Mark};
 
 /// A word that may be polled: mapped, aligned, and never plain memory of somebody's.
 #[derive(Clone, Copy)]
@@ -72,7 +73,7 @@ impl Ctx<'_> {
         pub(crate) fn reached(&self, offset: u64, peer: u32, value: u64) -> bool {
             let word = self.word(offset, self.pe());
             let ready = || word.at_least(value);
-            self.poll(word, self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value))
+            self.poll(word, Some(peer), self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value))
         }
 
         /// Waits until the lower half of the word at `offset` of this PE is `tag`, which `peer` is to see to. False when the kernel must
@@ -80,7 +81,7 @@ impl Ctx<'_> {
         pub(crate) fn tagged(&self, offset: u64, peer: u32, tag: u32) -> bool {
             let word = self.word(offset, self.pe());
             let ready = || word.load_acquire() as u32 == tag;
-            self.poll(word, self.abi().deadline_ns, ready, |expiry| {
+            self.poll(word, Some(peer), self.abi().deadline_ns, ready, |expiry| {
                 let seen = expiry.seen & u64::from(u32::MAX);
                 self.timed_out(Expiry { seen, ..expiry }, offset, peer, tag.into());
             })
@@ -94,7 +95,9 @@ impl Ctx<'_> {
     pub(crate) fn equals<W: Word>(&self, offset: u64, peer: u32, value: W) -> bool {
         let word: Polled<W> = self.word_of(offset, self.pe());
         let ready = || word.load_acquire() == value;
-        self.poll(word, self.abi().deadline_ns, ready, |expiry| self.timed_out(expiry, offset, peer, value.into()))
+        self.poll(word, Some(peer), self.abi().deadline_ns, ready, |expiry| {
+            self.timed_out(expiry, offset, peer, value.into())
+        })
     }
 
     /// Waits until the packets of an operand have `arrived`; sleeps on `word` where the machine sleeps. False when the kernel must end,
@@ -114,7 +117,7 @@ impl Ctx<'_> {
         word: Polled,
         arrived: impl FnMut() -> bool,
     ) -> bool {
-        self.poll(word, self.abi().deadline_ns, arrived, |expiry| {
+        self.poll(word, None, self.abi().deadline_ns, arrived, |expiry| {
             let (Operand { offset, sender, flag, .. }, seen) = late(expiry.seen);
             // The flag is the lower half of a packet; above it is data.
             let seen = seen & u64::from(u32::MAX);
@@ -130,12 +133,13 @@ impl Ctx<'_> {
         unsafe { arch::load::<u32>(with_exposed_provenance_mut(word)) != 0 }
     }
 
-    /// Polls until `ready`, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the budget is spent, and when
+    /// Polls until `ready`, which `peer` is to see to if it is one, at most `budget_ns`; sleeps on `word` where the machine sleeps. False when the budget is spent, and when
     /// the launch is ending: of both `expired` is told, here and not by a result that would be carried out of every wait.
     #[inline(always)]
     pub(crate) fn poll<W: Word>(
         &self,
         word: Polled<W>,
+        peer: Option<u32>,
         budget_ns: u64,
         mut ready: impl FnMut() -> bool,
         expired: impl FnOnce(Expiry),
@@ -143,6 +147,8 @@ impl Ctx<'_> {
         if ready() {
             return true;
         }
+        let _span =
+            self.span_of(|| Mark { peer: peer.filter(|&peer| peer != NO_PE).map(Pe::new), ..Mark::new("wait") });
         let mut backoff = Backoff::new();
         let mut started = NOT_YET;
         loop {

@@ -168,7 +168,7 @@ impl Ctx<'_> {
         let ticket = unsafe { Rmw::fetch_add(reserved.as_ptr(), 1u64) };
         let (peer, free) = (request.header >> PEER, ticket.wrapping_add(1).wrapping_sub(layout.slots()));
         let expired = |expiry| self.give_up(expiry, peer as u32, free);
-        if !self.poll(taken, self.abi().deadline_ns, || taken.at_least(free), expired) {
+        if !self.poll(taken, Some(peer as u32), self.abi().deadline_ns, || taken.at_least(free), expired) {
             return ENDING;
         }
         let slot: *mut Request = with_exposed_provenance_mut((ring + layout.request(ticket)) as usize);
@@ -257,7 +257,13 @@ impl Ctx<'_> {
     /// Waits until a word of a ring is at least `count`.
     #[inline(always)]
     fn reached_count(&self, word: Polled, peer: u32, count: u64) -> bool {
-        self.poll(word, self.abi().deadline_ns, || word.at_least(count), |expiry| self.give_up(expiry, peer, count))
+        self.poll(
+            word,
+            Some(peer),
+            self.abi().deadline_ns,
+            || word.at_least(count),
+            |expiry| self.give_up(expiry, peer, count),
+        )
     }
 
     #[cold]

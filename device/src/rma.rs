@@ -155,6 +155,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) -> Option<u64> {
         check_same(place.len(), src.len());
+        let _span = self.transfer_span("put", place.pe(), src.bytes());
         if self.is_proxied_for(group, place.pe()) {
             self.moved_by(group, self.abi().pe, place.pe().raw(), src.bytes());
             return Some(if group.leader() { self.ask_put(place, src, None) } else { 0 });
@@ -202,6 +203,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub(crate) fn start_get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) -> Option<u64> {
         check_same(dst.len(), place.len());
+        let _span = self.transfer_span("get", place.pe(), dst.bytes());
         self.moved_by(group, place.pe().raw(), self.abi().pe, dst.bytes());
         if self.is_proxied_for(group, place.pe()) {
             return Some(if group.leader() { self.ask_get(dst, place) } else { 0 });

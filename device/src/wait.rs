@@ -218,7 +218,7 @@ impl Ctx<'_> {
                 }
                 None => false,
             };
-            let came = self.poll(first, self.abi().deadline_ns, ready, |expiry| {
+            let came = self.poll(first, None, self.abi().deadline_ns, ready, |expiry| {
                 self.timed_out(expiry, signals.offset(), NO_PE, value);
             });
             found = if came { found } else { signals.len() };
@@ -309,7 +309,7 @@ impl Ctx<'_> {
         let came = if expired {
             ready()
         } else {
-            self.poll(word, budget, ready, |expiry| expired = expiry.waited_ns >= budget)
+            self.poll(word, None, budget, ready, |expiry| expired = expiry.waited_ns >= budget)
         };
         match (came, expired) {
             (true, _) => Within::Came,

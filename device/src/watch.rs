@@ -54,7 +54,8 @@ pub struct Span<'c> {
 }
 
 impl Ctx<'_> {
-    /// Begins a part of the work; it ends when the span goes. Seen in traces (`CONGRUENT_TRACE`) of the CPU machine.
+    /// Begins a part of the work; it ends when the span goes. Seen in traces (`CONGRUENT_TRACE`) of the CPU machine, beside puts, gets and
+    /// waits of a kernel; of a GPU traces have kernels as wholes.
     ///
     /// Every thread of a block calls it; the first one's time counts.
     #[inline(always)]
@@ -72,6 +73,12 @@ impl Ctx<'_> {
         }
         let _unseen = mark;
         Span { ctx: None }
+    }
+
+    /// A put or a get of a range, which ends when the span goes.
+    #[inline(always)]
+    pub(crate) fn transfer_span(&self, name: &'static str, peer: Pe, bytes: usize) -> Span<'_> {
+        self.span_of(|| Mark { peer: Some(peer), bytes: bytes as u64, ..Mark::new(name) })
     }
 
     /// Tells who watches that the group moved `bytes` from one PE to another.

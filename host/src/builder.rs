@@ -17,7 +17,7 @@ use crate::rings::{Rings, Shape};
 use crate::route::{Routes, TransportKind, patience};
 use crate::shared::Shared;
 use crate::shared_memory;
-use crate::trace::Session;
+use crate::trace::{Recorder, Session};
 use crate::tunables::{Key, Source, TextKey, TunableError, Tunables, printer};
 use crate::watch::{Hold, Watch};
 use crate::{BuildError, FixedKernel, World, select};
@@ -241,14 +241,15 @@ pub(crate) fn build(
     let block_slots = tunables.get(Key::MaxBlocks) as u32;
     let sync_words = abi::SyncLayout::new(npes).words(block_slots);
     let world_sync = allocator.alloc(sync_words * size_of::<Signal>() as u64, 128)?;
-    let machine = machine(&control, &tunables, contexts, emulation, heap_bytes).inspect_err(|error| match error {
-        // The others told this PE, or miss the same one.
-        BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
-        // Every PE was told, so this one leaves in order.
-        BuildError::Cuda(_) | BuildError::OnlyCpu { .. } => control.depart(),
-        // The others are to hear why, and not only that this PE is gone.
-        _ => control.abort(error.to_string().as_bytes()),
-    })?;
+    let (machine, trace) =
+        machine(&control, &tunables, contexts, emulation, heap_bytes).inspect_err(|error| match error {
+            // The others told this PE, or miss the same one.
+            BuildError::Control(_) | BuildError::Cuda(CudaError::Control(_)) => {}
+            // Every PE was told, so this one leaves in order.
+            BuildError::Cuda(_) | BuildError::OnlyCpu { .. } => control.depart(),
+            // The others are to hear why, and not only that this PE is gone.
+            _ => control.abort(error.to_string().as_bytes()),
+        })?;
     if matches!(machine, Machine::Cpu(_)) && windows == 0 && tunables.get(Key::NvlsEnable) == 1 {
         // Every PE sees it, as above.
         control.depart();
@@ -281,7 +282,7 @@ pub(crate) fn build(
     let Some(mut routes) = routes else {
         let shared = Shared::new(control, context, machine);
         cuda::monitor::start(&shared).map_err(BuildError::Monitor)?;
-        return Ok(World::new(shared, None, tunables, allocator));
+        return Ok(World::new(shared, None, trace, tunables, allocator));
     };
     let memory = machine.rings(Rings::lines(npes, emulation.rings));
     let memory = memory.inspect_err(|error| control.abort(error.to_string().as_bytes()))?;
@@ -316,7 +317,7 @@ pub(crate) fn build(
     if let Machine::Cpu(pe) = shared.machine() {
         pe.blocks().have_lanes_serve(proxy.service());
     }
-    Ok(World::new(shared, Some(proxy), tunables, allocator))
+    Ok(World::new(shared, Some(proxy), trace, tunables, allocator))
 }
 
 /// What a heap may grow to, in bytes.
@@ -331,16 +332,15 @@ fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
 }
 
 /// What the CPU machine alone has.
-const ONLY_CPU: [&str; 3] = ["CONGRUENT_WATCH", "CONGRUENT_TRACE", "Builder::multicast"];
+const ONLY_CPU: [&str; 2] = ["CONGRUENT_WATCH", "Builder::multicast"];
 /// A PE that asks for none of it says this to the others.
 const NOTHING: u8 = u8::MAX;
 
 /// Which of [`ONLY_CPU`] is asked for, and by whom.
 fn only_cpu(tunables: &Tunables, emulation: Emulation) -> Option<(usize, Source)> {
     let number = |key| Some(tunables.setting(key)).filter(|setting| setting.value == 1).map(|setting| setting.source);
-    let trace = tunables.text_setting(TextKey::Trace).map(|setting| setting.source);
     let multicast = emulation.multicast.then_some(Source::Program);
-    let asked = [number(Key::Watch), trace, multicast];
+    let asked = [number(Key::Watch), multicast];
     asked.into_iter().enumerate().find_map(|(at, source)| Some((at, source?)))
 }
 
@@ -349,14 +349,14 @@ fn refused(at: usize) -> BuildError {
     BuildError::OnlyCpu { name: ONLY_CPU[at.min(ONLY_CPU.len() - 1)] }
 }
 
-/// The machine that is asked for, or else the one that every PE has.
+/// The machine that is asked for, or else the one that every PE has; and the part in a trace, where one is asked for.
 fn machine(
     control: &Control,
     tunables: &Tunables,
     contexts: &Contexts,
     emulation: Emulation,
     heap_bytes: u64,
-) -> Result<Machine, BuildError> {
+) -> Result<(Machine, Option<Session>), BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
     let on_gpu = match (kind, only_cpu(tunables, emulation)) {
         (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => return Err(refused(at)),
@@ -383,14 +383,17 @@ fn machine(
             }
         }
     };
+    let trace = session(control, tunables)?;
+    let recorder = trace.as_ref().map(Session::recorder);
     if on_gpu {
-        let pe = CudaPe::new(control, tunables, contexts, (heap_bytes, heap_max(tunables)))?;
-        return Ok(Machine::Cuda(Box::new(pe)));
+        let pe = CudaPe::new(control, tunables, contexts, (heap_bytes, heap_max(tunables)), recorder)?;
+        return Ok((Machine::Cuda(Box::new(pe)), trace));
     }
     let width = NonZeroU32::new(tunables.get(Key::CpuWidth) as u32).unwrap_or(NonZeroU32::MIN);
     let memory = shared_memory::reserve(control, heap_bytes as usize, heap_max(tunables) as usize)?;
-    let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch(control, tunables, emulation)?);
-    Ok(Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)))
+    let watch = watch(control, tunables, emulation, recorder);
+    let blocks = CpuMachine::new(width, control.npes(), cores(control)?, watch);
+    Ok((Machine::Cpu(CpuPe::new(control.pe(), blocks, memory)), trace))
 }
 
 /// Says once in a process that kernels do not run on GPUs, which nobody asked for.
@@ -410,12 +413,21 @@ fn cores(control: &Control) -> Result<u32, BuildError> {
     Ok(Cores::shared(&all.iter().filter_map(|bytes| postcard::from_bytes(bytes).ok()).collect::<Vec<_>>()))
 }
 
-/// Who hears what kernels do, where the settings ask for a trace or a count of bytes.
-fn watch(control: &Control, tunables: &Tunables, emulation: Emulation) -> Result<Option<Arc<Watch>>, BuildError> {
+/// This PE's part in a trace, where the settings ask for one.
+fn session(control: &Control, tunables: &Tunables) -> Result<Option<Session>, BuildError> {
     let first_pe = if control.in_process() { 0 } else { control.pe() };
-    let trace = tunables.text(TextKey::Trace).map(|name| Session::join(name, first_pe)).transpose()?;
+    Ok(tunables.text(TextKey::Trace).map(|name| Session::join(name, first_pe)).transpose()?)
+}
+
+/// Who hears what kernels do, where a trace or a count of bytes is asked for.
+fn watch(
+    control: &Control,
+    tunables: &Tunables,
+    emulation: Emulation,
+    trace: Option<&Arc<Recorder>>,
+) -> Option<Arc<Watch>> {
     let wanted = trace.is_some() || tunables.get(Key::Watch) == 1;
-    Ok(wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace, emulation.hold))))
+    wanted.then(|| Arc::new(Watch::new(control.pe(), control.npes(), trace.cloned(), emulation.hold)))
 }
 
 /// Makes sure that every PE has the settings that shape the heap, the barriers and the choice of algorithms.

@@ -29,7 +29,6 @@ enum Recorded {
 
 /// A launch of the CPU machine, to be made as often as it is asked for.
 pub(crate) struct Work {
-    pub(crate) name: &'static str,
     pub(crate) site: Site,
     pub(crate) body: Arc<Body>,
 }
@@ -167,8 +166,8 @@ impl CpuQueue {
 impl Work {
     fn submit(&self, shared: &Arc<Shared>, stream: &CpuStream) {
         // The launch holds the world's memory, so a stream that outlives its world still runs on mapped memory.
-        let (running, name) = (shared.running(), self.name);
-        let ended = Arc::new(move |block, end| running.shared().block_ended(name, block, end));
+        let (running, kernel) = (shared.running(), self.site.kernel);
+        let ended = Arc::new(move |block, end| running.shared().block_ended(kernel, block, end));
         stream.submit(Task::Launch(Launch { site: self.site, body: Arc::clone(&self.body), ended }));
     }
 }

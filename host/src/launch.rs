@@ -220,6 +220,7 @@ impl Target<'_> {
                 }
                 let body = cpu::body::<K>(args, lent.clone());
                 let site = Site {
+                    kernel: K::NAME,
                     context,
                     block: 0,
                     blocks: grid.blocks,
@@ -227,7 +228,7 @@ impl Target<'_> {
                     warps: K::WARPS,
                     shared: (K::SHARED.0 as u32, grid.shared),
                 };
-                queue.put(shared, Work { name: K::NAME, site, body });
+                queue.put(shared, Work { site, body });
             }
             Runner::Cuda(runner, _) => {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];

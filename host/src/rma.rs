@@ -308,8 +308,8 @@ impl World {
         let Runner::Cpu(queue, _) = stream.runner() else { return Err(LaunchError::ForeignStream) };
         let launch = self.shared().launches().number(Launched { kernel: name, by: Launcher::call() });
         let context = abi::Context { launch, ..self.shared().context() };
-        let site = Site { context, block: 0, blocks: 1, threads: THREADS, warps: 0, shared: (0, 0) };
-        queue.put(self.shared(), Work { name, site, body: Arc::new(body) });
+        let site = Site { kernel: name, context, block: 0, blocks: 1, threads: THREADS, warps: 0, shared: (0, 0) };
+        queue.put(self.shared(), Work { site, body: Arc::new(body) });
         Ok(())
     }
 

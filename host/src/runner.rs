@@ -56,8 +56,8 @@ impl Runner {
                         ctx.store(to, i, words[i]);
                     }
                 };
-                let site = Site { context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) };
-                queue.put(shared, Work { name: "list", site, body: Arc::new(body) });
+                let site = Site { kernel: "list", context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) };
+                queue.put(shared, Work { site, body: Arc::new(body) });
                 Ok(())
             }
             Self::Cuda(runner, _) => {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use congruent_device::{Mark, Note, Pe};
 
-use crate::trace::{self, Event, Session};
+use crate::trace::{self, Event, Recorder};
 
 /// Called by a kernel of a PE at each of its notes: tests hold a PE at a point of a protocol by returning late.
 pub(crate) type Hold = fn(Pe, Note);
@@ -16,7 +16,7 @@ pub(crate) type Hold = fn(Pe, Note);
 /// Hears the kernels of one PE.
 pub(crate) struct Watch {
     pe: u32,
-    trace: Option<Session>,
+    trace: Option<Arc<Recorder>>,
     hold: Option<Hold>,
     /// By peer: bytes that this PE wrote to it, and bytes that it read from it.
     moved: Vec<[AtomicU64; 2]>,
@@ -32,7 +32,7 @@ pub struct Traffic {
 }
 
 impl Watch {
-    pub(crate) fn new(pe: u32, npes: u32, trace: Option<Session>, hold: Option<Hold>) -> Self {
+    pub(crate) fn new(pe: u32, npes: u32, trace: Option<Arc<Recorder>>, hold: Option<Hold>) -> Self {
         Self { pe, trace, hold, moved: (0..npes).map(|_| Default::default()).collect() }
     }
 
@@ -61,11 +61,13 @@ pub(crate) struct BlockWatch {
 }
 
 impl BlockWatch {
-    pub(crate) fn new(watch: Option<Arc<Watch>>, block: u32) -> Self {
+    /// Of a block of a kernel, which ends when this goes.
+    pub(crate) fn new(watch: Option<Arc<Watch>>, kernel: &'static str, block: u32) -> Self {
         let thread = std::thread::current();
         let named = || thread.name().and_then(|name| name.split_once('/')).map_or("kernels", |(stream, _)| stream);
         let stream = if watch.is_some() { named().to_owned() } else { String::new() };
-        Self { watch, stream, block, open: RefCell::default() }
+        let open = if watch.is_some() { vec![(Mark::new(kernel), trace::now_ns())] } else { Vec::new() };
+        Self { watch, stream, block, open: RefCell::new(open) }
     }
 
     /// Whether anybody wants to hear.
@@ -82,22 +84,33 @@ impl BlockWatch {
             Note::Signalled(_) => {}
             Note::Moved { from, to, bytes } => watch.moved(from, to, bytes),
             Note::Begin(mark) => self.open.borrow_mut().push((mark, trace::now_ns())),
-            Note::End => {
-                if let (Some((mark, begin_ns)), Some(trace)) = (self.open.borrow_mut().pop(), &watch.trace) {
-                    trace.recorder().add(self.event(watch.pe, mark, begin_ns));
-                }
-            }
+            Note::End => self.end(watch),
+        }
+    }
+
+    /// Ends what began last.
+    fn end(&self, watch: &Watch) {
+        if let (Some((mark, begin_ns)), Some(trace)) = (self.open.borrow_mut().pop(), &watch.trace) {
+            trace.add(self.event(watch.pe, mark, begin_ns));
         }
     }
 
     fn event(&self, pe: u32, mark: Mark, begin_ns: u64) -> Event {
         let (part, of) = mark.part;
         let name = if of == 0 { mark.name.into() } else { format!("{} {}/{of}", mark.name, part + 1).into() };
-        let mut args = vec![("bytes", mark.bytes.into())];
+        let mut args = if mark.bytes > 0 { vec![("bytes", mark.bytes.into())] } else { Vec::new() };
         if let Some(peer) = mark.peer {
             args.push(("peer", u64::from(peer.raw()).into()));
         }
         let track = Cow::Owned(self.stream.clone());
         Event { pe, track, block: Some(self.block), name, begin_ns, end_ns: trace::now_ns(), args }
+    }
+}
+
+impl Drop for BlockWatch {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            self.end(watch);
+        }
     }
 }

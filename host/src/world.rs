@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::builder::{self, Builder};
 use crate::proxy::Proxy;
 use crate::shared::Shared;
+use crate::trace::Session;
 use crate::watch::{Traffic, Watch};
 use crate::{AllocError, CollectiveError, FixedKernel, SymVec, Tunables, WorldFailure};
 
@@ -36,6 +37,9 @@ pub struct World {
     shared: Arc<Shared>,
     /// Serves requests until the world goes, when no launch is in flight.
     proxy: Option<Proxy>,
+    /// Written when the world goes, by whoever drops it: other threads may have its memory a little longer, and would write it behind
+    /// the program's end.
+    _trace: Option<Session>,
     tunables: Tunables,
     /// Those that the program brings.
     algorithms: &'static [FixedKernel],
@@ -75,8 +79,15 @@ impl World {
         Builder::default()
     }
 
-    pub(crate) fn new(shared: Arc<Shared>, proxy: Option<Proxy>, tunables: Tunables, allocator: Allocator) -> Self {
-        let world = Self { shared, proxy, tunables, algorithms: &[], allocator, freeing: Vec::new(), sequence: 0 };
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        proxy: Option<Proxy>,
+        trace: Option<Session>,
+        tunables: Tunables,
+        allocator: Allocator,
+    ) -> Self {
+        let (algorithms, freeing) = (&[][..], Vec::new());
+        let world = Self { shared, proxy, _trace: trace, tunables, algorithms, allocator, freeing, sequence: 0 };
         let (pe, npes) = (world.pe().raw(), world.npes());
         tracing::info!("PE {pe} of {npes} is ready: {}", world.machine());
         world

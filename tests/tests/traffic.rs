@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use congruent::collectives::{Algorithm, Collective, Descriptor, Job, Layout, Op, Protocol};
-use congruent::trace::read;
+use congruent::trace::{TraceEvent, read};
 use congruent::{Comm, CommOptions, Error, Stream, SymVec, World};
 use congruent_tests::conformance::few_shapes;
 
@@ -171,11 +171,13 @@ fn traces_and_plans_name_steps_alike() {
     let trace = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     let (told, events) = (String::from_utf8(told.stdout).unwrap(), read(&trace).unwrap());
+    // What a step is made of has these names in every kernel.
+    let is_part = |event: &TraceEvent| ["put", "get", "wait"].contains(&event.name.as_str());
     let mut compared = 0;
     for (call, told) in told.lines().filter_map(|line| line.strip_prefix("told ")?.split_once(": ")) {
         let mut names = BTreeSet::new();
         for of in events.iter().filter(|event| event.name == call) {
-            for step in events.iter().filter(|event| of.holds(event) && event.name != call) {
+            for step in events.iter().filter(|event| of.holds(event) && event.name != call && !is_part(event)) {
                 // Behind the name stands which step it is, where there are several.
                 let (name, number) = step.name.rsplit_once(' ').unwrap_or((&step.name, ""));
                 names.insert(if number.contains('/') { name } else { &step.name });

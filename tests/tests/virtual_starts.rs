@@ -202,9 +202,9 @@ fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
         }
     }
     // What only the CPU machine obeys moves no job off its GPUs without a word.
-    for (settings, expected) in [("", "Err(CONGRUENT_TRACE is set, which only the CPU"), ("devices=0", "Ok([\"cpu, ")] {
+    for (settings, expected) in [("", "Err(CONGRUENT_WATCH is set, which only the CPU"), ("devices=0", "Ok([\"cpu, ")] {
         let mut command = again(TEST, EVERYTHING, settings);
-        command.env_remove("CONGRUENT_MACHINE").env("CONGRUENT_TRACE", FOLDER.join("trace.json"));
+        command.env_remove("CONGRUENT_MACHINE").env("CONGRUENT_WATCH", "1");
         let end = ends(vec![command], PATIENCE).remove(0);
         assert!(end.succeeded && end.said.contains(&format!("MACHINES {expected}")), "{settings}: {end:?}");
     }

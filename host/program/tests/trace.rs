@@ -4,7 +4,7 @@
 mod support;
 
 use congruent::collectives::{Algorithm, Op, Protocol};
-use congruent::device::{Group, Mark, Sym, kernels};
+use congruent::device::{Group, Mark, Signal, Sym, kernels};
 use congruent::trace::{TraceEvent, by_pe_and_name, lost, read};
 use congruent::{Error, Grid, World};
 use support::{congruent, ended};
@@ -19,6 +19,91 @@ kernels! {
             }
         }
     }
+}
+
+kernels! {
+    /// PE 0 puts numbers to the others a while after they have begun to wait for them.
+    fn give(block, ctx, numbers: Sym<f32>, came: Sym<Signal>) {
+        let world = ctx.world();
+        let mut all = world.ranks();
+        let first = all.next();
+        if let Some(first) = first.filter(|first| first.pe() != ctx.pe()) {
+            ctx.notify(block, came.at(first).add(1));
+            return ctx.wait_at_least(block, came, 1);
+        }
+        ctx.wait_at_least(block, came, ctx.npes() as u64 - 1);
+        for pe in all {
+            for _turn in 0..1000 {
+                ctx.pause();
+            }
+            ctx.put_signal(block, numbers.at(pe), numbers, came.at(pe).set(1));
+        }
+    }
+}
+
+fn given(world: &mut World) -> Result<(), Error> {
+    let (numbers, came, stream) = (world.alloc::<f32>(100)?, world.alloc::<Signal>(1)?, world.stream()?);
+    Ok(world.run(&stream, give, Grid::one(32), (numbers.view(), came.view()))?)
+}
+
+/// What the named test of this file leaves in a trace, in a process of its own, because the trace is chosen by the environment.
+fn traced(test: &str, settings: &[(&str, &str)]) -> Vec<TraceEvent> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test]).envs(settings.iter().copied()).env("CONGRUENT_TRACE", file.path());
+    let ended = child.output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    read(&std::fs::read_to_string(file.path()).unwrap()).unwrap()
+}
+
+/// A user's kernel holds its puts and its waits, each with the PE that it is with.
+#[test]
+fn a_kernel_shows_its_puts_and_waits() {
+    if std::env::var_os("CONGRUENT_TRACE").is_some() {
+        return World::builder().local(3, given).map(drop).unwrap();
+    }
+    let events = traced("a_kernel_shows_its_puts_and_waits", &[("CONGRUENT_MACHINE", "cpu")]);
+    let names = by_pe_and_name(&events);
+    for (pe, name, peers) in [(0, "put", &[1, 2][..]), (1, "wait", &[]), (2, "wait", &[])] {
+        let [kernel] = names[&(pe, "give")][..] else { panic!("{names:?}") };
+        let inside: Vec<_> = names[&(pe, name)].iter().filter(|event| kernel.holds(event)).collect();
+        let with: Vec<_> = inside.iter().filter_map(|event| event.number("peer")).collect();
+        assert_eq!((inside.len(), &with[..]), (peers.len().max(1), peers), "{name} of PE {pe}: {names:?}");
+    }
+    assert!(names[&(0, "put")].iter().all(|put| put.number("bytes") == Some(400)));
+}
+
+/// A GPU's kernels are there as wholes, on the clock that all PEs have: they wait for each other, so they overlap. So are graphs.
+#[test]
+fn kernels_of_gpus_are_there_as_wholes() {
+    if std::env::var_os("CONGRUENT_TRACE").is_some() {
+        let reduced = |world: &mut World| {
+            let (sums, comm, stream) = (world.alloc::<f32>(5000)?, world.comm(world.team())?, world.stream()?);
+            let both = world.capture(&stream, |stream| {
+                comm.all_reduce(stream, sums.view(), sums.view(), Op::Max)?;
+                comm.all_reduce(stream, sums.view(), sums.view(), Op::Max)
+            })?;
+            comm.all_reduce(&stream, sums.view(), sums.view(), Op::Sum)?;
+            both.launch(&stream)?;
+            Ok::<_, Error>(world.synchronize(&stream)?)
+        };
+        return World::builder().local(2, reduced).map(drop).unwrap();
+    }
+    let settings = [("CONGRUENT_MACHINE", "virtual"), ("CONGRUENT_ALGO", "ring"), ("CONGRUENT_PROTO", "simple")];
+    let events = traced("kernels_of_gpus_are_there_as_wholes", &settings);
+    let names = by_pe_and_name(&events);
+    let of = |pe, name| match names.get(&(pe, name)).map(Vec::as_slice) {
+        Some(&[event]) => event,
+        _ => panic!("{events:#?}"),
+    };
+    for pe in 0..2 {
+        let (kernel, graph) = (of(pe, "all_reduce_ring"), of(pe, "graph"));
+        assert!(kernel.begin_ns < kernel.end_ns && kernel.end_ns <= graph.begin_ns + 1000, "{events:#?}");
+        assert_eq!((kernel.track.as_str(), kernel.block), (graph.track.as_str(), None));
+    }
+    // As far as the GPUs' clocks are known on a busy machine.
+    let [one, two] = [0, 1].map(|pe| of(pe, "all_reduce_ring"));
+    assert!(one.begin_ns.max(two.begin_ns) < one.end_ns.min(two.end_ns) + 20_000_000, "{events:#?}");
 }
 
 #[test]
@@ -39,6 +124,7 @@ fn a_ring_of_four_shows_its_steps() {
             let steps: Vec<&TraceEvent> = events
                 .iter()
                 .filter(|event| event.pe == pe && !std::ptr::eq(*event, call) && call.holds(event))
+                .filter(|event| event.name != "wait")
                 .collect();
             let names: Vec<&str> = steps.iter().map(|event| event.name.as_str()).collect();
             let expected = ["scatter-reduce 1/3", "scatter-reduce 2/3", "scatter-reduce 3/3"];
@@ -86,18 +172,13 @@ fn what_is_no_trace_is_named() {
     assert_eq!(ended(&mut congruent(&["trace"])).code, Some(2));
 }
 
-/// What the test below reads is made in a process of its own, because the trace is chosen by the environment.
 #[test]
 fn computing_beside_a_collective_overlaps_in_the_trace() {
     const WORLD: &str = "computing_beside_a_collective_overlaps_in_the_trace";
     if std::env::var_os("CONGRUENT_TRACE").is_some() {
         return World::builder().local(2, overlap).map(drop).unwrap();
     }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let status = child.args(["--exact", WORLD]).env("CONGRUENT_TRACE", file.path()).output().unwrap().status;
-    assert!(status.success());
-    let events = read(&std::fs::read_to_string(file.path()).unwrap()).unwrap();
+    let events = traced(WORLD, &[]);
     let names = by_pe_and_name(&events);
     for pe in 0..2 {
         let overlap: u64 = names[&(pe, "compute")]

@@ -105,8 +105,15 @@ impl World {
                 queue.put(
                     self.shared(),
                     Work {
-                        name: "copy",
-                        site: Site { context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) },
+                        site: Site {
+                            kernel: "copy",
+                            context,
+                            block: 0,
+                            blocks: 1,
+                            threads: 1,
+                            warps: 0,
+                            shared: (0, 0),
+                        },
                         body,
                     },
                 );

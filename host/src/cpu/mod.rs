@@ -86,7 +86,9 @@ pub(crate) struct CpuMachine {
 /// Which part of which launch runs here.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
-    /// The kernel's first argument.
+    /// The kernel's name.
+    pub(crate) kernel: &'static str,
+    /// Its first argument.
     pub(crate) context: abi::Context,
     /// This block, and how many there are.
     pub(crate) block: u32,
@@ -162,7 +164,7 @@ impl CpuMachine {
         let spins = self.spins(site.blocks);
         let mut memory = SharedMemory::new(site.shared);
         let room = memory.room();
-        let watch = BlockWatch::new(self.watch.clone(), site.block);
+        let watch = BlockWatch::new(self.watch.clone(), site.kernel, site.block);
         if self.width.get() == 1 && site.warps <= 1 {
             let machine = solo::Solo::new(self, &site.context, &watch);
             let lane = Lane {

@@ -64,7 +64,7 @@ impl CudaPe {
         let lane = connections::count(&self.device, Lane::new(&self.device)?)?;
         let function = self.modules.function(&ATOMIC)?;
         self.residents.keep_free(function.need(GRID)?);
-        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents);
+        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents, None);
         let room = Mutex::new(Pinned::new(&self.device, REPLY + COPIED)?);
         let context = abi::Context { routes: 0, ring: 0, ..context };
         let known = &self.device.properties;

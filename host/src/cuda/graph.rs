@@ -52,7 +52,7 @@ impl CudaRunner {
         let executable = graph.executable.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the graph was instantiated, and lives as long as `graph`; the lock keeps other threads away. What its kernels
         // and copies touch was checked when they were captured; the world's memory and modules live as long as the graph.
-        Ok(self.lane().put(|stream| unsafe { graph.device.driver().graph_launch(handle(*executable), stream) })?)
+        Ok(self.put("graph", |stream| unsafe { graph.device.driver().graph_launch(handle(*executable), stream) })?)
     }
 }
 

@@ -34,6 +34,7 @@ mod residents;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod travel;
 mod waits;
 
@@ -60,6 +61,7 @@ pub(crate) use waits::Word;
 
 use crate::MachineKind;
 use crate::bootstrap::Control;
+use crate::trace::Recorder;
 use crate::tunables::{Key, TextKey, Tunables};
 use agree::agree;
 use control::ControlBlock;
@@ -68,6 +70,7 @@ use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
 use residents::Residents;
+use trace::Trace;
 
 /// The contexts that a program gives, by PE and from the first again.
 pub(crate) type Contexts = Arc<[Arc<CudaContext>]>;
@@ -94,6 +97,8 @@ pub(crate) struct CudaPe {
     abandoned: AtomicBool,
     /// Those that are still there: the world is idle when they all are.
     streams: Mutex<Vec<Weak<Lane>>>,
+    /// Where it tells what its streams do.
+    trace: Option<Trace>,
 }
 
 impl CudaPe {
@@ -119,6 +124,7 @@ impl CudaPe {
         tunables: &Tunables,
         contexts: &Contexts,
         (heap_bytes, heap_max): (u64, u64),
+        trace: Option<&Arc<Recorder>>,
     ) -> Result<Self, CudaError> {
         let read = || tunables.text(TextKey::Ptx).map_or(Ok(()), files::read);
         let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
@@ -161,6 +167,7 @@ impl CudaPe {
         let modules = Arc::new(Modules::new(&device));
         // Before any PE launches a kernel that waits.
         agree(control, modules.load_known(windows.is_ok()))?;
+        let trace = agree(control, trace.map(|recorder| Trace::new(recorder, control.pe(), &device)).transpose())?;
         Ok(Self {
             take_turns,
             windows: ManuallyDrop::new(windows),
@@ -175,6 +182,7 @@ impl CudaPe {
             spare: ManuallyDrop::default(),
             abandoned: AtomicBool::new(false),
             streams: Mutex::default(),
+            trace,
         })
     }
 
@@ -286,7 +294,8 @@ impl CudaPe {
 
     /// The world waits for the streams that it knows.
     fn register(&self, lane: Arc<Lane>) -> CudaRunner {
-        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents);
+        let row = self.trace.as_ref().map(Trace::row);
+        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents, row);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(runner.lane()));

@@ -39,7 +39,15 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(
     let context = unsafe { next().cast::<abi::Context>().read() };
     // SAFETY: the others are the kernel's arguments, copied from where `KernelArgs::places` said they are.
     let args = unsafe { K::Args::at_places(next) };
-    let site = Site { context, block, blocks, threads, warps: K::WARPS, shared: (K::SHARED.0 as u32, shared) };
+    let site = Site {
+        kernel: K::NAME,
+        context,
+        block,
+        blocks,
+        threads,
+        warps: K::WARPS,
+        shared: (K::SHARED.0 as u32, shared),
+    };
     // SAFETY: the one lane of each block of the launch runs it once, with the launch's arguments.
     let end = MACHINE.run(site, &move |block, ctx| unsafe { K::run(block, ctx, args) });
     if let BlockEnd::Panicked(message) | BlockEnd::StoodStill(message) = end {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParams,
+    CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParams,
     CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
     CUstreamBatchMemOpType, CUstreamWriteValue_flags,
 };
@@ -12,6 +12,7 @@ use cudarc::driver::sys::{
 use super::lane::Lane;
 use super::module::{Entry, Modules};
 use super::residents::{Launching, Need, Residents, fits};
+use super::trace::Row;
 use super::waits::Word;
 use super::{CudaError, Device, Driver};
 use crate::{Grid, LaunchError};
@@ -22,6 +23,8 @@ pub(crate) struct CudaRunner {
     device: Arc<Device>,
     modules: Arc<Modules>,
     residents: Arc<Residents>,
+    /// Its row of a trace, where one is written.
+    row: Option<Arc<Row>>,
 }
 
 impl CudaRunner {
@@ -30,8 +33,22 @@ impl CudaRunner {
         device: &Arc<Device>,
         modules: &Arc<Modules>,
         residents: &Arc<Residents>,
+        row: Option<Arc<Row>>,
     ) -> Self {
-        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents) }
+        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents), row }
+    }
+
+    /// Gives the stream one more thing to do, which traces show by this name.
+    pub(super) fn put(
+        &self,
+        name: &'static str,
+        put: impl FnOnce(CUstream) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        let put = || self.lane.put(put);
+        match &self.row {
+            Some(row) => row.around(&self.lane, name, put),
+            None => put(),
+        }
     }
 
     pub(super) fn bind(&self) -> Result<(), CudaError> {
@@ -81,7 +98,7 @@ impl CudaRunner {
                 }
             }
         };
-        Ok(self.lane.put(put)?)
+        Ok(self.put(entry.name, put)?)
     }
 
     /// Sees that a kernel that waits finds room beside what other streams run; in a capture, later, for the graph.
@@ -97,14 +114,14 @@ impl CudaRunner {
     /// Puts a copy at the end of the stream. Both ranges are on heaps that this PE reaches, or of buffers that are held.
     pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the ranges are there, as the caller checked, and heaps stay mapped until the stream is idle.
-        self.lane.put(|stream| unsafe { self.device.driver().memcpy(dst, src, bytes, stream) })
+        self.put("copy", |stream| unsafe { self.device.driver().memcpy(dst, src, bytes, stream) })
     }
 
     /// Puts a copy of the host's bytes at the end of the stream, and keeps them until it is done.
     pub(crate) fn upload(&self, dst: u64, bytes: Arc<[u8]>) -> Result<(), CudaError> {
         let (from, count) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: the range is memory of the device, as the caller checked, and as long as the bytes, which stay.
-        let put = self.lane.put(|stream| unsafe { self.device.driver().memcpy_to_device(dst, from, count, stream) });
+        let put = self.put("copy", |stream| unsafe { self.device.driver().memcpy_to_device(dst, from, count, stream) });
         self.lane.hold(Arc::new(bytes));
         put
     }

@@ -1,7 +1,11 @@
 //! Traces: when each PE did what, as a file for <https://ui.perfetto.dev> and `chrome://tracing`, and a reader of such files.
 //!
-//! `CONGRUENT_TRACE=trace.json` asks for one. A PE is a process of the trace and has a row for each stream and for each
-//! block of a stream's kernels; on a row, a kernel holds its collectives and a collective its steps.
+//! `CONGRUENT_TRACE=trace.json` asks for one. A PE is a process of the trace.
+//!
+//! - On the CPU machine it has a row for each block of each stream's kernels. A kernel holds its collectives, its puts and gets of ranges,
+//!   its waits and its own parts ([`Ctx::span`](crate::device::Ctx::span)); a collective holds its steps, and these their waits.
+//! - On GPUs, virtual ones too, it has a row for each stream, on which kernels, copies and graphs are as wholes, timed by the driver's
+//!   events. Each costs two events more while a trace is written, and none otherwise.
 //!
 //! # Files
 //! One file for each process of the job, all on the clock of the host:

@@ -262,7 +262,7 @@ pub const TEXTS: [TextTunable; 13] = [
     TextTunable {
         key: TextKey::Trace,
         name: "CONGRUENT_TRACE",
-        meaning: "where to write a trace of every collective's steps, for Perfetto",
+        meaning: "where to write a trace of kernels and, on the CPU machine, of their puts, waits and steps, for Perfetto",
         form: "a file",
         check: path,
     },
