@@ -167,7 +167,8 @@ impl CudaPe {
         let modules = Arc::new(Modules::new(&device));
         // Before any PE launches a kernel that waits.
         agree(control, modules.load_known(windows.is_ok()))?;
-        let trace = agree(control, trace.map(|recorder| Trace::new(recorder, control.pe(), &device)).transpose())?;
+        let trace =
+            agree(control, trace.map(|recorder| Trace::new(recorder, control.pe(), &device)).transpose())?.flatten();
         Ok(Self {
             take_turns,
             windows: ManuallyDrop::new(windows),

@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 use super::lane::Lane;
 use super::module::{Entry, Modules};
 use super::residents::{Launching, Need, Residents, fits};
-use super::trace::Row;
+use super::trace::StreamRow;
 use super::waits::Word;
 use super::{CudaError, Device, Driver};
 use crate::{Grid, LaunchError};
@@ -24,7 +24,7 @@ pub(crate) struct CudaRunner {
     modules: Arc<Modules>,
     residents: Arc<Residents>,
     /// Its row of a trace, where one is written.
-    row: Option<Arc<Row>>,
+    row: Option<Arc<StreamRow>>,
 }
 
 impl CudaRunner {
@@ -33,7 +33,7 @@ impl CudaRunner {
         device: &Arc<Device>,
         modules: &Arc<Modules>,
         residents: &Arc<Residents>,
-        row: Option<Arc<Row>>,
+        row: Option<Arc<StreamRow>>,
     ) -> Self {
         Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents), row }
     }

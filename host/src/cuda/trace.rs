@@ -2,73 +2,74 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::{CudaError, CudaEvent, Device, Lane};
 use crate::trace::{self, Event, Recorder};
 
 /// A point of a GPU's time, and when that was on the clock of traces. Events tell the time between them in `f32`, which has all digits
 /// only of short times: so each row counts on from what it had last.
-type Known = (Arc<CudaEvent>, u64);
+type TimedEvent = (Arc<CudaEvent>, u64);
 
-/// How often a GPU is asked for its time.
+/// How often a GPU is asked for its time, and how long it may take to answer.
 const LOOKS: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A PE's part in the trace of its process.
 pub(super) struct Trace {
     recorder: Arc<Recorder>,
     pe: u32,
-    known: Known,
-    rows: AtomicU32,
+    known: TimedEvent,
+    streams: AtomicU32,
 }
 
 /// A stream's row of it.
-pub(super) struct Row {
+pub(super) struct StreamRow {
     recorder: Arc<Recorder>,
     pe: u32,
     track: String,
-    last: Mutex<Known>,
+    last: Mutex<TimedEvent>,
 }
 
 /// Something on a stream, which is told of when this goes, and that is when it is complete.
 struct Traced {
-    row: Arc<Row>,
+    row: Arc<StreamRow>,
     name: &'static str,
     start: CudaEvent,
     end: Arc<CudaEvent>,
 }
 
 impl Trace {
-    /// Finds out what time it is on the GPU.
-    pub(super) fn new(recorder: &Arc<Recorder>, pe: u32, device: &Arc<Device>) -> Result<Self, CudaError> {
+    /// Finds out what time it is on the GPU. None where it does not answer.
+    pub(super) fn new(recorder: &Arc<Recorder>, pe: u32, device: &Arc<Device>) -> Result<Option<Self>, CudaError> {
         let lane = Lane::new(device)?;
-        let look = || {
-            let before = trace::now_ns();
+        // Somewhere between question and answer: of several the quickest is off by the least.
+        let mut best: Option<(Duration, TimedEvent)> = None;
+        for _ in 0..LOOKS {
+            let (began, before) = (Instant::now(), trace::now_ns());
             let now = lane.record_event(true)?;
             // Nothing else is on the stream.
-            lane.wait_for(lane.submitted(), || true)?;
-            let took = trace::now_ns() - before;
-            Ok::<_, CudaError>((took, (Arc::new(now), before + took / 2)))
-        };
-        // Somewhere between: the look that took the least time is off by the least.
-        let mut best = look()?;
-        for _ in 1..LOOKS {
-            let next = look()?;
-            if next.0 < best.0 {
-                best = next;
+            if !lane.wait_for(lane.submitted(), || began.elapsed() < PATIENCE)? {
+                tracing::warn!(pe, "the trace lacks this PE's kernels: its GPU does not answer within {PATIENCE:?}");
+                return Ok(None);
+            }
+            let took = began.elapsed();
+            if best.as_ref().is_none_or(|(least, _)| took < *least) {
+                best = Some((took, (Arc::new(now), before + took.as_nanos() as u64 / 2)));
             }
         }
-        Ok(Self { recorder: Arc::clone(recorder), pe, known: best.1, rows: AtomicU32::default() })
+        Ok(best.map(|(_, known)| Self { recorder: Arc::clone(recorder), pe, known, streams: AtomicU32::default() }))
     }
 
     /// The row of a new stream.
-    pub(super) fn row(&self) -> Arc<Row> {
-        let number = self.rows.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn row(&self) -> Arc<StreamRow> {
+        let number = self.streams.fetch_add(1, Ordering::Relaxed);
         let (recorder, last) = (Arc::clone(&self.recorder), Mutex::new(self.known.clone()));
-        Arc::new(Row { recorder, pe: self.pe, track: format!("pe{} stream {number}", self.pe), last })
+        Arc::new(StreamRow { recorder, pe: self.pe, track: format!("pe{} stream {number}", self.pe), last })
     }
 }
 
-impl Row {
+impl StreamRow {
     /// Has the stream do something between two events. What is recorded for a graph is seen when that is launched, as a whole.
     pub(super) fn around(
         self: &Arc<Self>,
@@ -76,13 +77,14 @@ impl Row {
         name: &'static str,
         put: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        if lane.is_recording()? {
-            return put();
-        }
-        let start = lane.record_event(true)?;
+        let start = if lane.is_recording()? { None } else { Some(lane.record_event(true)?) };
         put()?;
-        let end = Arc::new(lane.record_event(true)?);
-        lane.hold(Arc::new(Traced { row: Arc::clone(self), name, start, end }));
+        // What has been launched is launched, whether it can be traced or not: an error would give back what it was lent.
+        if let Some(start) = start
+            && let Ok(end) = lane.record_event(true)
+        {
+            lane.hold(Arc::new(Traced { row: Arc::clone(self), name, start, end: Arc::new(end) }));
+        }
         Ok(())
     }
 }
