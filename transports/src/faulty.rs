@@ -16,12 +16,15 @@ pub struct Faults {
     /// Of so many things that are posted, one is lost, one is done and told as failed, one fails undone, and one comes twice. 0 for
     /// never.
     pub one_of: u32,
+    /// Whether what is posted to a peer keeps its order: then nothing is lost or comes twice, and behind what fails all fails until the
+    /// connection is made anew, of which some may have been done, if that was.
+    pub in_order: bool,
 }
 
 impl Faults {
     /// What the suites use.
     pub fn seeded(seed: u64) -> Self {
-        Self { seed, delay: 8, one_of: 2000 }
+        Self { seed, delay: 8, one_of: 2000, in_order: false }
     }
 }
 
@@ -39,6 +42,8 @@ pub struct Faulty<N> {
     fails: HashMap<u64, Failure>,
     /// The next thing that is posted to this PE fails so.
     next: Option<(Pe, Failure)>,
+    /// Failed connections that keep order, and how many more things are done over them.
+    broken: HashMap<Pe, u64>,
 }
 
 struct Held {
@@ -89,7 +94,8 @@ impl<N: Network> Faulty<N> {
     /// Goes wrong as `faults` says, for PE `pe`.
     pub fn new(network: N, pe: Pe, faults: Faults) -> Self {
         let chance = faults.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(pe.raw()));
-        Self { network, faults, chance, polls: 0, held: Vec::new(), fails: HashMap::new(), next: None }
+        let (held, fails, broken) = (Vec::new(), HashMap::new(), HashMap::new());
+        Self { network, faults, chance, polls: 0, held, fails, next: None, broken }
     }
 
     /// Has the next thing that is posted to `peer` fail so, without being done.
@@ -108,7 +114,14 @@ impl<N: Network> Faulty<N> {
 
     fn fate(&mut self, peer: Pe, is_message: bool) -> Fate {
         if let Some((_, failure)) = self.next.take_if(|(to, _)| *to == peer) {
+            if self.faults.in_order {
+                self.broken.insert(peer, 0);
+            }
             return Fate::FailsUndone(failure);
+        }
+        if let Some(more) = self.broken.get_mut(&peer) {
+            *more = more.saturating_sub(1);
+            return if *more > 0 { Fate::FailsDone(Failure::Flushed) } else { Fate::FailsUndone(Failure::Flushed) };
         }
         if self.faults.one_of == 0 {
             return Fate::Passes;
@@ -116,17 +129,26 @@ impl<N: Network> Faulty<N> {
         let passing = Failure::ALL.into_iter().filter(|failure| failure.passes());
         let which = self.draw(passing.clone().count() as u64) as usize;
         let failure = passing.clone().nth(which).unwrap_or(Failure::Reset);
-        match self.draw(self.faults.one_of.into()) {
+        let fate = match self.draw(self.faults.one_of.into()) {
             0 => Fate::FailsDone(failure),
             1 => Fate::FailsUndone(failure),
-            2 if is_message => Fate::IsLost,
-            3 if is_message => Fate::IsACopy,
-            _ => Fate::Passes,
+            2 if is_message && !self.faults.in_order => Fate::IsLost,
+            3 if is_message && !self.faults.in_order => Fate::IsACopy,
+            _ => return Fate::Passes,
+        };
+        if self.faults.in_order {
+            let more = if fate == Fate::FailsDone(failure) { self.draw(4) } else { 0 };
+            self.broken.insert(peer, more);
         }
+        fate
     }
 
     fn hold(&mut self, id: u64, peer: Pe, post: Post<'_>, fate: Fate) {
-        let due = self.polls + self.draw(u64::from(self.faults.delay) + 1);
+        let mut due = self.polls + self.draw(u64::from(self.faults.delay) + 1);
+        if self.faults.in_order {
+            let before = self.held.iter().filter(|held| held.peer == peer).map(|held| held.due);
+            due = before.max().unwrap_or(0).max(due);
+        }
         self.held.push(Held { due, id, peer, post: Owned::of(post), fate });
     }
 }
@@ -138,6 +160,10 @@ impl<N: Network> Network for Faulty<N> {
 
     fn reaches_heap(&self) -> bool {
         self.network.reaches_heap()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.faults.in_order
     }
 
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
@@ -182,6 +208,7 @@ impl<N: Network> Network for Faulty<N> {
     }
 
     fn reconnect(&mut self, peer: Pe) -> Reconnect {
+        self.broken.remove(&peer);
         self.network.reconnect(peer)
     }
 }

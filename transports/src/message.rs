@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Bye = 7,
     Read = 8,
     Answer = 9,
+    Ask = 10,
+    Tell = 11,
 }
 
 /// How a message begins; the data of a write follows.
@@ -74,6 +76,8 @@ impl Header {
                 7 => Kind::Bye,
                 8 => Kind::Read,
                 9 => Kind::Answer,
+                10 => Kind::Ask,
+                11 => Kind::Tell,
                 _ => return None,
             },
             from: (what >> 32) as u32,

@@ -6,7 +6,7 @@ use congruent_heap::Pe;
 
 use crate::TransportError;
 
-/// One PE's way to its peers by a network that promises no order.
+/// One PE's way to its peers by a network, which need promise no order.
 pub trait Network: Send {
     /// What peers must know to reach this PE.
     fn card(&self) -> Vec<u8>;
@@ -14,6 +14,12 @@ pub trait Network: Send {
     /// Whether it reads and writes this PE's heap itself, which may be a GPU's memory. If not, it is asked to send messages alone.
     fn reaches_heap(&self) -> bool {
         true
+    }
+
+    /// Whether what is posted to one peer takes effect in the order of posting, messages after the data of the writes before them, and
+    /// nothing of it after something before it that failed without effect. A read is done at any time.
+    fn is_ordered(&self) -> bool {
+        false
     }
 
     /// Takes the cards of all PEs, in the order of PEs.

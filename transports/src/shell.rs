@@ -1,14 +1,15 @@
 //! Makes a [`Transport`] of a [`Network`]: order, signals, atomics and per-peer failure are here, once for all networks.
 //!
 //! To add a network, implement [`Network`] in a folder of its own; `in_process.rs` is the smallest that works, to copy from. It
-//! says nothing of order: messages may come late, twice, in any order or not at all.
+//! says nothing of order: messages may come late, twice, in any order or not at all. A network that [is ordered](Network::is_ordered)
+//! saves round trips.
 //!
 //! # How
 //! What is done to a peer is of three classes. *Messages* carry an operation with up to [`EAGER`] bytes of data, which the peer's
 //! own proxy does to its heap: small writes, signals, stores, loads and atomics. They are numbered for each pair of PEs; the peer
 //! does them in the order of their numbers, each once, and acknowledges. *Bulk writes* and *bulk reads* are the network's own.
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
-//! under way waits until that is complete.
+//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them.
 //!
 //! Where networks do not [reach the heaps](Network::reaches_heap), they move messages alone. A bulk write is many of them then, and a bulk
 //! read is one that the peer answers with writes, and with a message that says that these were all.
@@ -19,13 +20,18 @@
 //! signal posted, which the peer's proxy receives after that and does with release. Either way who acquires the signal sees the
 //! data, and whatever was done to that peer before (MM-2): earlier messages have lower numbers, and earlier bulk writes are
 //! complete. This costs a round trip between the data of a bulk write and its signal, and needs nothing of the network: no
-//! counters of what has arrived, no data that travels with a write.
+//! counters of what has arrived, no data that travels with a write. An ordered network itself brings the message after the data, so that
+//! it is posted at once.
 //!
 //! # Why a failure changes nothing twice
 //! A message that is posted again has its old number, and the peer does no number twice; of those with a reply it keeps the
 //! replies for as long as they may be asked for. A bulk write that failed is posted again before anything that follows it, while its
 //! source is still the caller's promise, so that whoever sees it sees one write. A network's
 //! [`reconnect`](Network::reconnect) ends what was under way.
+//!
+//! Behind a bulk write that failed there may be messages of whose fate nobody knows, on an ordered network. Who acts on one of them may
+//! have changed again what was written. So the peer is asked first which messages it has done: a write before one of those was done,
+//! and is not posted again.
 
 mod peer;
 
@@ -39,7 +45,7 @@ use crate::message::{Header, Kind};
 use crate::{
     Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Reconnect, Transport, TransportError,
 };
-use peer::{Class, Peer, Sent, Task, pieces};
+use peer::{Bulk, Class, Peer, Sent, Task, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -75,6 +81,7 @@ impl Shell {
             memory,
             patience,
             by_messages,
+            is_ordered: network.is_ordered(),
             posts: HashMap::new(),
             next_id: 0,
             ended: Vec::new(),
@@ -141,6 +148,8 @@ struct Book {
     patience: Duration,
     /// Whether the network moves messages alone.
     by_messages: bool,
+    /// Whether it brings what is posted to a peer in order.
+    is_ordered: bool,
     peers: Vec<Peer>,
     posts: HashMap<u64, (Pe, Posted)>,
     next_id: u64,
@@ -152,11 +161,12 @@ struct Book {
 /// What was posted.
 #[derive(Clone, Copy)]
 enum Posted {
-    Bulk(Option<u64>, Operation),
+    Bulk(Bulk),
     Message,
     Acknowledgement,
     Reply(u64),
-    /// Of a peer that is dead: nobody waits for it.
+    Tell(u64),
+    /// Nobody waits for it: it is asked again, or its peer is dead.
     Nothing,
 }
 
@@ -174,8 +184,8 @@ impl Book {
         let (pe, posted) = self.posts.remove(&id)?;
         let peer = &mut self.peers[pe.raw() as usize];
         peer.posts -= 1;
-        if let Posted::Bulk(_, operation) = &posted {
-            match Task::Do(*operation).class() {
+        if let Posted::Bulk(bulk) = &posted {
+            match Task::Do(bulk.operation).class() {
                 Class::Read => peer.reads -= 1,
                 _ => peer.writes -= 1,
             }
@@ -184,13 +194,12 @@ impl Book {
     }
 
     fn ended_well(&mut self, id: u64) {
-        let Some((pe, Posted::Bulk(ticket, operation))) = self.returned(id) else { return };
+        let Some((pe, Posted::Bulk(Bulk { ticket, operation, .. }))) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
         peer.answered();
         match operation {
             Operation::Write { then: Some(signal), .. } => {
-                let signal = Operation::Write { remote: 0, local: 0, bytes: 0, then: Some(signal) };
-                peer.waiting.push_front((ticket, Task::Do(signal)));
+                peer.waiting.push_front((ticket, Task::signal(signal)));
             }
             Operation::Read { .. } => {
                 let flushed = self.memory.flush().map(|()| 0);
@@ -204,9 +213,10 @@ impl Book {
         let Some((pe, posted)) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
         match posted {
-            Posted::Bulk(ticket, operation) => peer.waiting.push_front((ticket, Task::Do(operation))),
+            Posted::Bulk(bulk) => drop(peer.undone.insert(id, bulk)),
             Posted::Acknowledgement => peer.owes = true,
             Posted::Reply(number) => peer.owed.push_back(number),
+            Posted::Tell(connection) => peer.asked_over = Some(connection),
             Posted::Message | Posted::Nothing => {}
         }
         peer.failures += u32::from(peer.state == PeerState::Up);
@@ -226,14 +236,17 @@ impl Book {
     fn die(&mut self, pe: Pe, why: String) {
         let peer = &mut self.peers[pe.raw() as usize];
         peer.state = PeerState::Dead(why.clone());
+        let undone = std::mem::take(&mut peer.undone).into_values().map(|bulk| bulk.ticket);
         let sent = peer.sent.drain(..).map(|sent| sent.ticket);
-        let mut tickets: Vec<_> = sent.chain(peer.waiting.drain(..).map(|(ticket, _)| ticket)).flatten().collect();
+        let waiting = peer.waiting.drain(..).map(|(ticket, _)| ticket);
+        let mut tickets: Vec<_> = undone.chain(sent).chain(waiting).flatten().collect();
         (peer.reads, peer.writes, peer.owes) = (0, 0, false);
+        (peer.asks, peer.asked_over) = (None, None);
         peer.owed.clear();
         peer.answers.clear();
         for (_, posted) in self.posts.values_mut().filter(|(to, _)| *to == pe) {
-            if let Posted::Bulk(ticket, _) = std::mem::replace(posted, Posted::Nothing) {
-                tickets.extend(ticket);
+            if let Posted::Bulk(bulk) = std::mem::replace(posted, Posted::Nothing) {
+                tickets.extend(bulk.ticket);
             }
         }
         let error = TransportError::Unreachable { peer: pe, why };
@@ -257,6 +270,9 @@ impl Book {
         }
         self.settle_debts(network, pe);
         self.ask_again(network, pe);
+        if self.peers[at].asks.is_some() {
+            return;
+        }
         loop {
             let peer = &mut self.peers[at];
             if peer.posted < peer.sent.len() {
@@ -274,23 +290,30 @@ impl Book {
             }
             let Some(&(ticket, task)) = peer.waiting.front() else { return };
             let class = task.class();
-            if !peer.may_start(class, self.by_messages) {
+            if !peer.may_start(class, self.by_messages, self.is_ordered) {
                 return;
             }
             match task {
                 Task::Do(operation) if class != Class::Message && !self.by_messages => {
+                    let mut bulk = Bulk { ticket, operation, next: peer.first };
                     let post = match operation {
                         Operation::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
                         Operation::Write { remote, local, bytes, .. } => Post::Write { remote, local, bytes },
                         _ => return,
                     };
-                    if !self.post(network, pe, Posted::Bulk(ticket, operation), post) {
+                    let behind = if self.is_ordered { bulk.take_signal() } else { None };
+                    if !self.post(network, pe, Posted::Bulk(bulk), post) {
                         return;
                     }
+                    let waiting = &mut self.peers[at].waiting;
+                    waiting.pop_front();
+                    behind.into_iter().for_each(|behind| waiting.push_front(behind));
                 }
-                _ => peer.say(ticket, task),
+                _ => {
+                    peer.waiting.pop_front();
+                    peer.say(ticket, task);
+                }
             }
-            self.peers[at].waiting.pop_front();
         }
     }
 
@@ -302,7 +325,13 @@ impl Book {
             Reconnect::Done => {
                 (peer.state, peer.why) = (PeerState::Up, None);
                 peer.posted = 0;
+                peer.connection += 1;
                 peer.heard = Instant::now();
+                if peer.undone.is_empty() || peer.sent.is_empty() {
+                    self.resume(pe);
+                } else {
+                    peer.asks = Some(peer.heard);
+                }
             }
             Reconnect::UnderWay if !is_late => {}
             Reconnect::UnderWay | Reconnect::Impossible => {
@@ -311,6 +340,12 @@ impl Book {
                 self.die(pe, format!("{why}{late}"));
             }
         }
+    }
+
+    /// Goes on with what was under way when a connection failed.
+    fn resume(&mut self, pe: Pe) {
+        let done = self.peers[pe.raw() as usize].resume();
+        self.ended.extend(done.into_iter().map(|ticket| (ticket, Ok(0))));
     }
 
     /// Sends the acknowledgements and replies that a peer is owed.
@@ -329,23 +364,39 @@ impl Book {
             let sent = self.post(network, pe, Posted::Acknowledgement, Post::Send(&header.encode()));
             self.peers[at].owes = !sent;
         }
+        if let Some(value) = self.peers[at].asked_over {
+            let header = Header { kind: Kind::Tell, number: self.peers[at].next, value, ..self.header() };
+            if self.post(network, pe, Posted::Tell(value), Post::Send(&header.encode())) {
+                self.peers[at].asked_over = None;
+            }
+        }
     }
 
-    /// Posts the oldest message again where no answer comes, and gives the peer up where that lasts.
+    /// Posts the oldest message again where no answer comes, or asks which are done where that must be known first, and gives the peer
+    /// up where that lasts.
     fn ask_again(&mut self, network: &mut dyn Network, pe: Pe) {
         let peer = &mut self.peers[pe.raw() as usize];
-        let Some(oldest) = peer.sent.front().filter(|_| peer.asked.elapsed() >= AGAIN) else { return };
+        let (now, is_waited_for) = (Instant::now(), !peer.sent.is_empty() && peer.asked.elapsed() >= AGAIN);
+        if !peer.asks.map_or(is_waited_for, |when| when <= now) {
+            return;
+        }
         let silent = peer.heard.elapsed();
         if silent > self.patience {
             return self.die(pe, format!("it has been silent for {} ms", silent.as_millis()));
+        }
+        if peer.asks.is_some() {
+            peer.asks = Some(now + AGAIN);
+            let header = Header { kind: Kind::Ask, value: peer.connection, ..self.header() };
+            // Without room it is tried later.
+            let _asked = self.post(network, pe, Posted::Nothing, Post::Send(&header.encode()));
+            return;
         }
         // What the network still has, it need not get again.
         if peer.posted == 0 || peer.posts > WINDOW {
             return;
         }
-        peer.asked = Instant::now();
-        let (number, task) = (peer.first, oldest.task);
-        // Without room it is tried later.
+        peer.asked = now;
+        let (number, task) = (peer.first, peer.sent[0].task);
         let _sent = self.send(network, pe, number, &task);
     }
 
@@ -412,6 +463,13 @@ impl Book {
         match header.kind {
             Kind::Acknowledgement => Self::acknowledged(&mut self.ended, peer, header.number, None),
             Kind::Reply => Self::acknowledged(&mut self.ended, peer, header.number, Some(header.value)),
+            Kind::Ask => peer.asked_over = Some(header.value),
+            Kind::Tell => {
+                if peer.asks.is_some() && header.value == peer.connection {
+                    Self::acknowledged(&mut self.ended, peer, header.number, None);
+                    self.resume(Pe::new(header.from));
+                }
+            }
             _ if header.number < peer.next => {
                 peer.owes = true;
                 let kept = peer.next - header.number <= WINDOW as u64;
@@ -462,7 +520,7 @@ impl Book {
                 Self::acknowledged(&mut self.ended, peer, value, Some(0));
                 Ok(0)
             }
-            Kind::Bye | Kind::Acknowledgement | Kind::Reply => Ok(0),
+            Kind::Bye | Kind::Acknowledgement | Kind::Reply | Kind::Ask | Kind::Tell => Ok(0),
         });
         let reply = match done {
             Ok(reply) => reply,
@@ -488,7 +546,10 @@ impl Book {
         reply: Option<u64>,
     ) {
         peer.answered();
-        let done = number.saturating_sub(peer.first).min(peer.sent.len() as u64) as usize;
+        let asked = peer.first + peer.sent.len() as u64;
+        // It does them in order, so before it replies to one, all before that.
+        peer.done = peer.done.max(number.saturating_add(reply.is_some().into()).min(asked));
+        let done = number.min(asked).saturating_sub(peer.first) as usize;
         for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.task.has_reply()) {
             sent.reply = Some(0);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{EAGER, READS, WINDOW};
 use crate::message::Header;
-use crate::{Failure, Operation, PeerState};
+use crate::{Failure, Operation, PeerState, Signal};
 
 /// One peer: what is done to it, and what it does here.
 pub(super) struct Peer {
@@ -20,6 +20,11 @@ pub(super) struct Peer {
     /// Bulk reads under way, and bulk writes.
     pub(super) reads: usize,
     pub(super) writes: usize,
+    /// Those that failed, by the ids of their posts: they may have been done.
+    pub(super) undone: BTreeMap<u64, Bulk>,
+    /// When it is to be asked next what it has done, over this connection to it, counted.
+    pub(super) asks: Option<Instant>,
+    pub(super) connection: u64,
     /// Not yet started. What nobody waits for has no ticket.
     pub(super) waiting: VecDeque<(Option<u64>, Task)>,
     /// What it has asked for and is not sent yet. It waits for nothing that is asked of the peer, which may wait for this.
@@ -28,6 +33,8 @@ pub(super) struct Peer {
     pub(super) sent: VecDeque<Sent>,
     pub(super) first: u64,
     pub(super) posted: usize,
+    /// It has done all messages before this one.
+    pub(super) done: u64,
     /// When it last answered, or was first asked; and when the oldest message was last posted.
     pub(super) heard: Instant,
     pub(super) asked: Instant,
@@ -38,6 +45,8 @@ pub(super) struct Peer {
     /// Whether it is owed an acknowledgement, and the numbers whose replies it is owed.
     pub(super) owes: bool,
     pub(super) owed: VecDeque<u64>,
+    /// The connection over which it has asked what is done here, and is not told yet.
+    pub(super) asked_over: Option<u64>,
     /// It has said that nothing more comes.
     pub(super) has_left: bool,
 }
@@ -46,6 +55,24 @@ pub(super) struct Sent {
     pub(super) ticket: Option<u64>,
     pub(super) task: Task,
     pub(super) reply: Option<u64>,
+}
+
+/// A bulk write or read that is posted.
+#[derive(Clone, Copy)]
+pub(super) struct Bulk {
+    pub(super) ticket: Option<u64>,
+    pub(super) operation: Operation,
+    /// The number of the message behind it.
+    pub(super) next: u64,
+}
+
+impl Bulk {
+    /// Takes the signal from a write, which then is complete with the signal.
+    pub(super) fn take_signal(&mut self) -> Option<(Option<u64>, Task)> {
+        let Operation::Write { then, .. } = &mut self.operation else { return None };
+        let signal = then.take()?;
+        Some((self.ticket.take(), Task::signal(signal)))
+    }
 }
 
 /// What is done to a peer, or said to it.
@@ -78,6 +105,11 @@ pub(super) enum Class {
 }
 
 impl Task {
+    /// The signal of a write, as a message of its own.
+    pub(super) fn signal(signal: Signal) -> Self {
+        Self::Do(Operation::Write { remote: 0, local: 0, bytes: 0, then: Some(signal) })
+    }
+
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Do(Operation::Write { bytes, .. }) if *bytes > EAGER as u64 => Class::Write,
@@ -103,11 +135,15 @@ impl Peer {
             posts: 0,
             reads: 0,
             writes: 0,
+            undone: BTreeMap::new(),
+            asks: None,
+            connection: 0,
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
             sent: VecDeque::new(),
             first: 0,
             posted: 0,
+            done: 0,
             heard: Instant::now(),
             asked: Instant::now(),
             next: 0,
@@ -115,6 +151,7 @@ impl Peer {
             replies: [0; WINDOW],
             owes: false,
             owed: VecDeque::new(),
+            asked_over: None,
             has_left: false,
         }
     }
@@ -125,7 +162,8 @@ impl Peer {
 
     /// Whether nothing is asked of it and nothing owed to it.
     pub(super) fn is_settled(&self) -> bool {
-        self.waiting.is_empty() && self.answers.is_empty() && self.sent.is_empty() && !self.owes && self.owed.is_empty()
+        let asks_nothing = self.waiting.is_empty() && self.undone.is_empty() && self.sent.is_empty();
+        asks_nothing && self.answers.is_empty() && !self.owes && self.owed.is_empty() && self.asked_over.is_none()
     }
 
     /// The message that is next, where it came before its turn.
@@ -150,12 +188,29 @@ impl Peer {
     }
 
     /// Whether what waits first may be posted beside what is under way. Reads may be messages, too, and then lie among those.
-    pub(super) fn may_start(&self, class: Class, reads_are_messages: bool) -> bool {
+    pub(super) fn may_start(&self, class: Class, reads_are_messages: bool, is_ordered: bool) -> bool {
         let messages = self.sent.len() - if reads_are_messages { self.reads } else { 0 };
+        let after_bulk = self.reads == 0 && (self.writes == 0 || is_ordered);
         match class {
-            Class::Message => self.reads == 0 && self.writes == 0 && self.sent.len() < WINDOW,
+            Class::Message => after_bulk && self.sent.len() < WINDOW,
             Class::Read => self.writes == 0 && messages == 0 && self.reads < READS,
-            Class::Write => self.reads == 0 && self.writes == 0 && self.sent.is_empty(),
+            Class::Write => after_bulk && self.sent.is_empty(),
         }
+    }
+
+    /// Takes up what was under way when the connection failed, in its order, now that it is known which messages the peer has done.
+    /// Gives the tickets of writes that it has done, too: those before such a message.
+    pub(super) fn resume(&mut self) -> Vec<u64> {
+        self.asks = None;
+        let (done, again): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.undone).into_values().partition(|bulk| bulk.next < self.done);
+        if !again.is_empty() {
+            // All of these come behind those writes, which were begun when no message was under way.
+            let behind = self.sent.drain(..).map(|sent| (sent.ticket, sent.task));
+            let again = again.into_iter().map(|bulk| (bulk.ticket, Task::Do(bulk.operation)));
+            let rest = std::mem::take(&mut self.waiting);
+            self.waiting = again.chain(behind).chain(rest).collect();
+        }
+        done.into_iter().filter_map(|bulk| bulk.ticket).collect()
     }
 }

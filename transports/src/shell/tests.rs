@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,11 +70,16 @@ impl Job {
 }
 
 fn fine() -> Faults {
-    Faults { seed: 0, delay: 0, one_of: 0 }
+    Faults { seed: 0, delay: 0, one_of: 0, in_order: false }
 }
 
 fn wrong(seed: u64) -> Faults {
     Faults { one_of: 20, ..Faults::seeded(seed) }
+}
+
+/// The networks that a seed stands for: with no order, by messages alone and not, and one that keeps order.
+fn networks(seed: u64) -> [(Faults, bool); 3] {
+    [(wrong(seed), false), (wrong(seed), true), (Faults { in_order: true, ..wrong(seed) }, false)]
 }
 
 fn write(bytes: u64) -> Operation {
@@ -89,8 +95,8 @@ fn add(value: u64) -> Operation {
 /// Whatever the network does, each signal follows what was written before, and each atomic is done once.
 #[test]
 fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
-    for (seed, by_messages) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let mut job = Job::over(3, Duration::MAX, wrong(seed), None, by_messages);
+    for (faults, by_messages) in (0..40).flat_map(networks) {
+        let mut job = Job::over(3, Duration::MAX, faults, None, by_messages);
         for round in 0..ROUNDS {
             let mark = MARKS + 8 * round;
             job.memories[0].store(Pe::new(0), mark, 8, round + 1).unwrap();
@@ -106,16 +112,16 @@ fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
         job.poll_until(6 * ROUNDS as usize, |job| {
             for peer in [1, 2] {
                 for round in 0..job.word(peer, SIGNAL) {
-                    assert_eq!(job.word(peer, MARKS + FURTHER + 8 * round), round + 1, "seed {seed}");
+                    assert_eq!(job.word(peer, MARKS + FURTHER + 8 * round), round + 1, "{faults:?}");
                 }
             }
         });
         for peer in [1, 2] {
-            assert_eq!([SIGNAL, COUNT].map(|at| job.word(peer, at)), [ROUNDS; 2], "seed {seed}");
+            assert_eq!([SIGNAL, COUNT].map(|at| job.word(peer, at)), [ROUNDS; 2], "{faults:?}");
             let of_peer = |ticket: u64| ticket >= 3000 && ticket % 10 == u64::from(peer);
             let replies = job.ended[0].iter().filter(|(ticket, _)| of_peer(*ticket));
             let replies: Vec<_> = replies.map(|(_, reply)| reply.clone().unwrap()).collect();
-            assert_eq!(replies, (0..ROUNDS).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(replies, (0..ROUNDS).collect::<Vec<_>>(), "{faults:?}");
         }
     }
 }
@@ -129,8 +135,8 @@ fn reads_and_writes_of_one_peer_keep_their_order() {
     const READ: u64 = SENT + 8 * ROUNDS;
     /// What changes at PE 1: the end of what is read.
     const LAST: u64 = FROM + BYTES - 8;
-    for (seed, by_messages) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let mut job = Job::over(2, Duration::MAX, wrong(seed), None, by_messages);
+    for (faults, by_messages) in (0..20).flat_map(networks) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, by_messages);
         for round in 0..ROUNDS {
             let (sent, read) = (SENT + 8 * round, READ + 8 * round);
             job.memories[0].store(Pe::new(0), sent, 8, round + 1).unwrap();
@@ -141,9 +147,51 @@ fn reads_and_writes_of_one_peer_keep_their_order() {
         job.poll_until(3 * ROUNDS as usize, |_| ());
         assert!(job.ended[0].iter().all(|(_, ended)| ended == &Ok(0)));
         for round in 0..ROUNDS {
-            assert_eq!(job.word(0, READ + 8 * round), round + 1, "seed {seed}, by messages {by_messages}");
+            assert_eq!(job.word(0, READ + 8 * round), round + 1, "{faults:?}, by messages {by_messages}");
         }
-        assert_eq!(job.word(0, LAST), ROUNDS, "seed {seed}, by messages {by_messages}");
+        assert_eq!(job.word(0, LAST), ROUNDS, "{faults:?}, by messages {by_messages}");
+    }
+}
+
+/// Data and signal are posted together where the network keeps order, and a round trip apart where it does not.
+#[test]
+fn a_signal_goes_with_its_data_where_that_keeps_order() {
+    for in_order in [true, false] {
+        let mut job = Job::new(2, Duration::MAX, Faults { in_order, ..fine() }, None);
+        job.start(0, 1, 1, write(15_000));
+        // What is posted in a poll goes out at the next one.
+        [0, 0, 1].into_iter().for_each(|pe| job.poll(pe));
+        assert_eq!(job.word(1, SIGNAL), u64::from(in_order));
+        job.poll_until(1, |_| ());
+        assert_eq!(job.word(1, SIGNAL), 1);
+    }
+}
+
+/// Who has seen the signal of a write may put something else there, which no second write undoes.
+#[test]
+fn what_was_signalled_is_not_written_again() {
+    const BYTES: u64 = EAGER as u64 + 8;
+    const TAKEN: u64 = u64::MAX;
+    let ends = |slot: u64| FROM + FURTHER + (slot + 1) * BYTES - 8;
+    for faults in (0..400).map(|seed| Faults { one_of: 6, in_order: true, ..wrong(seed) }) {
+        let mut job = Job::new(2, Duration::MAX, faults, None);
+        for slot in 0..2 {
+            job.memories[0].store(Pe::new(0), FROM + (slot + 1) * BYTES - 8, 8, slot + 1).unwrap();
+            let (remote, local) = (FROM + FURTHER + slot * BYTES, FROM + slot * BYTES);
+            let then = Some(Signal { offset: SIGNAL, value: 1, set: false });
+            job.start(0, slot, 1, Operation::Write { remote, local, bytes: BYTES, then });
+        }
+        let taken = Cell::new(0);
+        job.poll_until(2, |job| {
+            (0..taken.get()).for_each(|slot| assert_eq!(job.word(1, ends(slot)), TAKEN, "{faults:?}"));
+            for slot in taken.get()..job.word(1, SIGNAL) {
+                assert_eq!(job.word(1, ends(slot)), slot + 1, "{faults:?}");
+                job.memories[0].store(Pe::new(1), ends(slot), 8, TAKEN).unwrap();
+                taken.set(slot + 1);
+            }
+        });
+        assert!(job.ended[0].iter().all(|(_, ended)| ended == &Ok(0)), "{faults:?}: {:?}", job.ended[0]);
+        assert_eq!([SIGNAL, ends(0), ends(1)].map(|at| job.word(1, at)), [2, TAKEN, TAKEN], "{faults:?}");
     }
 }
 

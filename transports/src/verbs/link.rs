@@ -13,6 +13,8 @@ pub(super) struct Link {
     pub(super) ends: Ends,
     /// Requests of it that are under way.
     pub(super) under_way: u32,
+    /// Whether the last one has more parts, which nothing may come before.
+    pub(super) is_in_parts: bool,
     /// How often it was made anew.
     epoch: u32,
     pub(super) state: LinkState,
@@ -44,7 +46,7 @@ pub(super) struct RemotePort {
 impl Link {
     /// One whose peer is not known yet.
     pub(super) fn new(ends: Ends) -> Self {
-        Self { ends, under_way: 0, epoch: 0, state: LinkState::Connected, asked: None, port: None }
+        Self { ends, under_way: 0, is_in_parts: false, epoch: 0, state: LinkState::Connected, asked: None, port: None }
     }
 }
 
@@ -118,11 +120,7 @@ impl Verbs {
             LinkState::Offered if hello.epoch == link.epoch => self.meet(hello),
             _ if hello.epoch > link.epoch => {
                 link.asked = Some(hello);
-                if link.state != LinkState::Broken {
-                    link.state = LinkState::Broken;
-                    // What is posted comes back.
-                    self.device.end(&link.ends);
-                }
+                self.break_link(hello.from);
                 self.answer_if_drained(hello.from);
             }
             _ => {}

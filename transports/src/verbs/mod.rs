@@ -3,8 +3,10 @@
 //! # What it promises to the shell
 //! The completion of a write says that the peer's device has it. A reliable connection delivers in the order of posting, and a receive
 //! completes after the data of all writes before it on its connection (InfiniBand Architecture Specification, volume 1, on the ordering of
-//! reliable connections). The shell posts a signal when the write has completed, on the same connection, so who acts on it has the data.
-//! Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the peer's bus keeps that order.
+//! reliable connections). So it [is ordered](Network::is_ordered): the shell posts a signal behind its write, on the same connection, and
+//! who acts on it has the data. Heaps are registered without `IBV_ACCESS_RELAXED_ORDERING`, so that the peer's bus keeps that order. A
+//! write that is longer than a request may be keeps what is behind it back until its last request is posted. A connection that has failed
+//! at one request does none of those behind it.
 //!
 //! The memory of a GPU is registered as the host's is, where a driver between GPU and device lets it be (`nvidia-peermem`); where none does,
 //! the device moves messages alone. GPUDirect RDMA has not been tried on hardware.
@@ -267,7 +269,27 @@ impl Verbs {
             Piece { remote: piece.remote + bytes, local: piece.local + bytes, bytes: piece.bytes - bytes, ..piece };
         self.requests[slot] = Some(Request { id, peer, rest: (left.bytes > 0).then_some(left) });
         let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: own_key };
-        self.request(slot, peer, piece.opcode, library::SEND_SIGNALED, here, (base + piece.remote, key))
+        let posted = self.request(slot, peer, piece.opcode, library::SEND_SIGNALED, here, (base + piece.remote, key));
+        if let Some(link) = self.links[peer as usize].as_mut().filter(|_| posted == 0) {
+            link.is_in_parts = left.bytes > 0;
+        }
+        posted
+    }
+
+    /// Tells, with the next poll, that something failed that was not posted. Nothing may come after it, so that its connection has failed.
+    fn refuse(&mut self, id: u64, peer: u32, failure: Failure) -> bool {
+        self.refused.push((id, failure));
+        self.break_link(peer);
+        true
+    }
+
+    /// Has all that is posted to a peer come back, and nothing more posted until the connection is made anew.
+    fn break_link(&mut self, peer: u32) {
+        let link = self.links.get_mut(peer as usize).and_then(Option::as_mut);
+        if let Some(link) = link.filter(|link| link.state != LinkState::Broken) {
+            (link.state, link.is_in_parts) = (LinkState::Broken, false);
+            self.device.end(&link.ends);
+        }
     }
 
     /// Hears of a completion.
@@ -293,13 +315,16 @@ impl Verbs {
         let Some(Request { id, peer, rest }) = self.requests[slot].take() else { return };
         if let Some(link) = &mut self.links[peer as usize] {
             link.under_way -= 1;
-            if !is_well {
-                link.state = LinkState::Broken;
-            }
+        }
+        if !is_well {
+            self.break_link(peer);
         }
         match rest.filter(|_| is_well) {
             Some(rest) if self.move_piece(slot, id, peer, rest) == 0 => return,
-            Some(_) => hear(Event::Failed(id, Failure::LocalOperation)),
+            Some(_) => {
+                self.break_link(peer);
+                hear(Event::Failed(id, Failure::LocalOperation));
+            }
             None if is_well => hear(Event::Done(id)),
             None => hear(Event::Failed(id, failure(completion.status))),
         }
@@ -343,6 +368,10 @@ impl Network for Verbs {
         self.keys.is_some()
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
         let own = self.memory.pe().raw() as usize;
         for (pe, card) in cards.iter().enumerate().filter(|&(pe, _)| pe != own) {
@@ -354,14 +383,13 @@ impl Network for Verbs {
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
         let to = peer.raw();
         let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else {
-            self.refused.push((id, Failure::LocalOperation));
-            return true;
+            return self.refuse(id, to, Failure::LocalOperation);
         };
         if self.has_failed || link.state != LinkState::Connected {
             self.refused.push((id, if self.has_failed { Failure::Fatal } else { Failure::Flushed }));
             return true;
         }
-        if link.under_way >= self.device.most_requests {
+        if link.under_way >= self.device.most_requests || link.is_in_parts {
             return false;
         }
         let inline = link.ends.inline as usize;
@@ -369,8 +397,7 @@ impl Network for Verbs {
         if let Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } = post
             && self.memory.at(self.memory.pe(), local, bytes, 1).is_err()
         {
-            self.refused.push((id, Failure::LocalLength));
-            return true;
+            return self.refuse(id, to, Failure::LocalLength);
         }
         let Some(slot) = self.free.pop() else { return false };
         let posted = match post {
@@ -384,8 +411,7 @@ impl Network for Verbs {
                 let index = RECEIVES + slot;
                 let Some(buffer) = self.buffers[index].get_mut(..message.len()) else {
                     self.free.push(slot);
-                    self.refused.push((id, Failure::LocalLength));
-                    return true;
+                    return self.refuse(id, to, Failure::LocalLength);
                 };
                 buffer.copy_from_slice(message);
                 self.requests[slot] = Some(Request { id, peer: to, rest: None });
@@ -402,8 +428,7 @@ impl Network for Verbs {
         if posted == ENOMEM {
             return false;
         }
-        self.refused.push((id, Failure::LocalOperation));
-        true
+        self.refuse(id, to, Failure::LocalOperation)
     }
 
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
