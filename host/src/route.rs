@@ -129,9 +129,12 @@ impl Routes {
             }
             (None, TransportKind::Fabric) => {
                 // SAFETY: the caller's promise.
-                let fabric =
-                    unsafe { Fabric::open(memory.clone(), tunables.text(TextKey::SocketIfname), control.same_host())? };
-                self.by = format!("libfabric tcp on {}", fabric.interface());
+                let fabric = unsafe {
+                    let provider = tunables.text(TextKey::LibfabricProvider);
+                    let interface = tunables.text(TextKey::SocketIfname);
+                    Fabric::open(memory.clone(), provider, interface, control.same_host())?
+                };
+                self.by = format!("libfabric {}", fabric.port());
                 Box::new(fabric)
             }
             (None, TransportKind::Verbs) => {

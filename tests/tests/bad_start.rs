@@ -255,6 +255,18 @@ fn transports_that_do_not_join_the_pes() {
     }) {
         assert_says(&said, &["no tcp on interface nix0", "lo"]);
     }
+    for said in on_two_hosts(|_, command| {
+        command.env("CONGRUENT_LIBFABRIC_PROVIDER", "none0");
+    }) {
+        assert_says(&said, &["no provider none0 here", "fi_info -l"]);
+    }
+    let said = on_two_hosts(|process, command| {
+        let provider = ["tcp;ofi_rxm", "sockets"][process as usize];
+        command.env("CONGRUENT_SOCKET_IFNAME", "lo").env("CONGRUENT_LIBFABRIC_PROVIDER", provider);
+    });
+    for said in said {
+        assert_says(&said, &["its provider of libfabric is", "give every PE the same CONGRUENT_LIBFABRIC_PROVIDER"]);
+    }
     assert_eq!(
         on_two_hosts(|_, command| {
             command.env("CONGRUENT_SOCKET_IFNAME", "lo");

@@ -69,6 +69,8 @@ pub enum TextKey {
     Transport,
     /// `CONGRUENT_SOCKET_IFNAME`.
     SocketIfname,
+    /// `CONGRUENT_LIBFABRIC_PROVIDER`.
+    LibfabricProvider,
     /// `CONGRUENT_IB_HCA`.
     IbHca,
     /// `CONGRUENT_IB_GID_INDEX`.
@@ -232,7 +234,7 @@ pub const TABLE: [Tunable; 15] = [
 ];
 
 /// All tunables that are text.
-pub const TEXTS: [TextTunable; 13] = [
+pub const TEXTS: [TextTunable; 14] = [
     TextTunable {
         key: TextKey::Algo,
         name: "CONGRUENT_ALGO",
@@ -321,6 +323,16 @@ pub const TEXTS: [TextTunable; 13] = [
         check: |text| {
             let one = !text.is_empty() && !text.contains([',', '^', '=']);
             one.then_some(()).ok_or_else(|| "expected the whole name of one interface; see `ip link`".to_owned())
+        },
+    },
+    TextTunable {
+        key: TextKey::LibfabricProvider,
+        name: "CONGRUENT_LIBFABRIC_PROVIDER",
+        meaning: "the provider of CONGRUENT_TRANSPORT=fabric; unset, tcp;ofi_rxm",
+        form: "efa or cxi",
+        check: |text| {
+            let one = !text.is_empty() && !text.contains([',', '^', '=']);
+            one.then_some(()).ok_or_else(|| "expected the name of one provider; see `fi_info -l`".to_owned())
         },
     },
     TextTunable {

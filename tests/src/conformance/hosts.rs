@@ -21,6 +21,14 @@ use crate::{guest, skip};
 /// # Panics
 /// Where a PE fails.
 pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
+    fabric_by("tcp;ofi_rxm", test, family, shapes);
+}
+
+/// The same by another provider of libfabric.
+///
+/// # Panics
+/// Where a PE fails.
+pub fn fabric_by(provider: &str, test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &[Shape]) {
     if is_child() {
         return run_here(family, World::builder());
     }
@@ -28,7 +36,11 @@ pub fn fabric(test: &str, family: fn(&mut World) -> Result<(), Error>, shapes: &
     if let Err(error) = Fabric::find() {
         return skip(test, &error.to_string());
     }
-    over("fabric", &[("CONGRUENT_SOCKET_IFNAME", "lo")], NATIVE, test, shapes);
+    let mut set = vec![("CONGRUENT_LIBFABRIC_PROVIDER", provider)];
+    if provider != "shm" {
+        set.push(("CONGRUENT_SOCKET_IFNAME", "lo"));
+    }
+    over("fabric", &set, NATIVE, test, shapes);
 }
 
 /// Runs a family with PEs as processes of a virtual machine that reach each other by its RDMA device, in each of these shapes.

@@ -49,7 +49,7 @@ pub use direct::direct;
 pub use faults::{dead, deadline};
 pub use flags::{flags, protocols};
 pub use groups::groups;
-pub use hosts::{cuda_hosts, fabric, hosts, verbs, verbs_gpus, verbs_hosts};
+pub use hosts::{cuda_hosts, fabric, fabric_by, hosts, verbs, verbs_gpus, verbs_hosts};
 pub use in_kernel::in_kernel;
 pub use lanes::lanes;
 pub use levels::levels;

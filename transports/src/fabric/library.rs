@@ -47,6 +47,9 @@ pub(super) struct Info {
 #[repr(C)]
 pub(super) struct EndpointAttributes {
     pub(super) kind: c_int,
+    pub(super) protocol: u32,
+    pub(super) protocol_version: u32,
+    pub(super) max_msg_size: usize,
 }
 
 /// The beginning of `struct fi_domain_attr`.
@@ -292,10 +295,12 @@ pub(super) const DELIVERY_COMPLETE: u64 = 1 << 28;
 /// `FI_CONTEXT` and `FI_CONTEXT2`: a context has room for the library.
 pub(super) const CONTEXTS: u64 = 1 << 59 | 1 << 52;
 pub(super) const EP_RDM: c_int = 3;
-pub(super) const SOCKADDR_IN: u32 = 2;
+pub(super) const SOCKADDR_IN6: u32 = 3;
+pub(super) const MR_LOCAL: c_int = 1 << 2;
 pub(super) const MR_VIRT_ADDR: c_int = 1 << 4;
 pub(super) const MR_ALLOCATED: c_int = 1 << 5;
 pub(super) const MR_PROV_KEY: c_int = 1 << 6;
+pub(super) const MR_ENDPOINT: c_int = 1 << 9;
 pub(super) const THREAD_DOMAIN: c_int = 3;
 pub(super) const CQ_FORMAT_MSG: c_int = 2;
 pub(super) const AV_TABLE: c_int = 2;
@@ -358,7 +363,7 @@ mod tests {
             "struct fi_info": Info {
                 next, caps, mode, addr_format, src_addrlen, src_addr, handle, ep_attr, domain_attr, fabric_attr
             }
-            "struct fi_ep_attr": EndpointAttributes { kind = "type" }
+            "struct fi_ep_attr": EndpointAttributes { kind = "type", max_msg_size }
             "struct fi_domain_attr": DomainAttributes { name, threading, mr_mode }
             "struct fi_fabric_attr": FabricAttributes { name, prov_name }
             "struct fid_fabric": FabricObject { fid, ops }
@@ -397,10 +402,12 @@ mod tests {
             ("FI_DELIVERY_COMPLETE", DELIVERY_COMPLETE),
             ("FI_CONTEXT | FI_CONTEXT2", CONTEXTS),
             ("FI_EP_RDM", EP_RDM as u64),
-            ("FI_SOCKADDR_IN", SOCKADDR_IN.into()),
+            ("FI_SOCKADDR_IN6", SOCKADDR_IN6.into()),
+            ("FI_MR_LOCAL", MR_LOCAL as u64),
             ("FI_MR_VIRT_ADDR", MR_VIRT_ADDR as u64),
             ("FI_MR_ALLOCATED", MR_ALLOCATED as u64),
             ("FI_MR_PROV_KEY", MR_PROV_KEY as u64),
+            ("FI_MR_ENDPOINT", MR_ENDPOINT as u64),
             ("FI_THREAD_DOMAIN", THREAD_DOMAIN as u64),
             ("FI_CQ_FORMAT_MSG", CQ_FORMAT_MSG as u64),
             ("FI_AV_TABLE", AV_TABLE as u64),

@@ -1,8 +1,9 @@
-//! The network of libfabric: plain Ethernet, by its provider `tcp;ofi_rxm`.
+//! The network of libfabric: plain Ethernet, by its provider `tcp;ofi_rxm`, and what its other providers reach.
 //!
 //! # What it promises to the shell
 //! A write is posted with `FI_DELIVERY_COMPLETE`, so that its completion says that the data is in the peer's memory, where the
-//! peer's processor sees it ([`Event::Done`]). The provider promises no order of a write with what follows it, and needs to promise none.
+//! peer's processor sees it ([`Event::Done`]). No provider promises that a message is after the data of a write before it, and none
+//! needs to.
 //! A message is in one receive buffer, whole. The target makes progress only while it polls, so proxies always do
 //! ([`Transport::serves`](crate::Transport::serves)).
 //!
@@ -21,8 +22,8 @@ use congruent_heap::Pe;
 use self::library::{Addresses, Calls, Domain, Endpoint, FabricObject, Fid, Info, Queue, QueueEntry, Region};
 use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
 
-/// The provider that is used.
-const PROVIDER: &CStr = c"tcp;ofi_rxm";
+/// The provider that is used unless another one is asked for.
+const PROVIDER: &str = "tcp;ofi_rxm";
 /// The interface that reaches this host alone.
 const LOOPBACK: &str = "lo";
 /// Receives that are posted, and things that may be under way from here.
@@ -40,11 +41,21 @@ pub enum FabricError {
     /// The library is not there.
     #[error("libfabric cannot be loaded ({0}): install it (Debian: libfabric1)")]
     Library(String),
+    /// The provider offers no endpoint.
+    #[error("libfabric has no provider {provider} here ({reason}): `fi_info -l` lists those that it has")]
+    Provider {
+        /// Which.
+        provider: String,
+        /// What the library said.
+        reason: String,
+    },
     /// No interface that could be used.
     #[error(
-        "libfabric offers no tcp on interface {wanted}; it does on {offered} (is the link up, with an IPv4 address?)"
+        "libfabric offers no {provider} on interface {wanted}; it does on {offered} (is the link up, with an address?)"
     )]
     Interface {
+        /// Whose.
+        provider: String,
         /// What was asked for.
         wanted: String,
         /// What there is.
@@ -63,9 +74,14 @@ pub enum FabricError {
 /// One PE's endpoint.
 pub struct Fabric {
     objects: Objects,
+    provider: String,
     memory: Memory,
     /// What is added to offsets in this PE's heap for peers.
     base: u64,
+    /// What the library knows the messages' buffers by.
+    buffers_key: *mut c_void,
+    /// Buffers of receives, then those of what is sent.
+    buffers: Box<[[u8; Shell::MESSAGE]]>,
     /// Each peer's address, the key of its heap, and what is added to offsets in it.
     peers: Vec<(u64, u64, u64)>,
     /// Contexts of what is under way, which stay where they are since the library has their addresses.
@@ -87,17 +103,6 @@ struct Context {
     room: [u64; 8],
     index: usize,
     id: u64,
-    receives: bool,
-    buffer: Vec<u8>,
-}
-
-impl Context {
-    /// The first are for receives.
-    fn new(index: usize) -> Self {
-        let receives = index < RECEIVES;
-        let buffer = if receives { vec![0; Shell::MESSAGE] } else { Vec::new() };
-        Self { room: [0; 8], index, id: 0, receives, buffer }
-    }
 }
 
 /// The library's objects, closed in order.
@@ -109,19 +114,25 @@ struct Objects {
     queue: *mut Queue,
     addresses: *mut Addresses,
     region: *mut Region,
+    buffers_region: *mut Region,
     endpoint: *mut Endpoint,
 }
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        let all: [*mut Fid; 6] = [
+        let mut all: [*mut Fid; 7] = [
             self.endpoint.cast(),
+            self.buffers_region.cast(),
             self.region.cast(),
             self.addresses.cast(),
             self.queue.cast(),
             self.domain.cast(),
             self.fabric.cast(),
         ];
+        if self.binds_regions() {
+            // They are closed before the endpoint.
+            all.swap(0, 2);
+        }
         for object in all.into_iter().filter(|object| !object.is_null()) {
             // SAFETY: each was opened, begins with its Fid, and is closed once, before what it was made of.
             let _closed = unsafe { ((*(*object).ops).close)(object) };
@@ -134,6 +145,12 @@ impl Drop for Objects {
 }
 
 impl Objects {
+    /// Whether memory is registered with the endpoint.
+    fn binds_regions(&self) -> bool {
+        // SAFETY: an info that is there is the library's, with attributes.
+        !self.info.is_null() && unsafe { (*(*self.info).domain_attr).mr_mode & library::MR_ENDPOINT != 0 }
+    }
+
     fn check(&self, doing: &'static str, outcome: i32) -> Result<(), FabricError> {
         if outcome == 0 {
             return Ok(());
@@ -151,16 +168,23 @@ impl Fabric {
         load().map(drop)
     }
 
-    /// Opens an endpoint on an interface, or on the first that the library offers: one that leads to other hosts, or if there is
-    /// none and all PEs are on this host, the one that does not. Registers this PE's heap with it, if that is the host's memory.
+    /// Opens an endpoint of a provider, of `tcp;ofi_rxm` unless it says otherwise, on an interface, or on the first that the library offers:
+    /// one that leads to other hosts, or if there is none and all PEs are on this host, the one that does not. Registers this PE's heap
+    /// with it, if that is the host's memory.
     ///
     /// # Safety
     /// This PE's heap, of `memory`, stays mapped for as long as the result lives.
     ///
     /// # Errors
     /// See [`FabricError`].
-    pub unsafe fn open(memory: Memory, interface: Option<&str>, same_host: bool) -> Result<Self, FabricError> {
+    pub unsafe fn open(
+        memory: Memory,
+        provider: Option<&str>,
+        interface: Option<&str>,
+        same_host: bool,
+    ) -> Result<Self, FabricError> {
         let calls = load()?;
+        let provider = provider.unwrap_or(PROVIDER);
         let mut objects = Objects {
             calls,
             info: ptr::null_mut(),
@@ -169,24 +193,39 @@ impl Fabric {
             queue: ptr::null_mut(),
             addresses: ptr::null_mut(),
             region: ptr::null_mut(),
+            buffers_region: ptr::null_mut(),
             endpoint: ptr::null_mut(),
         };
-        objects.info = choose(&objects.calls, interface, same_host)?;
+        objects.info = choose(&objects.calls, provider, interface, same_host)?;
         let heap = memory
             .at(memory.pe(), 0, memory.bytes(), 1)
             .map_err(|error| FabricError::Call { doing: "registering the heap", reason: error.to_string() })?;
+        let mut buffers = vec![[0; Shell::MESSAGE]; RECEIVES + SENDS].into_boxed_slice();
+        let (at, bytes) = (buffers.as_mut_ptr().cast(), size_of_val(&*buffers) as u64);
         // SAFETY: each object is opened from those before it, which are open, with attributes as the headers have them; the
-        // pointers to tables are the library's own, set when it opened the object. The heap is mapped, as the caller promises.
-        let base = unsafe {
+        // pointers to tables are the library's own, set when it opened the object. The heap is mapped, as the caller promises; the buffers
+        // stay where they are, and are freed after the objects are closed, as the fields' order says.
+        let (base, buffers_key) = unsafe {
             objects.open(memory.npes())?;
-            if memory.is_host() { objects.register(heap, memory.bytes())? } else { 0 }
+            objects.buffers_region = objects.register(at, bytes, library::TRANSMIT | library::RECV, 1)?;
+            let mut base = 0;
+            if memory.is_host() {
+                let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
+                objects.region = objects.register(heap, memory.bytes(), access, 0)?;
+                let by_address = (*(*objects.info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
+                base = if by_address { heap.expose_provenance() as u64 } else { 0 };
+            }
+            (base, (*objects.buffers_region).mem_desc)
         };
         let mut fabric = Self {
             objects,
+            provider: provider.to_owned(),
             memory,
             base,
+            buffers_key,
+            buffers,
             peers: Vec::new(),
-            contexts: (0..RECEIVES + SENDS).map(Context::new).collect(),
+            contexts: (0..RECEIVES + SENDS).map(|index| Context { room: [0; 8], index, id: 0 }).collect(),
             free: Vec::new(),
             refused: Vec::new(),
             unposted: Vec::new(),
@@ -199,21 +238,23 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// The interface that it is on, by its name.
-    pub fn interface(&self) -> String {
+    /// The provider, less what it is layered by, and the interface that it is on.
+    pub fn port(&self) -> String {
         // SAFETY: the attributes are the library's, which lives as long as this.
-        unsafe { text((*(*self.objects.info).domain_attr).name) }
+        let interface = unsafe { text((*(*self.objects.info).domain_attr).name) };
+        let provider = self.provider.split(';').next().unwrap_or_default();
+        format!("{provider} on {interface}")
     }
 
     fn receive(&mut self, index: usize) -> isize {
-        let context = &mut self.contexts[index];
-        let (buffer, len) = (context.buffer.as_mut_ptr(), context.buffer.len());
-        let endpoint = self.objects.endpoint;
-        // SAFETY: the endpoint is open; buffer and context are the library's until the receive completes, since they are in a slice that
-        // lives until the endpoint is closed.
+        let context = ptr::from_mut(&mut self.contexts[index]);
+        let buffer = &mut self.buffers[index];
+        let (endpoint, key) = (self.objects.endpoint, self.buffers_key);
+        // SAFETY: the endpoint is open; buffer and context are the library's until the receive completes, since they are in slices that
+        // live until the endpoint is closed.
         unsafe {
             let recv = (*(*endpoint).msg).recv;
-            recv(endpoint, buffer.cast(), len, ptr::null_mut(), library::ADDR_UNSPEC, ptr::from_mut(context).cast())
+            recv(endpoint, buffer.as_mut_ptr().cast(), buffer.len(), key, library::ADDR_UNSPEC, context.cast())
         }
     }
 
@@ -227,9 +268,8 @@ impl Fabric {
     /// Hears of one completion.
     fn completed(&mut self, context: *mut c_void, len: usize, hear: &mut dyn FnMut(Event<'_>)) {
         let Some(index) = index_of(context) else { return };
-        if self.contexts[index].receives {
-            let message = &self.contexts[index].buffer;
-            hear(Event::Message(message.get(..len).unwrap_or_default()));
+        if index < RECEIVES {
+            hear(Event::Message(self.buffers[index].get(..len).unwrap_or_default()));
             self.receive_again(index);
         } else {
             self.free.push(index);
@@ -248,7 +288,7 @@ impl Fabric {
             return false;
         }
         let Some(index) = index_of(error.context) else { return true };
-        if self.contexts[index].receives {
+        if index < RECEIVES {
             self.receive_again(index);
         } else {
             self.free.push(index);
@@ -315,21 +355,29 @@ impl Objects {
         }
     }
 
-    /// Registers the heap, and gives what peers add to offsets in it.
+    /// Registers memory, by this key where the provider has none of its own.
     ///
     /// # Safety
-    /// The domain is open, and the heap is mapped for as long as this lives.
-    unsafe fn register(&mut self, heap: *mut u8, bytes: u64) -> Result<u64, FabricError> {
-        // SAFETY: as the caller says.
+    /// Domain and endpoint are open, and the memory is mapped for as long as the region is.
+    unsafe fn register(&self, at: *mut u8, bytes: u64, access: u64, key: u64) -> Result<*mut Region, FabricError> {
+        // SAFETY: as the caller says. A region that is of no use is closed again, once.
         unsafe {
-            let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
-            let reg = (*(*self.domain).mr).reg;
-            let domain: *mut Fid = self.domain.cast();
-            let region = &raw mut self.region;
-            let opened = reg(domain, heap.cast(), bytes as usize, access, 0, 1, 0, region, ptr::null_mut());
-            self.check("registering the heap", opened)?;
-            let by_address = (*(*self.info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
-            Ok(if by_address { heap.expose_provenance() as u64 } else { 0 })
+            let (reg, domain) = ((*(*self.domain).mr).reg, self.domain.cast());
+            let mut region = ptr::null_mut();
+            let opened = reg(domain, at.cast(), bytes as usize, access, 0, key, 0, &raw mut region, ptr::null_mut());
+            self.check("registering memory", opened)?;
+            if self.binds_regions() {
+                let ops = (*region).fid.ops;
+                let mut enabled = ((*ops).bind)(region.cast(), self.endpoint.cast(), 0);
+                if enabled == 0 {
+                    enabled = ((*ops).control)(region.cast(), library::ENABLE, ptr::null_mut());
+                }
+                if enabled != 0 {
+                    let _closed = ((*ops).close)(region.cast());
+                }
+                self.check("registering memory with an endpoint", enabled)?;
+            }
+            Ok(region)
         }
     }
 
@@ -359,8 +407,9 @@ impl Objects {
 }
 
 /// Asks the library for endpoints that do what is needed, and gives the one on the interface.
-fn choose(calls: &Calls, interface: Option<&str>, same_host: bool) -> Result<*mut Info, FabricError> {
-    let provider = CString::from(PROVIDER);
+fn choose(calls: &Calls, provider: &str, interface: Option<&str>, same_host: bool) -> Result<*mut Info, FabricError> {
+    let name = CString::new(provider)
+        .map_err(|error| FabricError::Provider { provider: provider.to_owned(), reason: error.to_string() })?;
     // SAFETY: an info without a source is a fresh one, with attributes; the provider's name is taken out again before it is freed,
     // since the library would free it, too. Lists and texts in them are the library's until freed, and what is kept is a copy.
     unsafe {
@@ -370,23 +419,29 @@ fn choose(calls: &Calls, interface: Option<&str>, same_host: bool) -> Result<*mu
         }
         (*hints).caps = library::MSG | library::RMA;
         (*hints).mode = library::CONTEXTS;
-        (*hints).addr_format = library::SOCKADDR_IN;
         (*(*hints).ep_attr).kind = library::EP_RDM;
         (*(*hints).domain_attr).threading = library::THREAD_DOMAIN;
-        (*(*hints).domain_attr).mr_mode = library::MR_VIRT_ADDR | library::MR_ALLOCATED | library::MR_PROV_KEY;
-        (*(*hints).fabric_attr).prov_name = provider.as_ptr().cast_mut();
+        (*(*hints).domain_attr).mr_mode = library::MR_LOCAL
+            | library::MR_VIRT_ADDR
+            | library::MR_ALLOCATED
+            | library::MR_PROV_KEY
+            | library::MR_ENDPOINT;
+        (*(*hints).fabric_attr).prov_name = name.as_ptr().cast_mut();
         let mut list = ptr::null_mut();
         let found = (calls.getinfo)(library::VERSION, ptr::null(), ptr::null(), 0, hints, &raw mut list);
         (*(*hints).fabric_attr).prov_name = ptr::null_mut();
         (calls.freeinfo)(hints);
         if found != 0 {
-            return Err(FabricError::Call { doing: "asking for tcp", reason: calls.explain(found as isize) });
+            let reason = calls.explain(found as isize);
+            return Err(FabricError::Provider { provider: provider.to_owned(), reason });
         }
         let (mut offered, mut chosen, mut next) = (Vec::new(), ptr::null_mut::<Info>(), list);
         let mut loops = ptr::null_mut::<Info>();
         while !next.is_null() {
             let name = text((*(*next).domain_attr).name);
-            let fits = (*next).addr_format == library::SOCKADDR_IN && !(*next).src_addr.is_null();
+            // Of a network that has addresses of both kinds, the one with shorter ones.
+            let fits =
+                (*next).addr_format != library::SOCKADDR_IN6 && (*(*next).ep_attr).max_msg_size >= Shell::MESSAGE;
             if fits && interface.is_none_or(|wanted| wanted == name) {
                 let place = if name == LOOPBACK { &mut loops } else { &mut chosen };
                 *place = if place.is_null() { next } else { *place };
@@ -403,7 +458,8 @@ fn choose(calls: &Calls, interface: Option<&str>, same_host: bool) -> Result<*mu
         (calls.freeinfo)(list);
         if chosen.is_null() {
             let wanted = interface.unwrap_or("any that leads to other hosts").to_owned();
-            return Err(FabricError::Interface { wanted, offered: offered.join(", ") });
+            let provider = provider.split(';').next().unwrap_or_default().to_owned();
+            return Err(FabricError::Interface { provider, wanted, offered: offered.join(", ") });
         }
         Ok(chosen)
     }
@@ -449,7 +505,8 @@ impl Network for Fabric {
             (outcome, if region.is_null() { 0 } else { (*region).key })
         };
         let name = if outcome == 0 { name.get(..len).unwrap_or_default() } else { &[] };
-        [&key.to_le_bytes()[..], &self.base.to_le_bytes(), name].concat()
+        let provider = [self.provider.as_bytes(), &[0]].concat();
+        [&key.to_le_bytes()[..], &self.base.to_le_bytes(), &provider, name].concat()
     }
 
     fn reaches_heap(&self) -> bool {
@@ -459,9 +516,20 @@ impl Network for Fabric {
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
         for (card, pe) in cards.iter().zip(0..) {
             let unreachable = |why: &str| TransportError::Unreachable { peer: Pe::new(pe), why: why.to_owned() };
-            let Some((words, name)) = card.split_at_checked(16).filter(|(_, name)| !name.is_empty()) else {
-                return Err(unreachable("it has no address in its fabric"));
-            };
+            let none = || unreachable("it has no address in its fabric");
+            let (words, names) = card.split_at_checked(16).ok_or_else(none)?;
+            let end = names.iter().position(|byte| *byte == 0).ok_or_else(none)?;
+            let (provider, name) = (&names[..end], &names[end + 1..]);
+            if provider != self.provider.as_bytes() {
+                let (theirs, own) = (String::from_utf8_lossy(provider), &self.provider);
+                return Err(unreachable(&format!(
+                    "its provider of libfabric is {theirs}, and this PE's {own}: give every PE the same \
+                     CONGRUENT_LIBFABRIC_PROVIDER"
+                )));
+            }
+            if name.is_empty() {
+                return Err(none());
+            }
             // The library reads as much as an address of its format has.
             let mut padded = [0u8; NAME];
             padded[..name.len().min(NAME)].copy_from_slice(&name[..name.len().min(NAME)]);
@@ -492,7 +560,7 @@ impl Network for Fabric {
                 self.memory.at(self.memory.pe(), local, bytes, 1).ok()
             }
             Post::Write { .. } | Post::Read { .. } => None,
-            Post::Send(_) => Some(ptr::null_mut()),
+            Post::Send(message) => (message.len() <= Shell::MESSAGE).then_some(ptr::null_mut()),
         };
         let Some(here) = here else {
             self.refused.push((id, Failure::LocalLength));
@@ -501,6 +569,7 @@ impl Network for Fabric {
         let Some(index) = self.free.pop() else { return false };
         let endpoint = self.objects.endpoint;
         let context = &mut self.contexts[index];
+        let buffer = &mut self.buffers[index];
         context.id = id;
         // SAFETY: the endpoint is open. The range is one of the heap, which stays mapped (`open`); the copy of a
         // message and the context live until the operation completes. A write's vectors are read by the call alone.
@@ -534,14 +603,12 @@ impl Network for Fabric {
                     ptr::from_mut(context).cast(),
                 ),
                 Post::Send(message) => {
-                    context.buffer.clear();
-                    context.buffer.extend_from_slice(message);
-                    let (from, len) = (context.buffer.as_ptr(), message.len());
+                    buffer[..message.len()].copy_from_slice(message);
                     ((*(*endpoint).msg).send)(
                         endpoint,
-                        from.cast(),
-                        len,
-                        ptr::null_mut(),
+                        buffer.as_ptr().cast(),
+                        message.len(),
+                        self.buffers_key,
                         address,
                         ptr::from_mut(context).cast(),
                     )
