@@ -81,7 +81,7 @@ fn of_one_engine() -> Vec<(&'static str, OsString)> {
 }
 
 /// In lockstep as processes, and by chance as threads, where races between PEs are errors. Families in brackets have nothing that another
-/// order could change but what a few elements show.
+/// order of PEs could change.
 macro_rules! families {
     ($($family:ident)* [$($alone:ident)*]) => {
         mod in_lockstep {
@@ -92,12 +92,28 @@ macro_rules! families {
         mod by_chance {
             use super::*;
             each! { $($family)* => "by_chance", cuda_threads, by_chance_many(), gpus(BY_CHANCE) }
-            each! { $($alone)* => "by_chance", cuda_threads, by_chance_many(), [gpus(BY_CHANCE), vec![(LIMIT, "20".into())]].concat() }
+            each! { $($alone)* => "by_chance", in_all_shapes, by_chance_many(), gpus(BY_CHANCE) }
         }
     };
 }
 
-families! { rma signals ordering atomics teams groups lanes shared matrix moe bulk direct collectives in_kernel norm flags protocols streams buffers prints [arithmetic] }
+families! {
+    rma signals ordering atomics teams groups moe bulk direct collectives in_kernel norm flags protocols streams
+    [lanes shared matrix buffers prints arithmetic]
+}
+
+/// As `cuda_threads`, only where all shapes are asked for.
+fn in_all_shapes(
+    test: &str,
+    family: fn(&mut World) -> Result<(), Error>,
+    many: &[usize],
+    settings: impl FnOnce() -> Vec<(&'static str, OsString)>,
+) {
+    if !all_shapes() && !is_child() {
+        return skip(test, "it takes long, and PEs have nothing to do with each other: ./check --full runs it");
+    }
+    cuda_threads(test, family, many, settings);
+}
 
 /// PEs as threads that share a GPU and its context: what one loads waits for the kernels of the others.
 mod on_one_gpu {
@@ -126,8 +142,9 @@ mod proxied {
     }
 
     macro_rules! families {
-        ($($name:ident: $family:expr;)*) => {$(
+        ($($name:ident: $family:expr $(, $ignored:meta)?;)*) => {$(
             #[test]
+            $(#[$ignored])?
             fn $name() {
                 let test = concat!("proxied::", stringify!($name));
                 cuda_threads(test, $family, &[2], || over_the_proxy("schedule=random,seed=5,races=1"));
@@ -139,7 +156,7 @@ mod proxied {
         rma: conformance::rma;
         signals: conformance::signals;
         ordering: conformance::ordering;
-        atomics: conformance::atomics;
+        atomics: conformance::atomics, ignore = "takes long: ./check --full runs it";
         streams: conformance::streams;
         collectives: some_collectives;
     }
@@ -185,8 +202,9 @@ mod hosts {
     use super::*;
 
     macro_rules! families {
-        ($($name:ident: $family:expr, $each:expr;)*) => {$(
+        ($($name:ident: $family:expr, $each:expr $(, $ignored:meta)?;)*) => {$(
             #[test]
+            $(#[$ignored])?
             fn $name() {
                 let test = concat!("hosts::", stringify!($name));
                 if few_shapes() && !is_child() && !["signals", "levels"].contains(&stringify!($name)) {
@@ -202,7 +220,7 @@ mod hosts {
         rma: conformance::rma, [1];
         signals: conformance::signals, [1];
         ordering: conformance::ordering, [1];
-        atomics: conformance::atomics, [1];
+        atomics: conformance::atomics, [1], ignore = "takes long: ./check --full runs it";
         streams: conformance::streams, [1];
         collectives: proxied::some_collectives, [1];
         levels: conformance::levels, [2];

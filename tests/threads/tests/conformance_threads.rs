@@ -2,9 +2,8 @@
 
 use congruent_tests::conformance::{self, Shape, threads};
 
-/// Every number of PEs at the fast width; fewer where lanes are told apart.
-const SHAPES: [Shape; 14] =
-    [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (1, 7), (1, 8), (4, 1), (4, 3), (4, 8), (32, 2), (32, 5), (32, 8)];
+/// One PE, powers of two and none at the fast width; fewer where lanes are told apart. `./check --full` has all numbers at all widths.
+const SHAPES: [Shape; 8] = [(1, 1), (1, 2), (1, 4), (1, 5), (1, 7), (4, 3), (32, 2), (32, 5)];
 
 macro_rules! families {
     ($($family:ident)*) => {$(
