@@ -13,24 +13,22 @@
 //! The provider's copies are the processor's, so that it does not reach a heap in a GPU's memory.
 
 mod library;
+mod objects;
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use congruent_heap::Pe;
 
-use self::library::{Addresses, Calls, Domain, Endpoint, FabricObject, Fid, Info, Queue, QueueEntry, Region};
+use self::library::QueueEntry;
+use self::objects::Objects;
 use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
 
 /// The provider that is used unless another one is asked for.
 const PROVIDER: &str = "tcp;ofi_rxm";
-/// The interface that reaches this host alone.
-const LOOPBACK: &str = "lo";
 /// Receives that are posted, and things that may be under way from here.
 const RECEIVES: usize = 256;
 const SENDS: usize = 1024;
-/// How often an endpoint is opened: the library binds it to a free port and listens later, and somebody else may listen there by then.
-const TRIES: usize = 8;
 /// The longest name of an endpoint.
 const NAME: usize = 128;
 
@@ -105,67 +103,13 @@ struct Context {
     id: u64,
 }
 
-/// The library's objects, closed in order.
-struct Objects {
-    calls: Calls,
-    info: *mut Info,
-    fabric: *mut FabricObject,
-    domain: *mut Domain,
-    queue: *mut Queue,
-    addresses: *mut Addresses,
-    region: *mut Region,
-    buffers_region: *mut Region,
-    endpoint: *mut Endpoint,
-}
-
-impl Drop for Objects {
-    fn drop(&mut self) {
-        let mut all: [*mut Fid; 7] = [
-            self.endpoint.cast(),
-            self.buffers_region.cast(),
-            self.region.cast(),
-            self.addresses.cast(),
-            self.queue.cast(),
-            self.domain.cast(),
-            self.fabric.cast(),
-        ];
-        if self.binds_regions() {
-            // They are closed before the endpoint.
-            all.swap(0, 2);
-        }
-        for object in all.into_iter().filter(|object| !object.is_null()) {
-            // SAFETY: each was opened, begins with its Fid, and is closed once, before what it was made of.
-            let _closed = unsafe { ((*(*object).ops).close)(object) };
-        }
-        if !self.info.is_null() {
-            // SAFETY: it came from the library, once.
-            unsafe { (self.calls.freeinfo)(self.info) };
-        }
-    }
-}
-
-impl Objects {
-    /// Whether memory is registered with the endpoint.
-    fn binds_regions(&self) -> bool {
-        // SAFETY: an info that is there is the library's, with attributes.
-        !self.info.is_null() && unsafe { (*(*self.info).domain_attr).mr_mode & library::MR_ENDPOINT != 0 }
-    }
-
-    fn check(&self, doing: &'static str, outcome: i32) -> Result<(), FabricError> {
-        if outcome == 0 {
-            return Ok(());
-        }
-        Err(FabricError::Call { doing, reason: self.calls.explain(outcome as isize) })
-    }
-}
-
 impl Fabric {
     /// Whether the library can be loaded here.
     ///
     /// # Errors
     /// [`FabricError::Library`] where it cannot.
     pub fn find() -> Result<(), FabricError> {
-        load().map(drop)
+        objects::load().map(drop)
     }
 
     /// Opens an endpoint of a provider, of `tcp;ofi_rxm` unless it says otherwise, on an interface, or on the first that the library offers:
@@ -183,40 +127,25 @@ impl Fabric {
         interface: Option<&str>,
         same_host: bool,
     ) -> Result<Self, FabricError> {
-        let calls = load()?;
         let provider = provider.unwrap_or(PROVIDER);
-        let mut objects = Objects {
-            calls,
-            info: ptr::null_mut(),
-            fabric: ptr::null_mut(),
-            domain: ptr::null_mut(),
-            queue: ptr::null_mut(),
-            addresses: ptr::null_mut(),
-            region: ptr::null_mut(),
-            buffers_region: ptr::null_mut(),
-            endpoint: ptr::null_mut(),
-        };
-        objects.info = choose(&objects.calls, provider, interface, same_host)?;
+        let mut objects = Objects::open(provider, interface, same_host, memory.npes())?;
         let heap = memory
             .at(memory.pe(), 0, memory.bytes(), 1)
             .map_err(|error| FabricError::Call { doing: "registering the heap", reason: error.to_string() })?;
         let mut buffers = vec![[0; Shell::MESSAGE]; RECEIVES + SENDS].into_boxed_slice();
         let (at, bytes) = (buffers.as_mut_ptr().cast(), size_of_val(&*buffers) as u64);
-        // SAFETY: each object is opened from those before it, which are open, with attributes as the headers have them; the
-        // pointers to tables are the library's own, set when it opened the object. The heap is mapped, as the caller promises; the buffers
-        // stay where they are, and are freed after the objects are closed, as the fields' order says.
-        let (base, buffers_key) = unsafe {
-            objects.open(memory.npes())?;
+        // SAFETY: the heap is mapped, as the caller promises; the buffers stay where they are, and are freed after the objects are
+        // closed, as the fields' order says. A region that was registered is open.
+        let buffers_key = unsafe {
             objects.buffers_region = objects.register(at, bytes, library::TRANSMIT | library::RECV, 1)?;
-            let mut base = 0;
             if memory.is_host() {
                 let access = library::READ | library::WRITE | library::REMOTE_READ | library::REMOTE_WRITE;
                 objects.region = objects.register(heap, memory.bytes(), access, 0)?;
-                let by_address = (*(*objects.info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0;
-                base = if by_address { heap.expose_provenance() as u64 } else { 0 };
             }
-            (base, (*objects.buffers_region).mem_desc)
+            (*objects.buffers_region).mem_desc
         };
+        let by_address = memory.is_host() && objects.is_by_address();
+        let base = if by_address { heap.expose_provenance() as u64 } else { 0 };
         let mut fabric = Self {
             objects,
             provider: provider.to_owned(),
@@ -240,10 +169,8 @@ impl Fabric {
 
     /// The provider, less what it is layered by, and the interface that it is on.
     pub fn port(&self) -> String {
-        // SAFETY: the attributes are the library's, which lives as long as this.
-        let interface = unsafe { text((*(*self.objects.info).domain_attr).name) };
         let provider = self.provider.split(';').next().unwrap_or_default();
-        format!("{provider} on {interface}")
+        format!("{provider} on {}", self.objects.interface())
     }
 
     fn receive(&mut self, index: usize) -> isize {
@@ -298,183 +225,10 @@ impl Fabric {
     }
 }
 
-fn load() -> Result<Calls, FabricError> {
-    Calls::load().map_err(|error| FabricError::Library(error.to_string()))
-}
-
 /// The place of a context of ours.
 fn index_of(context: *mut c_void) -> Option<usize> {
     // SAFETY: the library gives back contexts that it was given, which live until the endpoint is closed.
     (!context.is_null()).then(|| unsafe { (*context.cast::<Context>()).index })
-}
-
-impl Objects {
-    /// Opens everything.
-    ///
-    /// # Safety
-    /// `info` is the library's.
-    unsafe fn open(&mut self, npes: u32) -> Result<(), FabricError> {
-        // SAFETY: as `Fabric::open` says.
-        unsafe {
-            let info = self.info;
-            let opened = (self.calls.fabric)((*info).fabric_attr, &raw mut self.fabric, ptr::null_mut());
-            self.check("opening a fabric", opened)?;
-            let opened = ((*(*self.fabric).ops).domain)(self.fabric, info, &raw mut self.domain, ptr::null_mut());
-            self.check("opening a domain", opened)?;
-            let ops = (*self.domain).ops;
-            let mut attributes = library::QueueAttributes {
-                size: 2 * (RECEIVES + SENDS),
-                flags: 0,
-                format: library::CQ_FORMAT_MSG,
-                wait_obj: 0,
-                signaling_vector: 0,
-                wait_cond: 0,
-                wait_set: ptr::null_mut(),
-            };
-            let opened = ((*ops).cq_open)(self.domain, &raw mut attributes, &raw mut self.queue, ptr::null_mut());
-            self.check("opening a completion queue", opened)?;
-            let mut attributes = library::AddressAttributes {
-                kind: library::AV_TABLE,
-                rx_ctx_bits: 0,
-                count: npes as usize,
-                ep_per_node: 0,
-                name: ptr::null_mut(),
-                map_addr: ptr::null_mut(),
-                flags: 0,
-            };
-            let opened = ((*ops).av_open)(self.domain, &raw mut attributes, &raw mut self.addresses, ptr::null_mut());
-            self.check("opening a table of addresses", opened)?;
-            let mut enabled = 0;
-            for _ in 0..TRIES {
-                enabled = self.open_endpoint()?;
-                if enabled != -library::EADDRINUSE {
-                    break;
-                }
-            }
-            self.check("enabling an endpoint", enabled)
-        }
-    }
-
-    /// Registers memory, by this key where the provider has none of its own.
-    ///
-    /// # Safety
-    /// Domain and endpoint are open, and the memory is mapped for as long as the region is.
-    unsafe fn register(&self, at: *mut u8, bytes: u64, access: u64, key: u64) -> Result<*mut Region, FabricError> {
-        // SAFETY: as the caller says. A region that is of no use is closed again, once.
-        unsafe {
-            let (reg, domain) = ((*(*self.domain).mr).reg, self.domain.cast());
-            let mut region = ptr::null_mut();
-            let opened = reg(domain, at.cast(), bytes as usize, access, 0, key, 0, &raw mut region, ptr::null_mut());
-            self.check("registering memory", opened)?;
-            if self.binds_regions() {
-                let ops = (*region).fid.ops;
-                let mut enabled = ((*ops).bind)(region.cast(), self.endpoint.cast(), 0);
-                if enabled == 0 {
-                    enabled = ((*ops).control)(region.cast(), library::ENABLE, ptr::null_mut());
-                }
-                if enabled != 0 {
-                    let _closed = ((*ops).close)(region.cast());
-                }
-                self.check("registering memory with an endpoint", enabled)?;
-            }
-            Ok(region)
-        }
-    }
-
-    /// Opens the endpoint, and gives what the library says of enabling it. Where its port was taken, it is closed again.
-    ///
-    /// # Safety
-    /// Fabric, domain, queue and table of addresses are open, and there is no endpoint.
-    unsafe fn open_endpoint(&mut self) -> Result<i32, FabricError> {
-        // SAFETY: as the caller says, with attributes as the headers have them. What is closed is not used again.
-        unsafe {
-            let ops = (*self.domain).ops;
-            let opened = ((*ops).endpoint)(self.domain, self.info, &raw mut self.endpoint, ptr::null_mut());
-            self.check("opening an endpoint", opened)?;
-            let endpoint: *mut Fid = self.endpoint.cast();
-            let (bind, control, close) =
-                ((*(*endpoint).ops).bind, (*(*endpoint).ops).control, (*(*endpoint).ops).close);
-            self.check("binding", bind(endpoint, self.addresses.cast(), 0))?;
-            self.check("binding", bind(endpoint, self.queue.cast(), library::TRANSMIT | library::RECV))?;
-            let enabled = control(endpoint, library::ENABLE, ptr::null_mut());
-            if enabled == -library::EADDRINUSE {
-                self.endpoint = ptr::null_mut();
-                self.check("closing an endpoint", close(endpoint))?;
-            }
-            Ok(enabled)
-        }
-    }
-}
-
-/// Asks the library for endpoints that do what is needed, and gives the one on the interface.
-fn choose(calls: &Calls, provider: &str, interface: Option<&str>, same_host: bool) -> Result<*mut Info, FabricError> {
-    let name = CString::new(provider)
-        .map_err(|error| FabricError::Provider { provider: provider.to_owned(), reason: error.to_string() })?;
-    // SAFETY: an info without a source is a fresh one, with attributes; the provider's name is taken out again before it is freed,
-    // since the library would free it, too. Lists and texts in them are the library's until freed, and what is kept is a copy.
-    unsafe {
-        let hints = (calls.dupinfo)(ptr::null());
-        if hints.is_null() {
-            return Err(FabricError::Call { doing: "asking for endpoints", reason: "no memory".into() });
-        }
-        (*hints).caps = library::MSG | library::RMA;
-        (*hints).mode = library::CONTEXTS;
-        (*(*hints).ep_attr).kind = library::EP_RDM;
-        (*(*hints).domain_attr).threading = library::THREAD_DOMAIN;
-        (*(*hints).domain_attr).mr_mode = library::MR_LOCAL
-            | library::MR_VIRT_ADDR
-            | library::MR_ALLOCATED
-            | library::MR_PROV_KEY
-            | library::MR_ENDPOINT;
-        (*(*hints).fabric_attr).prov_name = name.as_ptr().cast_mut();
-        let mut list = ptr::null_mut();
-        let found = (calls.getinfo)(library::VERSION, ptr::null(), ptr::null(), 0, hints, &raw mut list);
-        (*(*hints).fabric_attr).prov_name = ptr::null_mut();
-        (calls.freeinfo)(hints);
-        if found != 0 {
-            let reason = calls.explain(found as isize);
-            return Err(FabricError::Provider { provider: provider.to_owned(), reason });
-        }
-        let (mut offered, mut chosen, mut next) = (Vec::new(), ptr::null_mut::<Info>(), list);
-        let mut loops = ptr::null_mut::<Info>();
-        while !next.is_null() {
-            let name = text((*(*next).domain_attr).name);
-            // Of a network that has addresses of both kinds, the one with shorter ones.
-            let fits =
-                (*next).addr_format != library::SOCKADDR_IN6 && (*(*next).ep_attr).max_msg_size >= Shell::MESSAGE;
-            if fits && interface.is_none_or(|wanted| wanted == name) {
-                let place = if name == LOOPBACK { &mut loops } else { &mut chosen };
-                *place = if place.is_null() { next } else { *place };
-            }
-            if fits && !offered.contains(&name) {
-                offered.push(name);
-            }
-            next = (*next).next;
-        }
-        chosen = if chosen.is_null() && (same_host || interface.is_some()) { loops } else { chosen };
-        if !chosen.is_null() {
-            chosen = (calls.dupinfo)(chosen);
-        }
-        (calls.freeinfo)(list);
-        if chosen.is_null() {
-            let wanted = interface.unwrap_or("any that leads to other hosts").to_owned();
-            let provider = provider.split(';').next().unwrap_or_default().to_owned();
-            return Err(FabricError::Interface { provider, wanted, offered: offered.join(", ") });
-        }
-        Ok(chosen)
-    }
-}
-
-/// A text of the library's.
-///
-/// # Safety
-/// It is null, or a text.
-unsafe fn text(text: *const std::ffi::c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// What an error of the library's is.
