@@ -321,8 +321,7 @@ pub const TEXTS: [TextTunable; 14] = [
         meaning: "the network interface of CONGRUENT_TRANSPORT=fabric; unset, the first that libfabric offers",
         form: "eth0",
         check: |text| {
-            let one = !text.is_empty() && !text.contains([',', '^', '=']);
-            one.then_some(()).ok_or_else(|| "expected the whole name of one interface; see `ip link`".to_owned())
+            one_name(text).ok_or_else(|| "expected the whole name of one interface; see `ip link`".to_owned())
         },
     },
     TextTunable {
@@ -330,10 +329,7 @@ pub const TEXTS: [TextTunable; 14] = [
         name: "CONGRUENT_LIBFABRIC_PROVIDER",
         meaning: "the provider of CONGRUENT_TRANSPORT=fabric; unset, tcp;ofi_rxm",
         form: "efa or cxi",
-        check: |text| {
-            let one = !text.is_empty() && !text.contains([',', '^', '=']);
-            one.then_some(()).ok_or_else(|| "expected the name of one provider; see `fi_info -l`".to_owned())
-        },
+        check: |text| one_name(text).ok_or_else(|| "expected the name of one provider; see `fi_info -l`".to_owned()),
     },
     TextTunable {
         key: TextKey::IbHca,
@@ -361,6 +357,11 @@ pub const TEXTS: [TextTunable; 14] = [
 
 fn path(text: &str) -> Result<(), String> {
     if text.is_empty() { Err("expected the path of a file; unset it for none".to_owned()) } else { Ok(()) }
+}
+
+/// Of a text that names one thing, and neither a list of them nor all but some.
+fn one_name(text: &str) -> Option<()> {
+    (!text.is_empty() && !text.contains([',', '^', '='])).then_some(())
 }
 
 #[cfg(test)]
