@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("congruent-test-kernels", &["congruent-collectives", "congruent-device"]),
+    ("congruent-newer-test-kernels", &["congruent-collectives", "congruent-device"]),
     (
         "congruent-virtual-driver",
         &["congruent-heap", "congruent-verify", "congruent-virtual-gpu", "congruent-virtual-library"],
@@ -51,6 +52,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-virtual-library", &["congruent-virtual-driver"]),
     ("congruent-tests", ANYTHING),
     ("congruent-thread-tests", &["congruent-tests"]),
+    ("congruent-ui-tests", &["congruent"]),
     ("congruent-benches", ANYTHING),
     ("congruent-weakened", ANYTHING),
 ];

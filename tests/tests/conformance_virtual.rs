@@ -32,16 +32,19 @@ static GPUS: LazyLock<Vec<(&str, OsString)>> = LazyLock::new(|| {
     );
     vec![
         ("CONGRUENT_MACHINE", "virtual".into()),
-        ("CONGRUENT_PTX", env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx(here, "sm_80:ptx80").into())),
+        (
+            "CONGRUENT_PTX",
+            env::var_os("CONGRUENT_PTX").unwrap_or_else(|| ptx("tests/kernels", here, "sm_80:ptx80").into()),
+        ),
         (LIMIT, most.to_string().into()),
         // PEs take in their PTX before they wait, on a busy machine not all at the same time.
         ("CONGRUENT_DEADLINE_MS", "120000".into()),
     ]
 });
 
-/// PTX of the test kernels for a target, `sm_80:ptx80` for what every GPU can run.
-fn ptx(here: PathBuf, target: &str) -> PathBuf {
-    let builder = Builder::new(repository().join("tests/kernels")).out_dir(here.join("ptx"));
+/// PTX of kernels for a target, `sm_80:ptx80` for what every GPU can run.
+fn ptx(kernels: &str, here: PathBuf, target: &str) -> PathBuf {
+    let builder = Builder::new(repository().join(kernels)).out_dir(here.join("ptx"));
     builder.targets([target.parse().unwrap()]).build().unwrap().swap_remove(0).path
 }
 
@@ -287,9 +290,9 @@ fn capable() {
     cuda_threads("capable", conformance::arithmetic, &[1], newer);
 }
 
-/// PTX of the test kernels for newer GPUs.
+/// PTX for newer GPUs.
 fn newer_ptx() -> OsString {
-    ptx(env::current_exe().unwrap().parent().unwrap().join("virtual"), "sm_90:ptx82").into()
+    ptx("tests/kernels/newer", env::current_exe().unwrap().parent().unwrap().join("virtual"), "sm_90:ptx82").into()
 }
 
 /// Each PE on a device of its own, with one engine for all, which reaches the memory of all processes.

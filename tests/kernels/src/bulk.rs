@@ -83,11 +83,10 @@ macro_rules! combined {
     )*};
 }
 
+// Elements of less than a word, of a word, of more, and of an odd size.
 combined! {
     bulk_u8: u8, |a, b| a.wrapping_mul(3).wrapping_sub(b);
-    bulk_i16: i16, |a, b| a.wrapping_mul(3).wrapping_sub(b);
     bulk_u32: u32, |a, b| a.wrapping_mul(3).wrapping_sub(b);
-    bulk_u64: u64, |a, b| a.wrapping_mul(3).wrapping_sub(b);
     bulk_pair: [u32; 2], |a, b| [a[0].wrapping_mul(3).wrapping_sub(b[1]), a[1] ^ b[0]];
     bulk_bytes: [u8; 3], |a, b| [a[0].wrapping_mul(3).wrapping_sub(b[0]), a[1] ^ b[2], a[2].wrapping_sub(b[1])];
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use congruent_collectives::{PlanView, Protocol, Sum, one_shot, ring, two_level};
 use congruent_device::{Semaphore, Sym, TeamView, kernels};
 
-use crate::teams::Crew;
+use crate::Crew;
 
 /// `x -> a x + b`, wrapping around: composing these is associative, and not commutative.
 pub type Affine = [u32; 2];

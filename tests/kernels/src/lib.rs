@@ -10,6 +10,7 @@ pub mod buffers;
 pub mod bulk;
 mod by;
 pub mod collectives;
+mod crew;
 pub mod direct;
 pub mod groups;
 pub mod lanes;
@@ -28,3 +29,4 @@ pub mod teams;
 mod tell;
 
 pub use by::By;
+pub use crew::Crew;

@@ -3,7 +3,7 @@
 use congruent_collectives::{PlanView, Sum, multimem};
 use congruent_device::{Group, Sym, TeamView, f16, kernels};
 
-use crate::teams::Crew;
+use crate::Crew;
 
 kernels! {
     /// Sums with an operator that is known when the kernel is compiled.

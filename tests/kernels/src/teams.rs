@@ -1,13 +1,8 @@
 //! Teams: who is in one, and its barrier and sync.
 
-use congruent_device::{Group, Sym, TeamView, Thread, kernels, team_tag};
+use congruent_device::{Group, Sym, TeamView, Thread, kernels};
 
-use crate::tell;
-
-team_tag! {
-    /// The teams of the suite.
-    pub Crew
-}
+use crate::{Crew, tell};
 
 kernels! {
     /// Tells size, rank, neighbours' PEs, whether there is a member past the last, then the members' PEs, and then

@@ -4,8 +4,8 @@
 use congruent::collectives::Layout;
 use congruent::device::{Sym, TeamView};
 use congruent::{Error, Grid, Plan, Team, World};
+use congruent_test_kernels::Crew;
 use congruent_test_kernels::collectives::{self as kernels, Affine};
-use congruent_test_kernels::teams::Crew;
 
 use super::limit::{is_limited, limited};
 use super::orders::part;

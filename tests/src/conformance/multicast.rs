@@ -4,8 +4,8 @@ use congruent::collectives::{Algorithm, Layout, Op, Protocol};
 use congruent::device::{Sym, TeamView};
 use congruent::{Error, Grid, Team, World};
 use congruent_heap::f16;
+use congruent_test_kernels::Crew;
 use congruent_test_kernels::multicast as kernels;
-use congruent_test_kernels::teams::Crew;
 
 use super::model::{Sample, samples};
 use super::pattern::{assert_same, value};

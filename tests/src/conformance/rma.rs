@@ -3,12 +3,11 @@
 use std::any::type_name;
 
 use congruent::{Error, Grid, Stream, World};
-use congruent_heap::{Fp8E4M3, Fp8E5M2, bf16, f16};
+use congruent_heap::f16;
 use congruent_test_kernels::By;
 use congruent_test_kernels::rma::{Movable, Particle, Transfer};
 
-use super::limit::{is_limited, limited};
-use super::machines::few_shapes;
+use super::limit::limited;
 use super::pattern::{assert_same, neighbours, value, values};
 
 /// Around every power of two that an implementation may cut at, and one that is larger than a cache.
@@ -24,12 +23,6 @@ const BACK: u64 = 3;
 
 /// Remote memory access.
 pub fn rma(world: &mut World) -> Result<(), Error> {
-    one_of_each_size(world)?;
-    // Types of one size are moved alike.
-    if few_shapes() && is_limited() { Ok(()) } else { the_others(world) }
-}
-
-fn one_of_each_size(world: &mut World) -> Result<(), Error> {
     every_size::<u8>(world)?;
     every_size::<f16>(world)?;
     every_size::<f32>(world)?;
@@ -37,19 +30,6 @@ fn one_of_each_size(world: &mut World) -> Result<(), Error> {
     every_size::<[u32; 4]>(world)?;
     every_size::<[u8; 3]>(world)?;
     every_size::<Particle>(world)
-}
-
-fn the_others(world: &mut World) -> Result<(), Error> {
-    every_size::<i8>(world)?;
-    every_size::<u16>(world)?;
-    every_size::<i16>(world)?;
-    every_size::<u32>(world)?;
-    every_size::<i32>(world)?;
-    every_size::<u64>(world)?;
-    every_size::<bf16>(world)?;
-    every_size::<f64>(world)?;
-    every_size::<Fp8E4M3>(world)?;
-    every_size::<Fp8E5M2>(world)
 }
 
 fn every_size<T: Movable>(world: &mut World) -> Result<(), Error> {

@@ -2,7 +2,8 @@
 
 use congruent::device::Pe;
 use congruent::{Error, Grid, Stream, SymVec, Team, World};
-use congruent_test_kernels::teams::{self as kernels, Crew};
+use congruent_test_kernels::Crew;
+use congruent_test_kernels::teams as kernels;
 
 /// Blocks that synchronize at once.
 const BLOCKS: u32 = 4;

@@ -174,39 +174,57 @@ fn unreached() -> Result<ExitCode, Box<dyn Error>> {
 /// Runs cores of the protocols as they are: half of the seeds in jobs of two PEs, half in jobs of three.
 fn explore(seeds: u64) -> Result<ExitCode, Box<dyn Error>> {
     let host = Host::new()?;
-    let mut jobs = [calls::record(2, Which::Cores)?, calls::record(3, Which::Cores)?];
-    for calls in &mut jobs {
+    let mut recordings = Vec::new();
+    // Those of more PEs take longer, and so come first.
+    for pes in [3, 2] {
+        let calls = calls::record(pes, Which::Cores)?;
         let far: Vec<_> = calls.iter().filter(|one| one.is_far).map(|one| host.proxied(one)).collect();
-        calls.extend(far);
+        recordings.extend(calls.into_iter().chain(far));
     }
-    let each = jobs.len();
-    let wrong: usize = thread::scope(|scope| {
-        let parts: Vec<_> = (0..)
-            .zip(&jobs)
-            .map(|(first, job)| scope.spawn(move || explore_job(job, (first..seeds).step_by(each))))
-            .collect();
-        parts.into_iter().map(|part| part.join().unwrap_or(1)).sum()
+    let cores = recordings.len() / 2;
+    let wrong = two_at_a_time(&recordings, recordings.len(), |recordings, index| {
+        explore_call(&recordings[index], ((index / cores) as u64..seeds).step_by(2))
     });
-    println!("{} cores of protocols in {seeds} seeds each, {wrong} of the runs wrong", jobs[0].len());
+    let wrong: usize = wrong.into_iter().sum();
+    println!("{cores} cores of protocols in {seeds} seeds each, {wrong} of the runs wrong");
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs each call of a job with these seeds; gives how many runs are wrong.
-fn explore_job(calls: &[Recording], seeds: impl Iterator<Item = u64> + Clone) -> usize {
-    let mut wrong = 0;
-    for call in calls {
-        let start = Instant::now();
-        for seed in seeds.clone() {
-            let schedule = if seed / 2 % 2 == 0 { Schedule::Random } else { Schedule::Priorities };
-            let how = How { schedule, seed, is_strict: true };
-            if let Err(error) = call.run_unchanged(&how) {
-                wrong += 1;
-                println!("WRONG in {}, {how}: {error}", call.name);
-            }
+/// Runs a call with these seeds; gives how many runs are wrong.
+fn explore_call(call: &Recording, seeds: impl Iterator<Item = u64> + Clone) -> usize {
+    let (mut wrong, many, start) = (0, seeds.clone().count(), Instant::now());
+    for seed in seeds {
+        let schedule = if seed / 2 % 2 == 0 { Schedule::Random } else { Schedule::Priorities };
+        let how = How { schedule, seed, is_strict: true };
+        if let Err(error) = call.run_unchanged(&how) {
+            wrong += 1;
+            println!("WRONG in {}, {how}: {error}", call.name);
         }
-        println!("{} seeds of {}: {:.1} s", seeds.clone().count(), call.name, start.elapsed().as_secs_f64());
     }
+    println!("{many} seeds of {}: {:.1} s", call.name, start.elapsed().as_secs_f64());
     wrong
+}
+
+/// Does `work` of each of so many things, with recordings of its own for each of two threads; in their order.
+fn two_at_a_time<T: Send>(
+    recordings: &[Recording],
+    many: usize,
+    work: impl Fn(&[Recording], usize) -> T + Sync,
+) -> Vec<T> {
+    let next = Mutex::new(0..many);
+    let work = |recordings: &[Recording]| {
+        let claim = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+        iter::from_fn(claim).map(|index| (index, work(recordings, index))).collect::<Vec<_>>()
+    };
+    let copies: Vec<Recording> = recordings.iter().map(Recording::apart).collect();
+    let mut all = thread::scope(|scope| {
+        let other = scope.spawn(|| work(&copies));
+        let mut all = work(recordings);
+        all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        all
+    });
+    all.sort_by_key(|&(index, _)| index);
+    all.into_iter().map(|(_, done)| done).collect()
 }
 
 /// The images that are shipped.
@@ -354,22 +372,9 @@ impl Judge {
         self.traces.iter().filter(move |(_, traced)| reaches(traced)).map(|&(index, _)| index)
     }
 
-    /// What notices each of these, in their order; two at a time.
+    /// What notices each of these, in their order.
     fn notice_all(&self, mutants: &[(usize, Mutant)]) -> Vec<Noticed> {
-        let next = Mutex::new(0..mutants.len());
-        let work = |recordings: &[Recording]| {
-            let claim = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
-            iter::from_fn(claim).map(|index| (index, self.judge(recordings, &mutants[index]))).collect::<Vec<_>>()
-        };
-        let copies: Vec<Recording> = self.recordings.iter().map(Recording::apart).collect();
-        let mut all = thread::scope(|scope| {
-            let other = scope.spawn(|| work(&copies));
-            let mut all = work(&self.recordings);
-            all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            all
-        });
-        all.sort_by_key(|&(index, _)| index);
-        all.into_iter().map(|(_, noticed)| noticed).collect()
+        two_at_a_time(&self.recordings, mutants.len(), |recordings, index| self.judge(recordings, &mutants[index]))
     }
 
     fn judge(&self, recordings: &[Recording], (of, mutant): &(usize, Mutant)) -> Noticed {
