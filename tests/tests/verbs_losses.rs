@@ -3,6 +3,7 @@
 
 mod losing;
 mod processes;
+mod two_ends;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,8 +12,10 @@ use std::time::Duration;
 
 use congruent::World;
 use congruent_tests::guest;
+use congruent_transports::{Failure, Post, Reconnect};
 use losing::Job;
 use processes::{Pe, Port, is_pe, myself, say, seat};
+use two_ends::TwoEnds;
 
 /// Connections are given up soon.
 const SET: [(&str, &str); 3] =
@@ -128,4 +131,87 @@ fn a_link_that_comes_back_is_got_over() {
         let after = connections();
         assert_eq!((after.len(), before.intersection(&after).count()), (2, 0), "{before:?} {after:?}");
     }
+}
+
+/// The port's GID goes with the address, and comes back at another place of its table.
+#[test]
+fn an_address_that_comes_back_is_got_over() {
+    const TEST: &str = "an_address_that_comes_back_is_got_over";
+    if is_pe() {
+        return losing::pass_on();
+    }
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    let mut job = Job::start(TEST, 2, &SET, DEADLINE);
+    for _ in 0..2 {
+        let before = connections();
+        command("/opt/ip addr del 10.78.0.1/24 dev d0");
+        thread::sleep(Duration::from_millis(300));
+        command("/opt/ip addr add 10.78.0.1/24 dev d0");
+        job.goes_on();
+        let after = connections();
+        assert_eq!((after.len(), before.intersection(&after).count()), (2, 0), "{before:?} {after:?}");
+    }
+}
+
+/// A write or read by a key that the peer did not give touches nothing, nothing behind it is done, and the connection can be had again.
+#[test]
+fn a_wrong_key_opens_nothing() {
+    const TEST: &str = "a_wrong_key_opens_nothing";
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    // The key is behind the address of the heap.
+    let mut two = TwoEnds::joined(|card| card[8] ^= 0xff);
+    let bytes = 4096;
+    for (round, post) in
+        (1..).zip([Post::Write { remote: 0, local: 0, bytes }, Post::Read { remote: 0, local: 0, bytes }])
+    {
+        let before = two.post(0, Post::Send(b"before"));
+        assert_eq!((two.end_of(0, before), two.message(1)), (Ok(()), b"before".to_vec()));
+        let wrong = two.post(0, post);
+        let behind = two.post(0, Post::Send(b"behind"));
+        assert_eq!(two.end_of(0, wrong), Err(Failure::RemoteAccess), "{post:?}");
+        assert_eq!(two.end_of(0, behind), Err(Failure::Flushed), "behind {post:?}");
+        assert_eq!([two.word(0, 1), two.word(1, 1)], [1, 1 << 32 | 1]);
+        two.renew();
+        assert_eq!(connections().len(), 2, "round {round}");
+    }
+    // The other way the key is the right one.
+    let right = two.post(1, Post::Write { remote: 0, local: 0, bytes });
+    let behind = two.post(1, Post::Send(b"behind"));
+    assert_eq!((two.end_of(1, right), two.end_of(1, behind), two.message(0)), (Ok(()), Ok(()), b"behind".to_vec()));
+    assert_eq!(two.word(0, 1), 1 << 32 | 1);
+}
+
+/// What goes to an end that the peer has closed meanwhile comes back as failed, whole, and the peer's new end takes what is posted then.
+#[test]
+fn an_end_that_is_gone_takes_nothing() {
+    const TEST: &str = "an_end_that_is_gone_takes_nothing";
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    let mut two = TwoEnds::joined(|_| {});
+    let bytes = 1 << 15;
+    for _ in 0..3 {
+        // Nothing is done with what is no part of the heap, and its connection has failed.
+        let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes });
+        while two.reconnect(1) != Reconnect::UnderWay || connections().len() > 2 {
+            two.poll(1);
+        }
+        let lost = [Post::Write { remote: 0, local: 0, bytes }, Post::Send(b"lost")].map(|post| two.post(0, post));
+        for id in lost {
+            let ended = two.end_of(0, id);
+            assert!(matches!(ended, Err(Failure::RetryExceeded | Failure::Flushed)), "{ended:?}");
+        }
+        assert_eq!(two.end_of(1, outside), Err(Failure::LocalLength));
+        assert_eq!(two.word(1, 1), 1 << 32 | 1);
+        two.renew();
+    }
+    let written = two.post(0, Post::Write { remote: 0, local: 0, bytes });
+    let behind = two.post(0, Post::Send(b"behind"));
+    assert_eq!((two.end_of(0, written), two.end_of(0, behind), two.message(1)), (Ok(()), Ok(()), b"behind".to_vec()));
+    assert_eq!([two.word(1, 1), two.word(1, 4095), two.word(1, 4096)], [1, 4095, 1 << 32 | 4096]);
+    assert_eq!(connections().len(), 2);
 }

@@ -19,8 +19,10 @@ pub(super) struct Device {
     pub(super) context: *mut Context,
     pub(super) port: u8,
     pub(super) facts: PortAttributes,
-    pub(super) gid_index: u8,
+    gid_index: u8,
     pub(super) gid: Gid,
+    /// Whether that is one of RoCE v2.
+    is_v2: bool,
     /// The most requests of a pair, and reads that a peer may have under way at one.
     pub(super) most_requests: u32,
     pub(super) most_reads: u8,
@@ -115,6 +117,7 @@ pub(super) fn open(options: &VerbsOptions<'_>) -> Result<Device, VerbsError> {
         facts: unsafe { std::mem::zeroed() },
         gid_index: 0,
         gid: [0; 16],
+        is_v2: false,
         most_requests: 0,
         most_reads: 0,
         queue: ptr::null_mut(),
@@ -185,12 +188,12 @@ impl Device {
             None if self.is_ethernet() => self.best_gid(),
             None => 0,
         };
-        let (context, port, index) = (self.context, self.port, i32::from(self.gid_index));
-        // SAFETY: the context is open, and there is room for what is written.
-        let asked = unsafe { (self.calls.query_gid)(context, port, index, &raw mut self.gid) };
-        if asked != 0 || (self.is_ethernet() && self.gid == [0; 16]) {
-            return Err(VerbsError::Gid { device: self.name.clone(), port, index: self.gid_index });
-        }
+        let found = self.gid_at(self.gid_index);
+        (self.gid, self.is_v2) = found.ok_or_else(|| VerbsError::Gid {
+            device: self.name.clone(),
+            port: self.port,
+            index: self.gid_index,
+        })?;
         Ok(self)
     }
 
@@ -200,22 +203,41 @@ impl Device {
 
     /// The GID that other hosts reach best: of RoCE v2 with an IPv4 address, or else of RoCE v2 that is not link-local, or else any.
     fn best_gid(&self) -> u8 {
-        let kinds = format!("/sys/class/infiniband/{}/ports/{}/gid_attrs/types", self.name, self.port);
-        let worth = |index: u8| {
-            let mut gid = [0; 16];
-            // SAFETY: as in `look`.
-            let asked = unsafe { (self.calls.query_gid)(self.context, self.port, i32::from(index), &raw mut gid) };
-            if asked != 0 || gid == [0; 16] {
-                return 0;
-            }
-            let is_v2 = fs::read_to_string(format!("{kinds}/{index}")).is_ok_and(|kind| kind.trim() == "RoCE v2");
-            let is_ipv4 = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
-            let is_local = gid[..2] == [0xfe, 0x80];
-            1 + 4 * u8::from(is_v2) + 2 * u8::from(is_ipv4) + u8::from(!is_local)
+        let worth = |&index: &u8| {
+            self.gid_at(index).map(|(gid, is_v2)| {
+                let is_ipv4 = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
+                let is_local = gid[..2] == [0xfe, 0x80];
+                4 * u8::from(is_v2) + 2 * u8::from(is_ipv4) + u8::from(!is_local)
+            })
         };
-        let all = 0..self.facts.gid_tbl_len.clamp(0, i32::from(u8::MAX)) as u8;
         // Of equals the first.
-        all.rev().max_by_key(|&index| worth(index)).unwrap_or(0)
+        self.gids().rev().max_by_key(worth).unwrap_or(0)
+    }
+
+    /// The places that a GID may be at.
+    fn gids(&self) -> impl DoubleEndedIterator<Item = u8> + use<> {
+        0..self.facts.gid_tbl_len.clamp(0, i32::from(u8::MAX)) as u8
+    }
+
+    /// The GID at a place, if there is one, and whether it is of RoCE v2.
+    fn gid_at(&self, index: u8) -> Option<(Gid, bool)> {
+        let mut gid = [0; 16];
+        // SAFETY: the context is open, and there is room for what is written.
+        let asked = unsafe { (self.calls.query_gid)(self.context, self.port, i32::from(index), &raw mut gid) };
+        let kind = format!("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{index}", self.name, self.port);
+        let is_v2 = || fs::read_to_string(kind).is_ok_and(|kind| kind.trim() == "RoCE v2");
+        (asked == 0 && gid != [0; 16]).then(|| (gid, is_v2()))
+    }
+
+    /// Looks where the port's GID is, and says whether that is another place: so it is when its address was taken away and has come back.
+    pub(super) fn has_moved(&mut self) -> bool {
+        let own = Some((self.gid, self.is_v2));
+        if self.gid_at(self.gid_index) == own {
+            return false;
+        }
+        let place = self.gids().find(|&index| self.gid_at(index) == own);
+        self.gid_index = place.unwrap_or(self.gid_index);
+        place.is_some()
     }
 
     /// Opens the queue that completions come to, and the receives that all pairs share.

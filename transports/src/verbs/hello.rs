@@ -107,6 +107,11 @@ impl Hellos {
         self.ends.number
     }
 
+    /// Whether hellos are under way to peers.
+    pub(super) fn is_saying(&self) -> bool {
+        self.posted[MOST..].contains(&true)
+    }
+
     /// Whether who was said hello to may not have heard it.
     pub(super) fn is_time(&self) -> bool {
         self.said.elapsed() >= AGAIN

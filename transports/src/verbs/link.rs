@@ -146,6 +146,7 @@ impl Verbs {
 
     /// Connects the new ends to a peer's, and tells it of these.
     fn meet(&mut self, hello: Hello) {
+        self.follow_gid();
         let Some(link) = &mut self.links[hello.from as usize] else { return };
         let Some(port) = &link.port else { return };
         // Where that fails, the shell's patience ends.
@@ -155,8 +156,23 @@ impl Verbs {
         self.greet(hello.from);
     }
 
+    /// Has what is said from here on, and new connections, come from where this port's GID is now.
+    fn follow_gid(&mut self) {
+        // Ways that datagrams under way have stay open.
+        if self.hellos.is_saying() || !self.device.has_moved() {
+            return;
+        }
+        for port in self.links.iter_mut().flatten().filter_map(|link| link.port.as_mut()) {
+            port.address = self.device.address(port.address.dlid, port.address.dgid);
+            if let Ok(way) = self.device.way(port.address) {
+                port.way = way;
+            }
+        }
+    }
+
     /// Tells a peer of the ends of this epoch, and asks for its own until they are known.
     fn greet(&mut self, peer: u32) {
+        self.follow_gid();
         let Some(link) = &self.links[peer as usize] else { return };
         let Some(port) = &link.port else { return };
         let asks = link.state != LinkState::Connected;

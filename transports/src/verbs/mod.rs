@@ -16,7 +16,8 @@
 //!
 //! # How a connection is made anew
 //! A failed connection does nothing more: both of its ends are replaced, and bytes of before have nowhere to land. The PEs agree on it by
-//! datagrams (see `link.rs` and `hello.rs`), which need no connection.
+//! datagrams (see `link.rs` and `hello.rs`), which need no connection. Where a port's address is taken away and comes back, its GID is at
+//! another place of the port's table, and new connections take it from there.
 
 mod device;
 mod hello;
