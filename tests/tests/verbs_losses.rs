@@ -8,7 +8,7 @@ mod two_ends;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use congruent::World;
 use congruent_tests::guest;
@@ -197,8 +197,10 @@ fn an_end_that_is_gone_takes_nothing() {
     for _ in 0..3 {
         // Nothing is done with what is no part of the heap, and its connection has failed.
         let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes });
+        let start = Instant::now();
         while two.reconnect(1) != Reconnect::UnderWay || connections().len() > 2 {
             two.poll(1);
+            assert!(start.elapsed() < losing::PATIENCE, "the old end stays open");
         }
         let lost = [Post::Write { remote: 0, local: 0, bytes }, Post::Send(b"lost")].map(|post| two.post(0, post));
         for id in lost {
