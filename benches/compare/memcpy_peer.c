@@ -51,8 +51,25 @@ static double copy(char *dst, const char *src, size_t bytes) {
     return (now_ns() - start) / n;
 }
 
+static double gups(size_t bytes) {
+    const size_t words = bytes / sizeof(uint64_t);
+    barrier();
+    const double start = now_ns();
+    for (uint64_t i = 0; i < UPDATES; i++) {
+        const uint64_t random = random_number(me * (uint64_t)UPDATES + i);
+        uint64_t *table = (uint64_t *)destination(target_pe(random));
+        __atomic_fetch_xor(table + target_word(random, words), random, __ATOMIC_RELAXED);
+    }
+    barrier();
+    return (now_ns() - start) / UPDATES;
+}
+
 static void repeat(char *private_dst, char *private_src, int told) {
     told = told && me == 0;
+    for (size_t bytes = SMALLEST_TABLE; bytes <= max_bytes; bytes *= 16) {
+        const double update = slower(gups(bytes));
+        if (told) emit("gups", bytes, update);
+    }
     for (size_t bytes = SMALLEST_BULK; bytes <= max_bytes; bytes *= 4) {
         if (me == 0) {
             const double within = copy(private_dst, private_src, bytes);

@@ -39,6 +39,18 @@ static double put(char *dst, const char *src, size_t bytes) {
     return (now_ns() - start) / n;
 }
 
+static double gups(uint64_t *table, size_t bytes) {
+    const size_t words = bytes / sizeof *table;
+    shmem_barrier_all();
+    const double start = now_ns();
+    for (uint64_t i = 0; i < UPDATES; i++) {
+        const uint64_t random = random_number(me * (uint64_t)UPDATES + i);
+        shmem_uint64_atomic_xor(table + target_word(random, words), random, target_pe(random));
+    }
+    shmem_barrier_all();
+    return (now_ns() - start) / UPDATES;
+}
+
 static double barrier(void) {
     const int n = rounds(0);
     shmem_barrier_all();
@@ -52,11 +64,14 @@ static void repeat(char *dst, char *src, int told) {
     told = told && me == 0;
     const double meeting = slower(barrier());
     if (told) emit("barrier", 0, meeting);
+    for (size_t bytes = SMALLEST_TABLE; bytes <= max_bytes; bytes *= 16) {
+        const double update = slower(gups((uint64_t *)dst, bytes));
+        if (told) emit("gups", bytes, update);
+    }
     if (me == 0) {
         const double value = put_value(), atomic = fetch_add(), small = put(dst, src, 8);
         if (told) emit("put_value", 8, value), emit("fetch_add", 8, atomic), emit("put", 8, small);
     }
-    shmem_barrier_all();
     for (size_t bytes = SMALLEST_BULK; bytes <= max_bytes; bytes *= 4) {
         if (me == 0) {
             const double ns = put(dst, src, bytes);

@@ -9,6 +9,7 @@
  *   tokens          one of TOKENS buffers to places of the other PE that are apart, all of which are awaited together
  *   copy            a buffer within one process
  *   fetch_add       an 8-byte atomic on the other PE
+ *   gups            one of UPDATES updates of words by chance, of the tables of all PEs, by all PEs at once, until all are done
  *   send_recv       half the round trip of a message to the other PE and back
  *   barrier         all PEs meet
  *   all_reduce      the sum of f32 on all PEs
@@ -25,14 +26,29 @@
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-static const size_t SMALLEST_BULK = 64 << 10;
+static const size_t SMALLEST_BULK = 64 << 10, SMALLEST_TABLE = 4 << 10;
 
 /* Rows of a mixture of experts, 7168 numbers of a byte. The places are these apart, modulo how many fit. */
 enum { TOKENS = 1000, TOKEN = 7168, APART = 37 };
+
+/* Updates of a PE, by random numbers as those of the example `gups`. */
+enum { UPDATES = 1 << 18 };
+
+static inline uint64_t random_number(uint64_t i) {
+    uint64_t mixed = i * 0x9e3779b97f4a7c15;
+    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+    return mixed ^ mixed >> 31;
+}
+
+/* What a random number means: a PE of two, and one of a power of two of words there. */
+static inline int target_pe(uint64_t random) { return random >> 63; }
+static inline size_t target_word(uint64_t random, size_t words) { return (uint32_t)random & (words - 1); }
 
 static int repeats;
 static size_t max_bytes;

@@ -13,6 +13,7 @@ use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
 use congruent::{Arguments, Comm, CommOptions, Grid, Plan, Stream, SymVec, World, kernels};
+use congruent_example_kernels::gups;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
@@ -27,6 +28,10 @@ const SMALLEST_BULK: u64 = 64 << 10;
 /// The sizes of collectives other than all-reduce, of which two are those of all-reduce among PEs that share cores.
 const SIZES: [u64; 3] = [1 << 10, 64 << 10, 4 << 20];
 const SHARED_CORES: [u64; 2] = [1 << 10, 1 << 20];
+
+/// The tables that are updated by chance, and how often each PE does so.
+const TABLES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
+const UPDATES: u64 = 1 << 18;
 
 /// The word on the command line that calls this.
 pub const WORD: &str = "ours";
@@ -122,6 +127,10 @@ impl Ours {
         tell(Work::PutValue, 8, self.time(n, kernels::perf_put_value, (self.word.view(), n))?);
         tell(Work::FetchAdd, 8, self.time(n, kernels::perf_fetch_add, (self.word.view(), n))?);
         tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, 1, n))?);
+        for bytes in TABLES.into_iter().filter(|&bytes| bytes <= max_bytes) {
+            let (table, first) = (dst(bytes)?.cast(), self.world.pe().index() as u64 * UPDATES);
+            tell(Work::Gups, bytes, self.time(UPDATES, gups::update, (table, first, UPDATES))?);
+        }
         let round_trip = self.time(n, kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
         tell(Work::SendRecv, 8, round_trip / 2.0);
         tell(Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);

@@ -21,6 +21,8 @@ pub enum Work {
     Copy,
     /// An 8-byte atomic on the other PE.
     FetchAdd,
+    /// An update by chance of the tables of all PEs, by all of them at once.
+    Gups,
     /// Half the round trip of a message.
     SendRecv,
     /// All PEs meet.
@@ -98,6 +100,7 @@ impl fmt::Display for Work {
             Self::Tokens => "tokens",
             Self::Copy => "copy",
             Self::FetchAdd => "fetch_add",
+            Self::Gups => "gups",
             Self::SendRecv => "send_recv",
             Self::Barrier => "barrier",
             Self::AllReduce => "all_reduce",

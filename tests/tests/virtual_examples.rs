@@ -152,6 +152,33 @@ fn bins_on_all_pes_have_what_the_host_counts() {
 }
 
 #[test]
+fn no_update_of_a_word_by_chance_is_lost() {
+    let small = "--log2-words 8 --updates 1500";
+    for text in [on_threads("gups", &format!("--pes 3 {small}")), on_processes(2, "gups", small)] {
+        let same = "no update was lost on any PE, and done twice they leave the table as it was";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
+fn rows_of_a_table_on_all_pes_are_fetched_and_summed() {
+    let small = "--rows 20 --width 40 --bags 7 --bag 3";
+    for text in [on_threads("embedding", &format!("--pes 3 {small}")), on_processes(2, "embedding", small)] {
+        let same = "every sum on every PE is that of the rows, bit for bit";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
+fn a_walk_over_a_graph_is_that_of_one_pe() {
+    let small = "--vertices 300 --steps 9";
+    for text in [on_threads("sparse", &format!("--pes 3 {small}")), on_processes(2, "sparse", small)] {
+        let same = "every probability on every PE is that of one PE, bit for bit";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn batches_go_through_two_stages_in_order() {
     let small = "--batches 5 --len 300";
     for text in [on_threads("pipeline", &format!("--pes 3 {small}")), on_processes(2, "pipeline", small)] {

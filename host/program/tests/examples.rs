@@ -162,6 +162,48 @@ fn bins_on_all_pes_have_what_the_host_counts() {
 }
 
 #[test]
+fn no_update_of_a_word_by_chance_is_lost() {
+    let same = "no update was lost on any PE, and done twice they leave the table as it was";
+    for (width, table) in [(1, ""), (4, "--pes 3 --log2-words 5 --updates 20000"), (32, "--pes 1 --log2-words 0")] {
+        let text = on_threads("gups", width, table);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "gups", "--updates 1000 --blocks 1");
+    assert!(text.contains(same) && text.contains("1000 updates by each of 3 PEs"), "{text}");
+}
+
+#[test]
+fn rows_of_a_table_on_all_pes_are_fetched_and_summed() {
+    let same = "every sum on every PE is that of the rows, bit for bit";
+    for (width, table) in [
+        (1, ""),
+        (4, "--pes 3 --rows 7 --width 40 --bags 33 --bag 5 --blocks 3"),
+        (32, "--pes 1 --rows 1 --width 8 --bag 1"),
+    ] {
+        let text = on_threads("embedding", width, table);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "embedding", "--rows 50 --bags 0");
+    assert!(text.contains(same) && text.contains("on each of 3 PEs, of a table of 150 rows"), "{text}");
+}
+
+#[test]
+fn a_walk_over_a_graph_is_that_of_one_pe() {
+    let same = "every probability on every PE is that of one PE, bit for bit";
+    for (width, graph) in [
+        (1, ""),
+        (4, "--pes 3 --vertices 1001 --steps 60 --blocks 5"),
+        (32, "--pes 1 --vertices 50"),
+        (32, "--pes 7 --vertices 5"),
+    ] {
+        let text = on_threads("sparse", width, graph);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "sparse", "--vertices 10000 --steps 0");
+    assert!(text.contains(same) && text.contains("entries on 3 PEs"), "{text}");
+}
+
+#[test]
 fn batches_go_through_two_stages_in_order() {
     let same = "every sum on every PE is that of what the PE before has computed, bit for bit";
     for (width, batches) in [(1, ""), (4, "--pes 3 --batches 33 --len 5"), (32, "--pes 1 --batches 3")] {

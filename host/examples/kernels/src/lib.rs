@@ -7,9 +7,11 @@
 pub mod axpy;
 pub mod descend;
 pub mod digits;
+pub mod embedding;
 pub mod fused_norm;
 pub mod gather_gemm;
 pub mod gemm;
+pub mod gups;
 pub mod histogram;
 pub mod jacobi;
 pub mod moe;
@@ -18,6 +20,7 @@ pub mod pipeline;
 pub mod ring_attention;
 pub mod rows;
 pub mod scale_and_sum;
+pub mod sparse;
 
 /// The PTX of the kernels here.
 #[cfg(not(target_arch = "nvptx64"))]
