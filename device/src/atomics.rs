@@ -69,7 +69,7 @@ macro_rules! fetching {
 }
 
 macro_rules! posting {
-    ($bound:ident: $($(#[$doc:meta])* $name:ident $fetch:ident $op:ident)*) => {$(
+    ($bound:ident: $($(#[$doc:meta])* $name:ident $op:ident)*) => {$(
         $(#[$doc])*
         ///
         /// # One-sided
@@ -85,7 +85,7 @@ macro_rules! posting {
                 return self.post(place, AtomicOp::$op, value);
             }
             // SAFETY: `reach` gives mapped symmetric memory, aligned for T.
-            unsafe { RmwInt::$fetch(word, value) };
+            unsafe { RmwInt::$name(word, value) };
         }
     )*};
 }
@@ -111,15 +111,15 @@ impl Ctx<'_> {
     }
     posting! { AtomicInteger:
         /// Bitwise and.
-        and fetch_and And
+        and And
         /// Bitwise or.
-        or fetch_or Or
+        or Or
         /// Bitwise exclusive or.
-        xor fetch_xor Xor
+        xor Xor
         /// Minimum.
-        min fetch_min Min
+        min Min
         /// Maximum.
-        max fetch_max Max
+        max Max
     }
 
     /// Stores in this PE's own copy, to which there is no route, and gives the old value.

@@ -86,6 +86,17 @@ pub(crate) trait Rmw: Sized {
     unsafe fn compare_exchange(pointer: *mut Self, expected: Self, new: Self) -> Self;
 }
 
+/// What gives no old value, for machines to do better.
+macro_rules! without_old {
+    ($($name:ident $fetch:ident),*) => {$(
+        #[inline(always)]
+        unsafe fn $name(pointer: *mut Self, value: Self) {
+            // SAFETY: the same contract.
+            unsafe { Self::$fetch(pointer, value) };
+        }
+    )*};
+}
+
 /// The same, for integers.
 pub(crate) trait RmwInt: Rmw {
     unsafe fn fetch_and(pointer: *mut Self, value: Self) -> Self;
@@ -93,6 +104,7 @@ pub(crate) trait RmwInt: Rmw {
     unsafe fn fetch_xor(pointer: *mut Self, value: Self) -> Self;
     unsafe fn fetch_min(pointer: *mut Self, value: Self) -> Self;
     unsafe fn fetch_max(pointer: *mut Self, value: Self) -> Self;
+    without_old! { and fetch_and, or fetch_or, xor fetch_xor, min fetch_min, max fetch_max }
 }
 
 /// An object on all members of a team at once, resolved: mapped symmetric memory.

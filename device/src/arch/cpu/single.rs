@@ -316,14 +316,27 @@ rmw_by_bits! {
 }
 
 macro_rules! rmw_integers {
-    ($($type:ty as $word:ty;)*) => {$(
+    ($($type:ty as $word:ty, $register:literal;)*) => {$(
         impl RmwInt for $type {
+            // One instruction, where a loop that wants the old value loads it first.
+            #[cfg(target_arch = "x86_64")]
+            rmw_integers! { @ $register; and "and", or "or", xor "xor" }
             rmw_integers! { @ $word;
                 fetch_and: |old, value| old & value;
                 fetch_or: |old, value| old | value;
                 fetch_xor: |old, value| old ^ value;
                 fetch_min: |old, value| old.min(value);
                 fetch_max: |old, value| old.max(value);
+            }
+        }
+    )*};
+    (@ $register:literal; $($name:ident $instruction:literal),*) => {$(
+        #[inline(always)]
+        unsafe fn $name(pointer: *mut Self, value: Self) {
+            // SAFETY: the trait's contract.
+            unsafe {
+                asm!(concat!("lock ", $instruction, " [{p}], {v:", $register, "}"), v = in(reg) value, p = in(reg) pointer,
+                    options(nostack));
             }
         }
     )*};
@@ -340,7 +353,7 @@ macro_rules! rmw_integers {
     )*};
 }
 
-rmw_integers! { u32 as u32; i32 as u32; u64 as u64; i64 as u64; }
+rmw_integers! { u32 as u32, "e"; i32 as u32, "e"; u64 as u64, "r"; i64 as u64, "r"; }
 
 /// The word of 1, 2, 4 or 8 bytes at `from`, relaxed: for a transport of the host's.
 ///
@@ -449,6 +462,14 @@ mod tests {
                     assert_eq!((<$type>::fetch_max(at, <$type>::MIN), number), (9, 9));
                     assert_eq!((<$type>::fetch_min(at, <$type>::MIN), number), (9, <$type>::MIN));
                     assert_eq!((<$type>::fetch_max(at, 3), number), (<$type>::MIN, <$type>::MIN.max(3)));
+                    let mut after = |change: unsafe fn(*mut $type, $type), value| {
+                        number = 0b0110;
+                        change(&raw mut number, value);
+                        number
+                    };
+                    assert_eq!([after(<$type>::and, 0b1010), after(<$type>::or, 0b1010)], [0b0010, 0b1110]);
+                    assert_eq!([after(<$type>::xor, 0b1010), after(<$type>::xor, <$type>::MAX)], [0b1100, <$type>::MAX ^ 0b0110]);
+                    assert_eq!([after(RmwInt::min, 5), after(RmwInt::max, 7)], [5, 7]);
                 }
             )*};
         }

@@ -1,6 +1,6 @@
 //! Updates by chance of a table that is spread over the PEs, as in HPCC's RandomAccess.
 
-use congruent_device::{Ctx, Group, Place, Sym, World, kernels};
+use congruent_device::{Group, Place, Sym, Team, World, kernels};
 
 /// Random number `i`, by splitmix64: any thread may begin anywhere.
 #[inline(always)]
@@ -19,31 +19,31 @@ pub const fn target(random: u64, npes: usize, words: usize) -> (usize, usize) {
 
 /// Where the word is.
 #[inline(always)]
-fn place(ctx: &Ctx<'_>, table: Sym<u64>, random: u64) -> Place<u64, World> {
-    let (pe, word) = target(random, ctx.npes(), table.len());
-    table.elem(word).at(ctx.world().rank(pe))
+fn place(world: &Team<'_, World>, table: Sym<u64>, random: u64) -> Place<u64, World> {
+    let (pe, word) = target(random, world.size(), table.len());
+    table.elem(word).at(world.rank(pe))
 }
 
 kernels! { in crate::PTX;
     /// `count` updates from number `first` on: the word that a random number means becomes its exclusive or with that number.
     pub fn update(block, ctx, table: Sym<u64>, first: u64, count: u64) {
-        let all = block.count() * block.size();
+        let (world, all) = (ctx.world(), block.count() * block.size());
         for i in (block.index() * block.size() + block.rank()..count as usize).step_by(all) {
             let random = random(first + i as u64);
-            ctx.xor(place(ctx, table, random), random);
+            ctx.xor(place(&world, table, random), random);
         }
-        ctx.barrier(block, &ctx.world());
+        ctx.barrier(block, &world);
     }
 
     /// The same updates, each of which waits for the old value; how many old values were odd is added to `odd`.
     pub fn fetch_and_update(block, ctx, table: Sym<u64>, first: u64, count: u64, odd: Sym<u64>) {
-        let all = block.count() * block.size();
+        let (world, all) = (ctx.world(), block.count() * block.size());
         let mut sum = 0;
         for i in (block.index() * block.size() + block.rank()..count as usize).step_by(all) {
             let random = random(first + i as u64);
-            sum += ctx.fetch_xor(place(ctx, table, random), random) & 1;
+            sum += ctx.fetch_xor(place(&world, table, random), random) & 1;
         }
-        ctx.add(odd.at(ctx.world().me()), sum);
-        ctx.barrier(block, &ctx.world());
+        ctx.add(odd.at(world.me()), sum);
+        ctx.barrier(block, &world);
     }
 }
