@@ -146,7 +146,8 @@ impl Ctx<'_> {
                 let mut next = arch::load(reserved);
                 loop {
                     let taken = arch::load_acquire(&raw const (*prints).taken);
-                    if next.wrapping_sub(taken) >= Prints::SLOTS as u64 {
+                    // Less than none where lines were reserved and taken since `next` was loaded: the exchange will tell.
+                    if next.wrapping_sub(taken) as i64 >= Prints::SLOTS as i64 {
                         Rmw::add(&raw mut (*prints).lost, 1_u64);
                         return 0;
                     }

@@ -20,6 +20,7 @@ pub fn prints(world: &mut World) -> Result<(), Error> {
     let stream = world.stream()?;
     world.run(&stream, print_lines, Grid::new(BLOCKS, 64), (FEW,))?;
     let few = lock(&lines);
+    assert!(few.iter().all(|line| line.kernel.is_some()), "there is room for all: {few:?}");
     assert_eq!(few.len(), (BLOCKS * FEW) as usize, "{few:?}");
     for block in 0..BLOCKS {
         let of_block: Vec<_> = few.iter().filter(|line| line.block == block).collect();
