@@ -351,16 +351,17 @@ struct Judge {
 
 impl Judge {
     fn new(programs: Vec<Arc<Program>>, recordings: Vec<Recording>) -> Result<Self, String> {
-        let all_traced = || programs.iter().map(|program| program.traced()).collect::<Vec<_>>();
-        let mut traces = Vec::new();
-        for (index, recording) in recordings.iter().enumerate() {
-            let (start, traced) = (Instant::now(), [all_traced(), all_traced()]);
+        let trace = |recordings: &[Recording], index: usize| {
+            let all_traced = || programs.iter().map(|program| program.traced()).collect::<Vec<_>>();
+            let (recording, start, traced) = (&recordings[index], Instant::now(), [all_traced(), all_traced()]);
             for (schedule, traced) in [Schedule::Lockstep, Schedule::Behind(1)].into_iter().zip(&traced) {
                 let how = How { schedule, seed: 0, is_strict: false };
                 recording.run(traced, &how).map_err(|wrong| format!("{}, {how}: {wrong}", recording.name))?;
             }
-            traces.push((start.elapsed(), (index, traced)));
-        }
+            Ok((start.elapsed(), (index, traced)))
+        };
+        let traces = two_at_a_time(&recordings, recordings.len(), trace).into_iter();
+        let mut traces = traces.collect::<Result<Vec<_>, String>>()?;
         traces.sort_by_key(|(time, _)| *time);
         let traces = traces.into_iter().map(|(_, trace)| trace).collect();
         Ok(Self { programs, recordings, traces, right: Mutex::default() })
