@@ -13,9 +13,10 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use congruent::device::{Pack, Signal};
+use congruent::device::Signal;
 use congruent::{Grid, World};
-use congruent_example_kernels::ring_attention::{Answer, Four, Ring, Row, WIDTH, ring_attention};
+use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, exact_answer, numbers, rows};
+use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 
 /// How long the sequence is.
 #[derive(Parser)]
@@ -54,34 +55,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Queries, keys or values of a PE in a turn, all heads after one another: numbers from -2 to 2.
-fn rows(kind: u32, turn: u32, pe: usize, args: &Args) -> Vec<Row> {
-    let mut state = u64::from(kind) << 40 | u64::from(turn) << 20 | pe as u64 | 1 << 60;
-    let mut number = || {
-        // SplitMix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 22) as f32 - 2.0
-    };
-    (0..args.heads * args.rows).map(|_| std::array::from_fn(|_| Pack::from_fn(|_| number()))).collect()
-}
-
-fn numbers(row: &[Four]) -> impl Iterator<Item = f64> + Clone + '_ {
-    row.iter().flat_map(|four| four.0).map(f64::from)
-}
-
-/// The answer to a query, of these keys and values.
-fn answer<'r>(query: &Row, met: impl Iterator<Item = (&'r Row, &'r Row)> + Clone) -> Vec<f64> {
-    let score = |key: &Row| numbers(query).zip(numbers(key)).map(|(q, k)| q * k).sum::<f64>() / (WIDTH as f64).sqrt();
-    let most = met.clone().map(|(key, _)| score(key)).fold(f64::NEG_INFINITY, f64::max);
-    let (mut sums, mut total) = (vec![0.0; WIDTH], 0.0);
-    for (key, value) in met {
-        let weight = (score(key) - most).exp();
-        total += weight;
-        sums.iter_mut().zip(numbers(value)).for_each(|(sum, v)| *sum += weight * v);
-    }
-    sums.into_iter().map(|sum| sum / total).collect()
+/// Queries, keys or values of a PE in a turn, all heads after one another.
+fn rows_of(kind: u32, turn: u32, pe: usize, args: &Args) -> Vec<Row> {
+    let seed = (kind << 24 | turn << 12) as u64 | pe as u64;
+    rows(seed, (args.heads * args.rows) as usize)
 }
 
 fn run(world: &mut World, args: &Args) -> Result<()> {
@@ -90,11 +67,11 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let all = heads * count;
     let banks = world.alloc::<Row>(4 * all)?;
     let (arrived, done) = (world.alloc::<Signal>(heads)?, world.alloc::<Signal>(heads)?);
-    let (stream, mut queries) = (world.stream()?, world.buffer::<Four>(all * WIDTH / 4)?);
+    let (stream, mut queries) = (world.stream()?, world.buffer::<Four>(all * FOURS)?);
     let mut answers = world.buffer::<Answer>(all)?;
     let (mut took, mut farthest) = (Duration::ZERO, 0.0_f64);
     for turn in 0..args.turns {
-        let [mine, keys, values] = [0, 1, 2].map(|kind| rows(kind, turn, me, args));
+        let [mine, keys, values] = [0, 1, 2].map(|kind| rows_of(kind, turn, me, args));
         queries.write(0, mine.as_flattened())?;
         for head in 0..heads {
             banks.write(2 * head * count, &keys[head * count..][..count])?;
@@ -114,7 +91,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
         took += started.elapsed();
 
         let found = answers.to_vec()?;
-        let theirs: Vec<_> = (0..npes).map(|pe| [1, 2].map(|kind| rows(kind, turn, pe, args))).collect();
+        let theirs: Vec<_> = (0..npes).map(|pe| [1, 2].map(|kind| rows_of(kind, turn, pe, args))).collect();
         for (at, (query, found)) in mine.iter().zip(&found).enumerate() {
             let (head, i) = (at / count, at % count);
             let met = theirs.iter().enumerate().flat_map(|(pe, [keys, values])| {
@@ -128,7 +105,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
                 let part = head * count..head * count + last;
                 keys[part.clone()].iter().zip(&values[part])
             });
-            for (found, right) in numbers(&found[..WIDTH / 4]).zip(answer(query, met)) {
+            for (found, right) in numbers(&found[..FOURS]).zip(exact_answer(query, met)) {
                 farthest = farthest.max((found - right).abs());
                 if (found - right).abs() > TOLERANCE || found.is_nan() {
                     return Err(format!("PE {me}, head {head}, query {i}: {found}, not {right}").into());

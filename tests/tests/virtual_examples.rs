@@ -114,6 +114,22 @@ fn keys_go_around_the_ring_until_every_query_has_met_all() {
 }
 
 #[test]
+fn partial_answers_of_all_pes_are_joined() {
+    let small = "--keys 70 --heads 1 --turns 2";
+    for text in [on_threads("flash_decode", &format!("--pes 3 {small}")), on_processes(2, "flash_decode", small)] {
+        assert!(text.contains("every answer is within 2e-6 of one in f64") && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
+fn layers_are_answered_from_pages_that_another_pe_has_put() {
+    let small = "--pages 1 --layers 2 --turns 2";
+    for text in [on_threads("paged_kv", &format!("--pes 3 {small}")), on_processes(2, "paged_kv", small)] {
+        assert!(text.contains("every answer is within 1e-5 of one in f64") && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let small = "--tokens 7 --layers 2 --experts 6";
     for text in [on_threads("moe", &format!("--pes 3 {small}")), on_processes(2, "moe", small)] {

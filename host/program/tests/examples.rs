@@ -116,6 +116,32 @@ fn keys_go_around_the_ring_until_every_query_has_met_all() {
 }
 
 #[test]
+fn partial_answers_of_all_pes_are_joined() {
+    let same = "every answer is within 2e-6 of one in f64";
+    for (width, past) in
+        [(1, ""), (4, "--pes 3 --keys 257 --heads 3 --blocks 4 --threads 40"), (32, "--pes 2 --keys 1 --heads 1")]
+    {
+        let text = on_threads("flash_decode", width, past);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "flash_decode", "--keys 40 --turns 20");
+    assert!(text.contains(same) && text.contains("6 heads over 117 keys on 3 PEs"), "{text}");
+}
+
+#[test]
+fn layers_are_answered_from_pages_that_another_pe_has_put() {
+    let same = "every answer is within 1e-5 of one in f64";
+    for (width, prompts) in
+        [(1, ""), (4, "--pes 3 --pages 5 --layers 3 --blocks 4 --threads 40"), (32, "--pes 1 --pages 1 --layers 1")]
+    {
+        let text = on_threads("paged_kv", width, prompts);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(3, "paged_kv", "--pages 2 --turns 20");
+    assert!(text.contains(same) && text.contains("prompts of 32 tokens in 4 layers, for each of 3 PEs"), "{text}");
+}
+
+#[test]
 fn tokens_come_back_as_one_pe_computes_them() {
     let same = "every token on every PE is what one PE alone computes, bit for bit";
     for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {

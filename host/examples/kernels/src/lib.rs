@@ -1,13 +1,15 @@
 //! The kernels of the examples, and their PTX: a crate of kernels as any user's, so that each example runs on a GPU too.
 //!
-//! A module has the kernels of one example; what is to be learnt from them is said there (`host/examples/NAME.rs`). Only `axpy` is of
-//! none.
+//! A module has the kernels of one example; what is to be learnt from them is said there (`host/examples/NAME.rs`). `attention` is what several have in
+//! common, and `axpy` is of none.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod attention;
 pub mod axpy;
 pub mod descend;
 pub mod digits;
 pub mod embedding;
+pub mod flash_decode;
 pub mod fused_norm;
 pub mod gather_gemm;
 pub mod gemm;
@@ -15,6 +17,7 @@ pub mod gups;
 pub mod histogram;
 pub mod jacobi;
 pub mod moe;
+pub mod paged_kv;
 pub mod ping_pong;
 pub mod pipeline;
 pub mod ring_attention;

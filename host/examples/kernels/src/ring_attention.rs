@@ -5,20 +5,7 @@ use core::array::{self, from_fn};
 use congruent_device::math::{self, multiply_add};
 use congruent_device::{Pack, RowsMut, Signal, Slice, Sym, kernel_arg, kernels};
 
-/// Numbers of a query, a key or a value.
-pub const WIDTH: usize = 64;
-/// What scores are multiplied by: one over the root of the width.
-const SCALE: f32 = 0.125;
-const _: () = assert!(SCALE * SCALE * WIDTH as f32 == 1.0);
-/// Four of them, which one access moves.
-pub type Four = Pack<f32, 4>;
-const FOURS: usize = WIDTH / 4;
-/// A key or a value.
-pub type Row = [Four; FOURS];
-
-/// The answer to a query: the mean of values by weight, then the largest score, and the sum of the weights, which are e to the power of
-/// scores less the largest. From the last two, answers over other keys can be joined to it.
-pub type Answer = [Four; FOURS + 1];
+use crate::attention::{Answer, FOURS, Four, Row, SCALE};
 
 kernel_arg! {
     /// What goes around the ring.
