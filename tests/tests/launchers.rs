@@ -1,4 +1,5 @@
-//! Other launchers than `congruent run`, for real, on two hosts that are network namespaces: Open MPI's mpirun, and Slurm's srun.
+//! Other launchers than `congruent run`, for real, on two hosts that are network namespaces: Open MPI's mpirun, Slurm's srun, and PyTorch's
+//! torchrun.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod processes;
@@ -36,6 +37,40 @@ fn mpirun_starts_several_pes_on_each_host() {
     // Who passes no secret on is told what to do.
     let Ended { code, err, .. } = mpirun(&["CONGRUENT_RENDEZVOUS"]);
     assert!(code != Some(0) && err.contains("CONGRUENT_JOB_TOKEN"), "{err}");
+}
+
+/// One torchrun on each host, which meet by a store of their own.
+#[test]
+#[ignore = "PyTorch is some gigabytes: ./check torchrun installs it"]
+fn torchrun_starts_several_pes_on_each_host() {
+    const TEST: &str = "torchrun_starts_several_pes_on_each_host";
+    let Some(stage) = Stage::with_fabric(TEST) else { return };
+    let torchrun = |host: usize, words: &[&str]| {
+        let mut command = stage.on(host, unpacked("torch").join("bin/torchrun"));
+        command.args(["--nnodes", "2", "--node-rank", &host.to_string(), "--nproc-per-node", "2"]);
+        command.args(["--master-addr", A, "--master-port", "29500", "--no-python"]).arg(&stage.program).args(words);
+        command
+    };
+    let job = |token: Option<&str>, words: &[&str]| {
+        let with = |host| {
+            let mut command = torchrun(host, words);
+            command.envs(token.map(|token| ("CONGRUENT_JOB_TOKEN", token)));
+            command
+        };
+        thread::scope(|scope| {
+            let other = scope.spawn(|| ended(&mut with(1)));
+            let here = ended(&mut with(0));
+            let there = other.join().unwrap();
+            Ended { code: here.code.max(there.code), out: here.out + &there.out, err: here.err + &there.err }
+        })
+    };
+    all_reduce_is_right(&stage, 4, || job(Some("a test of two hosts"), &ALL_REDUCE));
+    let Ended { code, out, err } = job(Some("another"), &["info"]);
+    assert!(code == Some(0) && out.contains("PE 0 of 4, launcher: Torchrun"), "{out}{err}");
+    // Who has no secret is told what to do.
+    let Ended { code, err, .. } = job(None, &["info"]);
+    assert!(code != Some(0) && err.contains("CONGRUENT_JOB_TOKEN"), "{code:?}: {err}");
+    assert_eq!(stage.left(&[]), Vec::<String>::new());
 }
 
 /// A Slurm with a node on each host, and what runs commands of it there.
@@ -85,11 +120,7 @@ impl<'a> Slurm<'a> {
             start(0, "sbin/slurmd-wlm", &["-d", &steps]),
             start(1, "sbin/slurmd-wlm", &["-d", &steps]),
         ];
-        let begun = Instant::now();
-        while ended(slurm.on(0, "bin/sinfo").args(["-h", "-o", "%D %t"])).out != "2 idle\n" {
-            assert!(begun.elapsed() < PATIENCE, "the nodes are not there: {}", slurm.end());
-            thread::sleep(Duration::from_millis(50));
-        }
+        assert!(slurm.is_idle_soon(), "the nodes are not there: {}", slurm.end());
         Some(slurm)
     }
 
@@ -104,13 +135,36 @@ impl<'a> Slurm<'a> {
         command
     }
 
-    /// Ends it, and gives what its daemons have said.
+    /// Waits until both nodes are there and have nothing to do.
+    fn is_idle_soon(&self) -> bool {
+        let begun = Instant::now();
+        while ended(self.on(0, "bin/sinfo").args(["-h", "-o", "%D %t"])).out != "2 idle\n" {
+            if begun.elapsed() > PATIENCE {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
+    /// Ends it, the controller last, and gives what its daemons have said. A daemon that a step still talks to would wait for the step,
+    /// which in turn waits for the controller: one that has not ended by then is killed.
     fn end(&mut self) -> String {
-        self.daemons.iter().for_each(|daemon| signal("-TERM", daemon.child.id()));
-        let said = self.daemons.iter_mut().map(|daemon| (daemon.child.wait(), daemon.complaints()).1);
-        let said: Vec<_> = said.collect();
-        self.daemons.clear();
-        said.concat()
+        let mut said = String::new();
+        while let Some(mut daemon) = self.daemons.pop() {
+            signal("-TERM", daemon.child.id());
+            let begun = Instant::now();
+            while let Ok(None) = daemon.child.try_wait() {
+                if begun.elapsed() > PATIENCE / 6 {
+                    signal("-KILL", daemon.child.id());
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            let _ended = daemon.child.wait();
+            said += &daemon.complaints();
+        }
+        said
     }
 }
 
@@ -141,6 +195,7 @@ fn srun_starts_several_pes_on_each_node() {
     let Ended { code, err, .. } = srun(None, &["info"]);
     let says = err.contains("node-a:") && err.contains("export CONGRUENT_JOB_TOKEN");
     assert!(code == Some(1) && says, "{code:?}: {err}");
+    assert!(slurm.is_idle_soon(), "a step does not end");
     drop(slurm);
     assert_eq!(stage.left(&[]), Vec::<String>::new());
 }
