@@ -18,6 +18,7 @@ use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
 use congruent::{Chunked, Grid, World};
 use congruent_example_kernels::embedding::{Eight, Embedding, embed};
+use congruent_example_kernels::gups::random;
 
 /// Sums rows of an embedding table, on several PEs.
 #[derive(Parser)]
@@ -57,10 +58,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A number that looks like chance.
+/// A number of 24 bits that looks like chance.
 fn chance(seed: u64, i: u64) -> u32 {
-    let bits = (seed << 32 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    (bits.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as u32
+    (random(seed << 32 | i) >> 40) as u32
 }
 
 /// Number `j` of a row of the table, between -1 and 1.
@@ -95,7 +95,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
         for (i, (found, ids)) in found.chunks(eights).zip(mine.chunks(bag)).enumerate() {
             for (j, &found) in found.iter().flat_map(|eight| &eight.0).enumerate() {
                 let right = bf16::narrow(ids.iter().fold(0.0, |sum, &id| sum + number(id, j).widen()));
-                if found != right {
+                if found.to_bits() != right.to_bits() {
                     return Err(format!("PE {pe}: number {j} of bag {i} is {found}, not {right}").into());
                 }
             }

@@ -6,7 +6,8 @@
 //!
 //! The lesson: a signal for each layer. A page is put where it is needed as soon as it is computed, and counted by the
 //! signal of its layer. So the first layers are answered while the last ones are still computed and sent, and nobody
-//! waits for a whole prompt. Another signal for each layer goes back, and says that its pages may be written again.
+//! waits for a whole prompt. One signal goes back, and counts the layers that are done with. A page may belong to
+//! another layer in the next prompt, so nothing is written again before all layers are.
 //!
 //! Run it with `cargo run --release --example paged_kv -- --pes 4`, or with
 //! `congruent run -n 4 target/release/examples/paged_kv`.
@@ -91,7 +92,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let (me, npes, layers, pages) = (world.pe().index(), world.npes(), args.layers as usize, args.pages as usize);
     let all = layers * pages;
     let (cache, computed) = (world.alloc::<Page>(room(all))?, world.alloc::<Page>(args.blocks as usize)?);
-    let (ready, done) = (world.alloc::<Signal>(layers)?, world.alloc::<Signal>(layers)?);
+    let (ready, done) = (world.alloc::<Signal>(layers)?, world.alloc::<Signal>(1)?);
     let matrices = weights(layers);
     let (mut model, mut tokens) = (world.buffer::<Row>(matrices.len())?, world.buffer::<Row>(pages * PAGE)?);
     model.write(0, &matrices)?;

@@ -40,9 +40,8 @@ impl Embedding {
 }
 
 kernels! { in crate::PTX;
-    /// Row `i` of `sums` becomes the sum of the rows of the table that bag `i` of `ids` names, in their order, in f32 and rounded once. A
-    /// block has a bag.
-    /// All rows of a bag are under way together if `together` is not 0, else one is awaited before the next is asked for.
+    /// Row `i` of `sums` becomes the sum of the rows of the table that bag `i` of `ids` names, in their order, in f32 and rounded once; a
+    /// block for each bag. All rows of a bag are under way together if `together` is not 0, else one is awaited before the next is asked for.
     pub fn embed(block, ctx, table: Embedding, ids: Slice<u32>, sums: RowsMut<Eight>, together: u32) {
         let bag = table.bag as usize;
         for (i, mut row) in sums.iter_mut(block) {

@@ -35,7 +35,7 @@ kernels! { in crate::PTX;
         ctx.barrier(block, &world);
     }
 
-    /// The same updates, each of which waits for the old value; how many old values were odd is added to `odd`.
+    /// The same updates, each of which waits for the old value. So that somebody wants those, `odd` counts the odd ones.
     pub fn fetch_and_update(block, ctx, table: Sym<u64>, first: u64, count: u64, odd: Sym<u64>) {
         let (world, all) = (ctx.world(), block.count() * block.size());
         let mut sum = 0;

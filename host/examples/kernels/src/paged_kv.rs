@@ -19,7 +19,7 @@ kernel_arg! {
         pub computed: Sym<Page>,
         /// Of each layer, how many pages have come since the beginning.
         pub ready: Sym<Signal>,
-        /// Of each layer, how many prompts the next PE has done with.
+        /// How many layers the next PE has done with since the beginning.
         pub done: Sym<Signal>,
         /// How many prompts there were before this one.
         pub turn: u64,
@@ -39,9 +39,9 @@ kernels! { in crate::PTX;
         let (team, layers, blocks) = (ctx.world(), queries.len(), block.count());
         let (pages, next) = (theirs.len() / layers, team.next());
         let computed = cache.computed.elem(block.index());
+        // Nobody reads the pages of the prompt before, of whatever layer: a page may be another one's now.
+        ctx.wait_at_least(block, cache.done, cache.turn * layers as u64);
         for layer in 0..layers {
-            // Nobody reads the pages of the prompt before.
-            ctx.wait_at_least(block, cache.done.elem(layer), cache.turn);
             for page in (block.index()..pages).step_by(blocks) {
                 let numbers = computed.cast::<f32>();
                 for at in block.strided(numbers.len()) {
@@ -58,7 +58,7 @@ kernels! { in crate::PTX;
             ctx.wait_at_least(block, cache.ready.elem(layer), (cache.turn + 1) * pages as u64);
             let mut attention = Attention::new(block, shared);
             for &page in &mine[layer * pages..][..pages] {
-                // SAFETY: the PE before writes pages of this layer again when it knows that they are done with.
+                // SAFETY: the PE before writes pages again when it knows that all layers are done with.
                 let page = unsafe { ctx.settled(cache.pages.elem(page as usize)) }.as_flattened();
                 attention.meet(block, shared, &queries[layer], &page[..PAGE], &page[PAGE..]);
             }
@@ -67,7 +67,7 @@ kernels! { in crate::PTX;
                 let sum = sums(d);
                 *four = Pack::from_fn(|j| sum[j] / attention.total);
             }
-            ctx.notify(block, cache.done.elem(layer).at(team.prev()).add(1));
+            ctx.notify(block, cache.done.at(team.prev()).add(1));
         }
     }
 }

@@ -68,7 +68,6 @@ kernels! { in crate::PTX;
             let (there, rank) = (halo.slice(to + share.start..to + share.end), team.rank(part.pe as usize));
             ctx.put_signal(block, there.at(rank), packed, sent.at(rank).set(exchange.turn));
         }
-        let mut y = y;
         for (i, y) in y.iter_mut(block) {
             *y = sum(near, near_offsets, i, x, 0.0);
         }
