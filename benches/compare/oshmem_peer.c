@@ -72,6 +72,7 @@ static void repeat(char *dst, char *src, int told) {
         const double value = put_value(), atomic = fetch_add(), small = put(dst, src, 8);
         if (told) emit("put_value", 8, value), emit("fetch_add", 8, atomic), emit("put", 8, small);
     }
+    shmem_barrier_all();
     for (size_t bytes = SMALLEST_BULK; bytes <= max_bytes; bytes *= 4) {
         if (me == 0) {
             const double ns = put(dst, src, bytes);
