@@ -24,6 +24,8 @@ pub struct Descriptor {
     pub direct_only: bool,
     /// Whether it uses multicast addresses, and has links reduce what it reduces. What it moves costs as they do.
     pub multicast: bool,
+    /// Whether each member combines its own contribution itself, so that members may multiply by scalars of their own.
+    pub own_scalars: bool,
     /// Whether its steps cost what those through the plan's queues cost, in the simple protocol.
     pub queued: bool,
     /// Whether it is for teams on several hosts, with as many members on each, two or more, whose ranks are those of one host after the
@@ -92,6 +94,7 @@ impl Descriptor {
             members: Members::Any,
             direct_only: false,
             multicast: false,
+            own_scalars: false,
             queued: false,
             levels: false,
             work,

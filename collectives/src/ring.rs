@@ -281,7 +281,7 @@ pub static REDUCE: Descriptor = described(Collective::Reduce, |call| Work { redu
     .telling(|teller| tell_chain(teller, step::REDUCE, teller.me() != teller.job().root));
 
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
-    Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::RING, Protocol::ALL, work) }
+    Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::RING, Protocol::ALL, work) }
 }
 
 /// Every chunk but one's own goes on.

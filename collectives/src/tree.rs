@@ -252,7 +252,7 @@ pub static BROADCAST: Descriptor =
     described(Collective::Broadcast, down_once).telling(|teller| tell_down(teller, rooted(teller), teller.share()));
 
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
-    Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::TREE, Protocol::ALL, work) }
+    Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::TREE, Protocol::ALL, work) }
 }
 
 /// A pipeline of which most members have two children.

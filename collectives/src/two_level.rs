@@ -114,7 +114,9 @@ fn one_way(call: &Call) -> Work {
 }
 
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
-    Descriptor { levels: true, ..Descriptor::new(collective, Algorithm::TWO_LEVEL, &[Protocol::Simple], work) }
+    let usual = Descriptor::new(collective, Algorithm::TWO_LEVEL, &[Protocol::Simple], work);
+    // Each host's call takes an algorithm that can.
+    Descriptor { levels: true, own_scalars: true, ..usual }
 }
 
 /// What a member has that goes to other hosts.

@@ -98,7 +98,7 @@ pub use cudarc;
 
 pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target};
 pub use builder::Builder;
-pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, Queue, STREAMS};
+pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, OwnPreMulSum, Queue, STREAMS};
 pub use cuda::{AdoptError, CudaError, CudaVersion};
 pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
 pub use event::Event;

@@ -10,10 +10,10 @@ use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use congruent::collectives::exchange::Parts;
-use congruent::collectives::{Algorithm, Op, Protocol};
+use congruent::collectives::{Algorithm, Op, PreMulSum, Protocol};
 use congruent::device::Sym;
 use congruent::device::abi::FaultKind;
-use congruent::{Comm, CommError, CommOptions, Error, LaunchError, Stream, World, WorldFailure};
+use congruent::{Comm, CommError, CommOptions, Error, LaunchError, OwnPreMulSum, Stream, World, WorldFailure};
 
 use comm_support::{CHILD, MACHINES, builder, child, local};
 use processes::{Pe, Port, is_pe, myself, say, seat};
@@ -68,7 +68,7 @@ fn assert_told(told: &[(String, Option<FaultKind>)], words: &[&str]) {
 const ALL_REDUCE: Calls = |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Sum);
 
 /// Right calls and wrong ones, and what is said of them.
-const CASES: [(Calls, Calls, &[&str]); 8] = [
+const CASES: [(Calls, Calls, &[&str]); 9] = [
     (
         ALL_REDUCE,
         |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),
@@ -88,6 +88,11 @@ const CASES: [(Calls, Calls, &[&str]); 8] = [
         ALL_REDUCE,
         |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, Op::Max),
         &["called all-reduce with operator", "sum", "max"],
+    ),
+    (
+        |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, PreMulSum(2.0)),
+        |comm, stream, on| comm.all_reduce(stream, on.floats, on.floats, OwnPreMulSum(2.0)),
+        &["called all-reduce with scalars of the members' own", "yes", "no"],
     ),
     (
         |comm, stream, on| comm.broadcast(stream, on.floats, on.floats, 0),

@@ -8,23 +8,54 @@ use super::enqueue::{Call, Queue};
 use crate::LaunchError;
 use crate::launches::Launcher;
 
-/// An operator on elements of `T`, with what it needs: an [`Op`], or a [`PreMulSum`] with its scalar. All members give the same
-/// scalar: whoever combines an element multiplies every member's by its own.
+/// An operator on elements of `T`, with what it needs: an [`Op`], a [`PreMulSum`] with the scalar of all members, or an
+/// [`OwnPreMulSum`] with this member's.
 #[derive(Clone, Copy, Debug)]
 pub struct OpWith<T> {
     op: Op,
     scalar: Option<T>,
+    own: bool,
 }
+
+/// A premul-sum in which each member has a scalar of its own for what it contributes: a weighted sum. All members' calls are of it.
+///
+/// With a [`PreMulSum`], whose scalar is the same on all members, whoever combines elements multiplies those of others too, and every
+/// algorithm can. Here members combine their own, which they do in a ring and in trees.
+///
+/// ```
+/// use congruent::OwnPreMulSum;
+///
+/// # congruent::local(3, |world| {
+/// let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+/// let (mean, samples) = (world.alloc::<f32>(100)?, [10.0, 30.0, 40.0]);
+/// mean.fill(comm.rank() as f32)?;
+/// // Each member's value counts as its samples do.
+/// let weight = samples[comm.rank()] / samples.iter().sum::<f32>();
+/// comm.all_reduce(&stream, mean.view(), mean.view(), OwnPreMulSum(weight))?;
+/// world.synchronize(&stream)?;
+/// assert!((mean.to_vec()?[0] - (30.0 + 2.0 * 40.0) / 80.0).abs() < 1e-6);
+/// # Ok::<_, congruent::Error>(())
+/// # })?;
+/// # Ok::<_, congruent::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnPreMulSum<T>(pub T);
 
 impl<T> From<Op> for OpWith<T> {
     fn from(op: Op) -> Self {
-        Self { op, scalar: None }
+        Self { op, scalar: None, own: false }
     }
 }
 
 impl<T> From<PreMulSum<T>> for OpWith<T> {
     fn from(PreMulSum(scalar): PreMulSum<T>) -> Self {
-        Self { op: Op::PreMulSum, scalar: Some(scalar) }
+        Self { op: Op::PreMulSum, scalar: Some(scalar), own: false }
+    }
+}
+
+impl<T> From<OwnPreMulSum<T>> for OpWith<T> {
+    fn from(OwnPreMulSum(scalar): OwnPreMulSum<T>) -> Self {
+        Self { op: Op::PreMulSum, scalar: Some(scalar), own: true }
     }
 }
 
@@ -48,6 +79,7 @@ impl Comm {
                 protocol: choice.protocol,
                 grid: choice.grid(),
                 reduction: None,
+                own_scalars: false,
                 dst: Sym::empty(),
                 src: Sym::empty(),
                 root: 0,
@@ -207,14 +239,14 @@ impl Comm {
         op: OpWith<T>,
         root: usize,
     ) -> Result<(), LaunchError> {
-        let OpWith { op, scalar } = op;
+        let OpWith { op, scalar, own } = op;
         if op == Op::PreMulSum && scalar.is_none() {
             return Err(LaunchError::Scalar);
         }
         let Some(reduction) = Reduction::new::<T>(op, scalar) else {
             return Err(LaunchError::Operator { op, datatype: T::DATATYPE });
         };
-        self.call(queue, collective, dst, src, Some((op, reduction)), root)
+        self.call(queue, collective, dst, src, Some((reduction, own)), root)
     }
 
     #[track_caller]
@@ -236,7 +268,7 @@ impl Comm {
         collective: Collective,
         dst: Sym<T>,
         src: Sym<T>,
-        reduction: Option<(Op, Reduction)>,
+        reduction: Option<(Reduction, bool)>,
         root: usize,
     ) -> Result<(), LaunchError> {
         if root >= self.size() {
@@ -244,7 +276,8 @@ impl Comm {
         }
         self.admit(queue.stream(self)?, collective.name(), &[&dst, &src])?;
         let bytes = dst.bytes().max(src.bytes()) as u64;
-        let choice = self.chosen(collective, bytes, reduction.map(|(op, reduction)| (op, reduction.datatype())))?;
+        let (reduction, own_scalars) = reduction.map_or((None, false), |(of, own)| (Some(of), own));
+        let choice = self.choose(collective, bytes, reduction.map(|of| (of.op(), of.datatype())), own_scalars)?;
         self.overlap(collective, dst, src)?;
         queue.take(
             self,
@@ -254,6 +287,7 @@ impl Comm {
                 protocol: choice.protocol,
                 grid: choice.grid(),
                 reduction,
+                own_scalars,
                 dst: dst.cast(),
                 src: src.cast(),
                 root: root as u32,

@@ -22,6 +22,8 @@ pub(super) struct Description {
     pub(super) protocol: Protocol,
     /// Of a reduction.
     pub(super) reduction: Option<(Op, Datatype)>,
+    /// Whether members have scalars of their own.
+    pub(super) own_scalars: bool,
     pub(super) members: usize,
     /// Elements of a member's part, 0 where they may differ.
     pub(super) count: usize,
@@ -50,6 +52,7 @@ pub struct CallMismatch {
 type Field = (&'static str, usize, u32, u32);
 
 const COLLECTIVE: Field = ("collective", 1, 0, 8);
+const OWN_SCALARS: Field = ("scalars of the members' own", 1, 8, 8);
 const MEMBERS: Field = ("team size", 1, 40, 24);
 const DATATYPE: Field = ("type", 1, 24, 8);
 const OPERATOR: Field = ("operator", 1, 32, 8);
@@ -59,12 +62,13 @@ const ALGORITHM: Field = ("algorithm", 3, 48, 8);
 const PROTOCOL: Field = ("protocol", 3, 56, 8);
 
 /// All fields, causes before their effects: PEs with different counts choose different algorithms, too.
-const FIELDS: [Field; 10] = [
+const FIELDS: [Field; 11] = [
     ("call number", 0, 0, 64),
     COLLECTIVE,
     MEMBERS,
     DATATYPE,
     OPERATOR,
+    OWN_SCALARS,
     ("count", 2, 0, 64),
     ROOT,
     ELEMENT,
@@ -86,6 +90,7 @@ impl Description {
         let called = put(COLLECTIVE, self.collective as u64)
             | put(DATATYPE, datatype)
             | put(OPERATOR, op)
+            | put(OWN_SCALARS, self.own_scalars.into())
             | put(MEMBERS, self.members as u64);
         let rest = put(ROOT, u64::from(self.root))
             | put(ELEMENT, self.element as u64)
@@ -138,6 +143,7 @@ fn shown(field: Field, word: u64) -> String {
         PROTOCOL => name_of(Protocol::ALL, value),
         DATATYPE => name_of(Datatype::ALL, value),
         OPERATOR => name_of(Op::ALL, value),
+        OWN_SCALARS => ["no", "yes"][usize::from(value != 0)],
         _ => return value.to_string(),
     };
     named.to_owned()
@@ -174,6 +180,7 @@ mod tests {
         algorithm: 0,
         protocol: Protocol::Simple,
         reduction: Some((Op::Sum, Datatype::F32)),
+        own_scalars: false,
         members: 4,
         count: 1000,
         root: 0,
@@ -202,6 +209,7 @@ mod tests {
             (Description { protocol: Protocol::Ll, ..MINE }, "protocol", "simple", "ll"),
             (Description { reduction: Some((Op::Max, Datatype::F32)), ..MINE }, "operator", "sum", "max"),
             (Description { reduction: Some((Op::Sum, Datatype::F64)), element: 8, ..MINE }, "type", "float", "double"),
+            (Description { own_scalars: true, ..MINE }, "scalars of the members' own", "no", "yes"),
             (Description { members: 5, ..MINE }, "team size", "4", "5"),
             (Description { count: 1001, ..MINE }, "count", "1000", "1001"),
             (Description { root: 3, ..MINE }, "root", "0", "3"),

@@ -1,7 +1,7 @@
 //! How a call that has been checked gets to its stream: at once, or with its group.
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Algorithm, Collective, Listed, Op, Protocol, Reduction, Transfer};
+use congruent_collectives::{Algorithm, Collective, Datatype, Listed, Op, Protocol, Reduction, Transfer};
 use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
@@ -44,8 +44,9 @@ pub(super) struct Call {
     pub(super) protocol: Protocol,
     /// Of its launch; as many blocks on all members.
     pub(super) grid: Grid,
-    /// Operator and type of a reduction.
-    pub(super) reduction: Option<(Op, Reduction)>,
+    pub(super) reduction: Option<Reduction>,
+    /// Whether its scalar is this member's own.
+    pub(super) own_scalars: bool,
     pub(super) dst: Sym<u8>,
     pub(super) src: Sym<u8>,
     pub(super) root: u32,
@@ -55,6 +56,13 @@ pub(super) struct Call {
     pub(super) count: usize,
     pub(super) element: usize,
     pub(super) by: Launcher,
+}
+
+impl Call {
+    /// Operator and type of a reduction.
+    pub(super) fn operator(&self) -> Option<(Op, Datatype)> {
+        self.reduction.map(|reduction| (reduction.op(), reduction.datatype()))
+    }
 }
 
 impl Take for Stream {
@@ -100,12 +108,19 @@ impl Comm {
         );
         if self.options.check == Some(true) {
             view = view.abort_aware();
-            let Call { collective, algorithm, protocol, root, count, element, .. } = *call;
-            let reduction = call.reduction.map(|(op, reduction)| (op, reduction.datatype()));
-            let members = self.size();
-            let algorithm = self.number(algorithm);
-            let description =
-                Description { number, collective, algorithm, protocol, reduction, members, count, root, element };
+            let Call { own_scalars, root, .. } = *call;
+            let description = Description {
+                number,
+                collective,
+                algorithm: self.number(algorithm),
+                protocol,
+                reduction: call.operator(),
+                own_scalars,
+                members: self.size(),
+                count,
+                root,
+                element,
+            };
             let one = self.target(stream, Grid::one(WARP), call.by);
             let words = description.words();
             let simple = self.view(stream, Protocol::Simple)?.abort_aware();
@@ -126,7 +141,6 @@ impl Comm {
             (collective, _, reduction) => {
                 let kernel = FixedKernel::find(self.algorithms, collective, algorithm)
                     .ok_or(LaunchError::NoSuchKernel { collective, algorithm })?;
-                let reduction = reduction.map(|(_, reduction)| reduction);
                 kernel.launch_on(&target, FixedArgs { dst, src, reduction, root, plan: view, rounds: 1 })
             }
         }

@@ -41,10 +41,10 @@ impl Levels {
         let Self { host, rail, .. } = self;
         let (members, hosts) = (host.size(), rail.size());
         let Call { collective, dst, src, element, .. } = *call;
-        let partial =
-            call.reduction.map(|(op, all)| (if op == Op::PreMulSum { Op::Sum } else { op }, all.of_partials()));
-        let put = |comm: &Comm, collective, dst, src, reduction| {
-            comm.part_of(stream, call, collective, (dst, src), reduction)
+        let partial = call.reduction.map(Reduction::of_partials);
+        let put = |comm: &Comm, collective, dst, src, reduction: Option<Reduction>| {
+            let own_scalars = call.own_scalars && reduction.is_some_and(|reduction| reduction.op() == Op::PreMulSum);
+            comm.part_of(stream, Call { collective, dst, src, reduction, own_scalars, ..*call })
         };
         // What `members` parts of this length are, of each host.
         let block =
@@ -105,22 +105,13 @@ impl Levels {
 
 impl Comm {
     /// Puts a collective at the end of the stream that is a part of another call.
-    fn part_of(
-        &self,
-        stream: &Stream,
-        call: &Call,
-        collective: Collective,
-        (dst, src): (Sym<u8>, Sym<u8>),
-        reduction: Option<(Op, Reduction)>,
-    ) -> Result<(), LaunchError> {
+    fn part_of(&self, stream: &Stream, call: Call) -> Result<(), LaunchError> {
+        let Call { dst, src, .. } = call;
         let bytes = dst.bytes().max(src.bytes()) as u64;
-        let choice = self.chosen(collective, bytes, reduction.map(|(op, reduction)| (op, reduction.datatype())))?;
+        let choice = self.choose(call.collective, bytes, call.operator(), call.own_scalars)?;
         let (algorithm, protocol, grid) = (choice.algorithm, choice.protocol, choice.grid());
         let count = dst.bytes().min(src.bytes()) / call.element;
-        self.enqueue(
-            stream,
-            &Call { collective, algorithm, protocol, grid, reduction, dst, src, count, root: 0, ..*call },
-        )
+        self.enqueue(stream, &Call { algorithm, protocol, grid, count, root: 0, ..call })
     }
 
     /// Gives every member `src`, and has that of member `i` in `to(i)`.

@@ -28,14 +28,13 @@
 //! | `ncclCommInitRank` | [`World::comm`](crate::World::comm) of any team: every PE of the world makes the call |
 //! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
 //! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`Group::with`] for calls of several communicators, each on a stream |
-//! | `ncclRedOpCreatePreMulSum` | [`PreMulSum`](crate::collectives::PreMulSum) in the operator's place |
+//! | `ncclRedOpCreatePreMulSum` | [`OwnPreMulSum`] in the operator's place; where the scalars are the same, [`PreMulSum`](crate::collectives::PreMulSum) |
 //! | no operators of one's own | [`Comm::launch`]: a kernel that calls collectives with any operator |
 //! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check); of what one stream did, [`Stream::check`](crate::Stream::check) |
 //! | destination after source | destination before source, as everywhere here |
 //!
 //! - Buffers are symmetric objects, and members give the same ones, but for the parts of them that an in-place form names. In
 //!   all-to-all-v, all-gather-v, sends and receives each member gives whatever it likes.
-//! - The scalar of a premul-sum is the same on all members; NCCL lets each multiply by its own.
 //! - In place is what NCCL calls so, and all-to-all too. Other overlaps are refused.
 //! - There are gather, scatter, all-to-all-v and all-gather-v. Their counts lie on the heap, so a kernel before may compute them.
 //! - A communicator runs on [`STREAMS`] streams, and members use streams for the first time in the same order.
@@ -64,7 +63,7 @@ use crate::select::{Choice, Circumstances, Refusal, Selector, Source};
 use crate::shared::Shared;
 use crate::{Arguments, Grid, LaunchError, Plan, Stream, SymVec, Team, World};
 
-pub use calls::OpWith;
+pub use calls::{OpWith, OwnPreMulSum};
 pub use checked::CallMismatch;
 pub use enqueue::Queue;
 pub use group::Group;
@@ -173,7 +172,18 @@ impl Comm {
         bytes: u64,
         reduction: Option<(Op, Datatype)>,
     ) -> Result<Choice, LaunchError> {
-        let mut call = self.circumstances(bytes, reduction);
+        self.choose(collective, bytes, reduction, false)
+    }
+
+    /// The same, where members may have scalars of their own.
+    fn choose(
+        &self,
+        collective: Collective,
+        bytes: u64,
+        reduction: Option<(Op, Datatype)>,
+        own_scalars: bool,
+    ) -> Result<Choice, LaunchError> {
+        let mut call = Circumstances { own_scalars, ..self.circumstances(bytes, reduction) };
         let has_room = |levels: &Levels| collective != Collective::ReduceScatter || levels.has_room(bytes);
         if !self.levels.as_ref().is_none_or(has_room) {
             call.hosts = 1;
@@ -199,6 +209,7 @@ impl Comm {
             // Kernels that reduce nothing move bytes, whatever these are of.
             element: reduction.map_or(1, |(_, datatype)| datatype.size()),
             reduction,
+            own_scalars: false,
             hosts: self.levels.as_ref().map_or(1, |levels| levels.rail.size()),
             all_direct: self.all_direct,
             multicast: self.team.window() != 0,

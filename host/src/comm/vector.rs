@@ -130,6 +130,7 @@ impl Comm {
                 // As many on every member, whose lengths differ.
                 grid: self.grid(),
                 reduction: None,
+                own_scalars: false,
                 dst: dst.cast(),
                 src: src.cast(),
                 root: 0,

@@ -15,6 +15,8 @@ pub struct Circumstances {
     pub element: usize,
     /// Operator and type of a reduction. `None` where nothing is reduced, and for a program's own operators.
     pub reduction: Option<(Op, Datatype)>,
+    /// Whether each member multiplies what it contributes by a scalar of its own.
+    pub own_scalars: bool,
     /// On how many hosts the members are, where several hosts have as many each, two or more, in the order of ranks; or else one.
     pub hosts: usize,
     /// Whether loads and stores reach every member, without the proxy.
@@ -56,6 +58,7 @@ impl Circumstances {
             bytes,
             element: 4,
             reduction: Some((Op::Sum, Datatype::F32)),
+            own_scalars: false,
             hosts: 1,
             all_direct: true,
             multicast: false,

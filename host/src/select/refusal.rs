@@ -55,6 +55,11 @@ pub enum Refusal {
     /// An average of averages.
     #[error("its levels each round, and an average is rounded once")]
     Average,
+    /// Scalars of the members' own.
+    #[error(
+        "members combine what others contribute, and here each has a scalar of its own for what it contributes; ring and tree can"
+    )]
+    OwnScalars,
     /// Elements that do not pack into words.
     #[error("it packs elements into words of 8 bytes, and elements of {element} bytes do not divide them")]
     Element {
@@ -112,6 +117,9 @@ pub fn check(of: &Descriptor, protocol: Protocol, call: &Circumstances) -> Resul
     if of.levels && matches!(call.reduction, Some((Op::Avg, _))) {
         return Err(Refusal::Average);
     }
+    if call.own_scalars && !of.own_scalars {
+        return Err(Refusal::OwnScalars);
+    }
     // Packets are stores of the lanes themselves: the proxy would have to copy them whole, flag and all.
     if (of.direct_only || protocol != Protocol::Simple) && !call.all_direct {
         return Err(Refusal::NotDirect);
@@ -159,7 +167,7 @@ pub(super) fn names<T: Display>(things: impl IntoIterator<Item = T>) -> String {
 mod tests {
     use super::*;
     use Protocol::{Ll, Ll128, Simple};
-    use congruent_collectives::{direct, multimem, one_shot, ring, tree, two_level};
+    use congruent_collectives::{direct, multimem, one_shot, recursive, ring, tree, two_level};
 
     #[test]
     fn what_does_not_exist_is_told_with_what_does() {
@@ -187,6 +195,26 @@ mod tests {
         assert_eq!(on(2, Op::Sum), Ok(()));
         assert_eq!(on(2, Op::Avg), Err(Refusal::Average));
         assert_eq!(on(1, Op::Sum), Err(Refusal::OneLevel));
+    }
+
+    #[test]
+    fn scalars_of_members_own_take_members_that_combine_their_own() {
+        let call = Circumstances {
+            own_scalars: true,
+            hosts: 2,
+            reduction: Some((Op::PreMulSum, Datatype::F32)),
+            ..Circumstances::plain(4, 1024)
+        };
+        for possible in
+            [&ring::ALL_REDUCE, &ring::REDUCE, &ring::REDUCE_SCATTER, &tree::ALL_REDUCE, &two_level::ALL_REDUCE]
+        {
+            assert_eq!(check(possible, Simple, &call), Ok(()), "{possible:?}");
+        }
+        for (not, protocol) in
+            [(&direct::ALL_REDUCE, Simple), (&one_shot::ALL_REDUCE, Ll), (&recursive::ALL_REDUCE, Simple)]
+        {
+            assert_eq!(check(not, protocol, &call), Err(Refusal::OwnScalars), "{not:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use congruent::collectives::{Algorithm, Collective, Datatype, Layout, Op, PreMulSum, Protocol, two_level};
 use congruent::device::World as WorldTag;
-use congruent::{Comm, CommOptions, Error, Grid, LaunchError, Stream, SymVec, Team, World};
+use congruent::{Comm, CommOptions, Error, Grid, LaunchError, OwnPreMulSum, Stream, SymVec, Team, World};
 use congruent_test_kernels::collectives::sum_in_levels;
 
 use super::limit;
@@ -109,6 +109,15 @@ impl Buffers {
         })?;
         let thrice = |i: usize| values(i).fold(0, |sum: u32, value| sum.wrapping_add(value.wrapping_mul(3)));
         same(&got, thrice, || format!("premul-sum {what}"));
+        let got = self.run(world, stream, (round, whole, 0), (whole, (0, in_place)), |dst, src| {
+            let (dst, src) = (dst.view().slice(..whole), src.view().slice(..whole));
+            comm.all_reduce(stream, dst, src, OwnPreMulSum(me as u32 + 3))
+        })?;
+        let weighted = |i: usize| {
+            let each = values(i).zip(3_u32..).map(|(value, weight)| value.wrapping_mul(weight));
+            each.fold(0, u32::wrapping_add)
+        };
+        same(&got, weighted, || format!("premul-sum of members' own scalars {what}"));
         // Longer parts have no room between the levels.
         if 4 * len as u64 * comm.levels().map_or(1, |(_, rail)| rail.size() as u64) <= ROOM {
             let to = if in_place { me * len } else { 0 };

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use congruent::collectives::Op;
+use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Atomic, Semaphore, Signal, Sym, bf16, f16};
-use congruent::{Error, Grid, LaunchError, Stream, World, WorldFailure};
+use congruent::select::Circumstances;
+use congruent::{Error, Grid, LaunchError, OwnPreMulSum, Stream, World, WorldFailure};
 use congruent_example_kernels::descend::descend;
 use congruent_test_kernels::streams::{MODULUS, product, raise, sum_of_halves};
 
@@ -32,6 +33,7 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     in_order_with_launches(world)?;
     across_streams(world)?;
     sums(world)?;
+    weighted_sums(world)?;
     graphs(world)?;
     copies_in_a_graph(world)?;
     signals_in_a_graph(world)?;
@@ -247,6 +249,56 @@ fn sum_of<T: Atomic + PartialEq + std::fmt::Debug>(
     world.synchronize(&stream)?;
     world.barrier()?;
     assert_eq!(numbers.to_vec()?, [first, sum(world.npes() as u32), first]);
+    Ok(())
+}
+
+/// Each member multiplies by a scalar of its own, in every way that there is and in the one that is chosen.
+fn weighted_sums(world: &mut World) -> Result<(), Error> {
+    const LEN: usize = 301;
+    let (mut comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let (n, me) = (comm.size(), comm.rank());
+    let (src, dst) = (world.alloc::<i64>(LEN * n)?, world.alloc::<i64>(LEN * n)?);
+    let value = |member: usize, i: usize| (i * 3 + member) as i64 - 100;
+    let weight = |member: usize| OwnPreMulSum(2 * member as i64 - 3);
+    let sum = |i: usize| (0..n).map(|member| weight(member).0 * value(member, i)).sum::<i64>();
+    src.write(0, &(0..LEN * n).map(|i| value(me, i)).collect::<Vec<_>>())?;
+    for collective in [Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter] {
+        let usual = comm.circumstances(8 * LEN as u64, Some((Op::PreMulSum, Datatype::I64)));
+        let ways = comm.selector().candidates(collective, &Circumstances { own_scalars: true, ..usual });
+        assert!(ways.contains(&(Algorithm::RING, Protocol::Simple)), "{collective}: {ways:?}");
+        for way in ways.into_iter().map(Some).chain([None]) {
+            match way {
+                Some((algorithm, protocol)) => comm.force(algorithm, protocol),
+                None => comm.unforce(),
+            }
+            dst.fill(0)?;
+            world.barrier()?;
+            let (all, part) = (src.view(), dst.view().slice(..LEN));
+            let (first, has_it) = match collective {
+                Collective::AllReduce => {
+                    comm.all_reduce(&stream, part, all.slice(..LEN), weight(me))?;
+                    (0, true)
+                }
+                Collective::Reduce => {
+                    comm.reduce(&stream, part, all.slice(..LEN), weight(me), n - 1)?;
+                    (0, me == n - 1)
+                }
+                _ => {
+                    comm.reduce_scatter(&stream, part, all, weight(me))?;
+                    (LEN * me, true)
+                }
+            };
+            world.synchronize(&stream)?;
+            if has_it {
+                let expected: Vec<_> = (first..first + LEN).map(sum).collect();
+                assert_eq!(dst.to_vec()?[..LEN], expected, "{collective} by {way:?}");
+            }
+            world.barrier()?;
+        }
+    }
+    comm.force(Algorithm::DIRECT, Protocol::Simple);
+    let refused = comm.all_reduce(&stream, dst.view(), src.view(), weight(me)).map_err(|error| error.to_string());
+    assert!(refused.as_ref().is_err_and(|said| said.contains("a scalar of its own")), "{refused:?}");
     Ok(())
 }
 
