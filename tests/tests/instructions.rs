@@ -13,7 +13,7 @@ use congruent::device::{Semaphore, SmallFloat, bf16};
 use congruent::{Chunked, Error, Grid, MachineKind, Packed, World};
 use congruent_build::{Ptxas, nvcc};
 use congruent_example_kernels::axpy::axpy;
-use congruent_example_kernels::gemm::{Eight, SHARED, gemm};
+use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, gemm};
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi};
 use congruent_example_kernels::rows::{rms_norm, softmax};
 use congruent_tests::{repository, skip};
@@ -141,25 +141,25 @@ const CASES: [Case; 5] = [
         threads: 128,
         sizes: [8, 24],
         // Of 32 lanes.
-        units: |eights| 32 * (TILE / 16) * (TILE / 8) * (eights / 2),
-        ours: |world, case, eights| {
-            let (a, b) = (eights_of(TILE * eights, 0), eights_of(TILE * eights, 3));
+        units: |eights| 32 * (SIDE / 16) * (SIDE / 8) * (eights / 2),
+        ours: |world, _, eights| {
+            let (a, b) = (eights_of(SIDE * eights, 0), eights_of(SIDE * eights, 3));
             let (mut x, mut y) = (world.buffer::<Eight>(a.len())?, world.buffer::<Eight>(b.len())?);
             x.write(0, &a)?;
             y.write(0, &b)?;
-            let mut product = world.buffer::<bf16>(TILE * TILE)?;
+            let mut product = world.buffer::<bf16>(SIDE * SIDE)?;
             let executed = launched(world, |world, stream| {
-                let grid = Grid::one(case.threads).with_shared(SHARED as u32);
+                let grid = Grid::one(THREADS as u32).with_shared(SHARED as u32);
                 world.run(stream, gemm, grid, (&x, &y, &mut product, eights as u32))
             })?;
             Ok((executed, product.to_vec()?.into_iter().map(SmallFloat::widen).collect()))
         },
         theirs: |gpu, case, eights| {
-            let factors = [0, 3].map(|seed| eights_of(TILE * eights, seed));
+            let factors = [0, 3].map(|seed| eights_of(SIDE * eights, seed));
             let [a, b] = factors.map(|factor| bytemuck::cast_slice(&factor).to_vec());
-            let product = vec![0; 2 * TILE * TILE];
-            let [tile, eights] = [TILE, eights].map(Param::Long);
-            let params = [Param::Memory(&a), Param::Memory(&b), Param::Memory(&product), tile, tile, eights];
+            let product = vec![0; 2 * SIDE * SIDE];
+            let [side, eights] = [SIDE, eights].map(Param::Long);
+            let params = [Param::Memory(&a), Param::Memory(&b), Param::Memory(&product), side, side, eights];
             gpu.run(case, &params, 2, |bytes| {
                 bytes.chunks(2).map(|two| bf16::from_bits(u16::from_le_bytes([two[0], two[1]])).widen()).collect()
             })
@@ -170,8 +170,8 @@ const CASES: [Case; 5] = [
 /// Rows of a matrix or of a plate, and steps of that.
 const ROWS: usize = 4;
 const STEPS: usize = 2;
-/// Rows and columns of a product, which is one tile.
-const TILE: usize = 128;
+/// Rows and columns of a product: tiles of ours and of theirs.
+const SIDE: usize = 384;
 
 /// Some numbers between 0 and 2.
 fn numbers(count: usize) -> Vec<f32> {

@@ -42,8 +42,18 @@ pub fn cache_folder() -> Result<PathBuf, BuildError> {
 /// The compiler of CUDA C++ that `./check tools` puts there, for tests that compare with what it makes.
 #[doc(hidden)]
 pub fn nvcc() -> Option<PathBuf> {
-    let nvcc = cache_folder().ok()?.join("nvcc/nvidia/cu13/bin/nvcc");
-    nvcc.is_file().then_some(nvcc)
+    beside_nvcc("nvcc")
+}
+
+/// What shows machine code as text, which is there likewise.
+#[doc(hidden)]
+pub fn nvdisasm() -> Option<PathBuf> {
+    beside_nvcc("nvdisasm")
+}
+
+fn beside_nvcc(program: &str) -> Option<PathBuf> {
+    let path = cache_folder().ok()?.join("nvcc/nvidia/cu13/bin").join(program);
+    path.is_file().then_some(path)
 }
 
 /// Where a compiler builds for a target: for one crate at a time, until this is dropped.

@@ -27,7 +27,7 @@ mod toolchain;
 mod usage;
 
 pub use builder::{Builder, PtxFile};
-pub use cache::{cache_folder, nvcc};
+pub use cache::{cache_folder, nvcc, nvdisasm};
 pub use check::{Check, Verdict};
 pub use error::BuildError;
 pub use ptxas::{Assembly, FunctionUsage, Ptxas};

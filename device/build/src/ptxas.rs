@@ -80,12 +80,17 @@ impl Ptxas {
 
     /// The same for another generation, `sm_100`.
     pub fn assemble_for(&self, file: &Path, arch: &str) -> Result<Assembly, BuildError> {
+        self.assemble_to(file, arch, Path::new("/dev/null"))
+    }
+
+    /// The same, with the machine code in the file `cubin`.
+    pub fn assemble_to(&self, file: &Path, arch: &str, cubin: &Path) -> Result<Assembly, BuildError> {
         let (text, _) = read(file)?;
         // `-c` leaves unresolved functions to the driver, which links `vprintf` and the like. Functions then keep to their calling
         // convention, which costs registers and stack that a program assembled as a whole does not take.
         let parts: &[&str] = if text.contains(".extern .func") { &["-c"] } else { &[] };
         let mut command = Command::new(&self.path);
-        command.args(parts).args(["-v", "-arch", arch, "-o", "/dev/null", "-"]);
+        command.args(parts).args(["-v", "-arch", arch, "-o"]).arg(cubin).arg("-");
         let output = run(command, &text).map_err(|error| BuildError::Program {
             program: self.path.display().to_string(),
             problem: format!("cannot be started: {error}"),

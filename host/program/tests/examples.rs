@@ -76,7 +76,7 @@ fn the_plate_comes_to_rest_as_it_does_sequentially() {
 
 #[test]
 fn products_by_tiles_are_those_of_a_plain_loop() {
-    for (width, sizes) in [(1, ""), (4, "--m 1 --n 130 --k 33"), (32, "--m 129 --n 3 --k 8")] {
+    for (width, sizes) in [(1, ""), (4, "--m 1 --n 194 --k 33"), (32, "--m 193 --n 3 --k 8")] {
         let text = on_threads("gemm", width, sizes);
         assert!(text.contains("is what a plain loop computes") && text.contains(&format!("width {width}")), "{text}");
     }
@@ -89,8 +89,8 @@ fn rows_of_all_pes_are_multiplied_as_they_come() {
     let same = "every product on every PE is what a plain loop computes";
     for (width, layer) in [
         (1, "--pes 3"),
-        (4, "--pes 4 --rows 5 --columns 129 --width 17 --blocks 1"),
-        (32, "--pes 2 --rows 129 --columns 1 --width 64 --turns 1"),
+        (4, "--pes 4 --rows 5 --columns 193 --width 17 --blocks 1"),
+        (32, "--pes 2 --rows 193 --columns 1 --width 64 --turns 1"),
     ] {
         let text = on_threads("gather_gemm", width, layer);
         assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");

@@ -117,21 +117,22 @@ pub(crate) unsafe fn store_c<T: Pod>(
     of: impl Fn(f32) -> T,
 ) {
     let lane = in_whole_warp(lane).0;
-    let first = at + lane / 4 * stride + lane % 4 * 2;
+    let first = start.behind::<T>(lane / 4 * stride + lane % 4 * 2).opaque();
     let pair = |at: usize, two: [f32; 2]| {
         let [s, t] = two.map(&of);
+        let to = first.behind::<T>(at);
         // SAFETY: the caller's contract; two elements are aligned to the size of both, and those of two bytes are any bits.
         unsafe {
             if size_of::<T>() == 2 {
                 let [s, t] = [s, t].map(|half| u32::from(transmute_copy::<T, u16>(&half)));
-                shared_store(start, at / 2, s | t << 16);
+                shared_store(to, 0, s | t << 16);
             } else {
-                shared_store(start, at / 2, [s, t]);
+                shared_store(to, 0, [s, t]);
             }
         }
     };
-    pair(first, [*s, *t]);
-    pair(first + 8 * stride, [*u, *v]);
+    pair(at, [*s, *t]);
+    pair(at + 8 * stride, [*u, *v]);
 }
 
 /// # Safety
@@ -207,11 +208,7 @@ fn row(lane: &Lane<'_>, start: SharedAt, at: usize, stride: usize, below_first: 
     let lane = in_whole_warp(lane).0;
     let (first, second) = (lane / 8 % 2 * 8, lane / 16 * 8);
     let (down, right) = if below_first { (first, second) } else { (second, first) };
-    let mut place = start.element::<u16>((lane % 8 + down) * stride + right);
-    // SAFETY: does nothing. What is added behind it becomes part of the instruction: it is not worked out ahead of a loop, for each
-    // instruction in a register of its own.
-    unsafe { asm!("/* {0} */", inout(reg32) place, options(nomem, nostack)) };
-    place + 2 * at as u32
+    start.behind::<u16>((lane % 8 + down) * stride + right).opaque().element::<u16>(at)
 }
 
 /// `A` from shared memory, where each row is `stride` elements behind the one before; of its transposed one, where it lies so.

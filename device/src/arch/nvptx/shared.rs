@@ -26,6 +26,16 @@ impl SharedAt {
         Self(self.element::<T>(n))
     }
 
+    /// The same, of which the compiler does not know how it came. What is added behind it becomes part of an instruction: it is not worked
+    /// out ahead of a loop, for each instruction in a register of its own.
+    #[inline(always)]
+    pub(super) fn opaque(self) -> Self {
+        let mut place = self.0;
+        // SAFETY: does nothing.
+        unsafe { asm!("/* {0} */", inout(reg32) place, options(nomem, nostack)) };
+        Self(place)
+    }
+
     /// The address of an element.
     #[inline(always)]
     pub(super) fn element<T>(self, i: usize) -> u32 {

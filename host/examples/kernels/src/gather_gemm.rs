@@ -27,7 +27,7 @@ kernels! { in crate::PTX;
     pub fn gather_gemm(
         block, ctx, rows: Rows, weights: Slice<Eight>, y: Relaxed<bf16>, k: u32;
         shared: ([Eight],)
-    ) launch_bounds(128, 2) {
+    ) launch_bounds(384, 1) {
         // In the order in which they are awaited: who is first with one PE is last with another.
         if rows.gathers != 0 {
             let (team, blocks) = (ctx.world(), block.count());
@@ -41,28 +41,28 @@ kernels! { in crate::PTX;
                 ctx.put_signal(block, part.at(to), part, sent.at(to).set(rows.turn));
             }
         }
-        // Few numbers live through the products, which take most of the registers.
-        let mut i = 0_u32;
-        while i < ctx.world().size() as u32 {
-            let (me, n) = (ctx.world().me().index(), ctx.world().size());
-            let from = (me + n - i as usize) % n;
-            if rows.gathers != 0 && i > 0 {
+        let (me, n) = (ctx.world().me().index(), ctx.world().size());
+        // SAFETY: the weights are lent to be read. Nobody writes rows before the next launch, which begins with a meeting of all PEs.
+        let product = |from| unsafe {
+            Product::new(Global::of(ctx.settled(rows.all.chunk(from, n))), Global::of(weights), k)
+        };
+        // Tiles of all PEs' rows are dealt in turn. Few numbers live through a product, which takes most of the registers.
+        let tiles = product(me).tiles();
+        let mut at = block.index() as u32;
+        while at < tiles * n as u32 {
+            let (before, me) = (at / tiles, me as u32);
+            let from = if before > me { me + n as u32 - before } else { me - before } as usize;
+            if rows.gathers != 0 && before > 0 {
                 ctx.wait_all(block, rows.sent.chunk(from, n), rows.turn);
             }
-            // SAFETY: nobody writes these rows before the next launch, which begins with a meeting of all PEs. The weights are lent to
-            // be read.
-            let (a, b) = unsafe { (Global::of(ctx.settled(rows.all.chunk(from, n))), Global::of(weights)) };
-            let product = Product::new(a, b, k);
             if rows.multiplies != 0 {
-                // Tiles of all PEs' rows are dealt in turn.
-                let (blocks, before) = (block.count(), i as usize * product.tiles());
-                let tile = (block.index() + blocks - before % blocks) % blocks;
+                let product = product(from);
                 let first = (from * product.m() * product.n()) as u32;
-                product.compute(block, shared, tile, |row, column, sum| {
+                product.tile(block, shared, at % tiles, |row, column, sum| {
                     y.store((first + row as u32 * product.n() as u32 + column as u32) as usize, sum);
                 });
             }
-            i += 1;
+            at += block.count() as u32;
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A product of matrices by tiles.
 //!
-//! A block has a tile of 128 rows and 128 columns of the result, and each of its four warps a quarter of that in registers. Both
-//! factors go through shared memory, 64 elements of each row at a time, in two stages: while the warps multiply one, the next is on its
-//! way from global memory. A machine whose blocks have fewer warps goes through the tile several times.
+//! A block has a tile of 192 rows and 192 columns of the result, and each of its twelve warps 64 rows and 48 columns of that in registers:
+//! 96 sums a thread, so that 168 registers are enough and a multiprocessor has room for twelve warps. Both factors go through shared memory,
+//! 64 elements of each row at a time, in two stages: while the warps multiply one, the next is on its way from global memory. A machine
+//! whose blocks have fewer warps goes through the tile several times.
 
 use congruent_device::matrix::{A, Accumulator, B, WholeWarp};
 use congruent_device::{
@@ -12,25 +13,30 @@ use congruent_device::{
 /// Eight numbers, which one access moves.
 pub type Eight = Pack<bf16, 8>;
 
+/// Parts of a tile, below each other and beside each other, each a warp's.
+const PARTS: [usize; 2] = [3, 4];
+const WARPS: usize = PARTS[0] * PARTS[1];
 /// Threads of a block.
-pub const THREADS: usize = 128;
+pub const THREADS: usize = WARPS * 32;
 /// Bytes of shared memory of a block.
 pub const SHARED: usize = 2 * STAGE * size_of::<Eight>();
 /// Rows and columns of the result that a block has.
-const TILE: usize = 128;
-/// Rows and columns of a quarter, which is a warp's.
-const PART: usize = TILE / 2;
+const TILE: usize = 192;
+/// Rows and columns of a part.
+const PART: [usize; 2] = [TILE / PARTS[0], TILE / PARTS[1]];
 /// Elements of a row in a stage, and in groups of eight.
 const DEPTH: usize = 64;
 const GROUPS: usize = DEPTH / 8;
 /// From a row to the next in shared memory. Rows are 144 bytes apart, nine times 16: of 8 rows that are read or written at once, 16 bytes
 /// each, the places all differ modulo 8, and so do their banks.
 const STRIDE: usize = DEPTH + 8;
-/// The same for the result: 17 times 16 bytes.
+/// The same for the result: 25 times 16 bytes.
 const TILE_STRIDE: usize = TILE + 8;
 /// Groups of eight of a stage: the rows of both factors.
 const STAGE: usize = 2 * TILE * STRIDE / 8;
 const _: () = assert!(TILE * TILE_STRIDE <= 2 * STAGE * 8, "the result takes the place of both stages");
+// Of rows that are an odd multiple of 16 bytes apart, eight lie in different banks.
+const _: () = assert!(STRIDE % 16 == 8 && TILE_STRIDE % 16 == 8, "no two of eight rows share a bank");
 
 kernels! { in crate::PTX;
     /// `c` becomes `a` times `b` transposed: element `i, j` is the product of row `i` of `a` and row `j` of `b`, as a layer's weights
@@ -40,10 +46,12 @@ kernels! { in crate::PTX;
     pub fn gemm(
         block, ctx, a: Slice<Eight>, b: Slice<Eight>, c: Relaxed<bf16>, k: u32;
         shared: ([Eight],)
-    ) launch_bounds(128, 2) {
+    ) launch_bounds(384, 1) {
         // SAFETY: a launch is lent both to be read, which lasts until it is over.
         let product = unsafe { Product::new(Global::of(a), Global::of(b), k) };
-        product.compute(block, shared, block.index(), |row, column, sum| c.store(row * product.n() + column, sum));
+        for tile in (block.index() as u32..product.tiles()).step_by(block.count()) {
+            product.tile(block, shared, tile, |row, column, sum| c.store(row * product.n() + column, sum));
+        }
     }
 }
 
@@ -63,9 +71,8 @@ impl<'g> Product<'g> {
     /// Of rows of `k` groups of eight.
     #[inline(always)]
     pub(crate) fn new(a: Global<'g, Eight>, b: Global<'g, Eight>, k: u32) -> Self {
-        let k = k.max(1);
-        // What is kept through the loop is kept in few registers.
-        let [m, n] = [a, b].map(|rows| (rows.len() / k as usize) as u32);
+        // What is kept through the loop is kept in few registers, and an argument as it is in none.
+        let [m, n] = [a, b].map(|rows| (rows.len() / k.max(1) as usize) as u32);
         Self { a, b, m, n, k }
     }
 
@@ -83,65 +90,62 @@ impl<'g> Product<'g> {
 
     /// How many tiles the result has.
     #[inline(always)]
-    pub(crate) fn tiles(&self) -> usize {
-        (self.m.div_ceil(TILE as u32) * self.n.div_ceil(TILE as u32)) as usize
+    pub(crate) fn tiles(&self) -> u32 {
+        self.m.div_ceil(TILE as u32) * self.n.div_ceil(TILE as u32)
     }
 
-    /// Computes tile `first`, and of those behind it every one that is as many further on as there are blocks. `store` is given the
-    /// row and the column of each number and itself.
+    /// Computes a tile, which all threads of a block do together. `store` is given the row and the column of each number and itself.
     #[inline(always)]
-    pub(crate) fn compute(
+    pub(crate) fn tile(
         &self,
         block: &Block<'_>,
         shared: &mut Shared<'_, ([Eight],)>,
-        first: usize,
+        tile: u32,
         store: impl Fn(usize, usize, bf16),
     ) {
         let &Self { a, b, m, n, k } = self;
         // SAFETY: all threads of a warp go the same way, and none waits for another PE meanwhile.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
         let (index, across) = (block.warp_index() % warps, n.div_ceil(TILE as u32));
-        let mut tile = first as u32;
-        while tile < self.tiles() as u32 {
-            let (row, column) = (tile / across * TILE as u32, tile % across * TILE as u32);
-            for pass in 0..4_usize.div_ceil(warps) {
-                let quarter = pass * warps + index;
-                let (down, right) = (quarter % 2 * PART, quarter / 2 % 2 * PART);
-                let threads = Threads { first: index * warp.size() + warp.rank(), step: warps * warp.size() };
-                let rows = [
-                    Rows { all: a, width: k, first: row, last: m - 1 },
-                    Rows { all: b, width: k, first: column, last: n - 1 },
-                ];
-                let mut sums = Accumulator::<4, 8>::fill(0.0);
+        let (row, column) = (tile / across * TILE as u32, tile % across * TILE as u32);
+        for pass in 0..WARPS.div_ceil(warps) {
+            let part = pass * warps + index;
+            let (down, right) = (part % PARTS[0] * PART[0], part / PARTS[0] % PARTS[1] * PART[1]);
+            let threads = Threads { first: index * warp.size() + warp.rank(), step: warps * warp.size() };
+            // Of those that one warp goes through, a part needs its own.
+            let of = |first, rows| if warps == 1 { [first, first + rows] } else { [0, TILE] };
+            let rows = [
+                Rows { all: a, width: k, first: row, last: m - 1, of: of(down, PART[0]) },
+                Rows { all: b, width: k, first: column, last: n - 1, of: of(right, PART[1]) },
+            ];
+            let mut sums = Accumulator::<4, 6>::fill(0.0);
+            let (all,) = shared.sync(block);
+            let [even, _] = stages(all);
+            fetch(threads, even, rows, 0);
+            // Behind the end of a row there are zeros.
+            let mut at = 0;
+            while at < k {
                 let (all,) = shared.sync(block);
-                let [even, _] = stages(all);
-                fetch(threads, even, rows, 0);
-                // Behind the end of a row there are zeros.
-                let mut at = 0;
-                while at < k {
-                    let (all,) = shared.sync(block);
-                    let [even, odd] = stages(all);
-                    fetch(threads, odd, rows, at + GROUPS as u32);
-                    multiply(&mut sums, &warp, even, [down, right]);
-                    let (all,) = shared.sync(block);
-                    let [even, odd] = stages(all);
-                    at += 2 * GROUPS as u32;
-                    fetch(threads, even, rows, at);
-                    multiply(&mut sums, &warp, odd, [down, right]);
-                }
+                let [even, odd] = stages(all);
+                fetch(threads, odd, rows, at + GROUPS as u32);
+                multiply(&mut sums, &warp, even, [down, right]);
                 let (all,) = shared.sync(block);
-                sums.store(&warp, &all.cast::<bf16>().cells(), down * TILE_STRIDE + right, TILE_STRIDE);
-                let (all,) = shared.sync(block);
-                let all = all.cast::<bf16>().all();
-                for i in warp.strided(PART * PART) {
-                    let (i, j) = (down + i / PART, right + i % PART);
-                    let (to_row, to_column) = (row + i as u32, column + j as u32);
-                    if quarter < 4 && to_row <= rows[0].last && to_column <= rows[1].last {
-                        store(to_row as usize, to_column as usize, all.get(i * TILE_STRIDE + j));
-                    }
+                let [even, odd] = stages(all);
+                fetch(threads, even, rows, at + 2 * GROUPS as u32);
+                multiply(&mut sums, &warp, odd, [down, right]);
+                at += 2 * GROUPS as u32;
+            }
+            let (all,) = shared.sync(block);
+            sums.store(&warp, &all.cast::<bf16>().cells(), down * TILE_STRIDE + right, TILE_STRIDE);
+            let (all,) = shared.sync(block);
+            let all = all.cast::<bf16>().all();
+            for i in warp.strided(PART[0] * PART[1]) {
+                let (i, j) = (down + i / PART[1], right + i % PART[1]);
+                let (to_row, to_column) = (row + i as u32, column + j as u32);
+                if part < WARPS && to_row <= rows[0].last && to_column <= rows[1].last {
+                    store(to_row as usize, to_column as usize, all.get(i * TILE_STRIDE + j));
                 }
             }
-            tile += block.count() as u32;
         }
     }
 }
@@ -160,6 +164,8 @@ struct Rows<'g> {
     width: u32,
     first: u32,
     last: u32,
+    /// Which of a tile are fetched.
+    of: [usize; 2],
 }
 
 /// Both stages.
@@ -173,9 +179,11 @@ fn stages(all: SharedArray<'_, Eight>) -> [SharedArray<'_, Eight>; 2] {
 #[inline(always)]
 fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at: u32) {
     let to = to.cells();
-    for thread in (threads.first..THREADS).step_by(threads.step) {
+    let mut thread = threads.first;
+    while thread < THREADS {
         a.fetch(thread, &to, 0, at);
         b.fetch(thread, &to, TILE, at);
+        thread += threads.step;
     }
 }
 
@@ -183,9 +191,13 @@ impl Rows<'_> {
     /// Begins to copy. What is behind the last row is not stored: that row stands in for it.
     #[inline(always)]
     fn fetch(self, thread: usize, to: &SharedCells<'_, Eight>, into: usize, at: u32) {
-        // Eight neighbours have eight rows, and a thread of each row two groups that are four apart.
-        let (row, group) = (thread / 32 * 8 + thread % 8, thread / 8 % 4);
+        // Eight neighbours have eight rows, and a thread of each row two groups that are four apart. The remainder is the row; the
+        // compiler sees by it that all is inside.
+        let (row, group) = ((thread / 32 * 8 + thread % 8) % (THREADS / 4), thread / 8 % 4);
         for j in (0..TILE).step_by(THREADS / 4) {
+            if !(self.of[0]..self.of[1]).contains(&(row + j)) {
+                continue;
+            }
             let start = (self.first + (row + j) as u32).min(self.last) as usize * self.width as usize;
             let from = self.all.slice(start..start + self.width as usize);
             let (to_row, at) = ((into + row + j) * (STRIDE / 8), at + group as u32);
@@ -195,16 +207,16 @@ impl Rows<'_> {
     }
 }
 
-/// Adds the products of a stage: of 64 rows of either factor, 16 elements of each at a time. It is no loop, which the compiler might keep,
+/// Adds the products of a stage: of a part's rows of either factor, 16 elements of each at a time. It is no loop, which the compiler might keep,
 /// with the sums in memory.
 #[inline(always)]
 fn multiply(
-    sums: &mut Accumulator<4, 8>,
+    sums: &mut Accumulator<4, 6>,
     warp: &WholeWarp<'_>,
     stage: SharedArray<'_, Eight>,
     [down, right]: [usize; 2],
 ) {
-    const { assert!(DEPTH == 64) };
+    const { assert!(DEPTH == 64 && PART[0] == 64 && PART[1] == 48) };
     let (stage, [a, b]) = (stage.cast().all(), [down * STRIDE, (TILE + right) * STRIDE]);
     multiply_16(sums, warp, &stage, [a, b]);
     multiply_16(sums, warp, &stage, [a + 16, b + 16]);
@@ -213,7 +225,7 @@ fn multiply(
 }
 
 #[inline(always)]
-fn multiply_16(sums: &mut Accumulator<4, 8>, warp: &WholeWarp<'_>, stage: &SharedAll<'_, bf16>, [a, b]: [usize; 2]) {
-    let (a, b) = (A::<_, 4>::load(warp, stage, a, STRIDE), B::<_, 8>::load_transposed(warp, stage, b, STRIDE));
+fn multiply_16(sums: &mut Accumulator<4, 6>, warp: &WholeWarp<'_>, stage: &SharedAll<'_, bf16>, [a, b]: [usize; 2]) {
+    let (a, b) = (A::<_, 4>::load(warp, stage, a, STRIDE), B::<_, 6>::load_transposed(warp, stage, b, STRIDE));
     sums.mma(warp, &a, &b);
 }
