@@ -25,13 +25,17 @@ fn written(test: &str) -> (Folder, PathBuf) {
 }
 
 #[test]
-fn the_readme_shows_its_kernels() {
+fn the_readme_shows_the_kernels_and_the_program() {
     let (_folder, halo) = written("readme");
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     let shown: Vec<&str> = readme.lines().map(str::trim).collect();
-    let text = fs::read_to_string(halo.join("kernels/src/lib.rs")).unwrap();
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    assert!(shown.windows(lines.len()).any(|part| part == lines), "README.md does not show this:\n{text}");
+    for file in ["kernels/src/lib.rs", "src/main.rs"] {
+        let text = fs::read_to_string(halo.join(file)).unwrap();
+        // But for the program's test.
+        let (text, _) = text.split_once("\n#[test]").unwrap_or((&text, ""));
+        let lines: Vec<&str> = text.trim_end().lines().map(str::trim).collect();
+        assert!(shown.windows(lines.len()).any(|part| part == lines), "README.md does not show this:\n{text}");
+    }
 }
 
 #[test]

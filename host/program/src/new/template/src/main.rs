@@ -1,8 +1,8 @@
 //! Doubles numbers on every PE and sums them over all PEs, in one kernel.
 
-use IDENT_kernels::double_and_sum;
 use congruent::collectives::Layout;
 use congruent::{Error, Grid, World};
+use IDENT_kernels::double_and_sum;
 
 fn main() -> Result<(), Error> {
     for line in congruent::run(4, double)? {
