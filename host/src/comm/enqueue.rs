@@ -155,7 +155,8 @@ impl Comm {
         by: Launcher,
     ) -> Result<(), LaunchError> {
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
-        let view = self.view(stream, Protocol::Simple)?;
+        // The stream's first call gives it its place.
+        self.view(stream, Protocol::Simple)?;
         let known = self.lanes().iter().position(|lane| lane.stream == stream.id());
         let list = known.unwrap_or(0) * TRANSFERS;
         let full = |_| LaunchError::GroupFull { fits: TRANSFERS };
@@ -168,8 +169,19 @@ impl Comm {
             Sym::from_raw(whole.offset(), 3 * whole.len() as u64),
             [sends, receives].concat().concat(),
         )?;
-        let target = self.target(stream, self.grid(), by);
-        target.launch(kernels::send_recv_direct, (memory, Listed { sends: to, receives: from }, view, 1))
+        self.launch_transfers(stream, memory, Listed { sends: to, receives: from }, by)
+    }
+
+    /// The same of lists that are there.
+    pub(super) fn launch_transfers(
+        &self,
+        stream: &Stream,
+        memory: Sym<u8>,
+        transfers: Listed,
+        by: Launcher,
+    ) -> Result<(), LaunchError> {
+        let view = self.view(stream, Protocol::Simple)?;
+        self.target(stream, self.grid(), by).launch(kernels::send_recv_direct, (memory, transfers, view, 1))
     }
 
     /// The number by which members compare algorithms.

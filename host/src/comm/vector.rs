@@ -1,14 +1,14 @@
 //! Collectives with parts of any length, and sends and receives.
 
 use congruent_collectives::exchange::Parts;
-use congruent_collectives::{Collective, Transfer};
+use congruent_collectives::{Collective, Listed, Transfer};
 use congruent_device::{Pod, Sym};
 
 use super::Comm;
 use super::calls::apart;
 use super::enqueue::{Call, Queue, Way};
-use crate::LaunchError;
 use crate::launches::Launcher;
+use crate::{LaunchError, Stream};
 
 impl Comm {
     /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`. The parts are as MPI has them: a count and a
@@ -94,6 +94,42 @@ impl Comm {
     #[track_caller]
     pub fn recv<T: Pod>(&self, queue: &impl Queue, dst: Sym<T>, peer: usize) -> Result<(), LaunchError> {
         self.transfer(queue, Way::Receive, dst, peer)
+    }
+
+    /// Sends parts of `memory` and receives to parts of it, as lists on the heap say when the kernel runs: so a kernel before may write
+    /// them, and the launches of a graph may differ. Offsets and counts are in bytes. [`send`](Comm::send) and [`recv`](Comm::recv) are
+    /// this with lists from the host.
+    ///
+    /// ```
+    /// use congruent::collectives::{Listed, Transfer};
+    /// # congruent::local(2, |world| {
+    /// let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    /// let (memory, lists) = (world.alloc::<u8>(20)?, world.alloc::<[u64; 3]>(2)?);
+    /// memory.fill(7 + comm.rank() as u8)?;
+    /// let peer = 1 - comm.rank() as u64;
+    /// // Five bytes from the beginning to the other member, and its five bytes behind them.
+    /// let [send, receive] = [0, 10].map(|offset| Transfer { peer, offset, count: 5 }.words());
+    /// lists.write(0, &[send, receive])?;
+    /// let transfers = Listed { sends: lists.view().slice(..1), receives: lists.view().slice(1..) };
+    /// comm.send_recv(&stream, memory.view(), transfers)?;
+    /// world.synchronize(&stream)?;
+    /// assert_eq!(memory.to_vec()?[10..15], [8 - comm.rank() as u8; 5]);
+    /// # Ok::<_, congruent::Error>(())
+    /// # })?;
+    /// # Ok::<_, congruent::Error>(())
+    /// ```
+    ///
+    /// # Collective
+    /// Over the members that have something for each other, in one order with their other sends and receives on the stream: each
+    /// transfer is in the lists of both, with the same count.
+    ///
+    /// # Errors
+    /// See [`LaunchError`]. What lists say only the kernel can see: where there is no such member, a part reaches past `memory` or one that
+    /// is received overlaps another, it panics; where counts differ, both members get a fault.
+    #[track_caller]
+    pub fn send_recv(&self, stream: &Stream, memory: Sym<u8>, transfers: Listed) -> Result<(), LaunchError> {
+        self.admit(stream, Collective::SendRecv.name(), &[&memory, &transfers])?;
+        self.launch_transfers(stream, memory, transfers, Launcher::call())
     }
 
     #[track_caller]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use congruent::collectives::{Algorithm, Collective, Datatype, Op, Protocol};
+use congruent::collectives::{Algorithm, Collective, Datatype, Listed, Op, Protocol, Transfer};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Atomic, Semaphore, Signal, Sym, bf16, f16};
 use congruent::select::Circumstances;
@@ -38,6 +38,7 @@ pub fn streams(world: &mut World) -> Result<(), Error> {
     copies_in_a_graph(world)?;
     signals_in_a_graph(world)?;
     transfers_in_graphs(world)?;
+    listed_transfers(world)?;
     groups_of_communicators(world)?;
     own_kernels(world)?;
     refusals(world)
@@ -432,6 +433,33 @@ fn transfers_in_graphs(world: &mut World) -> Result<(), Error> {
     expected[part(1)].iter_mut().for_each(|number| *number += (rounds - 1) * 10_000);
     expected[part(1)][PART / 2..].fill(0);
     assert_eq!(dst.to_vec()?, expected);
+    Ok(())
+}
+
+/// Sends and receives whose lists kernels change: each launch of a graph moves the next number.
+fn listed_transfers(world: &mut World) -> Result<(), Error> {
+    const LEN: usize = 20;
+    let (comm, stream) = (world.comm(world.team())?, world.stream()?);
+    let (next, prev) = neighbours(world);
+    let (numbers, lists) = (world.alloc::<u64>(2 * LEN)?, world.alloc::<[u64; 3]>(2)?);
+    let numbers_of = |pe: usize| (0..LEN as u64).map(move |i| 100 * pe as u64 + i);
+    numbers.write(0, &numbers_of(comm.rank()).collect::<Vec<_>>())?;
+    // To the next member from the first half, from the one before to the second half; each launch goes on by a number.
+    let words = [(next, 0), (prev, LEN)];
+    let entry = |(peer, at): (usize, usize)| Transfer { peer: peer as u64, offset: 8 * at as u64, count: 8 }.words();
+    lists.write(0, &words.map(entry))?;
+    let offset = |i: usize| lists.view().cast::<u64>().slice(3 * i + 1..3 * i + 2);
+    let transfers = Listed { sends: lists.view().slice(..1), receives: lists.view().slice(1..) };
+    let graph = world.capture(&stream, |stream| {
+        comm.send_recv(stream, numbers.view().cast(), transfers)?;
+        world.launch(stream, raise, GRID, (offset(0), 8))?;
+        world.launch(stream, raise, GRID, (offset(1), 8))
+    })?;
+    for _ in 0..LEN {
+        graph.launch(&stream)?;
+    }
+    world.synchronize(&stream)?;
+    assert_eq!(numbers.to_vec()?[LEN..], numbers_of(prev).collect::<Vec<_>>());
     Ok(())
 }
 
