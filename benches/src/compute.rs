@@ -18,8 +18,11 @@ use crate::table::{Time, size};
 /// Bytes of a buffer, or of the plate.
 pub const SIZES: [u64; 2] = [64 << 10, 64 << 20];
 
-/// Bytes of both factors of a product, whose plain loop takes a minute at the larger of [`SIZES`].
-pub const PRODUCTS: [u64; 2] = [64 << 10, 1 << 20];
+/// Bytes of both factors of a product: square ones, and beyond 1 MiB a few rows times many, since a plain loop of square ones takes
+/// minutes.
+pub const PRODUCTS: [u64; 3] = [64 << 10, 1 << 20, 64 << 20];
+const SQUARE: u64 = 1 << 20;
+const FEW: usize = 32;
 
 /// Bytes that a repeat goes through, so that a launch weighs little: of what little is done with each, and of what more is.
 const TRAFFIC: u64 = 256 << 20;
@@ -153,15 +156,15 @@ fn turns(
 /// # Errors
 /// Where a world fails.
 pub fn measure(repeats: u32, max_bytes: u64) -> Result<Vec<Timed>, Error> {
-    let upto = |sizes: [u64; 2]| sizes.into_iter().filter(move |&bytes| bytes <= max_bytes);
+    let upto = |sizes: &'static [u64]| sizes.iter().copied().filter(move |&bytes| bytes <= max_bytes);
     let alone = |world: &mut World| {
-        let sums = upto(SIZES).map(|bytes| time_axpy(world, repeats, bytes));
-        let norms = upto(SIZES).map(|bytes| time_softmax(world, repeats, bytes));
-        let products = upto(PRODUCTS).map(|bytes| time_gemm(world, repeats, bytes));
+        let sums = upto(&SIZES).map(|bytes| time_axpy(world, repeats, bytes));
+        let norms = upto(&SIZES).map(|bytes| time_softmax(world, repeats, bytes));
+        let products = upto(&PRODUCTS).map(|bytes| time_gemm(world, repeats, bytes));
         sums.chain(norms).chain(products).collect::<Result<Vec<_>, Error>>()
     };
     let mut timed = World::builder().width(1).local(1, alone)?.swap_remove(0);
-    for bytes in upto(SIZES) {
+    for bytes in upto(&SIZES) {
         timed.extend(time_jacobi(repeats, bytes)?);
     }
     Ok(timed)
@@ -202,20 +205,23 @@ fn time_softmax(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error>
 }
 
 fn time_gemm(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error> {
-    // Square factors of numbers of two bytes.
-    let side = (bytes / 4).isqrt() as usize;
+    // Factors of numbers of two bytes, whose rows are whole groups of eight.
+    let (rows, side) = match (bytes / 4).isqrt() as usize {
+        side if bytes <= SQUARE => (side, side),
+        _ => (FEW, (bytes / 2).isqrt() as usize / 8 * 8),
+    };
     // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
     let number = |i: usize| bf16::narrow((i * 7 % 29) as f32 / 16.0 - 0.875);
     let mine: Vec<_> = (0..side * side).map(number).collect();
     let eights: Vec<_> = (0..side * side / 8).map(|i| Eight::from_fn(|j| number(8 * i + j))).collect();
     let stream = world.stream()?;
-    let (mut a, mut b) = (world.buffer::<Eight>(eights.len())?, world.buffer::<Eight>(eights.len())?);
-    a.write(0, &eights)?;
+    let (mut a, mut b) = (world.buffer::<Eight>(rows * side / 8)?, world.buffer::<Eight>(eights.len())?);
+    a.write(0, &eights[..a.len()])?;
     b.write(0, &eights)?;
-    let (mut c, mut product) = (world.buffer::<bf16>(side * side)?, vec![bf16::narrow(0.0); side * side]);
+    let (mut c, mut product) = (world.buffer::<bf16>(rows * side)?, vec![bf16::narrow(0.0); rows * side]);
     let (grid, groups) = (Grid::one(gemm::THREADS as u32).with_shared(gemm::SHARED as u32), side as u32 / 8);
     let ours = || world.run(&stream, gemm::gemm, grid, (&a, &b, &mut c, groups)).map_err(Error::from);
-    let theirs = || plain_gemm(black_box(&mine), black_box(&mine), black_box(&mut product), side);
+    let theirs = || plain_gemm(black_box(&mine[..rows * side]), black_box(&mine), black_box(&mut product), side);
     let times = turns(repeats, 1, ours, theirs)?;
     assert!(c.to_vec()? == product, "the same product");
     Ok(Timed::new("tiled product of bf16", bytes, None, times))
