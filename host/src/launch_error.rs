@@ -33,6 +33,19 @@ pub enum LaunchError {
         /// Blocks of kernels on other streams of this PE that may still run, and wait for others.
         running: u32,
     },
+    /// More blocks than a launch on a GPU can have, of a kernel that never waits.
+    #[error(
+        "{asked} blocks of kernel {kernel} are more than a GPU launches at once, which is up to {fits}: give each block more of the \
+         work, or launch several times"
+    )]
+    TooManyBlocks {
+        /// The kernel.
+        kernel: &'static str,
+        /// Blocks asked for.
+        asked: u32,
+        /// Blocks that a launch can have.
+        fits: u32,
+    },
     /// More threads in a block than the kernel runs with.
     #[error(
         "kernel {kernel} runs with up to {fits} threads in a block, not {asked}: a GPU has no room for more; \

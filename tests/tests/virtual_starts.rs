@@ -273,6 +273,34 @@ fn a_grid_that_does_not_fit_is_not_launched() {
     assert!(outcome("one multiprocessor", &end).is_right(), "{end:?}");
 }
 
+/// A kernel that never waits may have more blocks than run at once, but not more than a grid has.
+#[test]
+fn a_grid_past_a_gpus_limit_is_refused_before_the_driver_is_asked() {
+    const TEST: &str = "a_grid_past_a_gpus_limit_is_refused_before_the_driver_is_asked";
+    if is_pe() {
+        let refused = World::builder().local(1, |world| {
+            let (stream, numbers) = (world.stream()?, world.alloc::<f32>(1000)?);
+            for grid in [Grid::new(1 << 31, 32), Grid::tiled([1 << 20, 1 << 20], [1, 1], 32)] {
+                let refused = world.launch(&stream, fill, grid, (numbers.view(),)).unwrap_err();
+                let LaunchError::TooManyBlocks { kernel: "fill", asked, fits: 0x7fff_ffff } = refused else {
+                    panic!("{refused:?}")
+                };
+                assert_eq!(asked, grid.blocks);
+                assert!(refused.to_string().contains("give each block more of the work"), "{refused}");
+            }
+            let refused = world.launch(&stream, meet, Grid::new(1 << 31, 32), ()).unwrap_err();
+            assert!(matches!(refused, LaunchError::NotCoresident { .. }), "{refused:?}");
+            world.run(&stream, fill, Grid::new(3, 32), (numbers.view(),))?;
+            assert_eq!(numbers.to_vec()?, [1.0; 1000]);
+            Ok::<_, Error>(())
+        });
+        refused.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "")], PATIENCE).remove(0);
+    assert!(outcome("a large grid", &end).is_right(), "{end:?}");
+}
+
 /// Kernels of several streams run at once, so their blocks have to fit together, until they are done; those of a kernel that never
 /// waits go on whenever there is room.
 #[test]

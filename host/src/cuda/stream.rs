@@ -79,6 +79,9 @@ impl CudaRunner {
         if function.waits() && grid.blocks > slots {
             return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
         }
+        if grid.blocks > MOST_BLOCKS {
+            return Err(LaunchError::TooManyBlocks { kernel: entry.name, asked: grid.blocks, fits: MOST_BLOCKS });
+        }
         let need = function.waits().then(|| function.need(grid)).transpose()?;
         let _until_launched = need.map(|need| self.admit(need)).transpose()?;
         let (driver, raw, places) = (self.device.driver(), function.raw(), places.as_mut_ptr());
@@ -151,6 +154,9 @@ impl CudaRunner {
         self.lane.wait_at_least(word)
     }
 }
+
+/// The most blocks of a launch, of any GPU (CUDA C++ Programming Guide, "Compute Capabilities": the x-dimension of a grid).
+const MOST_BLOCKS: u32 = i32::MAX as u32;
 
 /// The most operations of a batch (CUDA Driver API, cuStreamBatchMemOp: fewer than 256).
 const MOST_AT_ONCE: usize = 255;

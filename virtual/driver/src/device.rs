@@ -14,6 +14,8 @@ use crate::vmm::physical::{FABRIC, POSIX};
 pub(crate) const THREADS_PER_SM: u32 = 2048;
 /// Blocks that a multiprocessor holds.
 pub(crate) const BLOCKS_PER_SM: u32 = 32;
+/// Blocks of a grid, in each dimension.
+pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 /// Threads of a block.
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
 /// Threads of a warp.
@@ -106,9 +108,9 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
             (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
             (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
-            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, i32::MAX as u32),
-            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65_535),
-            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65_535),
+            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, GRID[0]),
+            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, GRID[1]),
+            (A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, GRID[2]),
             (A::CU_DEVICE_ATTRIBUTE_WARP_SIZE, WARP),
             (A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self.sms),
             (A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, THREADS_PER_SM),

@@ -9,7 +9,7 @@ use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
-use crate::device::{BLOCKS_PER_SM, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
+use crate::device::{BLOCKS_PER_SM, GRID, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
 use crate::entry::Ptr;
 use crate::errors::Outcome;
 use crate::executor;
@@ -114,10 +114,11 @@ impl Launch {
     /// Checks a launch and copies its parameters.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for no blocks, no threads, too many threads or too much shared memory,
+    /// `CUDA_ERROR_INVALID_VALUE` for no blocks or too many, no threads or too many, or too much shared memory,
     /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`, and those of [`Executor::check`](executor::Executor::check)
     pub(crate) fn new(function: Arc<Function>, shape: Shape, values: Ptr<*mut c_void>) -> Outcome<Self> {
-        if shape.grid.contains(&0) || shape.block.contains(&0) {
+        let fits = shape.grid.iter().zip(GRID).all(|(&blocks, most)| (1..=most).contains(&blocks));
+        if !fits || shape.block.contains(&0) {
             return Err(INVALID);
         }
         let [blocks, threads] = [shape.grid, shape.block].map(count);

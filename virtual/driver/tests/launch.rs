@@ -137,6 +137,10 @@ fn what_cannot_be_launched_is_refused() {
         };
         assert_eq!(launch(c"unknown", 1, 1), CUresult::CUDA_ERROR_NOT_FOUND);
         assert_eq!(launch(c"fall", 0, 1), CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(launch(c"fall", 1 << 31, 1), CUresult::CUDA_ERROR_INVALID_VALUE, "more than a grid has");
+        let fall = function(module, c"fall");
+        let deep = call!(cuLaunchKernel(fall, 1, 1, 65_536, 1, 1, 1, 0, none, none.cast(), none.cast()));
+        assert_eq!(deep, CUresult::CUDA_ERROR_INVALID_VALUE, "more than a grid has in its last dimension");
         assert_eq!(launch(c"add", 1, 257), CUresult::CUDA_ERROR_INVALID_VALUE, "more than .maxntid");
         assert_eq!(launch(c"add", 1, 256), CUresult::CUDA_ERROR_INVALID_VALUE, "no parameters");
         assert_eq!(launch(c"fall", 1, 257), CUresult::CUDA_ERROR_INVALID_VALUE, "more than its registers allow");
