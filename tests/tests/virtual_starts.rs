@@ -16,7 +16,7 @@ use congruent::collectives::Op;
 use congruent::device::Signal;
 use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
 use processes::{Port, is_pe, say};
-use virtual_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, until};
+use virtual_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, raise, until};
 use virtual_cases::{Outcome, PATIENCE, again, job, outcome};
 use virtual_support::{FOLDER, ends};
 
@@ -299,6 +299,36 @@ fn a_grid_past_a_gpus_limit_is_refused_before_the_driver_is_asked() {
     }
     let end = ends(vec![again(TEST, EVERYTHING, "")], PATIENCE).remove(0);
     assert!(outcome("a large grid", &end).is_right(), "{end:?}");
+}
+
+/// A GPU may have less shared memory than others, and a launch that asks for more is told how much there is.
+#[test]
+fn shared_memory_past_this_gpus_limit_is_refused() {
+    const TEST: &str = "shared_memory_past_this_gpus_limit_is_refused";
+    const MOST: u32 = 99 << 10;
+    if is_pe() {
+        let refused = World::builder().local(1, |world| {
+            let (stream, mut numbers) = (world.stream()?, world.buffer::<u32>(1000)?);
+            let grid = |bytes| Grid::one(32).with_shared(bytes);
+            let launched = world.launch(&stream, raise, grid(MOST + 4), (&mut numbers,));
+            for refused in [launched, world.occupancy(raise, 32, MOST + 4).map(drop)].map(Result::unwrap_err) {
+                let LaunchError::SharedMemory { kernel: "raise", asked, fits: MOST } = refused else {
+                    panic!("{refused:?}")
+                };
+                assert_eq!(asked, MOST + 4);
+                let said = refused.to_string();
+                assert!(said.contains("can have 101376 bytes") && said.contains("ask for less"), "{said}");
+            }
+            assert_eq!(world.occupancy(raise, 32, MOST)?.blocks_per_multiprocessor, 1);
+            world.run(&stream, raise, grid(MOST), (&mut numbers,))?;
+            assert_eq!(numbers.to_vec()?, [1; 1000]);
+            Ok::<_, Error>(())
+        });
+        refused.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "shared=99K")], PATIENCE).remove(0);
+    assert!(outcome("less shared memory", &end).is_right(), "{end:?}");
 }
 
 /// Kernels of several streams run at once, so their blocks have to fit together, until they are done; those of a kernel that never

@@ -1,18 +1,20 @@
 //! What the virtual driver pretends to be: the environment variable `CONGRUENT_VIRTUAL_DRIVER`.
 //!
-//! A list like `devices=2,sms=4,memory=512M,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
+//! A list like `devices=2,sms=4,memory=512M,shared=99K,capability=9.0,version=12080,multicast=1,mps=1,handles=posix,reach=1,
 //! engine=ptx,schedule=lockstep,seed=0,races=0,weak=0,mutant=0,patience=60,budget=1000000000,leap=50,halt=1:5000,flip=1:5000:0,late=1,
 //! silence=60,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY`, in one line. What it does not name keeps its default. `fail=NAME:N:CODE` makes
 //! the N-th call of a function fail, `*` every call of it. `halt`, `flip`, `late` and `fail` may be given several times.
 //! `record=FILE`, `replay=FILE` and `profile=FILE` are for one engine each: of a job, or of the only process.
 
 use std::env;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
 
 use congruent_virtual_gpu::{Injection, Promises, Schedule};
 use cudarc::driver::sys::CUresult;
 
+use crate::device::SHARED_PER_BLOCK;
 use crate::vmm::physical::{FABRIC, POSIX};
 use crate::{calls, errors};
 
@@ -22,6 +24,8 @@ pub const VARIABLE: &str = "CONGRUENT_VIRTUAL_DRIVER";
 const SHAPE: &str = "CONGRUENT_VIRTUAL";
 /// The most devices that there can be.
 const MOST: u32 = 64;
+/// Bytes of shared memory that a block may ask for: what it has without asking, to what it has on an H100.
+const SHARED: RangeInclusive<u32> = SHARED_PER_BLOCK..=227 << 10;
 
 /// Whether the driver is part of the program that uses it.
 static IN_PROGRAM: OnceLock<()> = OnceLock::new();
@@ -40,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) sms: u32,
     /// Bytes of a device's memory. Each process has all of it for itself: the virtual driver does not count across processes.
     pub(crate) memory: u64,
+    /// Bytes of shared memory that a block may ask for, from 48K to 227K. A multiprocessor has 1K more.
+    pub(crate) shared: u32,
     /// Compute capability, major and minor.
     pub(crate) capability: (u32, u32),
     /// Driver version, as `cuDriverGetVersion` gives it: 1000 major + 10 minor.
@@ -117,6 +123,8 @@ impl Default for Config {
             devices: 1,
             sms: 132,
             memory: 4 << 30,
+            // As on an H100.
+            shared: 227 << 10,
             capability: (9, 0),
             version: 12080,
             multicast: false,
@@ -201,7 +209,11 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
         match key {
             "devices" => config.devices = number(key, value, 0..=MOST)?,
             "sms" => config.sms = number(key, value, 1..=1024)?,
-            "memory" => config.memory = bytes(value)?,
+            "memory" => config.memory = bytes(key, value)?,
+            "shared" => {
+                let shared = u32::try_from(bytes(key, value)?).ok().filter(|shared| SHARED.contains(shared));
+                config.shared = shared.ok_or_else(|| format!("shared={value}: give 48K to 227K"))?;
+            }
             "capability" => config.capability = capability(value)?,
             "version" => config.version = number(key, value, 1000..=99_990)?,
             "multicast" => config.multicast = number(key, value, 0..=1)? == 1,
@@ -228,7 +240,7 @@ fn parse(mut config: Config, text: &str) -> Result<Config, String> {
             "silence" => config.silence = number(key, value, 1..=86_400)?,
             "fail" => config.faults.push(fault(value)?),
             _ => {
-                let known = "devices, sms, memory, capability, version, multicast, rdma, mps, handles, reach, engine, schedule, \
+                let known = "devices, sms, memory, shared, capability, version, multicast, rdma, mps, handles, reach, engine, schedule, \
                              seed, races, weak, mutant, patience, budget, leap, halt, flip, late, record, replay, profile, \
                              silence, fail";
                 return Err(format!("there is no `{key}`; there are {known}"));
@@ -260,12 +272,12 @@ fn injection(key: &str, value: &str) -> Result<Injection, String> {
     }
 }
 
-fn number(key: &str, value: &str, allowed: core::ops::RangeInclusive<u32>) -> Result<u32, String> {
+fn number(key: &str, value: &str, allowed: RangeInclusive<u32>) -> Result<u32, String> {
     let number = value.parse().ok().filter(|number| allowed.contains(number));
     number.ok_or_else(|| format!("{key}={value}: give a number from {} to {}", allowed.start(), allowed.end()))
 }
 
-fn bytes(value: &str) -> Result<u64, String> {
+fn bytes(key: &str, value: &str) -> Result<u64, String> {
     let (digits, shift) = match value.strip_suffix(['K', 'M', 'G']) {
         Some(digits) if value.ends_with('K') => (digits, 10),
         Some(digits) if value.ends_with('M') => (digits, 20),
@@ -273,7 +285,7 @@ fn bytes(value: &str) -> Result<u64, String> {
         None => (value, 0),
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    number.ok_or_else(|| format!("memory={value}: give bytes, or a number with K, M or G behind it"))
+    number.ok_or_else(|| format!("{key}={value}: give bytes, or a number with K, M or G behind it"))
 }
 
 /// What a word stands for.
@@ -335,13 +347,14 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "devices=2,sms=4,memory=512M,capability=8.6,version=11040,multicast=1,rdma=1,mps=1,handles=both,reach=0,\
+        let text = "devices=2,sms=4,memory=512M,shared=99K,capability=8.6,version=11040,multicast=1,rdma=1,mps=1,handles=both,reach=0,\
                     engine=native,schedule=behind:2,seed=7,races=1,weak=v4,mutant=3,patience=5,budget=5000000000,leap=50,halt=1:5000,flip=2:7:33,late=0,record=a/file,replay=another,profile=third,silence=9,fail=cuMemCreate:3:CUDA_ERROR_OUT_OF_MEMORY,fail=cuMemMap:*:CUDA_ERROR_UNKNOWN";
         let fault = |function: &str, call, code| Fault { function: function.to_owned(), call, code };
         let expected = Config {
             devices: 2,
             sms: 4,
             memory: 512 << 20,
+            shared: 99 << 10,
             capability: (8, 6),
             version: 11040,
             multicast: true,
@@ -383,6 +396,8 @@ mod tests {
             ("sms=0", "from 1 to 1024"),
             ("memory=lots", "memory=lots"),
             ("memory=99999999999G", "memory="),
+            ("shared=228K", "48K to 227K"),
+            ("shared=much", "shared=much: give bytes"),
             ("capability=9", "like 9.0"),
             ("handles=win32", "none or posix or fabric or both"),
             ("budget=much", "whole number"),

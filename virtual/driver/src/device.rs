@@ -20,20 +20,18 @@ pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
 /// Threads of a warp.
 pub(crate) const WARP: u32 = 32;
-/// Bytes of shared memory of a multiprocessor, as on an H100.
-pub(crate) const SHARED_PER_SM: u32 = 228 << 10;
 /// Bytes of shared memory that the system takes for itself in each block.
 pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
 /// Bytes of shared memory that a block has without asking.
 pub(crate) const SHARED_PER_BLOCK: u32 = 48 << 10;
-/// Bytes of shared memory that a block may ask for.
-pub(crate) const SHARED_OPT_IN: u32 = 227 << 10;
 
 /// One GPU.
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     pub(crate) sms: u32,
     pub(crate) memory: u64,
+    /// Bytes of shared memory that a block may ask for.
+    pub(crate) shared: u32,
     pub(crate) capability: (u32, u32),
     pub(crate) multicast: bool,
     pub(crate) rdma: bool,
@@ -52,6 +50,7 @@ impl Device {
             ordinal,
             sms: config.sms,
             memory: config.memory,
+            shared: config.shared,
             capability: config.capability,
             multicast: config.multicast,
             rdma: config.rdma,
@@ -80,6 +79,11 @@ impl Device {
     /// Bytes that are free.
     pub(crate) fn free(&self) -> u64 {
         self.memory - *lock(&self.used)
+    }
+
+    /// Bytes of shared memory of a multiprocessor: of a block that asks for all, and what the system takes beside it.
+    pub(crate) fn shared_per_sm(&self) -> u32 {
+        self.shared + SHARED_RESERVED
     }
 
     pub(crate) fn name(&self) -> String {
@@ -116,8 +120,8 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, THREADS_PER_SM),
             (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, BLOCKS_PER_SM),
             (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, SHARED_PER_BLOCK),
-            (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, SHARED_OPT_IN),
-            (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, SHARED_PER_SM),
+            (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, self.shared),
+            (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, self.shared_per_sm()),
             (A::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, SHARED_RESERVED),
             (A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65_536),
             (A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65_536),

@@ -9,12 +9,12 @@ use congruent_verify::ptx;
 use cudarc::driver::sys::CUresult;
 
 use crate::context::Context;
-use crate::device::{BLOCKS_PER_SM, GRID, SHARED_PER_SM, SHARED_RESERVED, THREADS_PER_SM, WARP};
+use crate::device::{BLOCKS_PER_SM, GRID, SHARED_RESERVED, THREADS_PER_SM, WARP};
 use crate::entry::Ptr;
 use crate::errors::Outcome;
 use crate::executor;
+use crate::image;
 use crate::module::Function;
-use crate::{driver, image};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -97,17 +97,21 @@ pub(crate) fn count(shape: [u32; 3]) -> u32 {
 }
 
 /// How many blocks of a kernel a multiprocessor holds at one time.
-pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> u32 {
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_DEVICE`
+pub(crate) fn occupancy(function: &Function, threads: u32, shared: usize) -> Outcome<u32> {
     if threads > function.max_threads() {
-        return 0;
+        return Ok(0);
     }
     let warps = threads.div_ceil(WARP).max(1);
     let by_warps = (THREADS_PER_SM / WARP).min(function.warps()) / warps;
     if shared > function.max_shared() as usize {
-        return 0;
+        return Ok(0);
     }
-    let by_shared = u64::from(SHARED_PER_SM) / (shared as u64 + function.static_shared() + u64::from(SHARED_RESERVED));
-    by_warps.min(by_shared as u32).min(BLOCKS_PER_SM)
+    let by_shared = u64::from(function.device()?.shared_per_sm())
+        / (shared as u64 + function.static_shared() + u64::from(SHARED_RESERVED));
+    Ok(by_warps.min(by_shared as u32).min(BLOCKS_PER_SM))
 }
 
 impl Launch {
@@ -126,8 +130,8 @@ impl Launch {
             return Err(INVALID);
         }
         if shape.cooperative {
-            let device = driver::get()?.device(function.context.ordinal)?;
-            let fit = device.sms.saturating_mul(occupancy(&function, threads, shape.shared as usize));
+            let of_one = occupancy(&function, threads, shape.shared as usize)?;
+            let fit = function.device()?.sms.saturating_mul(of_one);
             if blocks > fit {
                 return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
             }

@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::config::Engine;
 use crate::context::Context;
-use crate::device::{SHARED_OPT_IN, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
+use crate::device::{Device, SHARED_PER_BLOCK, THREADS_PER_BLOCK, WARP};
 use crate::driver;
 use crate::engine::{self, Request};
 use crate::errors::Outcome;
@@ -160,6 +160,12 @@ impl Module {
 }
 
 impl Function {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_DEVICE`
+    pub(crate) fn device(&self) -> Outcome<&'static Device> {
+        Ok(driver::get()?.device(self.context.ordinal)?)
+    }
+
     pub(crate) fn entry(&self) -> &ptx::Function {
         &self.image.entries[self.index]
     }
@@ -191,9 +197,10 @@ impl Function {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for more than a block can have
+    /// `CUDA_ERROR_INVALID_VALUE` for more than a block can have, beside what it has without asking
     pub(crate) fn set_max_shared(&self, bytes: i32) -> Outcome {
-        let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_OPT_IN);
+        let most = u64::from(self.device()?.shared).saturating_sub(self.static_shared());
+        let bytes = u32::try_from(bytes).ok().filter(|&bytes| u64::from(bytes) <= most);
         *lock(&self.max_shared) = bytes.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         Ok(())
     }

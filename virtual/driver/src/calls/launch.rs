@@ -10,7 +10,7 @@ use crate::entry::{Plain, Ptr, entry_points};
 use crate::errors::Outcome;
 use crate::launch::{self, Launch, Shape};
 use crate::operation::Operation;
-use crate::{driver, module, stream};
+use crate::{module, stream};
 
 /// Blocks of a cluster that every device has room for.
 const CLUSTER: u32 = 8;
@@ -102,8 +102,8 @@ entry_points! {
         let shape = shape_of(&config.get()?)?;
         let function = module::function(function.address())?;
         let threads = launch::count(shape.block);
-        let device = driver::get()?.device(function.context.ordinal)?;
-        let blocks = device.sms.saturating_mul(launch::occupancy(&function, threads, shape.shared as usize));
+        let of_one = launch::occupancy(&function, threads, shape.shared as usize)?;
+        let blocks = function.device()?.sms.saturating_mul(of_one);
         clusters.set((blocks / shape.cluster) as c_int)
     }
 

@@ -129,15 +129,17 @@ entry_points! {
         use FunctionAttribute as F;
         const MAX_THREADS: u32 = F::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32;
         const MAX_SHARED: u32 = F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
+        const SHARED: u32 = F::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as u32;
         const PTX: u32 = F::CU_FUNC_ATTRIBUTE_PTX_VERSION as u32;
         const BINARY: u32 = F::CU_FUNC_ATTRIBUTE_BINARY_VERSION as u32;
         const END: u32 = F::CU_FUNC_ATTRIBUTE_MAX as u32;
         let function = module::function(function.address())?;
         let (major, minor) = function.image.version;
-        let device = crate::driver::get()?.device(function.context.ordinal)?;
+        let device = function.device()?;
         value.set(match attribute {
             MAX_THREADS => function.max_threads() as c_int,
             MAX_SHARED => function.max_shared() as c_int,
+            SHARED => function.static_shared() as c_int,
             PTX => (10 * major + minor) as c_int,
             BINARY => (10 * device.capability.0 + device.capability.1) as c_int,
             END.. => return Err(INVALID),
@@ -166,7 +168,7 @@ entry_points! {
         shared: usize,
     ) {
         let threads = u32::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID)?;
-        blocks.set(launch::occupancy(&*module::function(function.address())?, threads, shared) as c_int)
+        blocks.set(launch::occupancy(&*module::function(function.address())?, threads, shared)? as c_int)
     }
 
     /// The same; the one flag there is, about a cache, changes nothing.
@@ -178,6 +180,6 @@ entry_points! {
         flags: c_uint,
     ) {
         let threads = u32::try_from(threads).ok().filter(|&threads| threads > 0 && flags <= 1).ok_or(INVALID)?;
-        blocks.set(launch::occupancy(&*module::function(function.address())?, threads, shared) as c_int)
+        blocks.set(launch::occupancy(&*module::function(function.address())?, threads, shared)? as c_int)
     }
 }

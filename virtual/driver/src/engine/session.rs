@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use congruent_virtual_gpu::{
-    self as gpu, Backing, Cause, Machine, Member, Multicast, Program, Segment, Settings, Space, Window,
+    self as gpu, Backing, Cause, Machine, Member, Multicast, Multiprocessor, Program, Segment, Settings, Space, Window,
 };
 use cudarc::driver::sys::CUresult;
 
 use super::{Answer, Done, Kernel, Object, Part, Request};
 use crate::config::Config;
+use crate::device::SHARED_RESERVED;
 use crate::errors::Outcome;
 use crate::image::{self, Refusal};
 use crate::monitor::lock;
@@ -64,6 +65,7 @@ impl Job {
         let settings = Settings {
             devices: config.devices,
             multiprocessors: config.sms,
+            multiprocessor: Multiprocessor { shared: config.shared + SHARED_RESERVED, ..Multiprocessor::default() },
             schedule: config.schedule,
             seed: config.seed,
             races: config.races,
