@@ -14,7 +14,7 @@ use congruent_heap::{Fp8E4M3, Fp8E5M2, Pod, bf16, f16};
 ///
 /// `N` numbers have 16 bytes: there are `Pack<f32, 4>`, `Pack<bf16, 8>`, `Pack<u64, 2>` and so on.
 ///
-/// The host lends `Buffer<f32>` as packs by `buffer.cast()`; what a kernel reads it divides itself ([`Pack::split`]).
+/// The host lends `Buffer<f32>` as packs by `Packed::new(&buffer)`; what a kernel reads it divides itself ([`Pack::split`]).
 ///
 /// ```
 /// use congruent_device::{Pack, Slice, SliceMut, kernels};
