@@ -42,6 +42,15 @@ pub struct Module {
     pub images: &'static [(&'static str, &'static str)],
 }
 
+/// That arrays of known length fit into the shared memory that every block has, beside what the library has there.
+#[doc(hidden)]
+pub const fn arrays_fit<A: ?Sized + crate::SharedArrays>() {
+    assert!(
+        A::BYTES <= 46 << 10,
+        "arrays of known length have at most 46 KiB together: give one of them the length of a launch"
+    );
+}
+
 /// The arguments of a kernel: a tuple of [`KernelArg`]s.
 ///
 /// # Safety
@@ -355,6 +364,8 @@ macro_rules! __kernel {
 
             /// What it has in shared memory.
             type Arrays = $crate::__arrays!($($arrays)?);
+            // Where no kernel is compiled, a check finds it all the same.
+            const _: () = $crate::arrays_fit::<Arrays>();
 
             // SAFETY: the entry of this name is this function, compiled for the device.
             unsafe impl $crate::Kernel for $kernel {

@@ -129,6 +129,8 @@ pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[doc(hidden)]
 pub use kept::{Bound, Kept};
+#[doc(hidden)]
+pub use kernels::arrays_fit;
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub use kernels::enter;

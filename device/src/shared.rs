@@ -61,12 +61,7 @@ impl<A: ?Sized + SharedArrays> Shared<'_, A> {
     #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn of(block: &Block<'_>) -> Self {
-        const {
-            assert!(
-                A::BYTES <= 46 << 10,
-                "arrays of known length have at most 46 KiB together: give one of them the length of a launch"
-            )
-        };
+        const { crate::kernels::arrays_fit::<A>() };
         // SAFETY: the caller's contract.
         Self { room: unsafe { arch::room::<A>(block.as_lane()) }, arrays: PhantomData }
     }
