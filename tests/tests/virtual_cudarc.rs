@@ -15,8 +15,8 @@ use congruent::cudarc::driver::sys::{
 };
 use congruent::cudarc::driver::{CudaContext, DevicePtrMut, result};
 use congruent::device::Signal;
-use congruent::{AllocError, Buffer, CudaError, Error, Grid, LaunchError, MachineKind, World};
-use congruent_test_kernels::buffers::{axpy, read_late, scatter, sums_of_chunks};
+use congruent::{AllocError, Buffer, Chunked, CudaError, Error, Grid, LaunchError, MachineKind, Packed, World};
+use congruent_test_kernels::buffers::{axpy, axpy_in_packs, number_rows, read_late, scatter, sums_of_chunks};
 use congruent_virtual_library::VARIABLE;
 use processes::{alone, is_pe, say};
 use virtual_support::{declare, ends, entry, entry_without_waits, on_virtual};
@@ -36,6 +36,8 @@ fn again(test: &str, settings: &str, program: fn(&mut World) -> Result<(), Error
         entry_without_waits::<axpy>(),
         entry_without_waits::<scatter>(),
         entry_without_waits::<sums_of_chunks>(),
+        entry_without_waits::<number_rows>(),
+        entry_without_waits::<axpy_in_packs>(),
         entry::<read_late>(),
     ];
     let mut command = on_virtual(Command::new(std::env::current_exe().unwrap()), "");
@@ -75,6 +77,103 @@ fn lent(world: &mut World) -> Result<(), Error> {
 #[test]
 fn slices_are_lent() {
     again("slices_are_lent", "engine=native", lent);
+}
+
+/// Slices in chunks, in rows and in packs, and views of them that every thread writes where it likes.
+fn in_parts(world: &mut World) -> Result<(), Error> {
+    let theirs = CudaContext::new(world.device().unwrap() as usize)?.new_stream()?;
+    let (ours, told) = (world.stream()?, world.alloc::<u64>(1)?);
+    let mut words = theirs.clone_htod(&[1_u64; 12])?;
+    world.launch(&ours, sums_of_chunks, Grid::one(32), (Chunked::new(&mut words, 5),))?;
+    // cudarc's own call waits for the launch, and the launch for that.
+    assert_eq!(theirs.clone_dtoh(&words)?, [0, 1, 1, 1, 5, 1, 1, 1, 1, 5, 2, 2]);
+    theirs.memset_zeros(&mut words)?;
+    let rows = Chunked::new(words.slice_mut(2..8), 4);
+    world.launch(&ours, number_rows, Grid::one(32), (rows, told.view()))?;
+    assert_eq!(theirs.clone_dtoh(&words)?[1..9], [0, 0, 1, 2, 3, 1 << 32, 1 << 32 | 1, 0]);
+    assert_eq!(told.to_vec()?, [2]);
+    let refused = world.launch(&ours, sums_of_chunks, Grid::one(32), (Chunked::new(&mut words, 0),));
+    assert!(matches!(refused, Err(LaunchError::EmptyParts { kernel: "sums_of_chunks" })), "{refused:?}");
+
+    let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let (x, mut y) = (theirs.clone_htod(&numbers)?, theirs.clone_htod(&[1.0_f32; 1000])?);
+    world.launch(&ours, axpy_in_packs, GRID, (2.0, Packed::new(&x), Packed::new(&mut y)))?;
+    assert_eq!(theirs.clone_dtoh(&y)?, numbers.iter().map(|x| 1.0 + 2.0 * x).collect::<Vec<_>>());
+    theirs.memset_zeros(&mut y)?;
+    world.launch(&ours, axpy_in_packs, GRID, (3.0, Packed::new(x.slice(8..16)), Packed::new(y.slice_mut(4..12))))?;
+    let found = theirs.clone_dtoh(&y)?;
+    assert_eq!(found[3..13], [0.0, 24.0, 27.0, 30.0, 33.0, 36.0, 39.0, 42.0, 45.0, 0.0]);
+    // No whole packs, and whole ones that begin at none.
+    for some in [0..6, 1..5] {
+        let len = some.len();
+        let refused = world.launch(&ours, axpy_in_packs, GRID, (1.0, Packed::new(x.slice(some)), Packed::new(&mut y)));
+        let Err(LaunchError::Packs { kernel: "axpy_in_packs", len: told, in_one: 4 }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(told, len);
+    }
+
+    let (to, from) = (theirs.clone_htod(&[2_u32, 0, 1])?, theirs.clone_htod(&[7_u32, 8, 9])?);
+    let mut into = theirs.alloc_zeros::<u32>(5)?;
+    world.launch(&ours, scatter, GRID, (into.slice_mut(1..4), &to, &from))?;
+    assert_eq!(theirs.clone_dtoh(&into)?, [0, 8, 9, 7, 0]);
+    Ok(())
+}
+
+#[test]
+fn slices_are_lent_in_parts_and_packs() {
+    again("slices_are_lent_in_parts_and_packs", "engine=native", in_parts);
+}
+
+/// Slices are copied to and from all that can be, in the order of what uses them on either side.
+fn copied(world: &mut World) -> Result<(), Error> {
+    let context = CudaContext::new(world.device().unwrap() as usize)?;
+    let numbers: Vec<u64> = (0..1000).collect();
+    let (ours, tells, me) = (world.stream()?, world.stream()?, world.rank(0)?);
+    let (symmetric, told) = (world.alloc::<u64>(1000)?, world.alloc::<u64>(1000)?);
+    let (mut own, mut host) = (world.buffer::<u64>(1000)?, world.host_buffer::<u64>(1000)?);
+    // Before and after cudarc orders calls by itself.
+    for theirs in [context.default_stream(), context.new_stream()?] {
+        let go = world.alloc::<Signal>(1)?;
+        let (mut a, mut b) = (theirs.clone_htod(&numbers)?, theirs.alloc_zeros::<u64>(1000)?);
+        world.copy(&ours, &mut own, &a)?;
+        world.copy(&ours, &mut b, &own)?;
+        assert_eq!(theirs.clone_dtoh(&b)?, numbers);
+        world.copy(&ours, symmetric.view(), b.slice(..))?;
+        world.copy(&ours, b.slice_mut(..10), symmetric.slice(990..)?)?;
+        world.copy(&ours, &mut host, &b)?;
+        assert_eq!(host.to_vec()?[..11], [990, 991, 992, 993, 994, 995, 996, 997, 998, 999, 10]);
+        world.copy(&ours, b.slice_mut(10..12), &[5, 6][..])?;
+        world.copy(&ours, a.slice_mut(..3), b.slice(9..12))?;
+        world.copy(&ours, a.slice_mut(..0), b.slice(..0))?;
+        assert_eq!(theirs.clone_dtoh(&a)?[..4], [999, 5, 6, 3]);
+        // A slice that is dropped is there until what was to be copied is.
+        world.launch(&ours, read_late, Grid::one(32), (told.view(), &own, go.view()))?;
+        world.copy(&ours, &mut own, &a)?;
+        drop(a);
+        let others: Vec<_> = (0..8).map(|_| theirs.clone_htod(&vec![u64::MAX; 1000])).collect::<Result<_, _>>()?;
+        assert!(!ours.is_idle(), "the kernel was not told to go on");
+        world.notify(&tells, go.view().at(me).set(1))?;
+        world.synchronize(&ours)?;
+        drop(others);
+        assert_eq!(own.to_vec()?[..4], [999, 5, 6, 3]);
+    }
+
+    let (there, slice) = (CudaContext::new(1)?, context.default_stream().alloc_zeros::<u64>(1000)?);
+    // Not on the default stream: cudarc frees what is of it on that of the context that is current then, in no order with its memset.
+    let elsewhere = there.new_stream()?.alloc_zeros::<u64>(1000)?;
+    let refused = world.copy(&ours, &mut own, &elsewhere).unwrap_err();
+    assert!(matches!(refused, LaunchError::Cuda(CudaError::SliceOfDevice { theirs: 1, ours: 0 })), "{refused:?}");
+    let refused = world.copy(&ours, &mut own, slice.slice(1..)).unwrap_err();
+    assert!(matches!(refused, LaunchError::Lengths { dst: 1000, src: 999 }), "{refused:?}");
+    let refused = world.capture(&ours, |ours| world.copy(ours, &mut own, &slice)).err();
+    assert!(matches!(refused, Some(LaunchError::InCapture { call: "copy", .. })), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn slices_are_copied() {
+    again("slices_are_copied", "engine=native,devices=2", copied);
 }
 
 /// Memory of somebody else's is a buffer by its address: in launches, whole, in parts and relaxed, in copies and for the host.
@@ -183,7 +282,8 @@ fn events_go_both_ways() {
 fn refused(world: &mut World) -> Result<(), Error> {
     let (here, there) = (CudaContext::new(0)?, CudaContext::new(1)?);
     let (ours, mut own) = (world.stream()?, world.buffer::<f32>(10)?);
-    let slice = there.default_stream().alloc_zeros::<f32>(10)?;
+    // Of the default stream cudarc may free it before its memset.
+    let slice = there.new_stream()?.alloc_zeros::<f32>(10)?;
     let refused = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut own)).unwrap_err();
     assert!(matches!(refused, LaunchError::Cuda(CudaError::SliceOfDevice { theirs: 1, ours: 0 })));
     assert!(refused.to_string().contains("Builder::devices"), "{refused}");
@@ -308,6 +408,8 @@ fn beside(kind: MachineKind, check: fn(LaunchError) -> bool) -> Result<(), Error
         let launched = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut world.buffer(10)?));
         assert!(check(launched.unwrap_err()));
         assert!(check(world.launch(&ours, axpy, GRID, (1.0, &own, &mut slice)).unwrap_err()));
+        assert!(check(world.copy(&ours, &mut slice, &own).unwrap_err()));
+        assert!(check(world.copy(&ours, &mut world.buffer(10)?, &slice).unwrap_err()));
         let [stream, event] = [world.borrow_stream(&theirs).err(), world.adopt_event(theirs.record_event(None)?).err()];
         let refused = |refused: Option<LaunchError>| {
             let foreign = LaunchError::Cuda(CudaError::ForeignContext { device: 0 });

@@ -6,36 +6,41 @@ use congruent_device::{Pe, Pod, Slice, SliceMut, Sym};
 
 use super::{Buffer, BufferView, BufferViewMut, Lend, Loan};
 use crate::cpu::{self, Site};
+use crate::cuda::{CudaView, CudaViewMut};
 use crate::graph::Work;
 use crate::launches::{Launched, Launcher};
 use crate::rma::same_length;
 use crate::runner::Runner;
 use crate::{LaunchError, Stream, World};
 
-/// Where [`World::copy`] copies to: this PE's copy of a symmetric object, or a buffer.
+/// Where [`World::copy`] copies to: this PE's copy of a symmetric object, a buffer, or a slice of cudarc's.
 #[derive(Debug)]
 pub enum Target<'c, T> {
     /// This PE's copy.
     Symmetric(Sym<T>),
     /// Elements of a buffer.
     Buffer(BufferViewMut<'c, T>),
+    /// Elements of a slice of cudarc's.
+    Slice(CudaViewMut<'c, T>),
 }
 
-/// Where [`World::copy`] copies from: this PE's copy of a symmetric object, a buffer, or the host's memory.
+/// Where [`World::copy`] copies from: this PE's copy of a symmetric object, a buffer, a slice of cudarc's, or the host's memory.
 #[derive(Debug)]
 pub enum Source<'c, T> {
     /// This PE's copy.
     Symmetric(Sym<T>),
     /// Elements of a buffer.
     Buffer(BufferView<'c, T>),
+    /// Elements of a slice of cudarc's.
+    Slice(CudaView<'c, T>),
     /// Values as they are now.
     Host(&'c [T]),
 }
 
 impl World {
-    /// Copies `src` to `dst`, when the stream comes to it: between buffers and this PE's copies of symmetric objects, and from the host's
-    /// memory, whose values are taken at once. To copy to the host, give a buffer of [`World::host_buffer`]; or wait for the copy, with
-    /// [`Buffer::read`] and [`SymVec::read`](crate::SymVec::read).
+    /// Copies `src` to `dst`, when the stream comes to it: between buffers, this PE's copies of symmetric objects and, on a GPU,
+    /// cudarc's slices; and from the host's memory, whose values are taken at once. To copy to the host, give a buffer of
+    /// [`World::host_buffer`]; or wait for the copy, with [`Buffer::read`] and [`SymVec::read`](crate::SymVec::read).
     ///
     /// ```
     /// # congruent::local(1, |world| {
@@ -51,11 +56,12 @@ impl World {
     /// ```
     ///
     /// # Ordering
-    /// After everything that the stream was given before, and before what it is given later; and as a launch that is lent the buffers.
+    /// After everything that the stream was given before, and before what it is given later; and as a launch that is lent the buffers
+    /// and slices.
     ///
     /// # Errors
-    /// The lengths differ; an object, a buffer or the stream is not of this world; values of the host's in a capture; and see
-    /// [`LaunchError`]. Nothing is copied then.
+    /// The lengths differ; an object, a buffer or the stream is not of this world; a slice is of another device or context; values of the
+    /// host's and slices in a capture; and see [`LaunchError`]. Nothing is copied then.
     #[track_caller]
     pub fn copy<'c, T: Pod>(
         &self,
@@ -63,23 +69,25 @@ impl World {
         dst: impl Into<Target<'c, T>>,
         src: impl Into<Source<'c, T>>,
     ) -> Result<(), LaunchError> {
-        let (dst, src) = (dst.into(), src.into());
+        let (mut dst, mut src) = (dst.into(), src.into());
         same_length(dst.len(), src.len())?;
         let (own, bytes) = (Pe::new(self.shared().pe()), dst.len() * size_of::<T>());
         let mut loan = Loan::new(self, "copy", stream)?;
-        let to = match dst {
+        let to = match &mut dst {
             Target::Symmetric(sym) => {
                 self.admit(stream, "copy", &[((sym.offset(), bytes as u64), None)])?;
                 self.address(own, sym.offset())
             }
-            Target::Buffer(mut view) => Lend::<SliceMut<T>>::lend(&mut view, &mut loan)?.into_raw_parts().0,
+            Target::Buffer(view) => Lend::<SliceMut<T>>::lend(view, &mut loan)?.into_raw_parts().0,
+            Target::Slice(view) => Lend::<SliceMut<T>>::lend(view, &mut loan)?.into_raw_parts().0,
         };
-        let (from, staged) = match src {
+        let (from, staged) = match &mut src {
             Source::Symmetric(sym) => {
                 self.admit(stream, "copy", &[((sym.offset(), bytes as u64), None)])?;
                 (self.address(own, sym.offset()), None)
             }
-            Source::Buffer(mut view) => (Lend::<Slice<T>>::lend(&mut view, &mut loan)?.into_raw_parts().0, None),
+            Source::Buffer(view) => (Lend::<Slice<T>>::lend(view, &mut loan)?.into_raw_parts().0, None),
+            Source::Slice(view) => (Lend::<Slice<T>>::lend(view, &mut loan)?.into_raw_parts().0, None),
             Source::Host(values) => {
                 stream.not_captured(
                     "a copy of the host's memory",
@@ -95,7 +103,7 @@ impl World {
             return Err(LaunchError::Overlap { call: "copy", instead: "a buffer in between" });
         }
         let launch = self.shared().launches().number(Launched { kernel: "copy", by: Launcher::call() });
-        loan.close().put(stream, |lent| match (stream.runner(), staged) {
+        let put = loan.close().put(stream, |lent| match (stream.runner(), staged) {
             (Runner::Cpu(queue, _), staged) => {
                 let context = congruent_device::abi::Context { launch, ..self.shared().context() };
                 let from = staged.as_ref().map_or(from, |staged| staged.as_ptr().expose_provenance() as u64);
@@ -121,7 +129,15 @@ impl World {
             }
             (Runner::Cuda(runner, _), None) => Ok(runner.copy(to, from, bytes)?),
             (Runner::Cuda(runner, _), Some(staged)) => Ok(runner.upload(to, staged)?),
-        })
+        });
+        put?;
+        if let Target::Slice(view) = &mut dst {
+            Lend::<SliceMut<T>>::lent(view, stream)?;
+        }
+        if let Source::Slice(view) = &mut src {
+            Lend::<Slice<T>>::lent(view, stream)?;
+        }
+        Ok(())
     }
 }
 
@@ -130,6 +146,7 @@ impl<T: Pod> Target<'_, T> {
         match self {
             Self::Symmetric(sym) => sym.len(),
             Self::Buffer(view) => view.len(),
+            Self::Slice(view) => view.len(),
         }
     }
 }
@@ -139,6 +156,7 @@ impl<T: Pod> Source<'_, T> {
         match self {
             Self::Symmetric(sym) => sym.len(),
             Self::Buffer(view) => view.len(),
+            Self::Slice(view) => view.len(),
             Self::Host(values) => values.len(),
         }
     }

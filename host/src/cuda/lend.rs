@@ -9,7 +9,7 @@ use congruent_device::{Pod, Relaxed, Slice, SliceMut};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, DriverError};
 
 use super::CudaError;
-use crate::buffer::{Lend, Loan};
+use crate::buffer::{Lend, Loan, Source, Target};
 use crate::machine::Machine;
 use crate::runner::Runner;
 use crate::{Error, LaunchError, Stream};
@@ -127,4 +127,28 @@ macro_rules! write {
 write! {
     SliceMut: &mut CudaSlice<T>, SliceMut: &mut CudaViewMut<'_, T>, SliceMut: CudaViewMut<'_, T>,
     Relaxed: &mut CudaSlice<T>, Relaxed: &mut CudaViewMut<'_, T>, Relaxed: CudaViewMut<'_, T>
+}
+
+impl<'c, T> From<&'c mut CudaSlice<T>> for Target<'c, T> {
+    fn from(slice: &'c mut CudaSlice<T>) -> Self {
+        Self::Slice(slice.as_view_mut())
+    }
+}
+
+impl<'c, T> From<CudaViewMut<'c, T>> for Target<'c, T> {
+    fn from(view: CudaViewMut<'c, T>) -> Self {
+        Self::Slice(view)
+    }
+}
+
+impl<'c, T> From<&'c CudaSlice<T>> for Source<'c, T> {
+    fn from(slice: &'c CudaSlice<T>) -> Self {
+        Self::Slice(slice.as_view())
+    }
+}
+
+impl<'c, T> From<CudaView<'c, T>> for Source<'c, T> {
+    fn from(view: CudaView<'c, T>) -> Self {
+        Self::Slice(view)
+    }
 }

@@ -45,6 +45,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 pub use adopt::AdoptError;
 use congruent_device::abi;
 use cudarc::driver::CudaContext;
+pub(crate) use cudarc::driver::{CudaView, CudaViewMut};
 pub(crate) use device::Device;
 pub use device::Properties;
 pub(crate) use device_memory::DeviceMemory;

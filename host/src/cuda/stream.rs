@@ -114,7 +114,8 @@ impl CudaRunner {
         self.residents.admit(&self.lane, need, sms, sharing)
     }
 
-    /// Puts a copy at the end of the stream. Both ranges are on heaps that this PE reaches, or of buffers that are held.
+    /// Puts a copy at the end of the stream. Both ranges are on heaps that this PE reaches, or of buffers that are held, or lent by
+    /// cudarc, which frees nothing before the copy is done.
     pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the ranges are there, as the caller checked, and heaps stay mapped until the stream is idle.
         self.put("copy", |stream| unsafe { self.device.driver().memcpy(dst, src, bytes, stream) })
