@@ -13,12 +13,20 @@ use std::sync::Barrier;
 use std::thread;
 
 use congruent::collectives::Op;
-use congruent::device::Signal;
-use congruent::{BuildError, CudaError, Error, Grid, LaunchError, World};
+use congruent::device::{Module, Signal, kernels};
+use congruent::{BuildError, CudaError, Error, Grid, LaunchError, MachineKind, World};
 use processes::{Port, is_pe, say};
 use virtual_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, raise, until};
 use virtual_cases::{Outcome, PATIENCE, again, job, outcome};
 use virtual_support::{FOLDER, ends};
+
+/// A crate's module for which nobody has made PTX yet, as `congruent new` writes it.
+static UNBUILT: Module = Module { name: "unbuilt", images: &[] };
+
+kernels! { in UNBUILT;
+    /// Runs on the CPU alone.
+    pub fn nowhere(_block, _ctx) {}
+}
 
 /// Where the driver's library is found, and is none.
 fn broken() -> PathBuf {
@@ -208,6 +216,38 @@ fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
         let end = ends(vec![command], PATIENCE).remove(0);
         assert!(end.succeeded && end.said.contains(&format!("MACHINES {expected}")), "{settings}: {end:?}");
     }
+}
+
+/// A kernel whose crate has no PTX runs on the CPU, and on a GPU it is told what makes the PTX: before a launch, and instead of one.
+#[test]
+fn a_kernel_without_ptx_is_told_what_makes_it() {
+    const TEST: &str = "a_kernel_without_ptx_is_told_what_makes_it";
+    if is_pe() {
+        let ended = World::builder().local(1, |world| {
+            let stream = world.stream()?;
+            let refused = [
+                world.load(nowhere),
+                world.launch(&stream, nowhere, Grid::one(32), ()),
+                world.occupancy(nowhere, 32, 0).map(drop),
+            ];
+            for refused in refused.map(Result::unwrap_err) {
+                let LaunchError::Cuda(CudaError::NoPtx { kernel: "nowhere" }) = refused else { panic!("{refused:?}") };
+                let said = refused.to_string();
+                let parts = ["kernel nowhere has no PTX", "`congruent-build build` in its crate", "CONGRUENT_PTX"];
+                assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            }
+            // Others have theirs.
+            Ok::<_, Error>(world.run(&stream, meet, Grid::one(32), ())?)
+        });
+        ended.unwrap();
+        let on_cpu = World::builder()
+            .machine(MachineKind::Cpu)
+            .local(1, |world| Ok::<_, Error>(world.run(&world.stream()?, nowhere, Grid::one(32), ())?));
+        on_cpu.unwrap();
+        return say("RIGHT");
+    }
+    let end = ends(vec![again(TEST, EVERYTHING, "")], PATIENCE).remove(0);
+    assert!(outcome("no PTX", &end).is_right(), "{end:?}");
 }
 
 /// Processes on one device run one after the other there, unless an MPS serves it.
