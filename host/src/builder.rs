@@ -119,8 +119,8 @@ impl Builder {
         self.set(Key::MaxBlocks, blocks.into())
     }
 
-    /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. On the CPU
-    /// machine, which it chooses where nothing else does, and on virtual GPUs. The same on every PE.
+    /// Reaches every peer through the proxy instead of by load and store, to test what needs a network otherwise. On every machine,
+    /// none of which it chooses. The same on every PE.
     #[must_use]
     pub fn proxied(self, proxied: bool) -> Self {
         self.set(Key::P2pDisable, proxied.into())
@@ -132,8 +132,8 @@ impl Builder {
         self.set(Key::Ll128Enable, allowed.into())
     }
 
-    /// Has the CPU machine emulate multicast, unless `CONGRUENT_NVLS_ENABLE` is 0 or peers are reached through the proxy. The
-    /// same on every PE.
+    /// Has the CPU machine, which it chooses as [`watch`](Builder::watch) does, emulate multicast, unless `CONGRUENT_NVLS_ENABLE` is 0 or
+    /// peers are reached through the proxy. The same on every PE.
     #[doc(hidden)]
     #[must_use]
     pub fn multicast(mut self, emulated: bool) -> Self {
@@ -175,7 +175,7 @@ impl Builder {
     }
 
     /// Counts the bytes that kernels move from PE to PE, for [`World::traffic`]; kernels get slower. On the CPU machine, which it
-    /// chooses where nothing else does. The same on every PE.
+    /// chooses where nothing else does, with a warning where there is a GPU. The same on every PE.
     #[must_use]
     pub fn watch(self, watch: bool) -> Self {
         self.set(Key::Watch, watch.into())
@@ -331,8 +331,9 @@ fn windows(tunables: &Tunables, emulation: Emulation) -> u32 {
     u32::from(emulation.multicast && wanted)
 }
 
-/// What the CPU machine alone has.
-const ONLY_CPU: [&str; 2] = ["CONGRUENT_WATCH", "Builder::multicast"];
+/// What the CPU machine alone has: how the environment asks for it, and how a program does.
+const ONLY_CPU: [(&str, &str); 2] =
+    [("CONGRUENT_WATCH", "Builder::watch"), ("Builder::multicast", "Builder::multicast")];
 /// A PE that asks for none of it says this to the others.
 const NOTHING: u8 = u8::MAX;
 
@@ -344,9 +345,10 @@ fn only_cpu(tunables: &Tunables, emulation: Emulation) -> Option<(usize, Source)
     asked.into_iter().enumerate().find_map(|(at, source)| Some((at, source?)))
 }
 
-/// Why GPUs do not do what this entry of [`ONLY_CPU`] asks for.
-fn refused(at: usize) -> BuildError {
-    BuildError::OnlyCpu { name: ONLY_CPU[at.min(ONLY_CPU.len() - 1)] }
+/// The name of this entry of [`ONLY_CPU`], for who asked for it.
+fn name(at: usize, source: Source) -> &'static str {
+    let (variable, call) = ONLY_CPU[at.min(ONLY_CPU.len() - 1)];
+    if source == Source::Program { call } else { variable }
 }
 
 /// The machine that is asked for, or else the one that every PE has; and the part in a trace, where one is asked for.
@@ -358,11 +360,21 @@ fn machine(
     heap_bytes: u64,
 ) -> Result<(Machine, Option<Session>), BuildError> {
     let kind = tunables.text(TextKey::Machine).and_then(MachineKind::parse).unwrap_or_default();
+    // `auto`, where somebody wrote it, says that either will do.
+    let tells_of_cpu = || control.pe() == 0 && tunables.text(TextKey::Machine).is_none();
     let on_gpu = match (kind, only_cpu(tunables, emulation)) {
-        (MachineKind::Cuda | MachineKind::Virtual, Some((at, _))) => return Err(refused(at)),
+        (MachineKind::Cuda | MachineKind::Virtual, Some((at, source))) => {
+            return Err(BuildError::OnlyCpu { name: name(at, source) });
+        }
         (MachineKind::Cuda | MachineKind::Virtual, None) => true,
-        // A program that asks for what the CPU machine alone has asks for that machine, on every PE.
-        (MachineKind::Cpu, _) | (MachineKind::Auto, Some((_, Source::Program))) => false,
+        (MachineKind::Cpu, _) => false,
+        // A program that asks for what the CPU machine alone has asks for that machine, on every PE; its user need not know.
+        (MachineKind::Auto, Some((at, source @ Source::Program))) => {
+            if tells_of_cpu() && CudaPe::lacks_gpu().is_none() {
+                tell_of_cpu(&format!("the program asks for {}, which GPUs do not have so far", name(at, source)));
+            }
+            false
+        }
         // Found out together: what one PE lacks, none can use. A variable of the environment moves no job off its GPUs.
         (MachineKind::Auto, asked) => {
             let asked = asked.map_or(NOTHING, |(at, _)| at as u8);
@@ -371,11 +383,10 @@ fn machine(
             let without = said.iter().position(|said| said.first() != Some(&1));
             let asked = said.iter().find_map(|said| said.get(1).copied().filter(|at| *at != NOTHING));
             match (without, asked) {
-                (None, Some(at)) => return Err(refused(at.into())),
+                (None, Some(at)) => return Err(BuildError::OnlyCpu { name: name(at.into(), Source::Environment) }),
                 (None, None) => true,
                 (Some(pe), _) => {
-                    // `auto`, where somebody wrote it, says that either will do.
-                    if control.pe() == 0 && tunables.text(TextKey::Machine).is_none() {
+                    if tells_of_cpu() {
                         tell_of_cpu(&lacks.unwrap_or_else(|| format!("PE {pe} finds no GPU")));
                     }
                     false

@@ -14,7 +14,7 @@ use std::thread;
 
 use congruent::collectives::Op;
 use congruent::device::{Module, Signal, kernels};
-use congruent::{BuildError, CudaError, Error, Grid, LaunchError, MachineKind, World};
+use congruent::{BuildError, Builder, CudaError, Error, Grid, LaunchError, MachineKind, World};
 use processes::{Port, is_pe, say};
 use virtual_cases::scenarios::{self, EVERYTHING, NPES, everything, fill, meet, raise, until};
 use virtual_cases::{Outcome, PATIENCE, again, job, outcome};
@@ -209,12 +209,57 @@ fn auto_takes_the_gpu_if_it_can_be_used_and_else_the_cpu() {
             assert!(end.succeeded && said.is_some_and(|said| said.contains(&expected)), "{settings}: {end:?}");
         }
     }
+    // A trace is of either machine.
+    let mut command = again(TEST, EVERYTHING, "");
+    command.env_remove("CONGRUENT_MACHINE").env("CONGRUENT_TRACE", FOLDER.join("auto"));
+    let end = ends(vec![command], PATIENCE).remove(0);
+    assert!(end.succeeded && end.said.contains("MACHINES Ok([\"cuda, ") && !end.said.contains("WARN"), "{end:?}");
     // What only the CPU machine obeys moves no job off its GPUs without a word.
     for (settings, expected) in [("", "Err(CONGRUENT_WATCH is set, which only the CPU"), ("devices=0", "Ok([\"cpu, ")] {
         let mut command = again(TEST, EVERYTHING, settings);
         command.env_remove("CONGRUENT_MACHINE").env("CONGRUENT_WATCH", "1");
         let end = ends(vec![command], PATIENCE).remove(0);
         assert!(end.succeeded && end.said.contains(&format!("MACHINES {expected}")), "{settings}: {end:?}");
+    }
+}
+
+/// A program that asks for what the CPU machine alone has runs there, and says so where there are GPUs and nobody chose the machine.
+#[test]
+fn a_program_that_leaves_its_gpus_says_so() {
+    const TEST: &str = "a_program_that_leaves_its_gpus_says_so";
+    type Call = (&'static str, fn(Builder) -> Builder);
+    const CALLS: [Call; 2] =
+        [("Builder::watch", |builder| builder.watch(true)), ("Builder::multicast", |builder| builder.multicast(true))];
+    if is_pe() {
+        let (_, ask) = CALLS[usize::from(std::env::var_os("MULTICAST").is_some())];
+        let machines = ask(World::builder()).local(NPES as usize, |world| {
+            everything(world)?;
+            Ok::<_, Error>(world.machine())
+        });
+        return say(&format!("MACHINES {machines:?}"));
+    }
+    for (call, _) in CALLS {
+        let told = |settings, kind| {
+            let mut command = again(TEST, EVERYTHING, settings);
+            match kind {
+                "" => command.env_remove("CONGRUENT_MACHINE"),
+                kind => command.env("CONGRUENT_MACHINE", kind),
+            };
+            if call == "Builder::multicast" {
+                command.env("MULTICAST", "1");
+            }
+            ends(vec![command], PATIENCE).remove(0)
+        };
+        // Without GPUs there is no other machine, and who writes `auto` or `cpu` means this one or either.
+        for (settings, kind, warns) in [("", "", 1), ("devices=0", "", 0), ("", "auto", 0), ("", "cpu", 0)] {
+            let end = told(settings, kind);
+            let case = format!("{call}, {settings}, {kind}: {end:?}");
+            assert!(end.succeeded && end.said.contains("MACHINES Ok([\"cpu, "), "{case}");
+            let why = format!("WARN init: kernels run on the CPU, because the program asks for {call}, ");
+            assert_eq!((end.said.matches("WARN").count(), end.said.matches(&why).count()), (warns, warns), "{case}");
+        }
+        let refused = told("", "cuda");
+        assert!(refused.said.contains(&format!("MACHINES Err({call} is set, which only the CPU")), "{refused:?}");
     }
 }
 

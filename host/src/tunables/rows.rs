@@ -146,7 +146,7 @@ pub const TABLE: [Tunable; 15] = [
     Tunable {
         key: Key::P2pDisable,
         name: "CONGRUENT_P2P_DISABLE",
-        meaning: "1: reach every peer through the proxy instead of by load and store, on the CPU machine and on virtual GPUs",
+        meaning: "1: reach every peer through the proxy instead of by load and store",
         default: 0,
         range: (0, 1),
         is_size: false,
