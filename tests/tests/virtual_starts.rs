@@ -295,6 +295,43 @@ fn a_kernel_without_ptx_is_told_what_makes_it() {
     assert!(outcome("no PTX", &end).is_right(), "{end:?}");
 }
 
+/// PEs take the devices that the program chose in turn, as threads and as processes, and one that is not there is refused.
+#[test]
+fn pes_compute_on_the_devices_that_the_program_chose() {
+    const TEST: &str = "pes_compute_on_the_devices_that_the_program_chose";
+    const SETTINGS: &str = "engine=native,devices=2";
+    let on = |devices: &'static [u32], npes| {
+        World::builder().devices(devices.iter().copied()).run(npes, move |world| {
+            everything(world)?;
+            assert_eq!(world.device(), Some(devices[world.pe().index() % devices.len()]), "PE {}", world.pe().raw());
+            Ok::<_, Error>(world.device())
+        })
+    };
+    if is_pe() {
+        // As one of two PEs, or all of them.
+        let seated = std::env::var_os("CONGRUENT_PE").is_some();
+        let found = on(&[1, 0], NPES as usize).unwrap();
+        assert_eq!(found.len(), if seated { 1 } else { NPES as usize });
+        if seated {
+            return say("RIGHT");
+        }
+        assert_eq!(on(&[1], NPES as usize).unwrap(), [Some(1); NPES as usize]);
+        for devices in [&[2][..], &[0, 2]] {
+            let said = on(devices, NPES as usize).unwrap_err().to_string();
+            let parts = ["there is no device 2, devices are 0..2", "CONGRUENT_DEVICE", "Builder::devices"];
+            assert!(parts.iter().all(|part| said.contains(part)), "{devices:?}: {said}");
+        }
+        return say("RIGHT");
+    }
+    let port = Port::reserve();
+    let mut pes = job(TEST, EVERYTHING, "", &port);
+    pes.push(again(TEST, EVERYTHING, ""));
+    pes.iter_mut().for_each(|pe| _ = pe.env("CONGRUENT_VIRTUAL_DRIVER", SETTINGS));
+    for end in ends(pes, PATIENCE) {
+        assert!(outcome("two devices", &end).is_right(), "{end:?}");
+    }
+}
+
 /// Processes on one device run one after the other there, unless an MPS serves it.
 #[test]
 fn processes_that_share_a_device_without_mps_say_that_they_take_turns() {

@@ -52,7 +52,9 @@ pub enum CudaError {
     #[error("the CUDA driver finds no GPU: look at CUDA_VISIBLE_DEVICES, and at `nvidia-smi -L`, or run on the CPU")]
     NoDevice,
     /// A device was asked for that is not there.
-    #[error("there is no device {ordinal}, devices are 0..{count}: give CONGRUENT_DEVICE one of them, or leave it out")]
+    #[error(
+        "there is no device {ordinal}, devices are 0..{count}: give one of them to CONGRUENT_DEVICE or Builder::devices, or leave it out"
+    )]
     NoSuchDevice {
         /// The device asked for.
         ordinal: u32,
