@@ -72,6 +72,18 @@ kernels! {
         }
     }
 
+    /// Element `i, j, k` of a volume becomes `10000 * i + 100 * j + k`, each tile of 2 layers, 3 rows and 4 columns by a block.
+    pub fn volume(block, ctx, to: Relaxed<u32>, layers: u64, rows: u64, columns: u64) {
+        let (layers, rows, columns) = (layers as usize, rows as usize, columns as usize);
+        let [across, down, deep] = block.index_in([columns.div_ceil(4), rows.div_ceil(3), layers.div_ceil(2)]);
+        for place in block.strided(24) {
+            let (i, j, k) = (deep * 2 + place / 12, down * 3 + place / 4 % 3, across * 4 + place % 4);
+            if i < layers && j < rows && k < columns {
+                to.store((i * rows + j) * columns + k, (10_000 * i + 100 * j + k) as u32);
+            }
+        }
+    }
+
     /// Each chunk gets its index and the sum of what it had.
     pub fn sums_of_chunks(block, ctx, chunks: ChunksMut<u64>) {
         for (c, chunk) in chunks.iter_mut(block) {

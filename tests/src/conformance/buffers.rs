@@ -8,7 +8,7 @@ use congruent::device::{Kernel, KernelArg, Pe, Pod, Signal, Slice, SliceMut};
 use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, World};
 use congruent_test_kernels::buffers::{
     add_late, axpy, axpy_in_packs, axpy_of, number_rows, read_late, scatter, settled, sum_in_packs, sums_of_chunks,
-    table, tell_addresses,
+    table, tell_addresses, volume,
 };
 
 use super::limit::{at_most, times};
@@ -28,6 +28,7 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
     of_each_type(world)?;
     settled_memory(world)?;
     tiles(world)?;
+    tiles_of_a_volume(world)?;
     one_after_the_other(world)?;
     dropped_meanwhile(world)?;
     in_a_graph(world)?;
@@ -142,6 +143,19 @@ fn tiles(world: &World) -> Result<(), Error> {
     let mut to = buffer(world, vec![u32::MAX; rows * columns])?;
     world.launch(&stream, table, Grid::tiled([columns, rows], [8, 4], 32), (&mut to, rows as u64, columns as u64))?;
     let expected = (0..rows).flat_map(|i| (0..columns).map(move |j| (1000 * i + j) as u32));
+    assert_eq!(to.to_vec()?, Vec::from_iter(expected));
+    Ok(())
+}
+
+/// A grid of three dimensions, of which none is a multiple of its tiles.
+fn tiles_of_a_volume(world: &World) -> Result<(), Error> {
+    let (stream, layers, rows, columns) = (world.stream()?, 5, 7, 9);
+    let mut to = buffer(world, vec![u32::MAX; layers * rows * columns])?;
+    let grid = Grid::tiled([columns, rows, layers], [4, 3, 2], 24);
+    assert_eq!(grid.blocks, 3 * 3 * 3);
+    world.launch(&stream, volume, grid, (&mut to, layers as u64, rows as u64, columns as u64))?;
+    let place = |at: usize| (at / (rows * columns), at / columns % rows, at % columns);
+    let expected = (0..to.len()).map(place).map(|(i, j, k)| (10_000 * i + 100 * j + k) as u32);
     assert_eq!(to.to_vec()?, Vec::from_iter(expected));
     Ok(())
 }
