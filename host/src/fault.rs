@@ -207,7 +207,7 @@ pub enum WorldFailure {
     #[error("{0}")]
     Fault(Fault),
     /// A kernel of this PE panicked.
-    #[error("kernel {kernel} panicked on PE {pe}, block {block}: {message}")]
+    #[error("kernel {kernel} panicked on PE {pe}, block {block}, thread {thread}: {message}")]
     KernelPanicked {
         /// The kernel.
         kernel: &'static str,
@@ -215,7 +215,9 @@ pub enum WorldFailure {
         pe: u32,
         /// The block of the launch.
         block: u32,
-        /// What it said.
+        /// The thread of the block.
+        thread: u32,
+        /// What it said. Of a panic of the program's own a GPU, whose kernels format no text, tells the file and the line instead.
         message: String,
     },
     /// Lanes of a block wait for each other at different places, so that none goes on.
@@ -287,6 +289,6 @@ impl WorldFailure {
         let said = String::from_utf8_lossy(&record.said.text[..kept]);
         let at = shown(&record.site).map_or_else(String::new, |at| format!(" ({at})"));
         let kernel = launched.map_or("(unknown)", |launched| launched.kernel);
-        Self::KernelPanicked { kernel, pe, block: record.block, message: format!("{said}{at}") }
+        Self::KernelPanicked { kernel, pe, block: record.block, thread: record.thread, message: format!("{said}{at}") }
     }
 }

@@ -226,8 +226,9 @@ impl Shared {
     /// Takes note of how a block of a kernel ended.
     pub(crate) fn block_ended(&self, kernel: &'static str, block: u32, end: BlockEnd) {
         match end {
-            BlockEnd::Panicked(message) => {
-                self.fail(WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, message }, abi::Abort::Fault);
+            BlockEnd::Panicked { thread, message } => {
+                let failure = WorldFailure::KernelPanicked { kernel, pe: self.pe(), block, thread, message };
+                self.fail(failure, abi::Abort::Fault);
             }
             BlockEnd::StoodStill(lanes) => {
                 self.fail(WorldFailure::StoodStill { kernel, pe: self.pe(), block, lanes }, abi::Abort::Fault);

@@ -203,20 +203,20 @@ struct Words {
     plan: Plan,
 }
 
-/// That `kernel` fails with `message` on PE 1, and everybody knows soon.
-fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str)
+/// That `kernel` fails with `message` on PE 1, and everybody knows soon. By which thread at each width.
+fn panics<K: Kernel>(kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) -> [u32; 3]
 where
     K::Args: Arguments<K::Args>,
 {
-    panics_where(false, kernel, args, message);
+    panics_where(false, kernel, args, message)
 }
 
 /// The same where peers may be `proxied`.
-fn panics_where<K: Kernel>(proxied: bool, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str)
+fn panics_where<K: Kernel>(proxied: bool, kernel: K, args: impl Fn(&Words) -> K::Args + Sync, message: &str) -> [u32; 3]
 where
     K::Args: Arguments<K::Args>,
 {
-    for width in WIDTHS {
+    WIDTHS.map(|width| {
         let program = |world: &mut World| {
             let started = Instant::now();
             let told = failure(run(world, kernel, &args).unwrap_err());
@@ -225,17 +225,18 @@ where
             Ok::<_, Error>(told)
         };
         let told = builder(proxied).width(width).deadline(DEADLINE).local(2, program).unwrap();
-        let WorldFailure::KernelPanicked { kernel, pe, block: at, message: said } = &told[1] else {
+        let WorldFailure::KernelPanicked { kernel, pe, block: at, thread, message: said } = &told[1] else {
             panic!("{} at width {width}: {:?}", K::NAME, told[1]);
         };
         assert_eq!((*kernel, *pe, *at), (K::NAME, 1, 0), "at width {width}");
         assert!(said.contains(message), "{}: {said}", K::NAME);
         let WorldFailure::Aborted { by: 1, reason, .. } = &told[0] else { panic!("{}: {:?}", K::NAME, told[0]) };
         assert_eq!(*reason, told[1].to_string());
-        for part in [K::NAME, "PE 1", "block 0", message] {
+        for part in [K::NAME, "PE 1", "block 0", &format!("thread {thread}:"), message] {
             assert!(reason.contains(part), "no `{part}` in: {reason}");
         }
-    }
+        *thread
+    })
 }
 
 fn builder(proxied: bool) -> Builder {
@@ -366,8 +367,9 @@ fn a_panic_of_the_programs_own() {
 
 #[test]
 fn a_panic_of_one_lane_while_the_others_wait() {
-    panics(last_lane_panics, |words| (words.semaphore.view(),), "the last lane is out");
-    panics(first_lane_panics, |words| (words.semaphore.view(),), "the first lane is out");
+    let last = panics(last_lane_panics, |words| (words.semaphore.view(),), "the last lane is out");
+    let first = panics(first_lane_panics, |words| (words.semaphore.view(),), "the first lane is out");
+    assert_eq!((first, last), ([0; 3], WIDTHS.map(|width| width - 1)));
 }
 
 #[test]

@@ -52,9 +52,9 @@ pub(super) fn run(cpu: &CpuMachine, lanes: u32, site: Site, room: Room, watch: B
         let stack = match stacks.pop().map_or_else(|| DefaultStack::new(STACK), Ok) {
             Ok(stack) => stack,
             Err(error) => {
-                return BlockEnd::Panicked(format!(
-                    "no stack for lane {thread} of {lanes}: {error}; use a smaller CONGRUENT_CPU_WIDTH"
-                ));
+                let message =
+                    format!("no stack for lane {thread} of {lanes}: {error}; use a smaller CONGRUENT_CPU_WIDTH");
+                return BlockEnd::Panicked { thread, message };
             }
         };
         fibers.push(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {

@@ -106,8 +106,8 @@ pub(crate) struct Site {
 pub(crate) enum BlockEnd {
     /// It returned, or a wait of it ended the kernel and left its reason in the control block.
     Done,
-    /// It panicked.
-    Panicked(String),
+    /// A thread of it panicked, with this message.
+    Panicked { thread: u32, message: String },
     /// Its lanes wait for each other at different places, and says where.
     StoodStill(String),
 }
@@ -230,7 +230,7 @@ fn run_lane(lane: Lane<'_>, context: abi::Context, body: &Body) -> BlockEnd {
     match panic::catch_unwind(AssertUnwindSafe(|| body(&block, &ctx))) {
         Ok(()) => BlockEnd::Done,
         Err(thrown) if thrown.is::<KernelExit>() => BlockEnd::Done,
-        Err(thrown) => BlockEnd::Panicked(message(&*thrown)),
+        Err(thrown) => BlockEnd::Panicked { thread: lane.thread, message: message(&*thrown) },
     }
 }
 

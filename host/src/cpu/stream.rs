@@ -210,7 +210,10 @@ impl Runner {
         }
         match missing {
             None => run_block(&self.machine, &launch, 0),
-            Some(error) => (launch.ended)(0, BlockEnd::Panicked(format!("no thread for every block: {error}"))),
+            Some(error) => {
+                let message = format!("no thread for every block: {error}");
+                (launch.ended)(0, BlockEnd::Panicked { thread: 0, message });
+            }
         }
         for (worker, _) in self.workers.iter().zip(1..launch.site.blocks) {
             let _done = worker.done.recv();
@@ -242,6 +245,6 @@ impl Runner {
 fn run_block(machine: &CpuMachine, launch: &Launch, block: u32) {
     let site = Site { block, ..launch.site };
     let end = panic::catch_unwind(panic::AssertUnwindSafe(|| machine.run(site, &*launch.body)));
-    let end = end.unwrap_or_else(|thrown| BlockEnd::Panicked(super::message(&*thrown)));
+    let end = end.unwrap_or_else(|thrown| BlockEnd::Panicked { thread: 0, message: super::message(&*thrown) });
     (launch.ended)(block, end);
 }

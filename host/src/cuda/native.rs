@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(
     };
     // SAFETY: the one lane of each block of the launch runs it once, with the launch's arguments.
     let end = MACHINE.run(site, &move |block, ctx| unsafe { K::run(block, ctx, args) });
-    if let BlockEnd::Panicked(message) | BlockEnd::StoodStill(message) = end {
+    if let BlockEnd::Panicked { message, .. } | BlockEnd::StoodStill(message) = end {
         tracing::error!(kernel = K::NAME, block, "{message}");
         MACHINE.run(site, &move |_, ctx| ctx.panicked(&message));
     }

@@ -1,6 +1,6 @@
 //! What kernels get wrong: what a call must refuse, panics of a program's own, and waits in vain.
 
-use congruent_device::{Signal, Sym, kernels};
+use congruent_device::{Group, Signal, Sym, kernels};
 
 kernels! {
     /// A store behind the last element.
@@ -60,6 +60,11 @@ kernels! {
     /// A panic of the program's own.
     pub fn panic_of_its_own(_block, _ctx, _numbers: Sym<u64>, index: u64) {
         assert!(index == 0, "number {index} is out");
+    }
+
+    /// The same of one thread alone.
+    pub fn panic_of_one_thread(block, _ctx, _numbers: Sym<u64>, index: u64) {
+        assert!(block.index() != 1 || block.rank() != index as usize + 3, "thread 5 of block 1 is out");
     }
 
     /// An index that the language checks.

@@ -8,9 +8,10 @@ use congruent_test_kernels::misuse as kernels;
 /// A number that is out of everything here, and in no code.
 const INDEX: u64 = 2;
 
-/// That a kernel's fault says what is wrong. The world that it is launched in is over then; its memory is not.
-fn refused<K: Kernel<Args = (Sym<u64>, u64)>>(kernel: K, message: &str) -> Result<(), Error> {
-    World::builder().heap(8 << 20).local(2, |world| {
+/// That a kernel's fault says what is wrong. The world that it is launched in is over then; its memory is not. Which thread of which
+/// block it was.
+fn refused<K: Kernel<Args = (Sym<u64>, u64)>>(kernel: K, message: &str) -> Result<(u32, u32), Error> {
+    let places = World::builder().heap(8 << 20).local(2, |world| {
         let (numbers, stream) = (world.alloc::<u64>(3)?, world.stream()?);
         numbers.fill(5)?;
         let met = world.barrier();
@@ -19,15 +20,16 @@ fn refused<K: Kernel<Args = (Sym<u64>, u64)>>(kernel: K, message: &str) -> Resul
             met?;
             let told = world.run(&stream, kernel, Grid::new(2, 32), (numbers.view(), INDEX)).map_err(Error::from);
             let told = told.err().and_then(|error| error.world_failure().cloned());
-            let Some(WorldFailure::KernelPanicked { kernel, pe: 1, message: said, .. }) = &told else {
+            let Some(WorldFailure::KernelPanicked { kernel, pe: 1, block, thread, message: said }) = &told else {
                 panic!("{}: {told:?}", K::NAME);
             };
             assert!(*kernel == K::NAME && said.contains(message), "{}: {said}", K::NAME);
             assert_eq!(numbers.to_vec(), Ok(vec![5; 3]), "{}", K::NAME);
+            return Ok::<_, Error>((*block, *thread));
         }
-        Ok::<_, Error>(())
+        Ok((0, 0))
     })?;
-    Ok(())
+    Ok(places[1])
 }
 
 /// Each mistake is a fault that says which, and the device goes on for others: a world that is there before is there afterwards.
@@ -45,6 +47,7 @@ pub fn misuse(world: &mut World) -> Result<(), Error> {
     refused(kernels::shared_past_the_end, "index of shared memory out of bounds")?;
     // What these say would have to be formatted: a GPU's fault has their line instead.
     refused(kernels::panic_of_its_own, "src/misuse.rs:")?;
+    assert_eq!(refused(kernels::panic_of_one_thread, "src/misuse.rs:")?, (1, 5));
     refused(kernels::array_past_the_end, "src/misuse.rs:")?;
     refused(kernels::division_by_zero, "src/misuse.rs:")?;
     world.notify(&stream, signals.view().at(world.rank(world.pe().raw())?).set(1))?;
