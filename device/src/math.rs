@@ -14,6 +14,7 @@
 //! | [`ln`], [`log2`] | 1.5 | `log2` of powers of two |
 //! | [`rsqrt`], [`sin`], [`cos`], [`tanh`] | 2 | |
 //! | [`sigmoid`] | 3 | |
+//! | [`powi`] | the power and 1 more, without its sign, of less than 4096 | |
 //!
 //! ```
 //! use congruent_device::{Group, Max, Sum, Sym, kernels, math};
@@ -149,6 +150,11 @@ pub fn rsqrt<T: Real>(x: T) -> T {
 }
 
 /// `x` times itself, `n` times in all; one divided by that for a negative `n`. Each product is rounded.
+///
+/// The relative error is at most `abs(n) + 1` times 2^-24 for `f32` and an `abs(n)` of less than 2^12, and 2^-53 for `f64` and one of
+/// less than 2^26, where neither `x` to the power of `abs(n)` nor the result is subnormal, infinite or zero: a power is a product of
+/// two lower ones, and has their roundings and one more. The first one has none, so that the `n`-th has `n - 1`, and one more where a
+/// negative `n` divides.
 ///
 /// ```
 /// assert_eq!(congruent_device::math::powi(0.5, -3), 8.0);
@@ -425,6 +431,12 @@ pub mod approx {
     #[inline(always)]
     pub fn ln(x: f32) -> f32 {
         arch::approx::log2(x) * consts::LN_2
+    }
+
+    /// The square root: relative error 2^-23.
+    #[inline(always)]
+    pub fn sqrt(x: f32) -> f32 {
+        arch::approx::sqrt(x)
     }
 
     /// One divided by the square root: relative error 2^-22.

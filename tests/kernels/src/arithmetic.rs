@@ -20,6 +20,8 @@ kernel_arg! {
         Sqrt,
         /// One divided by the square root.
         Rsqrt,
+        /// One divided by the number.
+        Recip,
         /// The hyperbolic tangent.
         Tanh,
         /// The logistic function.
@@ -33,13 +35,14 @@ kernel_arg! {
 
 impl Function {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Exp,
         Self::Exp2,
         Self::Ln,
         Self::Log2,
         Self::Sqrt,
         Self::Rsqrt,
+        Self::Recip,
         Self::Tanh,
         Self::Sigmoid,
         Self::Sin,
@@ -87,8 +90,9 @@ kernels! {
                 Function::Exp2 => (math::exp2(x), math::approx::exp2(x)),
                 Function::Ln => (math::ln(x), math::approx::ln(x)),
                 Function::Log2 => (math::log2(x), math::approx::log2(x)),
-                Function::Sqrt => (math::sqrt(x), math::approx::recip(math::approx::rsqrt(x))),
+                Function::Sqrt => (math::sqrt(x), math::approx::sqrt(x)),
                 Function::Rsqrt => (math::rsqrt(x), math::approx::rsqrt(x)),
+                Function::Recip => (1.0 / x, math::approx::recip(x)),
                 Function::Tanh => (math::tanh(x), math::approx::tanh(x)),
                 Function::Sigmoid => (math::sigmoid(x), math::approx::sigmoid(x)),
                 Function::Sin => (math::sin(x), math::approx::sin(x)),
@@ -115,6 +119,15 @@ kernels! {
             // Not by the index: that would keep them in memory.
             let result = results.iter().enumerate().fold(0.0, |all, (j, result)| if i == j { *result } else { all });
             ctx.store(out, i, result);
+        }
+    }
+
+    /// Powers of numbers, in `f32` and in `f64`.
+    pub fn powers(block, ctx, n: i32, x: Sym<f32>, single: Sym<f32>, double: Sym<f64>) {
+        for i in block.strided(x.len()) {
+            let x = ctx.load(x, i);
+            ctx.store(single, i, math::powi(x, n));
+            ctx.store(double, i, math::powi(f64::from(x), n));
         }
     }
 

@@ -12,6 +12,7 @@ pub fn arithmetic(world: &mut World) -> Result<(), Error> {
         errors(world, function)?;
     }
     exact(world)?;
+    powers(world)?;
     softmax(world)?;
     rms_norm(world)?;
     quantized(world)?;
@@ -86,8 +87,9 @@ fn reference(function: Function) -> (fn(f64) -> f64, f64, f64) {
         Function::Exp2 => (f64::exp2, 1.5, bits(22)),
         Function::Ln => (f64::ln, 1.5, bits(21)),
         Function::Log2 => (f64::log2, 1.5, bits(22)),
-        Function::Sqrt => (f64::sqrt, 0.5, bits(21)),
+        Function::Sqrt => (f64::sqrt, 0.5, bits(23)),
         Function::Rsqrt => (|x| 1.0 / x.sqrt(), 2.0, bits(22)),
+        Function::Recip => (f64::recip, 0.5, bits(23)),
         Function::Tanh => (f64::tanh, 2.0, bits(10)),
         Function::Sigmoid => (|x| 1.0 / (1.0 + (-x).exp()), 3.0, bits(11)),
         Function::Sin => (f64::sin, 2.0, bits(20)),
@@ -158,6 +160,50 @@ fn exact(world: &mut World) -> Result<(), Error> {
     let fused32 = (single + 2.0 * f32::EPSILON).mul_add(1.0 - f32::EPSILON, -single);
     assert_eq!(out.to_vec()?, [two.sqrt(), fused, fused32.into(), 0.125, 32.0, 0.25]);
     Ok(())
+}
+
+/// Each power within the error that [`powi`](congruent::device::math::powi) states.
+fn powers(world: &mut World) -> Result<(), Error> {
+    let (len, stream) = (at_most(400), world.stream()?);
+    let (x, single, double) = (world.alloc::<f32>(len)?, world.alloc::<f32>(len)?, world.alloc::<f64>(len)?);
+    // From 0.7 to 1.3, with bits down to the last, of both signs.
+    let number = |i: usize| {
+        (0.7 + 0.6 * ((i * 7919 + 13) % 1009) as f32 / 1009.0) * if i.is_multiple_of(3) { -1.0 } else { 1.0 }
+    };
+    let given = Vec::from_iter((0..len).map(number));
+    x.write(0, &given)?;
+    for n in [0, 1, 2, 3, 7, 20, 31, 127, 200, -1, -2, -5, -63, -150] {
+        world.run(&stream, kernels::powers, Grid::one(64), (n, x.view(), single.view(), double.view()))?;
+        let allowed = f64::from(n.unsigned_abs() + 1);
+        for ((&x, single), double) in given.iter().zip(single.to_vec()?).zip(double.to_vec()?) {
+            let (right, rest) = power(x.into(), n.unsigned_abs());
+            let (right, rest) = if n < 0 { inverse(right, rest) } else { (right, rest) };
+            let off = |found: f64| (found - right - rest).abs() / right.abs();
+            assert!(off(single.into()) <= allowed * 2_f64.powi(-24), "{x} to the power of {n}: {single}, not {right}");
+            assert!(off(double) <= allowed * 2_f64.powi(-53), "{x} to the power of {n}: {double}, not {right}");
+        }
+    }
+    Ok(())
+}
+
+/// A power as the sum of two numbers, of which the second is what the first one lacks: with about twice as many bits as `f64`.
+fn power(x: f64, n: u32) -> (f64, f64) {
+    (0..n).fold((1.0, 0.0), |(high, low), _| {
+        let product = high * x;
+        two_sum(product, high.mul_add(x, -product) + low * x)
+    })
+}
+
+/// One divided by such a sum.
+fn inverse(high: f64, low: f64) -> (f64, f64) {
+    let first = high.recip();
+    two_sum(first, first * ((-first).mul_add(high, 1.0) - first * low))
+}
+
+/// The sum of a number and a smaller one, and what is lost of it.
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    (sum, b - (sum - a))
 }
 
 fn softmax(world: &mut World) -> Result<(), Error> {

@@ -39,6 +39,8 @@ pub(crate) fn between(low: f32, x: f32, high: f32) -> f32 {
 pub(crate) mod approx {
     pub(crate) use crate::math::{cos, exp2, log2, sin, tanh};
 
+    pub(crate) use super::sqrt32 as sqrt;
+
     #[inline(always)]
     pub(crate) fn rsqrt(x: f32) -> f32 {
         crate::math::rsqrt(x)

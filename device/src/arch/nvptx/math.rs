@@ -80,6 +80,7 @@ pub(crate) mod approx {
     approximations! {
         exp2: "ex2.approx.f32";
         log2: "lg2.approx.f32";
+        sqrt: "sqrt.approx.f32";
         rsqrt: "rsqrt.approx.f32";
         recip: "rcp.approx.f32";
         tanh: "tanh.approx.f32";
