@@ -10,6 +10,7 @@
 //! | `&mut buffer` | [`SliceMut<T>`] | [`Elements`]: each element is one thread's |
 //! | `buffer.chunks_mut(n)` | [`ChunksMut<T>`] | [`Chunks`]: each chunk of `n` elements is one thread's |
 //! | `buffer.chunks_mut(n)` | [`RowsMut<T>`] | [`Rows`]: each row of `n` elements is one block's, and of those each is one thread's |
+//! | `Tiled::new(&mut buffer, …)` | [`TilesMut<T>`] | [`Tiles`]: each tile of a table is one block's, and of those each is one thread's |
 //! | `&mut buffer` | [`Relaxed<T>`] | [`Peer`]: all of it is everybody's, by relaxed loads and stores |
 
 use core::marker::PhantomData;
@@ -42,13 +43,13 @@ impl<T> Copy for Lent<T> {}
 macro_rules! lent {
     ($(
         $(#[$meta:meta])*
-        $name:ident $(by $size:ident)? => $in:ty: |$first:ident, $len:ident| $open:expr;
+        $name:ident $(by $($size:ident)+)? => $in:ty: |$first:ident, $len:ident| $open:expr;
     )*) => {$(
         $(#[$meta])*
         #[repr(C)]
         pub struct $name<T> {
             lent: Lent<T>,
-            $($size: u64,)?
+            $($($size: u64,)+)?
         }
 
         impl<T: Pod> $name<T> {
@@ -58,11 +59,11 @@ macro_rules! lent {
             /// `address` is that of `len` initialized elements, aligned for `T`, and stays so until every launch is complete that
             /// it is given to. Until then nobody else writes them, and unless this is a [`Slice`], nobody else reads them.
             #[inline(always)]
-            pub const unsafe fn from_raw_parts(address: u64, len: usize $(, $size: usize)?) -> Self {
-                $(if $size == 0 {
-                    refuse!(const "a chunk or a row has one element or more");
-                })?
-                Self { lent: Lent { address, len: len as u64, element: PhantomData }, $($size: $size as u64)? }
+            pub const unsafe fn from_raw_parts(address: u64, len: usize $($(, $size: usize)+)?) -> Self {
+                $($(if $size == 0 {
+                    refuse!(const "a chunk, a row or a tile has one element or more");
+                })+)?
+                Self { lent: Lent { address, len: len as u64, element: PhantomData }, $($($size: $size as u64),+)? }
             }
         }
 
@@ -90,7 +91,7 @@ macro_rules! lent {
             unsafe fn open<'k>(self) -> Self::In<'k> {
                 let $first = with_exposed_provenance_mut::<T>(self.lent.address as usize);
                 let $len = self.lent.len as usize;
-                $(let $size = self.$size as usize;)?
+                $($(let $size = self.$size as usize;)+)?
                 $open
             }
 
@@ -135,6 +136,27 @@ lent! {
     RowsMut by width => Rows<'k, T>: |first, len|
         // SAFETY: as above, and `from_raw_parts` refuses rows of none.
         unsafe { Rows::new(first, len, width) };
+
+    /// Rows of `columns` elements that a launch has for itself, in tiles of `height` rows and `width` columns that are each one block's.
+    /// Elements behind the last whole row are nobody's. A kernel that takes it sees [`Tiles`].
+    ///
+    /// ```
+    /// use congruent_device::{TilesMut, kernels};
+    ///
+    /// kernels! {
+    ///     /// Element `i, j` becomes the product of both.
+    ///     pub fn products(block, ctx, table: TilesMut<u32>) {
+    ///         for ([row, column], mut tile) in table.iter_mut(block) {
+    ///             for ([i, j], element) in tile.iter_mut(block) {
+    ///                 *element = ((row + i) * (column + j)) as u32;
+    ///             }
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    TilesMut by columns height width => Tiles<'k, T>: |first, len|
+        // SAFETY: as above, and `from_raw_parts` refuses rows and tiles of none.
+        unsafe { Tiles::new(first, len, columns, [height, width]) };
 
     /// Elements that a launch has for itself, where any thread loads and stores any of them. A kernel that takes it sees a
     /// [`Peer`], whose accesses are relaxed.
@@ -286,6 +308,82 @@ impl<T: Pod> Row<'_, T> {
         // SAFETY: an index inside, which no other thread of the block is given, nor one of another block, which has other rows;
         // nor this one again while the reference lives, which borrows `self`.
         part::<T>(block.rank(), block.size(), self.len).map(move |i| (i, unsafe { &mut *first.add(i) }))
+    }
+}
+
+/// The tiles of a [`TilesMut`], each of them one block's of the launch, and of its elements each one thread's.
+pub struct Tiles<'k, T> {
+    first: *mut T,
+    extents: [usize; 2],
+    tile: [usize; 2],
+    kernel: PhantomData<&'k mut [T]>,
+}
+
+impl<T: Pod> Tiles<'_, T> {
+    /// # Safety
+    /// As [`Elements::new`]. A row has one element or more, and so has a tile.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(first: *mut T, len: usize, columns: usize, tile: [usize; 2]) -> Self {
+        Self { first, extents: [len / columns, columns], tile, kernel: PhantomData }
+    }
+
+    /// How many rows and columns the table has.
+    #[inline(always)]
+    pub fn extents(&self) -> [usize; 2] {
+        self.extents
+    }
+
+    /// How many tiles all blocks have together, by rows and by columns; the last ones may be smaller than the others.
+    #[inline(always)]
+    pub fn count(&self) -> [usize; 2] {
+        let ([rows, columns], [height, width]) = (self.extents, self.tile);
+        [rows.div_ceil(height), columns.div_ceil(width)]
+    }
+
+    /// This block's tiles, each with the row and the column where it begins: every so many-th as there are blocks, along the rows. So the
+    /// one tile of a block in a grid of a block for each (`Grid::tiled`) is where its [`index_in`](Block::index_in) says.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = ([usize; 2], TileMut<'_, T>)> {
+        let Self { first, extents: [rows, columns], tile: [height, width], .. } = *self;
+        let [down, across] = self.count();
+        Strided::new(block.index(), block.count(), down * across).map(move |index| {
+            let [row, column] = [index / across * height, index % across * width];
+            let extents = [height.min(rows - row), width.min(columns - column)];
+            // SAFETY: inside the allocation, as `row` is less than `rows` and `column` than `columns`.
+            let first = unsafe { first.add(row * columns + column) };
+            ([row, column], TileMut { first, extents, columns, tiles: PhantomData })
+        })
+    }
+}
+
+/// One tile of [`Tiles`].
+pub struct TileMut<'t, T> {
+    first: *mut T,
+    extents: [usize; 2],
+    /// From one row to the next.
+    columns: usize,
+    tiles: PhantomData<&'t mut [T]>,
+}
+
+impl<T: Pod> TileMut<'_, T> {
+    /// How many rows and columns all threads of the block have together.
+    #[inline(always)]
+    pub fn extents(&self) -> [usize; 2] {
+        self.extents
+    }
+
+    /// This thread's elements, each with its row and its column in the tile, divided among the block's threads as
+    /// [`Elements::iter_mut`] divides them.
+    #[inline(always)]
+    pub fn iter_mut(&mut self, block: &Block<'_>) -> impl Iterator<Item = ([usize; 2], &mut T)> {
+        let Self { first, extents: [height, width], columns, .. } = *self;
+        part::<()>(block.rank(), block.size(), height * width).map(move |place| {
+            let [i, j] = [place / width, place % width];
+            // SAFETY: a row and a column inside, so that it is inside the allocation and in no other tile, as `j` does not reach the
+            // tile beside this one, and rows do not overlap. No other thread of the block is given this place, nor one of another block,
+            // which has other tiles; nor this one again while the reference lives, which borrows `self`.
+            ([i, j], unsafe { &mut *first.add(i * columns + j) })
+        })
     }
 }
 

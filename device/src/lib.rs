@@ -115,7 +115,7 @@ pub use congruent_heap::{
 #[doc(hidden)]
 pub use arch::cpu;
 pub use atomics::{Atomic, AtomicInteger};
-pub use buffer::{Chunks, ChunksMut, Elements, Relaxed, Row, Rows, RowsMut, Slice, SliceMut};
+pub use buffer::{Chunks, ChunksMut, Elements, Relaxed, Row, Rows, RowsMut, Slice, SliceMut, TileMut, Tiles, TilesMut};
 #[doc(hidden)]
 pub use bulk::Fold;
 #[doc(hidden)]

@@ -262,10 +262,22 @@ pub enum LaunchError {
         kernel: &'static str,
     },
     /// Parts without elements.
-    #[error("kernel {kernel} was given memory in parts of 0 elements; give 1 or more")]
+    #[error("kernel {kernel} was given memory in parts of 0 elements, rows or columns; give 1 or more")]
     EmptyParts {
         /// The kernel.
         kernel: &'static str,
+    },
+    /// A table whose last row is not whole.
+    #[error(
+        "kernel {kernel} was given {len} elements in rows of {columns} for its tiles; give whole rows, a multiple of {columns} elements"
+    )]
+    PartialRow {
+        /// The kernel.
+        kernel: &'static str,
+        /// How many elements there are.
+        len: usize,
+        /// Elements of a row.
+        columns: usize,
     },
     /// Numbers that are no whole packs.
     #[error(

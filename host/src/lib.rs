@@ -96,7 +96,7 @@ pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
 pub use cudarc;
 
-pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target};
+pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target, Tiled};
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, OwnPreMulSum, Queue, STREAMS};
 pub use cuda::{AdoptError, CudaError, CudaVersion};

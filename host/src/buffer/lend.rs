@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use congruent_device::{ChunksMut, KernelArg, KernelArgs, Pod, Relaxed, RowsMut, Slice, SliceMut};
+use congruent_device::{ChunksMut, KernelArg, KernelArgs, Pod, Relaxed, RowsMut, Slice, SliceMut, TilesMut};
 
 use super::memory::{Access, Memory};
 use super::{Buffer, BufferView, BufferViewMut};
@@ -16,6 +16,7 @@ use crate::{LaunchError, Stream, World};
 /// | `&Buffer`, [`BufferView`] | [`Slice`] |
 /// | `&mut Buffer`, [`BufferViewMut`] | [`SliceMut`], [`Relaxed`] |
 /// | [`Chunked`] | [`ChunksMut`], [`RowsMut`] |
+/// | [`Tiled`] | [`TilesMut`] |
 /// | [`Packed`](super::Packed) | what it is of, of [`Pack`](congruent_device::Pack)s |
 /// | memory at an address | as a buffer, which [`World::borrow_raw_buffer`] makes of it |
 /// | cudarc's `&CudaSlice`, `&CudaView` | [`Slice`] |
@@ -233,6 +234,70 @@ macro_rules! in_parts {
     )*};
 }
 in_parts! { ChunksMut RowsMut }
+
+/// What is lent as a table in tiles that are each one block's, for a kernel's [`TilesMut`]. Where the tiles do not divide the table the
+/// last ones of its rows and columns are smaller.
+///
+/// What is lent is buffers and their views, [`Packed`](super::Packed) ones, whose columns are counted in packs, and cudarc's slices.
+///
+/// ```
+/// use congruent::device::{TilesMut, kernels};
+/// use congruent::{Error, Grid, Tiled};
+///
+/// kernels! {
+///     /// Element `i, j` becomes the product of both.
+///     pub fn products(block, ctx, table: TilesMut<u32>) {
+///         for ([row, column], mut tile) in table.iter_mut(block) {
+///             for ([i, j], element) in tile.iter_mut(block) {
+///                 *element = ((row + i) * (column + j)) as u32;
+///             }
+///         }
+///     }
+/// }
+///
+/// congruent::local(1, |world| {
+///     let (stream, [rows, columns]) = (world.stream()?, [10, 30]);
+///     let mut table = world.buffer::<u32>(rows * columns)?;
+///     // Tiles of 4 rows and 8 columns, a block for each.
+///     let grid = Grid::tiled([columns, rows], [8, 4], 32);
+///     world.run(&stream, products, grid, (Tiled::new(&mut table, columns, [4, 8]),))?;
+///     assert_eq!(table.to_vec()?[7 * columns + 6], 42);
+///     Ok::<_, Error>(())
+/// })?;
+/// # Ok::<_, Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Tiled<L> {
+    whole: L,
+    columns: usize,
+    tile: [usize; 2],
+}
+
+impl<L> Tiled<L> {
+    /// Rows of `columns` elements, one behind the other, in tiles of so many rows and columns.
+    pub const fn new(whole: L, columns: usize, tile: [usize; 2]) -> Self {
+        Self { whole, columns, tile }
+    }
+}
+
+impl<T: Pod, L: Lend<SliceMut<T>>> Lend<TilesMut<T>> for Tiled<L> {
+    fn lend(&mut self, loan: &mut Loan<'_>) -> Result<TilesMut<T>, LaunchError> {
+        let (columns, [height, width]) = (self.columns, self.tile);
+        if columns == 0 || height == 0 || width == 0 {
+            return Err(LaunchError::EmptyParts { kernel: loan.kernel });
+        }
+        let (address, len) = self.whole.lend(loan)?.into_raw_parts();
+        if !len.is_multiple_of(columns) {
+            return Err(LaunchError::PartialRow { kernel: loan.kernel, len, columns });
+        }
+        // SAFETY: the same elements, in place of the whole.
+        Ok(unsafe { TilesMut::from_raw_parts(address, len, columns, height, width) })
+    }
+
+    fn lent(&mut self, stream: &Stream) -> Result<(), LaunchError> {
+        self.whole.lent(stream)
+    }
+}
 
 macro_rules! tuples {
     ($($given:ident $argument:ident)*) => {

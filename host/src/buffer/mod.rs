@@ -16,7 +16,7 @@ use congruent_device::Pod;
 use crate::sym_vec::ends;
 use crate::{AccessError, AllocError, CudaError, World};
 pub use copy::{Source, Target};
-pub use lend::{Arguments, Chunked, Lend};
+pub use lend::{Arguments, Chunked, Lend, Tiled};
 pub(crate) use lend::{Lent, Loan};
 use memory::Memory;
 pub use packed::Packed;

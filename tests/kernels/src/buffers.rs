@@ -1,6 +1,8 @@
 //! Memory of a PE's own: read as slices, written in parts that threads have to themselves.
 
-use congruent_device::{ChunksMut, Group, Pack, Relaxed, RowsMut, Signal, Slice, SliceMut, Sum, Sym, kernels};
+use congruent_device::{
+    ChunksMut, Group, Pack, Relaxed, RowsMut, Signal, Slice, SliceMut, Sum, Sym, TilesMut, kernels,
+};
 
 use crate::tell;
 
@@ -100,6 +102,20 @@ kernels! {
         for (r, mut row) in rows.iter_mut(block) {
             for (i, element) in row.iter_mut(block) {
                 *element = (r as u64) << 32 | i as u64;
+            }
+        }
+    }
+
+    /// Each element gets where it is in the table, from the tile's place and its own there: a million times the row, and a thousand times
+    /// the column, and how many elements the tile has; then the counts of the table's tiles.
+    pub fn number_tiles(block, ctx, tiles: TilesMut<u64>, told: Sym<u64>) {
+        let ([down, across], [rows, columns]) = (tiles.count(), tiles.extents());
+        tell::leader(ctx, block, told, 0, (down * 1000 + across) as u64);
+        tell::leader(ctx, block, told, 1, (rows * 1000 + columns) as u64);
+        for ([row, column], mut tile) in tiles.iter_mut(block) {
+            let [height, width] = tile.extents();
+            for ([i, j], element) in tile.iter_mut(block) {
+                *element += ((row + i) * 1_000_000 + (column + j) * 1000 + height * width) as u64;
             }
         }
     }

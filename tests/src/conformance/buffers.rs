@@ -5,10 +5,10 @@ use std::fmt::Debug;
 use std::iter::zip;
 
 use congruent::device::{Kernel, KernelArg, Pe, Pod, Signal, Slice, SliceMut};
-use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, World};
+use congruent::{AccessError, Buffer, Chunked, Error, Grid, LaunchError, Packed, Tiled, World};
 use congruent_test_kernels::buffers::{
-    add_late, axpy, axpy_in_packs, axpy_of, number_rows, read_late, scatter, settled, sum_in_packs, sums_of_chunks,
-    table, tell_addresses, volume,
+    add_late, axpy, axpy_in_packs, axpy_of, number_rows, number_tiles, read_late, scatter, settled, sum_in_packs,
+    sums_of_chunks, table, tell_addresses, volume,
 };
 
 use super::limit::{at_most, times};
@@ -24,6 +24,7 @@ pub fn buffers(world: &mut World) -> Result<(), Error> {
         in_parts(world, grid)?;
         anywhere(world, grid)?;
         in_packs(world, grid)?;
+        in_tiles(world, grid)?;
     }
     of_each_type(world)?;
     settled_memory(world)?;
@@ -173,6 +174,48 @@ fn in_parts(world: &World, grid: Grid) -> Result<(), Error> {
     }
     let (told, pe) = (&mut world.buffer::<u64>(1)?, world.pe().raw());
     assert_eq!((told.len(), pe), (1, world.pe().raw()));
+    Ok(())
+}
+
+/// Tiles of a table are each one block's, and each element has one thread that writes it, also where the last tiles are smaller.
+fn in_tiles(world: &mut World, grid: Grid) -> Result<(), Error> {
+    let (stream, told) = (world.stream()?, world.alloc::<u64>(2)?);
+    let shapes =
+        [[1, 1, 1, 1], [7, 9, 3, 4], [6, 8, 3, 4], [5, 3, usize::MAX, 2], [2, 11, 1, usize::MAX], [0, 4, 2, 2]];
+    for [rows, columns, height, width] in shapes {
+        let mut numbers = world.buffer::<u64>(rows * columns)?;
+        for _ in 0..2 {
+            let tiled = Tiled::new(&mut numbers, columns, [height, width]);
+            world.run(&stream, number_tiles, grid, (tiled, told.view()))?;
+        }
+        let size = |at: usize, tile: usize, all: usize| tile.min(all - at / tile * tile);
+        let element = |at: usize| {
+            let (i, j) = (at / columns, at % columns);
+            2 * (i * 1_000_000 + j * 1000 + size(i, height, rows) * size(j, width, columns)) as u64
+        };
+        let expected = Vec::from_iter((0..rows * columns).map(element));
+        assert_eq!(numbers.to_vec()?, expected, "{rows} rows of {columns} in tiles of {height} by {width}, {grid:?}");
+        let counts = [rows.div_ceil(height) * 1000 + columns.div_ceil(width), rows * 1000 + columns];
+        assert_eq!(told.to_vec()?, counts.map(|count| count as u64));
+    }
+    // A part of a buffer, in a grid of a block for each tile: its neighbours stay.
+    let mut some = buffer(world, vec![5; 2 + 4 * 6 + 3])?;
+    let whole = Grid { threads: grid.threads, ..Grid::tiled([6, 4], [4, 3], 0) };
+    let tiled = Tiled::new(some.slice_mut(2..26)?, 6, [3, 4]);
+    world.run(&stream, number_tiles, whole, (tiled, told.view()))?;
+    let found = some.to_vec()?;
+    assert_eq!((&found[..2], &found[26..]), (&[5; 2][..], &[5; 3][..]));
+    assert_eq!([found[2], found[25]], [5 + 12, 5 + 3_005_002]);
+    // Without elements there is no table; and rows are whole.
+    let mut numbers = world.buffer::<u64>(10)?;
+    for (columns, tile) in [(0, [1, 1]), (5, [0, 1]), (5, [1, 0])] {
+        let refused = world.launch(&stream, number_tiles, grid, (Tiled::new(&mut numbers, columns, tile), told.view()));
+        assert!(matches!(refused, Err(LaunchError::EmptyParts { kernel: "number_tiles" })), "{refused:?}");
+    }
+    let refused = world.launch(&stream, number_tiles, grid, (Tiled::new(&mut numbers, 4, [2, 2]), told.view()));
+    let Err(LaunchError::PartialRow { kernel: "number_tiles", len: 10, columns: 4 }) = refused else {
+        panic!("{refused:?}")
+    };
     Ok(())
 }
 
