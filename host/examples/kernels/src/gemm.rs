@@ -111,6 +111,10 @@ impl<'g> Product<'g> {
         for pass in 0..WARPS.div_ceil(warps) {
             let part = pass * warps + index;
             let (down, right) = (part % PARTS[0] * PART[0], part / PARTS[0] % PARTS[1] * PART[1]);
+            // One warp goes through those that have something.
+            if warps == 1 && (row + down as u32 >= m || column + right as u32 >= n) {
+                continue;
+            }
             let threads = Threads { first: index * warp.size() + warp.rank(), step: warps * warp.size() };
             // Of those that one warp goes through, a part needs its own.
             let of = |first, rows| if warps == 1 { [first, first + rows] } else { [0, TILE] };
