@@ -20,6 +20,8 @@ pub unsafe trait Kernel: Copy + Default + Send + Sync + 'static {
     const MAX_THREADS: u32 = MAX_THREADS;
     /// How many warps each block has, where the kernel counts on that; 0 where it may have any number.
     const WARPS: u32 = 0;
+    /// Whether none of its blocks waits: for another block, for a PE or for a proxy.
+    const INDEPENDENT: bool = false;
 
     /// The body, for machines that run it natively.
     ///
@@ -189,6 +191,10 @@ tuples!(A B C D E F H I J K L M);
 /// - `warps(4)`: blocks have four warps, each with work of its own. On the CPU machine, whose blocks have fewer warps than a launch
 ///   asks for, and one thread at its default width, they have four then too.
 ///
+/// - `blocks(independent)`: no block waits, for another one, for a PE or for a proxy, so that a launch may have more blocks than run at
+///   once. On a GPU that is so of every kernel whose PTX never waits; the CPU machine, which has no PTX to look at, is told. A kernel that
+///   says so and waits is refused on a GPU, and on the CPU machine it panics where it waits.
+///
 /// A second number is how many blocks a multiprocessor of a GPU has room for, as in CUDA's `__launch_bounds__`: the assembler gives a
 /// thread no more registers than that leaves.
 ///
@@ -233,7 +239,7 @@ macro_rules! __kernels {
     ([$module:expr]
         $(#[$meta:meta])*
         $vis:vis fn $name:ident<$t:ident in [$($of:ident),+ $(,)?]>
-        $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $body:block
+        $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $(blocks $blocks:tt)? $body:block
         $($rest:tt)*
     ) => {
         #[cfg(not(target_arch = "nvptx64"))]
@@ -265,13 +271,15 @@ macro_rules! __kernels {
         };
 
         $crate::__kernels_of_types! {
-            [$module] [$t: $($of)+] { $name $args [$(launch_bounds $bounds)? $(warps $warps)?] $body }
+            [$module] [$t: $($of)+]
+            { $name $args [$(launch_bounds $bounds)? $(warps $warps)? $(blocks $blocks)?] $body }
         }
         $crate::__kernels! { [$module] $($rest)* }
     };
     ([$module:expr]
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $body:block
+        $vis:vis fn $name:ident
+        $args:tt $(launch_bounds $bounds:tt)? $(warps $warps:tt)? $(blocks $blocks:tt)? $body:block
         $($rest:tt)*
     ) => {
         #[cfg(not(target_arch = "nvptx64"))]
@@ -282,7 +290,7 @@ macro_rules! __kernels {
 
         $crate::__kernel! {
             [$module] [$(#[$meta])* $vis $name: $name, stringify!($name)]
-            { $name $args [$(launch_bounds $bounds)? $(warps $warps)?] $body }
+            { $name $args [$(launch_bounds $bounds)? $(warps $warps)? $(blocks $blocks)?] $body }
         }
         $crate::__kernels! { [$module] $($rest)* }
     };
@@ -396,18 +404,23 @@ macro_rules! __kernel {
 #[macro_export]
 macro_rules! __bounds {
     () => {};
-    (launch_bounds($threads:literal $(, $blocks:literal)?)) => {
+    (launch_bounds($threads:literal $(, $blocks:literal)?) $($rest:tt)*) => {
         const MAX_THREADS: u32 = $threads;
+        $crate::__bounds! { $($rest)* }
     };
-    (warps($warps:literal $(, $blocks:literal)?)) => {
+    (warps($warps:literal $(, $blocks:literal)?) $($rest:tt)*) => {
         const MAX_THREADS: u32 = 32 * $warps;
         const WARPS: u32 = $warps;
+        $crate::__bounds! { $($rest)* }
     };
-    ([$name:expr]) => {};
-    ([$name:expr] launch_bounds($threads:literal $(, $blocks:literal)?)) => {
+    (blocks(independent)) => {
+        const INDEPENDENT: bool = true;
+    };
+    ([$name:expr] $(blocks(independent))?) => {};
+    ([$name:expr] launch_bounds($threads:literal $(, $blocks:literal)?) $(blocks(independent))?) => {
         $crate::__bounds! { [$name] "$threads$", stringify!($threads) $(, "$blocks$", stringify!($blocks))? }
     };
-    ([$name:expr] warps($warps:literal $(, $blocks:literal)?)) => {
+    ([$name:expr] warps($warps:literal $(, $blocks:literal)?) $(blocks(independent))?) => {
         $crate::__bounds! { [$name] "$warps$", stringify!($warps) $(, "$blocks$", stringify!($blocks))? }
     };
     ([$name:expr] $($directives:expr),+) => {

@@ -215,7 +215,7 @@ impl Target<'_> {
         let context = abi::Context { launch, ..context };
         match &stream.runner {
             Runner::Cpu(queue, _) => {
-                if grid.blocks > slots {
+                if !K::INDEPENDENT && grid.blocks > slots {
                     return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
                 }
                 let body = cpu::body::<K>(args, lent.clone());
@@ -226,6 +226,7 @@ impl Target<'_> {
                     blocks: grid.blocks,
                     threads: grid.threads,
                     warps: K::WARPS,
+                    independent: K::INDEPENDENT,
                     shared: (K::SHARED.0 as u32, grid.shared),
                 };
                 queue.put(shared, Work { site, body });

@@ -23,7 +23,7 @@ pub enum LaunchError {
     #[error(
         "{asked} blocks cannot run at once{}, {fits} can: launch fewer, or with fewer threads in each, {}",
         if *running > 0 { format!(" beside {running} of this PE's other streams") } else { String::new() },
-        if *running > 0 { "or synchronize those streams first" } else { "or raise CONGRUENT_MAX_BLOCKS" }
+        if *running > 0 { "or synchronize those streams first" } else { "raise CONGRUENT_MAX_BLOCKS, or let a kernel that never waits say `blocks(independent)`" }
     )]
     NotCoresident {
         /// Blocks asked for.
@@ -32,6 +32,15 @@ pub enum LaunchError {
         fits: u32,
         /// Blocks of kernels on other streams of this PE that may still run, and wait for others.
         running: u32,
+    },
+    /// A kernel that waits, and says that its blocks are independent.
+    #[error(
+        "kernel {kernel} says that its blocks are independent, and its PTX waits, for another block, a PE or a proxy: take its \
+         `blocks(independent)` away, or what waits"
+    )]
+    Waits {
+        /// The kernel.
+        kernel: &'static str,
     },
     /// More blocks than a launch on a GPU can have, of a kernel that never waits.
     #[error(

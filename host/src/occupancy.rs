@@ -18,7 +18,8 @@ pub struct Occupancy {
     /// `CONGRUENT_MAX_BLOCKS` where the kernel waits.
     pub resident_blocks: u32,
     /// Whether the kernel may wait for other blocks or PEs. Then all blocks of a launch have to run at once, and one of more than
-    /// `resident_blocks`, less what this PE's other streams run, is refused. Of the CPU machine every kernel counts as one.
+    /// `resident_blocks`, less what this PE's other streams run, is refused. On the CPU machine every kernel counts as one that does not say
+    /// `blocks(independent)`.
     pub waits: bool,
 }
 
@@ -60,7 +61,7 @@ impl World {
                 blocks_per_multiprocessor: slots,
                 multiprocessors: 1,
                 resident_blocks: slots,
-                waits: true,
+                waits: !K::INDEPENDENT,
             }),
             Machine::Cuda(pe) => pe.occupancy(&Entry::of::<K>(), grid, slots),
         }

@@ -308,7 +308,7 @@ impl World {
         let Runner::Cpu(queue, _) = stream.runner() else { return Err(LaunchError::ForeignStream) };
         let launch = self.shared().launches().number(Launched { kernel: name, by: Launcher::call() });
         let context = abi::Context { launch, ..self.shared().context() };
-        let site = Site { kernel: name, context, block: 0, blocks: 1, threads: THREADS, warps: 0, shared: (0, 0) };
+        let site = Site::one(name, context, THREADS);
         queue.put(self.shared(), Work { site, body: Arc::new(body) });
         Ok(())
     }

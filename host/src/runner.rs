@@ -56,7 +56,7 @@ impl Runner {
                         ctx.store(to, i, words[i]);
                     }
                 };
-                let site = Site { kernel: "list", context, block: 0, blocks: 1, threads: 1, warps: 0, shared: (0, 0) };
+                let site = Site::one("list", context, 1);
                 queue.put(shared, Work { site, body: Arc::new(body) });
                 Ok(())
             }

@@ -25,6 +25,11 @@ kernels! {
         ctx.wait(block, semaphore, 1);
     }
 
+    /// The same, and says that it never waits.
+    pub fn waits_all_the_same(block, ctx, semaphore: Sym<Semaphore>) blocks(independent) {
+        ctx.wait(block, semaphore, 1);
+    }
+
     /// A rank that the team lacks.
     pub fn rank_out_of_range(_block, ctx) {
         ctx.world().rank(ctx.npes());
@@ -308,6 +313,12 @@ fn lengths_and_strides_that_do_not_fit() {
 fn a_signal_for_another_pe_than_its_data() {
     let args = |words: &Words| (words.numbers.view(), words.semaphore.view());
     panics(signal_for_another, args, "signals the PE that it puts to");
+}
+
+#[test]
+fn a_wait_of_blocks_that_are_independent() {
+    let message = "it waits, and says that its blocks are independent";
+    panics(waits_all_the_same, |words| (words.semaphore.view(),), message);
 }
 
 #[test]

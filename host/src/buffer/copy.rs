@@ -110,21 +110,7 @@ impl World {
                 // SAFETY: both ranges are as long, and are this PE's copy of an object of this world, or elements of a buffer that is
                 // lent, or staged; the work holds the last two, and the stream the world's memory.
                 let body = unsafe { cpu::copy((to, from, bytes), (lent.clone(), staged)) };
-                queue.put(
-                    self.shared(),
-                    Work {
-                        site: Site {
-                            kernel: "copy",
-                            context,
-                            block: 0,
-                            blocks: 1,
-                            threads: 1,
-                            warps: 0,
-                            shared: (0, 0),
-                        },
-                        body,
-                    },
-                );
+                queue.put(self.shared(), Work { site: Site::one("copy", context, 1), body });
                 Ok(())
             }
             (Runner::Cuda(runner, _), None) => Ok(runner.copy(to, from, bytes)?),

@@ -335,7 +335,7 @@ impl Machine for Fibers {
         // Other lanes have had their turn. Leave the core to other PEs too, ever longer if nothing comes.
         if turn.is_multiple_of(16) {
             // SAFETY: the caller's contract, and the context is that of the launch.
-            unsafe { self.cpu.pass(&self.site.context, turn / 16, word, seen) };
+            unsafe { self.cpu.pass(&self.site, turn / 16, word, seen) };
         }
     }
     fn pass(&self, lane: u32) {

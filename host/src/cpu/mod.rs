@@ -97,8 +97,22 @@ pub(crate) struct Site {
     pub(crate) threads: u32,
     /// Warps that the kernel counts on; 0 where it takes any number.
     pub(crate) warps: u32,
+    /// Whether none of its blocks waits, as the kernel says.
+    pub(crate) independent: bool,
     /// Bytes of the block's shared memory: those that the kernel has always, and those that the launch asks for.
     pub(crate) shared: (u32, u32),
+}
+
+impl Site {
+    /// The one block of what is no kernel of a program.
+    pub(crate) const fn one(kernel: &'static str, context: abi::Context, threads: u32) -> Self {
+        Self { kernel, context, block: 0, blocks: 1, threads, warps: 0, independent: false, shared: (0, 0) }
+    }
+
+    /// How many blocks of the launch run at once: all of those that may wait for each other.
+    fn at_once(&self) -> u32 {
+        if self.independent { self.blocks.min(self.context.block_slots) } else { self.blocks }
+    }
 }
 
 /// How a block ended, other than by reaching its end.
@@ -131,9 +145,17 @@ impl CpuMachine {
 
     /// Passes time for turn `turn` of a lane's wait for `word`, which held `seen`.
     ///
+    /// # Panics
+    /// Where the kernel says that it never waits.
+    ///
     /// # Safety
     /// As for [`nap::pass`].
-    unsafe fn pass(&self, context: &abi::Context, turn: u32, word: *const u32, seen: u32) {
+    unsafe fn pass(&self, site: &Site, turn: u32, word: *const u32, seen: u32) {
+        if site.independent {
+            panic!(
+                "it waits, and says that its blocks are independent; take its `blocks(independent)` away, or the wait"
+            );
+        }
         let (turn, polls) = match self.service.get().map(|service| service.serve()) {
             Some(Served::Something) => return,
             // Data may land without anybody hearing of it: as long as nobody else wants the core it looks.
@@ -141,7 +163,7 @@ impl CpuMachine {
             Some(Served::Nothing) | None => (turn, false),
         };
         // SAFETY: the caller's contract.
-        unsafe { nap::pass(context, turn, word, seen, polls) };
+        unsafe { nap::pass(&site.context, turn, word, seen, polls) };
     }
 
     /// The cores that the world's PEs have together.
@@ -161,12 +183,12 @@ impl CpuMachine {
 
     /// Runs one block to its end, on this thread.
     pub(crate) fn run(&self, site: Site, body: &Body) -> BlockEnd {
-        let spins = self.spins(site.blocks);
+        let spins = self.spins(site.at_once());
         let mut memory = SharedMemory::new(site.shared);
         let room = memory.room();
         let watch = BlockWatch::new(self.watch.clone(), site.kernel, site.block);
         if self.width.get() == 1 && site.warps <= 1 {
-            let machine = solo::Solo::new(self, &site.context, &watch);
+            let machine = solo::Solo::new(self, &site, &watch);
             let lane = Lane {
                 thread: 0,
                 threads: 1,

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
+use congruent_device::Note;
 use congruent_device::cpu::{At, Machine};
-use congruent_device::{Note, abi};
 
-use super::{BlockWatch, CpuMachine, exit_kernel, nap};
+use super::{BlockWatch, CpuMachine, Site, exit_kernel, nap};
 
 pub(super) struct Solo<'c> {
     machine: &'c CpuMachine,
-    context: &'c abi::Context,
+    site: &'c Site,
     watch: &'c BlockWatch,
 }
 
 impl<'c> Solo<'c> {
-    pub(super) fn new(machine: &'c CpuMachine, context: &'c abi::Context, watch: &'c BlockWatch) -> Self {
-        Self { machine, context, watch }
+    pub(super) fn new(machine: &'c CpuMachine, site: &'c Site, watch: &'c BlockWatch) -> Self {
+        Self { machine, site, watch }
     }
 }
 
@@ -37,7 +37,7 @@ impl Machine for Solo<'_> {
     }
     unsafe fn pause(&self, _lane: u32, turn: u32, word: *const u32, seen: u32) {
         // SAFETY: the caller's contract, and the context is that of the launch.
-        unsafe { self.machine.pass(self.context, turn, word, seen) };
+        unsafe { self.machine.pass(self.site, turn, word, seen) };
     }
     fn pass(&self, _lane: u32) {
         std::thread::yield_now();

@@ -204,31 +204,32 @@ impl Runner {
     /// Runs a launch to its end.
     fn run(&mut self, launch: Launch) {
         let launch = Arc::new(launch);
-        let missing = self.hire(launch.site.blocks);
-        for (worker, block) in self.workers.iter().zip(1..launch.site.blocks) {
-            let _sent = worker.blocks.send((Arc::clone(&launch), block));
+        let at_once = launch.site.at_once();
+        let missing = self.hire(at_once);
+        for (worker, first) in self.workers.iter().zip(1..at_once) {
+            let _sent = worker.blocks.send((Arc::clone(&launch), first));
         }
         match missing {
-            None => run_block(&self.machine, &launch, 0),
+            None => run_blocks(&self.machine, &launch, 0),
             Some(error) => {
                 let message = format!("no thread for every block: {error}");
                 (launch.ended)(0, BlockEnd::Panicked { thread: 0, message });
             }
         }
-        for (worker, _) in self.workers.iter().zip(1..launch.site.blocks) {
+        for (worker, _) in self.workers.iter().zip(1..at_once) {
             let _done = worker.done.recv();
         }
     }
 
-    /// Makes sure that each of `blocks` blocks has a thread: they wait for each other, so they must run at once.
+    /// Makes sure that each of `blocks` blocks that run at once has a thread.
     fn hire(&mut self, blocks: u32) -> Option<io::Error> {
         for block in self.workers.len() as u32 + 1..blocks {
             let (send_block, blocks) = mpsc::channel::<(Arc<Launch>, u32)>();
             let (send_done, done) = mpsc::channel();
             let machine = self.machine.clone();
             let worker = Builder::new().name(format!("{}/{block}", self.name)).spawn(move || {
-                for (launch, block) in blocks {
-                    run_block(&machine, &launch, block);
+                for (launch, first) in blocks {
+                    run_blocks(&machine, &launch, first);
                     drop(launch);
                     let _sent = send_done.send(());
                 }
@@ -242,9 +243,12 @@ impl Runner {
     }
 }
 
-fn run_block(machine: &CpuMachine, launch: &Launch, block: u32) {
-    let site = Site { block, ..launch.site };
-    let end = panic::catch_unwind(panic::AssertUnwindSafe(|| machine.run(site, &*launch.body)));
-    let end = end.unwrap_or_else(|thrown| BlockEnd::Panicked { thread: 0, message: super::message(&*thrown) });
-    (launch.ended)(block, end);
+/// Runs a block, and one after the other those that are as many further on as run at once.
+fn run_blocks(machine: &CpuMachine, launch: &Launch, first: u32) {
+    for block in (first..launch.site.blocks).step_by(launch.site.at_once() as usize) {
+        let site = Site { block, ..launch.site };
+        let end = panic::catch_unwind(panic::AssertUnwindSafe(|| machine.run(site, &*launch.body)));
+        let end = end.unwrap_or_else(|thrown| BlockEnd::Panicked { thread: 0, message: super::message(&*thrown) });
+        (launch.ended)(block, end);
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Entry {
     arguments: &'static [usize],
     /// Whether launches say how much shared memory it has.
     asks_for_shared: bool,
+    /// Whether it says that it never waits.
+    pub(crate) independent: bool,
 }
 
 /// The modules that a PE has: they stay loaded for as long as it is there.
@@ -102,7 +104,14 @@ fn head(text: &str) -> String {
 impl Entry {
     pub(crate) const fn of<K: Kernel>() -> Self {
         let (arguments, asks_for_shared) = (K::Args::SIZES, K::SHARED.1 > 0);
-        Self { name: K::NAME, module: K::MODULE, body: native::body::<K>, arguments, asks_for_shared }
+        Self {
+            name: K::NAME,
+            module: K::MODULE,
+            body: native::body::<K>,
+            arguments,
+            asks_for_shared,
+            independent: K::INDEPENDENT,
+        }
     }
 }
 

@@ -46,6 +46,7 @@ pub(super) unsafe extern "C" fn body<K: Kernel>(
         blocks,
         threads,
         warps: K::WARPS,
+        independent: K::INDEPENDENT,
         shared: (K::SHARED.0 as u32, shared),
     };
     // SAFETY: the one lane of each block of the launch runs it once, with the launch's arguments.

@@ -76,6 +76,9 @@ impl CudaRunner {
         self.device.bind()?;
         let function = self.modules.function(entry)?;
         function.block_fits(entry.name, grid)?;
+        if function.waits() && entry.independent {
+            return Err(LaunchError::Waits { kernel: entry.name });
+        }
         if function.waits() && grid.blocks > slots {
             return Err(LaunchError::NotCoresident { asked: grid.blocks, fits: slots, running: 0 });
         }

@@ -63,7 +63,7 @@ kernels! {
     }
 
     /// Element `i, j` of a table becomes `1000 * i + j`, each tile of 4 rows and 8 columns by a block.
-    pub fn table(block, ctx, to: Relaxed<u32>, rows: u64, columns: u64) {
+    pub fn table(block, ctx, to: Relaxed<u32>, rows: u64, columns: u64) launch_bounds(32) blocks(independent) {
         let (rows, columns) = (rows as usize, columns as usize);
         let [across, down] = block.index_in([columns.div_ceil(8), rows.div_ceil(4)]);
         for place in block.strided(32) {

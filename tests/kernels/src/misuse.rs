@@ -78,6 +78,11 @@ kernels! {
         ctx.store(numbers, 0, 7 / (index - 2));
     }
 
+    /// Says that it never waits, and does.
+    pub fn waits_all_the_same(block, ctx, signals: Sym<Signal>, index: u64, value: u64) blocks(independent) {
+        ctx.wait_at_least(block, signals.elem(index as usize), value);
+    }
+
     /// Waits for a signal, which may be in vain.
     pub fn waits(block, ctx, signals: Sym<Signal>, index: u64, value: u64) {
         ctx.wait_at_least(block, signals.elem(index as usize), value);

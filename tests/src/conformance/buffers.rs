@@ -140,8 +140,10 @@ fn settled_memory(world: &mut World) -> Result<(), Error> {
 
 /// A grid of two dimensions.
 fn tiles(world: &World) -> Result<(), Error> {
-    let (stream, rows, columns) = (world.stream()?, 10, 19);
+    // More blocks than a kernel that waits may have.
+    let (stream, rows, columns) = (world.stream()?, 34, 67);
     let mut to = buffer(world, vec![u32::MAX; rows * columns])?;
+    assert!(!world.occupancy(table, 32, 0)?.waits);
     world.launch(&stream, table, Grid::tiled([columns, rows], [8, 4], 32), (&mut to, rows as u64, columns as u64))?;
     let expected = (0..rows).flat_map(|i| (0..columns).map(move |j| (1000 * i + j) as u32));
     assert_eq!(to.to_vec()?, Vec::from_iter(expected));

@@ -2,7 +2,7 @@
 
 use congruent::device::abi::FaultKind;
 use congruent::device::{Kernel, Signal, Sym};
-use congruent::{Error, Grid, World, WorldFailure};
+use congruent::{Error, Grid, LaunchError, World, WorldFailure};
 use congruent_test_kernels::misuse as kernels;
 
 /// A number that is out of everything here, and in no code.
@@ -50,6 +50,9 @@ pub fn misuse(world: &mut World) -> Result<(), Error> {
     assert_eq!(refused(kernels::panic_of_one_thread, "src/misuse.rs:")?, (1, 5));
     refused(kernels::array_past_the_end, "src/misuse.rs:")?;
     refused(kernels::division_by_zero, "src/misuse.rs:")?;
+    let args = (signals.view(), 0, 1);
+    let waits = world.launch(&stream, kernels::waits_all_the_same, Grid::one(32), args);
+    assert!(matches!(waits, Err(LaunchError::Waits { kernel: "waits_all_the_same" })), "{waits:?}");
     world.notify(&stream, signals.view().at(world.rank(world.pe().raw())?).set(1))?;
     Ok(world.run(&stream, kernels::waits, Grid::one(32), (signals.view(), 0, 1))?)
 }
