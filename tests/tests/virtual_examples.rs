@@ -27,10 +27,10 @@ fn example(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
-/// What an example prints, with PEs that are threads.
+/// What an example prints, with PEs that are threads, in a schedule by chance in which a race is an error.
 fn on_threads(name: &str, arguments: &str) -> String {
     let mut command = Command::new(example(name));
-    command.env("CONGRUENT_MACHINE", "virtual");
+    command.env("CONGRUENT_MACHINE", "virtual").env(VARIABLE, "races=1,schedule=random,seed=7");
     printed(command, arguments)
 }
 
