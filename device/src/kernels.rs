@@ -344,6 +344,7 @@ macro_rules! __kernel {
             ) $body
             // SAFETY: the host gives the context, by this entry's own contract.
             let (block, ctx) = unsafe { $crate::enter(context) };
+            let _whole = $crate::whole(&ctx, $entry_name);
             body(
                 &block, &ctx
                 // SAFETY: the host gives the arguments, by the same contract, and this is where each thread begins.

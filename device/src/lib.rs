@@ -159,6 +159,9 @@ pub use wait::{TimedOut, Waitable};
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use watch::Note;
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+pub use watch::whole;
 pub use watch::{Mark, Span};
 
 /// The same value, of which the compiler knows nothing: what follows from it is computed where it is needed, and not once before

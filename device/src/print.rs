@@ -4,6 +4,7 @@
 //! that with release; the host, which acquires it, prints it some time later, and gives the place back with release.
 
 use core::marker::PhantomData;
+use core::mem::offset_of;
 use core::ptr::with_exposed_provenance_mut;
 
 use congruent_heap::abi::{Control, PrintLine, Printed, Prints};
@@ -129,15 +130,33 @@ impl Ctx<'_> {
     #[doc(hidden)]
     #[inline(always)]
     pub fn line(&self, text: &'static str) -> OpenLine<'_> {
-        let ready = self.reserve_line(text.as_ptr(), text.len());
+        self.open_line(text, offset_of!(Prints, lost))
+    }
+
+    /// The same, which counts there if it is lost. As much of the text as a line has room for.
+    #[inline(always)]
+    fn open_line(&self, text: &'static str, lost: usize) -> OpenLine<'_> {
+        let ready = self.reserve_line(text.as_ptr(), text.len().min(PrintLine::TEXT), lost);
         let at = self.line_at(ready);
         OpenLine { at, ready, kinds: 0, values: 0, ctx: PhantomData }
     }
 
+    /// Tells of a part of the work that is over.
+    #[cfg(all(target_arch = "nvptx64", feature = "trace"))]
+    #[inline(always)]
+    pub(crate) fn tell_span(&self, mark: &crate::Mark, begin_ns: u64, end_ns: u64) {
+        let (part, of) = mark.part;
+        let peer = mark.peer.map_or(congruent_heap::abi::NO_PE, congruent_heap::Pe::raw);
+        let line = self.open_line(mark.name, offset_of!(Prints, lost_spans));
+        let line = line.value(begin_ns).value(end_ns).value(u64::from(of) << 32 | u64::from(part));
+        OpenLine { kinds: PrintLine::SPAN, ..line.value(peer).value(mark.bytes) }.end();
+    }
+
     outlined! {
-        /// Takes a place for a line and stores all of it but values. One more than its number; 0 where there is no room.
+        /// Takes a place for a line and stores all of it but values. One more than its number; 0 where there is no room, which is
+        /// counted at that offset.
         #[cold]
-        fn reserve_line(&self, text: *const u8, bytes: usize) -> u64 {
+        fn reserve_line(&self, text: *const u8, bytes: usize, lost: usize) -> u64 {
             let prints = self.prints();
             // SAFETY: the context vouches for the control block, whose words are accessed so by all. The slot is this thread's from the
             // exchange on until it is ready: the host has given it back, which the acquire load has seen. The text is as long as that.
@@ -148,7 +167,7 @@ impl Ctx<'_> {
                     let taken = arch::load_acquire(&raw const (*prints).taken);
                     // Less than none where lines were reserved and taken since `next` was loaded: the exchange will tell.
                     if next.wrapping_sub(taken) as i64 >= Prints::SLOTS as i64 {
-                        Rmw::add(&raw mut (*prints).lost, 1_u64);
+                        Rmw::add(prints.byte_add(lost).cast(), 1_u64);
                         return 0;
                     }
                     let seen = Rmw::compare_exchange(reserved, next, next + 1);

@@ -93,6 +93,7 @@ impl Ctx<'_> {
     ) {
         check_strided(place.sym(), dst_stride, count);
         check_strided(src, src_stride, count);
+        let _span = self.transfer_span("put", place.pe(), count * size_of::<T>());
         for i in group.strided(count) {
             self.store_at(place.elem(i * dst_stride), self.load(src, i * src_stride));
         }
@@ -137,6 +138,7 @@ impl Ctx<'_> {
         check_strided(dst, dst_stride, count);
         check_strided(place.sym(), src_stride, count);
         let (mut last, mut failed) = (None, false);
+        let _span = self.transfer_span("get", place.pe(), count * size_of::<T>());
         for i in group.strided(count) {
             let (to, from) = (dst.elem(i * dst_stride), place.elem(i * src_stride));
             if !self.is_proxied(place.pe()) {

@@ -1,4 +1,9 @@
 //! What a machine that watches is told: how far a kernel is, and which bytes it moved. Others are told nothing, at no cost.
+//!
+//! A GPU has no machine that could watch. There, spans are code of their own, which only kernels built with the feature `trace` have: each
+//! goes to the host as a printed line does (`print.rs`).
+
+use core::marker::PhantomData;
 
 use congruent_heap::Pe;
 
@@ -49,13 +54,25 @@ pub enum Note {
 /// Ends its part of the work when it goes.
 #[must_use = "the part ends when this is dropped"]
 pub struct Span<'c> {
-    #[cfg_attr(target_arch = "nvptx64", expect(dead_code, reason = "GPUs are not watched"))]
-    ctx: Option<&'c Ctx<'c>>,
+    ctx: PhantomData<&'c Ctx<'c>>,
+    #[cfg(any(not(target_arch = "nvptx64"), feature = "trace"))]
+    open: Option<Open<'c>>,
+}
+
+/// A part that somebody watches.
+#[cfg(any(not(target_arch = "nvptx64"), feature = "trace"))]
+struct Open<'c> {
+    ctx: &'c Ctx<'c>,
+    #[cfg(target_arch = "nvptx64")]
+    mark: Mark,
+    #[cfg(target_arch = "nvptx64")]
+    begin_ns: u64,
 }
 
 impl Ctx<'_> {
     /// Begins a part of the work; it ends when the span goes. Seen in traces (`CONGRUENT_TRACE`) of the CPU machine, beside puts, gets and
-    /// waits of a kernel; of a GPU traces have kernels as wholes.
+    /// waits of a kernel. Traces of GPUs have them of kernels that are built for it, which takes time at each end of a span:
+    /// `congruent-build build --features congruent-device/trace`.
     ///
     /// Every thread of a block calls it; the first one's time counts.
     #[inline(always)]
@@ -69,10 +86,19 @@ impl Ctx<'_> {
         #[cfg(not(target_arch = "nvptx64"))]
         if self.lane.watched && self.lane.thread == 0 {
             self.lane.machine.note(Note::Begin(mark()));
-            return Span { ctx: Some(self) };
+            return Span { ctx: PhantomData, open: Some(Open { ctx: self }) };
+        }
+        #[cfg(all(target_arch = "nvptx64", feature = "trace"))]
+        if self.lane.thread() == 0 {
+            let open = Open { ctx: self, mark: mark(), begin_ns: self.lane.span_ns() };
+            return Span { ctx: PhantomData, open: Some(open) };
         }
         let _unseen = mark;
-        Span { ctx: None }
+        Span {
+            ctx: PhantomData,
+            #[cfg(any(not(target_arch = "nvptx64"), feature = "trace"))]
+            open: None,
+        }
     }
 
     /// A put or a get of a range, which ends when the span goes.
@@ -103,12 +129,22 @@ impl Ctx<'_> {
     }
 }
 
-#[cfg(not(target_arch = "nvptx64"))]
+#[cfg(any(not(target_arch = "nvptx64"), feature = "trace"))]
 impl Drop for Span<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(ctx) = self.ctx {
-            ctx.lane.machine.note(Note::End);
-        }
+        let Some(open) = &self.open else { return };
+        #[cfg(not(target_arch = "nvptx64"))]
+        open.ctx.lane.machine.note(Note::End);
+        #[cfg(target_arch = "nvptx64")]
+        open.ctx.tell_span(&open.mark, open.begin_ns, open.ctx.lane.span_ns());
     }
+}
+
+/// A kernel as a whole, on a GPU: where each of its blocks begins and ends.
+#[cfg(target_arch = "nvptx64")]
+#[doc(hidden)]
+#[inline(always)]
+pub fn whole<'c>(ctx: &'c Ctx<'c>, kernel: &'static str) -> Span<'c> {
+    ctx.span_of(|| Mark::new(kernel))
 }

@@ -234,7 +234,7 @@ impl Target<'_> {
             Runner::Cuda(runner, _) => {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
                 args.places(|place| places.push(place.cast_mut()));
-                runner.launch(&Entry::of::<K>(), grid, slots, &mut places)?;
+                runner.launch(&Entry::of::<K>(), grid, &context, &mut places)?;
                 runner.lane().launched(launch);
             }
         }

@@ -1,16 +1,17 @@
-//! The lines that kernels print ([`print!`](congruent_device::print)).
+//! The lines that kernels print ([`print!`](congruent_device::print)), and the spans that kernels of a GPU tell a trace of.
 #![allow(clippy::disallowed_types, reason = "the consumer's side of the lines that kernels write")]
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use congruent_device::Pe;
 use congruent_device::abi::{Control, PrintLine, Printed, Prints};
 
 use crate::World;
+use crate::cuda::Trace;
 use crate::shared::Shared;
 
 /// A line that a kernel has printed, or what there is to say of lost ones.
@@ -48,27 +49,48 @@ impl World {
 impl Lines {
     /// Takes the lines that are there, unless another thread does.
     pub(crate) fn take(&self, shared: &Shared) {
-        let prints = Taken { first: shared.machine().control() };
-        if !prints.has_any() {
+        let machine = shared.machine();
+        if machine.trace().is_none() && !(Taken { first: machine.control() }).has_any() {
             return;
         }
-        let mut printer = match self.printer.try_lock() {
-            Ok(printer) => printer,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let mut print = |line: &KernelLine| match printer.as_mut() {
-            Some(printer) => printer(line),
-            None => _ = writeln!(io::stderr(), "{line}"),
-        };
-        while let Some(line) = prints.next(shared) {
-            print(&line);
+        match self.printer.try_lock() {
+            Ok(printer) => take_by(printer, shared),
+            Err(TryLockError::Poisoned(poisoned)) => take_by(poisoned.into_inner(), shared),
+            Err(TryLockError::WouldBlock) => {}
         }
-        let lost = prints.word(offset_of!(Prints, lost)).swap(0, Ordering::Relaxed);
-        if lost > 0 {
-            let text = format!("{lost} lines more are lost: kernels printed faster than they were read");
-            print(&KernelLine { pe: Pe::new(shared.pe()), kernel: None, block: 0, thread: 0, text });
+    }
+
+    /// Tells the trace what kernels of a GPU have told, all of which are complete: another thread may have begun to before they were.
+    pub(crate) fn finish(&self, shared: &Shared) {
+        if shared.machine().trace().is_some() {
+            take_by(self.printer.lock().unwrap_or_else(PoisonError::into_inner), shared);
         }
+    }
+}
+
+/// Takes the lines that are there.
+fn take_by(mut printer: MutexGuard<'_, Option<Printer>>, shared: &Shared) {
+    let (prints, trace) = (Taken { first: shared.machine().control() }, shared.machine().trace());
+    // All that kernels have told which are known to be complete now is there.
+    let complete = trace.map(Trace::complete).unwrap_or_default();
+    let mut print = |line: &KernelLine| match printer.as_mut() {
+        Some(printer) => printer(line),
+        None => _ = writeln!(io::stderr(), "{line}"),
+    };
+    while let Some(line) = prints.next() {
+        match trace {
+            _ if line.kinds != PrintLine::SPAN => print(&KernelLine::new(shared, &line)),
+            Some(trace) => trace.told(&line),
+            None => {}
+        }
+    }
+    if let Some(trace) = trace {
+        trace.tell(&complete, prints.word(offset_of!(Prints, lost_spans)).swap(0, Ordering::Relaxed));
+    }
+    let lost = prints.word(offset_of!(Prints, lost)).swap(0, Ordering::Relaxed);
+    if lost > 0 {
+        let text = format!("{lost} lines more are lost: kernels printed faster than they were read");
+        print(&KernelLine { pe: Pe::new(shared.pe()), kernel: None, block: 0, thread: 0, text });
     }
 }
 
@@ -90,7 +112,7 @@ impl Taken {
     }
 
     /// The next line, once it is there. Its place is given back.
-    fn next(&self, shared: &Shared) -> Option<KernelLine> {
+    fn next(&self) -> Option<PrintLine> {
         let taken = self.word(offset_of!(Prints, taken));
         let number = taken.load(Ordering::Relaxed);
         let slot = offset_of!(Prints, slots) + number as usize % Prints::SLOTS * size_of::<PrintLine>();
@@ -100,16 +122,21 @@ impl Taken {
         // SAFETY: as for `word`; its producer is done with it, as the acquire load has seen, and the next one waits for `taken`.
         let line = unsafe { self.first.byte_add(offset_of!(Control, prints) + slot).cast::<PrintLine>().read() };
         taken.store(number + 1, Ordering::Release);
+        Some(line)
+    }
+}
+
+impl KernelLine {
+    fn new(shared: &Shared, line: &PrintLine) -> Self {
         let kernel = shared.launches().of(line.launch).map(|launched| launched.kernel);
         let (pe, block, thread) = (Pe::new(shared.pe()), line.block, line.thread);
-        Some(KernelLine { pe, kernel, block, thread, text: text(&line) })
+        Self { pe, kernel, block, thread, text: text(line) }
     }
 }
 
 /// The text with its values.
 fn text(line: &PrintLine) -> String {
-    let bytes = &line.text[..(line.bytes as usize).min(PrintLine::TEXT)];
-    let (template, mut text) = (String::from_utf8_lossy(bytes), String::new());
+    let (template, mut text) = (String::from_utf8_lossy(line.said()), String::new());
     let mut parts = template.split("{}");
     text.push_str(parts.next().unwrap_or_default());
     for (i, part) in parts.enumerate() {

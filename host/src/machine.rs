@@ -10,7 +10,7 @@ use congruent_transports::Access;
 use crate::GrowError;
 use crate::bootstrap::Control;
 use crate::cpu::{CpuPe, HeapAccess};
-use crate::cuda::{CudaError, CudaPe};
+use crate::cuda::{CudaError, CudaPe, Trace};
 use crate::select::Parameters;
 use crate::watch::Watch;
 
@@ -138,6 +138,14 @@ impl Machine {
         match self {
             Self::Cpu(pe) => pe.control(),
             Self::Cuda(pe) => pe.control(),
+        }
+    }
+
+    /// Where kernels of a GPU tell of their parts, if a trace is written.
+    pub(crate) fn trace(&self) -> Option<&Trace> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(pe) => pe.trace(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use congruent_device::{Mark, Note, Pe};
 
-use crate::trace::{self, Event, Recorder};
+use crate::trace::{self, Event, Part, Recorder};
 
 /// Called by a kernel of a PE at each of its notes: tests hold a PE at a point of a protocol by returning late.
 pub(crate) type Hold = fn(Pe, Note);
@@ -96,14 +96,7 @@ impl BlockWatch {
     }
 
     fn event(&self, pe: u32, mark: Mark, begin_ns: u64) -> Event {
-        let (part, of) = mark.part;
-        let name = if of == 0 { mark.name.into() } else { format!("{} {}/{of}", mark.name, part + 1).into() };
-        let mut args = if mark.bytes > 0 { vec![("bytes", mark.bytes.into())] } else { Vec::new() };
-        if let Some(peer) = mark.peer {
-            args.push(("peer", u64::from(peer.raw()).into()));
-        }
-        let track = Cow::Owned(self.stream.clone());
-        Event { pe, track, block: Some(self.block), name, begin_ns, end_ns: trace::now_ns(), args }
+        Part::from(mark).event(pe, Cow::Owned(self.stream.clone()), self.block, [begin_ns, trace::now_ns()])
     }
 }
 

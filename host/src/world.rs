@@ -371,6 +371,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.shared.wait_idle();
+        self.shared.lines().finish(&self.shared);
         if let Some(proxy) = &mut self.proxy {
             // Who panics serves nobody: the others are told so below.
             if !proxy.finish(self.shared.check().is_ok() && !std::thread::panicking()) {

@@ -9,11 +9,13 @@ pub struct Prints {
     pub taken: u64,
     /// How many were lost since the host last looked.
     pub lost: u64,
+    /// How many spans were.
+    pub lost_spans: u64,
     /// Line `i` is in slot `i` modulo their number.
     pub slots: [PrintLine; Self::SLOTS],
 }
 
-/// One line.
+/// One line, or a part of a kernel's work that is over.
 #[repr(C, align(64))]
 pub struct PrintLine {
     /// One more than the line's number, once all of it is there.
@@ -24,9 +26,10 @@ pub struct PrintLine {
     pub block: u32,
     /// The thread, in its block.
     pub thread: u32,
-    /// What the values are, a [`Printed`] of four bits each.
+    /// What the values are, a [`Printed`] of four bits each; or [`PrintLine::SPAN`].
     pub kinds: u32,
-    /// The values in their order.
+    /// The values in their order. Of a span: begin and end on the device's clock, which part of how many in the halves of a word, the
+    /// peer, and bytes.
     pub values: [u64; Self::VALUES],
     /// How many bytes of `text` count.
     pub bytes: u64,
@@ -60,6 +63,13 @@ impl PrintLine {
     pub const VALUES: usize = 6;
     /// Room for a text, bytes.
     pub const TEXT: usize = 104;
+    /// The kinds of a span, of which the text is the name.
+    pub const SPAN: u32 = u32::MAX;
+
+    /// What of `text` counts.
+    pub fn said(&self) -> &[u8] {
+        &self.text[..(self.bytes as usize).min(Self::TEXT)]
+    }
 }
 
 impl Printed {

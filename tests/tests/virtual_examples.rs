@@ -4,11 +4,13 @@
 
 mod virtual_support;
 
-use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fs};
 
+use congruent::trace::{by_pe_and_name, lost, read};
+use congruent_build::Builder;
 use congruent_tests::{program, repository};
 use congruent_virtual_library::VARIABLE;
 use virtual_support::{ends, on_virtual};
@@ -55,6 +57,38 @@ fn nothing_in_the_kernels_would_be_wrong_on_a_gpu_only() {
         let report = congruent_verify::Report::new(*target, *text).unwrap();
         assert!(report.is_clean(), "{}", report.render(false));
     }
+}
+
+/// Kernels that are built for it tell a trace what is inside them, and are taken from a file in place of those in the program.
+#[test]
+fn a_trace_shows_what_kernels_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, kernels) = (folder.path().join("trace.json"), repository().join("host/examples/kernels"));
+    let built = Builder::new(kernels).features(["congruent-device/trace"]).out_dir(folder.path()).build().unwrap();
+    let mut command = Command::new(example("jacobi"));
+    command.env("CONGRUENT_MACHINE", "virtual").env("CONGRUENT_PTX", &built[0].path).env("CONGRUENT_TRACE", &trace);
+    let text = printed(command, "--pes 2 --rows 8 --columns 8 --every 5 --limit 10");
+    assert!(text.contains("bit for bit"), "{text}");
+    let events = read(&fs::read_to_string(&trace).unwrap()).unwrap();
+    assert_eq!(lost(&fs::read_to_string(&trace).unwrap()).unwrap(), 0);
+    let names = by_pe_and_name(&events);
+    for pe in 0..2 {
+        let [on_stream, block] = names[&(pe, "jacobi")][..] else { panic!("{names:?}") };
+        assert_eq!((on_stream.block, block.block, &block.track), (None, Some(0), &on_stream.track));
+        assert!(on_stream.begin_ns <= block.begin_ns && block.end_ns == on_stream.end_ns, "{on_stream:?} {block:?}");
+        for (name, times) in [("put", 10), ("inner rows", 10), ("all-reduce ring", 2), ("all-gather 1/1", 2)] {
+            let parts = &names[&(pe, name)];
+            assert_eq!(parts.len(), times, "{name}");
+            assert!(parts.iter().all(|part| block.holds(part) && part.track == block.track), "{name}: {parts:?}");
+        }
+        let (puts, rows) = (&names[&(pe, "put")], &names[&(pe, "inner rows")]);
+        assert!(
+            puts.iter().all(|put| put.number("peer") == Some(1 - u64::from(pe)) && put.number("bytes") == Some(32))
+        );
+        // Each step puts what is on its edges, and computes the rest.
+        assert!(puts.iter().zip(rows).all(|(put, rows)| put.end_ns <= rows.begin_ns), "{puts:?} {rows:?}");
+    }
+    assert!(names.keys().any(|&(_, name)| name == "wait"), "{names:?}");
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Access for HeapAccess {
         let context = abi::Context { pe: pe.raw(), ..self.context };
         let mut places = vec![(&raw const context).cast_mut().cast()];
         args.places(|place| places.push(place.cast_mut()));
-        self.stream().launch(&ATOMIC, GRID, 1, &mut places).map_err(told)?;
+        self.stream().launch(&ATOMIC, GRID, &context, &mut places).map_err(told)?;
         self.settle()?;
         // SAFETY: as above, and the launch is over.
         Ok(unsafe { word.read_volatile() })

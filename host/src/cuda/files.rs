@@ -1,6 +1,7 @@
-//! PTX from files, for kernels whose crates embed none.
+//! PTX from files (`CONGRUENT_PTX`), for kernels whose crates embed none, and in place of what a crate of a file's name embeds.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent_device::Module;
@@ -31,6 +32,12 @@ pub(super) fn read(list: &str) -> Result<(), CudaError> {
 pub(super) fn with(kernel: &str, compute: (u32, u32)) -> Vec<&'static Module> {
     let has = |(file, functions): (_, Arc<Functions<'_>>)| functions.entry(kernel).map(|_| file);
     fitting(compute).into_iter().filter_map(has).collect()
+}
+
+/// Whether a file has the name that `congruent-build` gives to one of this crate: `my_kernels.sm_90.ptx` of `my-kernels`.
+pub(super) fn is_of(file: &Module, name: &str) -> bool {
+    let stem = Path::new(file.name).file_name().and_then(|name| name.to_str()?.split('.').next());
+    stem.is_some_and(|stem| stem == name.replace('-', "_"))
 }
 
 /// The files from which launches take kernels, where the driver is new enough for all: those whose kernels are not all in files for newer
@@ -66,6 +73,13 @@ fn target(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_of_the_crate_that_they_are_named_after() {
+        let is_of = |name| is_of(&Module { name, images: &[] }, "my-kernels");
+        assert!(is_of("my_kernels.sm_90.ptx") && is_of("traced/my_kernels.sm_80.ptx"));
+        assert!(!is_of("all.ptx") && !is_of("my_kernels_2.sm_90.ptx") && !is_of("my_kernels/ptx"));
+    }
 
     #[test]
     fn files_that_the_gpu_can_run_are_taken_the_newest_first() {

@@ -71,7 +71,7 @@ use heap::Growth;
 use module::Modules;
 use multicast::{WINDOWS, Windows};
 use residents::Residents;
-use trace::Trace;
+pub(crate) use trace::Trace;
 
 /// The contexts that a program gives, by PE and from the first again.
 pub(crate) type Contexts = Arc<[Arc<CudaContext>]>;
@@ -274,6 +274,11 @@ impl CudaPe {
     /// Its control block: host memory that kernels reach at the same address.
     pub(crate) fn control(&self) -> *mut abi::Control {
         self.control.as_ptr()
+    }
+
+    /// Where it tells what its streams do.
+    pub(crate) fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// Zeroed memory of the host that kernels reach at the same address, until the machine is gone: so many lines of 64 bytes. Given

@@ -156,13 +156,15 @@ impl Modules {
         Ok(Function { known, module: loaded })
     }
 
-    /// The module that has the kernel; of several, the newest that the driver can compile.
+    /// The module that has the kernel: a file of `CONGRUENT_PTX`, if it has the name of the kernel's crate or that embeds none, or else
+    /// what the crate embeds; of several, the newest that the driver can compile.
     fn module(&self, entry: &Entry) -> Found {
         let mut failed = CudaError::NoPtx { kernel: entry.name };
         // A crate may name a module before there is PTX for it.
         let own = entry.module.filter(|module| !module.images.is_empty());
-        let files = own.is_none().then(|| files::with(entry.name, self.device.properties.compute));
-        for module in own.into_iter().chain(files.into_iter().flatten()) {
+        let files = files::with(entry.name, self.device.properties.compute).into_iter();
+        // Another crate's kernel may have the same name.
+        for module in files.filter(|file| own.is_none_or(|own| files::is_of(file, own.name))).chain(own) {
             match self.get(module) {
                 Err(error @ CudaError::PtxTooNew { .. }) => failed = error,
                 found => return found,

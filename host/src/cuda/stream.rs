@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use congruent_device::abi;
 use cudarc::driver::sys::{
     CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParams,
     CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
@@ -44,9 +45,19 @@ impl CudaRunner {
         name: &'static str,
         put: impl FnOnce(CUstream) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
+        self.put_launch(name, 0, put)
+    }
+
+    /// The same, which is the launch of this number if that is not 0.
+    fn put_launch(
+        &self,
+        name: &'static str,
+        launch: u32,
+        put: impl FnOnce(CUstream) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
         let put = || self.lane.put(put);
         match &self.row {
-            Some(row) => row.around(&self.lane, name, put),
+            Some(row) => row.around(&self.lane, name, launch, put),
             None => put(),
         }
     }
@@ -63,13 +74,13 @@ impl CudaRunner {
         &self.lane
     }
 
-    /// Puts a kernel at the end of the stream, of `slots` blocks at most if it waits. `places` are those of its parameters, in their
-    /// order.
+    /// Puts a kernel at the end of the stream, of as many blocks at most as its context has slots if it waits. `places` are those of its
+    /// parameters, in their order, the context first.
     pub(crate) fn launch(
         &self,
         entry: &Entry,
         grid: Grid,
-        slots: u32,
+        &abi::Context { block_slots: slots, launch, .. }: &abi::Context,
         places: &mut [*mut c_void],
     ) -> Result<(), LaunchError> {
         // This thread may be one that has asked the driver for nothing yet.
@@ -104,7 +115,7 @@ impl CudaRunner {
                 }
             }
         };
-        Ok(self.put(entry.name, put)?)
+        Ok(self.put_launch(entry.name, launch, put)?)
     }
 
     /// Sees that a kernel that waits finds room beside what other streams run; in a capture, later, for the graph.

@@ -7,6 +7,11 @@
 //! - On GPUs, virtual ones too, it has a row for each stream, on which kernels, copies and graphs are as wholes, timed by the driver's
 //!   events. Each costs two events more while a trace is written, and none otherwise.
 //!
+//!   Kernels that are built by `congruent-build build --features congruent-device/trace` have a row for each of their blocks too, with all
+//!   that a kernel holds on the CPU machine, but what graphs have captured. The device's clock says how long each took; that of a virtual
+//!   GPU counts a nanosecond for each step of a warp. The last ends with the kernel on its stream. A span costs its thread an exchange
+//!   and some stores to the host, after its end: whoever measures a kernel as a whole builds it without.
+//!
 //! # Files
 //! One file for each process of the job, all on the clock of the host:
 //!
@@ -45,7 +50,7 @@ use serde::Serialize;
 
 pub(crate) use file::Session;
 pub use read::{TraceEvent, by_pe_and_name, lost, read};
-pub(crate) use recorder::{Event, Recorder};
+pub(crate) use recorder::{Event, Part, Recorder};
 
 /// A detail of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use congruent_device::{Mark, Pe};
+
 use super::Arg;
 
 /// Most events that a process keeps: some hundred megabytes, and as much as a viewer can show.
@@ -27,6 +29,38 @@ pub(crate) struct Event {
     pub(crate) args: Vec<(&'static str, Arg)>,
 }
 
+/// What a part of a kernel's work is, without when it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// What it does.
+    pub(crate) name: Cow<'static, str>,
+    /// Which part of how many, from 0; of 0 where it is not one of several.
+    pub(crate) part: (u32, u32),
+    /// With whom, if with one.
+    pub(crate) peer: Option<u32>,
+    /// Bytes that it moves or works on.
+    pub(crate) bytes: u64,
+}
+
+impl Part {
+    /// What a block of a PE did on a track.
+    pub(crate) fn event(self, pe: u32, track: Cow<'static, str>, block: u32, [begin_ns, end_ns]: [u64; 2]) -> Event {
+        let name = match self.part {
+            (_, 0) => self.name,
+            (part, of) => format!("{} {}/{of}", self.name, part + 1).into(),
+        };
+        let mut args = if self.bytes > 0 { vec![("bytes", self.bytes.into())] } else { Vec::new() };
+        args.extend(self.peer.map(|peer| ("peer", u64::from(peer).into())));
+        Event { pe, track, block: Some(block), name, begin_ns, end_ns, args }
+    }
+}
+
+impl From<Mark> for Part {
+    fn from(Mark { name, part, peer, bytes }: Mark) -> Self {
+        Self { name: name.into(), part, peer: peer.map(Pe::raw), bytes }
+    }
+}
+
 /// Events of a process, told by any of its threads.
 ///
 /// On a row, which is a PE's track and block, events nest or follow each other. Of two over the very same time, the one
@@ -41,7 +75,7 @@ pub(crate) struct Recorder {
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) events: Vec<Event>,
-    /// Events that came after the bound was reached.
+    /// Events that came after the bound was reached, or faster than they were taken.
     pub(super) lost: u64,
 }
 
@@ -59,6 +93,11 @@ impl Recorder {
         } else {
             kept.lost += 1;
         }
+    }
+
+    /// Tells of events that it cannot be told of.
+    pub(crate) fn lose(&self, events: u64) {
+        self.kept().lost += events;
     }
 
     pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {

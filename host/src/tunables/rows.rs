@@ -264,7 +264,7 @@ pub const TEXTS: [TextTunable; 14] = [
     TextTunable {
         key: TextKey::Trace,
         name: "CONGRUENT_TRACE",
-        meaning: "where to write a trace of kernels and, on the CPU machine, of their puts, waits and steps, for Perfetto",
+        meaning: "where to write a trace of kernels and, on the CPU machine and of kernels built with congruent-device/trace, of their puts, waits and steps, for Perfetto",
         form: "a file",
         check: path,
     },
@@ -304,7 +304,7 @@ pub const TEXTS: [TextTunable; 14] = [
     TextTunable {
         key: TextKey::Ptx,
         name: "CONGRUENT_PTX",
-        meaning: "PTX for kernels whose crates embed none, as congruent-build writes it",
+        meaning: "PTX for kernels whose crates embed none, or in place of what the crate of a file's name embeds, as congruent-build writes it",
         form: "a file or two.ptx,files.ptx",
         check: path,
     },

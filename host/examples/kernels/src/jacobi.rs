@@ -4,7 +4,7 @@ use core::array::from_fn;
 use core::ops::Range;
 
 use congruent_collectives::{Max, PlanView, ring};
-use congruent_device::{Block, Ctx, Group, Pack, Semaphore, Sym, kernel_arg, kernels};
+use congruent_device::{Block, Ctx, Group, Mark, Pack, Semaphore, Sym, kernel_arg, kernels};
 
 /// Cells of a row that lie beside each other, which one access of a thread loads or stores.
 pub type Four = Pack<f32, 4>;
@@ -140,6 +140,8 @@ kernels! { in crate::PTX;
                 ctx.put_signal(block, halo.at(below), plate.inner(new, last), plate.from_above.at(below).post());
             }
             if last > 2 {
+                // A trace shows it beside what the halos are on their way.
+                let _span = ctx.span(Mark::new("inner rows"));
                 // SAFETY: neither these rows nor those above and below are the halo, which is all that a neighbour writes.
                 far = far.max(unsafe { plate.relax(block, ctx, old, new, 2..last) });
             }
