@@ -390,14 +390,14 @@ impl<T: Pod> TileMut<'_, T> {
 /// This thread's part of `0..len`, divided among all threads of the launch: indices of elements of type `T`, or `()` of what has no size
 /// that the compiler knows.
 #[inline(always)]
-fn of_launch<T>(block: &Block<'_>, len: usize) -> Strided {
+fn of_launch<T>(block: &Block<'_>, len: usize) -> impl Iterator<Item = usize> {
     let rank = block.index() * block.size() + block.rank();
     part::<T>(rank, block.count() * block.size(), len)
 }
 
 /// The part of `0..len` that thread `rank` of so many has, likewise.
 #[inline(always)]
-fn part<T>(rank: usize, threads: usize, len: usize) -> Strided {
-    let (next, step, end) = arch::divide::<T>(len, rank, threads);
-    Strided::new(next, step, end)
+fn part<T>(rank: usize, threads: usize, len: usize) -> impl Iterator<Item = usize> {
+    let (next, step, end) = arch::divide(len, rank, threads);
+    Strided::new(next, step, end).inspect(|_| arch::turn::<T>())
 }

@@ -4,7 +4,6 @@
 //! each byte as a relaxed atomic access of that byte would, several at once, which the hardware may do because relaxed
 //! accesses to different bytes have no order; so it races with other accesses without undefined behaviour, and may tear.
 
-use core::hint::black_box;
 use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{self, Ordering};
@@ -89,14 +88,21 @@ pub trait Machine {
     fn note(&self, note: Note);
 }
 
-/// Thread `rank` of `size` has some of so many `T` in a row, which the compiler makes vectors of: from, step, end. A `T` that is a vector
-/// by itself would be gathered from several if the compiler knew that the step is one.
+/// Thread `rank` of `size` has some of so many elements in a row, which the compiler makes vectors of: from, step, end.
 #[inline(always)]
-pub(crate) fn divide<T>(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+pub(crate) fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     let each = len.div_ceil(size);
     let start = (rank * each).min(len);
-    let step = if size_of::<T>() == 16 { black_box(1) } else { 1 };
-    (start, step, (start + each).min(len))
+    (start, 1, (start + each).min(len))
+}
+
+/// Each turn of a loop over `T` says so. The compiler would gather vectors from several `T` that are vectors by themselves, but not around
+/// a fence; it takes two turns together instead. The fence is for the compiler alone, and orders nothing that would be elsewhere without.
+#[inline(always)]
+pub(crate) fn turn<T>() {
+    if size_of::<T>() == 16 {
+        atomic::compiler_fence(Ordering::Release);
+    }
 }
 
 /// Which lane this is, and its machine.

@@ -127,9 +127,13 @@ fn block_share(ctx: &crate::Ctx<'_>) -> crate::arch::Share {
 
 /// Thread `rank` of `size` has every `size`-th index from `rank` on, so that the threads of a warp access neighbours: from, step, end.
 #[inline(always)]
-pub(crate) const fn divide<T>(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+pub(crate) const fn divide(len: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     (rank, size, len)
 }
+
+/// Nothing gathers here.
+#[inline(always)]
+pub(crate) const fn turn<T>() {}
 
 /// Which thread this is: asked of the hardware.
 #[derive(Clone, Copy)]
