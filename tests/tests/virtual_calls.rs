@@ -41,10 +41,11 @@ const FORGIVEN: [&str; 13] = [
 ];
 
 /// How errors tell of a call, where that is not by its name in the library without `_v2`.
-const TOLD: [(&str, &[&str]); 3] = [
+const TOLD: [(&str, &[&str]); 4] = [
     (RESERVE, &["no range of"]),
     ("cuMemCreate", &["bytes of device memory were asked for"]),
     ("cuMemAllocAsync", &["bytes of device memory were asked for"]),
+    ("cuPointerGetAttribute", &["is no memory of a device"]),
 ];
 /// Processes that cannot have a place for their heaps try another one.
 const RESERVE: &str = "cuMemAddressReserve";
@@ -304,6 +305,7 @@ fn functions_that_buffers_need_are_missing_once() {
             "cuEventDestroy_v2",
             "cuMemAllocAsync",
             "cuMemFreeAsync",
+            "cuPointerGetAttribute",
             "cuFuncSetAttribute",
             "cuStreamWaitEvent",
         ],

@@ -163,7 +163,7 @@ fn copied(world: &mut World) -> Result<(), Error> {
     // Not on the default stream: cudarc frees what is of it on that of the context that is current then, in no order with its memset.
     let elsewhere = there.new_stream()?.alloc_zeros::<u64>(1000)?;
     let refused = world.copy(&ours, &mut own, &elsewhere).unwrap_err();
-    assert!(matches!(refused, LaunchError::Cuda(CudaError::SliceOfDevice { theirs: 1, ours: 0 })), "{refused:?}");
+    assert!(matches!(refused, LaunchError::Cuda(CudaError::LentOfDevice { theirs: 1, ours: 0 })), "{refused:?}");
     let refused = world.copy(&ours, &mut own, slice.slice(1..)).unwrap_err();
     assert!(matches!(refused, LaunchError::Lengths { dst: 1000, src: 999 }), "{refused:?}");
     let refused = world.capture(&ours, |ours| world.copy(ours, &mut own, &slice)).err();
@@ -211,12 +211,24 @@ fn at_addresses(world: &mut World) -> Result<(), Error> {
     assert!(matches!(refused(address + 4, 1), AllocError::Cuda(CudaError::Misaligned { align: 8, .. })));
     assert!(matches!(refused(0, 1), AllocError::Null));
     assert!(matches!(refused(address, usize::MAX / 8), AllocError::TooLarge { .. }));
+    let elsewhere = CudaContext::new(1)?.new_stream()?;
+    let mut words = elsewhere.alloc_zeros::<u64>(12)?;
+    let refused_of_device = refused(words.device_ptr_mut(&elsewhere).0, 12);
+    assert!(matches!(refused_of_device, AllocError::Cuda(CudaError::LentOfDevice { theirs: 1, ours: 0 })));
+    let of_host = refused([0_u64; 12].as_mut_ptr().expose_provenance() as u64, 12);
+    assert!(matches!(of_host, AllocError::Cuda(CudaError::UnknownAddress { .. })), "{of_host}");
+    assert!(of_host.to_string().contains("nor pinned memory of the host"), "{of_host}");
+    let mut pinned = world.host_buffer::<u64>(12)?;
+    pinned.fill(5)?;
+    // SAFETY: the library's own memory, which nobody else uses meanwhile.
+    let lent: Buffer<u64> = unsafe { world.borrow_raw_buffer(pinned.device_ptr(), 12) }?;
+    assert_eq!(lent.to_vec()?, [5; 12]);
     Ok(())
 }
 
 #[test]
 fn memory_at_an_address_is_a_buffer() {
-    again("memory_at_an_address_is_a_buffer", "engine=native", at_addresses);
+    again("memory_at_an_address_is_a_buffer", "engine=native,devices=2", at_addresses);
 }
 
 /// A slice that is dropped during a launch is there until it ends, and what would be given its room is elsewhere.
@@ -285,7 +297,7 @@ fn refused(world: &mut World) -> Result<(), Error> {
     // Of the default stream cudarc may free it before its memset.
     let slice = there.new_stream()?.alloc_zeros::<f32>(10)?;
     let refused = world.launch(&ours, axpy, GRID, (1.0, &slice, &mut own)).unwrap_err();
-    assert!(matches!(refused, LaunchError::Cuda(CudaError::SliceOfDevice { theirs: 1, ours: 0 })));
+    assert!(matches!(refused, LaunchError::Cuda(CudaError::LentOfDevice { theirs: 1, ours: 0 })));
     assert!(refused.to_string().contains("Builder::devices"), "{refused}");
     for refused in [
         world.borrow_stream(&there.new_stream()?).err(),

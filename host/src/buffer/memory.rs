@@ -69,12 +69,12 @@ impl Memory {
     }
 
     /// Somebody else's.
-    pub(super) fn borrowed(shared: &Arc<Shared>, first: NonNull<u8>) -> Self {
+    pub(super) fn borrowed(shared: &Arc<Shared>, first: NonNull<u8>) -> Result<Self, CudaError> {
         let bytes = match shared.machine() {
             Machine::Cpu(_) => Bytes::Cpu(CpuMemory::borrowed(first)),
-            Machine::Cuda(pe) => Bytes::Cuda(pe.borrow_memory(first.expose_provenance().get() as u64)),
+            Machine::Cuda(pe) => Bytes::Cuda(pe.borrow_memory(first.expose_provenance().get() as u64)?),
         };
-        Self { shared: Arc::clone(shared), bytes: Some(bytes), uses: Mutex::default() }
+        Ok(Self { shared: Arc::clone(shared), bytes: Some(bytes), uses: Mutex::default() })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

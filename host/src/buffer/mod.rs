@@ -137,7 +137,8 @@ impl World {
     /// ([`borrow_stream`](World::borrow_stream)), or they wait for each other's events.
     ///
     /// # Errors
-    /// The address is null, or not aligned as the elements are; more bytes than an address space has; the world has failed.
+    /// The address is null, or not aligned as the elements are; on a GPU it is memory of another device, or of none and not pinned; more
+    /// bytes than an address space has; the world has failed.
     ///
     /// # Safety
     /// So many elements are at the address, in memory that kernels of this PE reach. It stays allocated until the buffer, all launches
@@ -153,7 +154,8 @@ impl World {
         if !address.is_multiple_of(align_of::<T>() as u64) {
             return Err(AllocError::Cuda(CudaError::Misaligned { address, align: align_of::<T>() }));
         }
-        Ok(Buffer { memory: Arc::new(Memory::borrowed(self.shared(), first)), len, elements: PhantomData })
+        let memory = Memory::borrowed(self.shared(), first).map_err(AllocError::Cuda)?;
+        Ok(Buffer { memory: Arc::new(memory), len, elements: PhantomData })
     }
 }
 

@@ -1,11 +1,12 @@
-//! Streams and events that somebody else made: another library's of the same process, such as PyTorch.
+//! Streams, events and memory that somebody else made: another library's of the same process, such as PyTorch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+use cudarc::driver::sys::{CUevent, CUmemorytype, CUpointer_attribute, CUresult, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
+use super::device_memory::DeviceMemory;
 use super::lane::Lane;
 use super::{CudaError, CudaPe, CudaRunner, connections};
 use crate::machine::Machine;
@@ -129,6 +130,27 @@ impl Event {
 }
 
 impl CudaPe {
+    /// Memory that somebody else allocated: on this device, or of the host's and pinned.
+    pub(crate) fn borrow_memory(&self, address: u64) -> Result<DeviceMemory, CudaError> {
+        self.device.bind()?;
+        let (driver, mut kind, mut theirs) = (self.device.driver(), 0_u32, 0_i32);
+        let known = [
+            (CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut kind).cast::<c_void>()),
+            (CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (&raw mut theirs).cast()),
+        ]
+        .into_iter()
+        // SAFETY: each value has the type of its attribute (CUDA Driver API, cuPointerGetAttribute).
+        .try_for_each(|(attribute, value)| unsafe { driver.pointer_get_attribute(value, attribute, address) });
+        let (ours, theirs) = (self.device.properties.ordinal, theirs.unsigned_abs());
+        match known {
+            Err(error) if error.is(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(CudaError::UnknownAddress { address }),
+            Ok(()) if kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 && theirs != ours => {
+                Err(CudaError::LentOfDevice { theirs, ours })
+            }
+            known => known.map(|()| DeviceMemory::borrowed(self.device.keeper().clone(), address)),
+        }
+    }
+
     fn share(&self, stream: &Arc<CudaStream>) -> Result<CudaRunner, CudaError> {
         let is_ours = stream.context().cu_ctx() == self.device.context().raw();
         if !is_ours || stream.cu_stream().addr() == PER_THREAD {

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute, CUjit_option
 use cudarc::driver::sys::{CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
-use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp};
+use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUpointer_attribute};
 use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus};
 
 use super::driver::{Driver, Symbols};
@@ -113,6 +113,8 @@ calls! {
 
     mem_alloc_async = cuMemAllocAsync since (11, 2) (memory: *mut CUdeviceptr, bytes: usize, stream: CUstream);
     mem_free_async = cuMemFreeAsync since (11, 2) (memory: CUdeviceptr, stream: CUstream);
+    pointer_get_attribute = cuPointerGetAttribute since (4, 0)
+        (value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
     mem_get_info = cuMemGetInfo_v2 since (3, 2) (free: *mut usize, total: *mut usize);
 
     mem_address_reserve = cuMemAddressReserve since (10, 2)

@@ -28,14 +28,14 @@ impl CudaPe {
         context.now(|driver, on| unsafe { driver.memset(address, 0, bytes, on) })?;
         Ok(memory)
     }
-
-    /// Memory that somebody else allocated.
-    pub(crate) fn borrow_memory(&self, address: u64) -> DeviceMemory {
-        DeviceMemory { context: self.device.keeper().clone(), address, is_own: false }
-    }
 }
 
 impl DeviceMemory {
+    /// Memory that somebody else allocated, and frees.
+    pub(super) fn borrowed(context: Context, address: u64) -> Self {
+        Self { context, address, is_own: false }
+    }
+
     /// Where it begins.
     pub(crate) fn address(&self) -> u64 {
         self.address

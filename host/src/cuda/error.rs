@@ -248,13 +248,13 @@ pub enum CudaError {
         /// The PE's device.
         device: u32,
     },
-    /// A slice of another device.
+    /// A slice, or memory at an address, of another device.
     #[error(
-        "the slice is of device {theirs}, and this PE computes on device {ours}: allocate it there, or choose the PE's device with \
+        "the memory that was lent is of device {theirs}, and this PE computes on device {ours}: allocate it there, or choose the PE's device with \
          Builder::devices or CONGRUENT_DEVICE"
     )]
-    SliceOfDevice {
-        /// The slice's device.
+    LentOfDevice {
+        /// Its device.
         theirs: u32,
         /// The PE's device.
         ours: u32,
@@ -267,6 +267,15 @@ pub enum CudaError {
     SliceOfContext {
         /// The device of both.
         device: u32,
+    },
+    /// An address that the driver does not know.
+    #[error(
+        "address {address:#x} is no memory of a device, nor pinned memory of the host: give the address that its allocation on the device \
+         gave, or copy the host's memory to a buffer (World::copy)"
+    )]
+    UnknownAddress {
+        /// The address.
+        address: u64,
     },
     /// Memory that begins where elements cannot.
     #[error(

@@ -37,7 +37,7 @@ fn ours(stream: &Stream, theirs: &CudaStream) -> Result<Arc<CudaStream>, LaunchE
         return Err(if theirs == ours {
             CudaError::SliceOfContext { device: ours }.into()
         } else {
-            CudaError::SliceOfDevice { theirs, ours }.into()
+            CudaError::LentOfDevice { theirs, ours }.into()
         });
     }
     // SAFETY: the stream is of this context, and lives for as long as the call that this is made for.

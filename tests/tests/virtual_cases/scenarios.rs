@@ -11,7 +11,7 @@ use congruent::{Error, Grid, LaunchError, SymVec, World};
 
 use crate::processes::say;
 use crate::virtual_support::{
-    adopt, borrow_default, calls, declare, entry, entry_without_waits, foreign_memory, release,
+    adopt, borrow_default, by_address, calls, declare, entry, entry_without_waits, foreign_memory, release,
 };
 
 /// A program of two PEs, and the machine that it needs.
@@ -149,6 +149,7 @@ fn buffers(world: &mut World) -> Result<(), Error> {
     let mut host = world.host_buffer::<u32>(COUNT)?;
     world.copy(&first, &mut host, &numbers)?;
     assert_eq!(host.to_vec()?, [2; COUNT]);
+    assert_eq!(by_address(world, &numbers)?.to_vec()?, [2; COUNT]);
     drop(numbers);
     Ok(world.barrier()?)
 }

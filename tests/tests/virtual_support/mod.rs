@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use congruent::device::{Element, Kernel, KernelArgs, abi};
-use congruent::{AdoptError, LaunchError, Stream, SymVec, World};
+use congruent::device::{Element, Kernel, KernelArgs, Pod, abi};
+use congruent::{AdoptError, AllocError, Buffer, LaunchError, Stream, SymVec, World};
 use congruent_virtual_library::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
@@ -39,6 +39,12 @@ pub(crate) fn on_virtual(mut command: Command, settings: &str) -> Command {
         .env("LD_LIBRARY_PATH", &*DRIVER)
         .env(VARIABLE, format!("engine=native,{settings}"));
     command
+}
+
+/// A buffer of a world's, as memory that another library gave it the address of.
+pub(crate) fn by_address<T: Pod>(world: &World, buffer: &Buffer<T>) -> Result<Buffer<T>, AllocError> {
+    // SAFETY: so many elements are there, and callers read them, by either buffer, while both are there.
+    unsafe { world.borrow_raw_buffer(buffer.device_ptr(), buffer.len()) }
 }
 
 /// How a process ended.
