@@ -12,6 +12,7 @@ use congruent_example_kernels::gemm::{self, Eight};
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi, mean};
 use congruent_example_kernels::rows::softmax;
 
+use crate::gathered;
 use crate::sample::summary;
 use crate::table::{Time, size};
 
@@ -104,9 +105,14 @@ pub struct Timed {
 const PLAIN: &str = "plain Rust";
 
 impl Timed {
-    fn new(work: &'static str, bytes: u64, required: Option<f64>, mut times: Times) -> Self {
+    pub(crate) fn new(work: &'static str, bytes: u64, required: Option<f64>, mut times: Times) -> Self {
         let (ours, theirs) = (summary(&mut times.ours).median, summary(&mut times.theirs).median);
         Self { work, bytes, beside: PLAIN, theirs, ours, required }
+    }
+
+    /// The same, beside something else.
+    pub(crate) fn beside(self, beside: &'static str) -> Self {
+        Self { beside, ..self }
     }
 
     /// Above 1 the kernel is faster.
@@ -121,10 +127,17 @@ impl Timed {
 }
 
 /// Nanoseconds of each repeat.
-#[derive(Default)]
-struct Times {
-    ours: Vec<f64>,
-    theirs: Vec<f64>,
+#[derive(Clone, Default)]
+pub(crate) struct Times {
+    pub(crate) ours: Vec<f64>,
+    pub(crate) theirs: Vec<f64>,
+}
+
+impl Times {
+    /// What the kernel takes.
+    pub(crate) fn median(&self) -> f64 {
+        summary(&mut self.ours.clone()).median
+    }
 }
 
 /// Times both, turn by turn, each over so many rounds.
@@ -166,6 +179,9 @@ pub fn measure(repeats: u32, max_bytes: u64) -> Result<Vec<Timed>, Error> {
     let mut timed = World::builder().width(1).local(1, alone)?.swap_remove(0);
     for bytes in upto(&SIZES) {
         timed.extend(time_jacobi(repeats, bytes)?);
+    }
+    if max_bytes >= gathered::BYTES {
+        timed.extend(gathered::measure(repeats)?);
     }
     Ok(timed)
 }
@@ -240,7 +256,7 @@ fn time_jacobi(repeats: u32, bytes: u64) -> Result<[Timed; 2], Error> {
         together.theirs.push(ours);
     }
     let two = Timed::new("jacobi, two PEs", bytes, Some(1.6), together);
-    Ok([Timed::new("jacobi", bytes, Some(0.8), alone), Timed { beside: "one PE", ..two }])
+    Ok([Timed::new("jacobi", bytes, Some(0.8), alone), two.beside("one PE")])
 }
 
 /// Room for two planes, and what a world needs.
@@ -307,7 +323,7 @@ fn relax(world: &mut World, bytes: u64, plain: bool) -> Result<[f64; 2], Error> 
 pub fn render(timed: &[Timed]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["work, one PE", "size", "beside", "that", "kernel", "that / kernel", "at least"]);
+    table.set_header(["work", "size", "beside", "that", "kernel", "that / kernel", "at least"]);
     for one in timed {
         let time = |ns| Time(ns).to_string();
         let required = one.required.map_or("-".to_owned(), |required| format!("{required:.2}"));

@@ -11,6 +11,7 @@ pub mod checked;
 mod collective;
 pub mod compute;
 pub mod fused;
+mod gathered;
 pub mod ours;
 pub mod peer;
 pub mod proxied;

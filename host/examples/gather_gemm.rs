@@ -3,7 +3,8 @@
 //!
 //! The lesson: a product need not wait until all rows are there. Every block sends its part of this PE's rows, each with a signal, and
 //! multiplies what is there already; it waits for the rows of another PE only when their turn comes. The PE before this one sends here
-//! first, so its rows are multiplied first. The program runs the same kernel in two launches as well, one that gathers and one that
+//! first, so its rows are multiplied first. The sends are in a scope that ends behind the product, so that nobody waits until a proxy has
+//! done with them. The program runs the same kernel in two launches as well, one that gathers and one that
 //! multiplies, and prints how long either way takes.
 //!
 //! Run it with `cargo run --release --example gather_gemm -- --pes 4`, or with

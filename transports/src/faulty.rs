@@ -1,6 +1,7 @@
 //! A network that goes wrong on purpose, by a seed: what real ones do once in a while, all the time.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use congruent_heap::Pe;
 
@@ -13,6 +14,8 @@ pub struct Faults {
     pub seed: u64,
     /// What is posted is held back for up to so many polls, so that it is overtaken.
     pub delay: u32,
+    /// How long a write of data is on the wire, of which each PE has one.
+    pub wire: Duration,
     /// Of so many things that are posted, one is lost, one is done and told as failed, one fails undone, and one comes twice. 0 for
     /// never.
     pub one_of: u32,
@@ -24,7 +27,7 @@ pub struct Faults {
 impl Faults {
     /// What the suites use.
     pub fn seeded(seed: u64) -> Self {
-        Self { seed, delay: 8, one_of: 2000, in_order: false }
+        Self { seed, delay: 8, wire: Duration::ZERO, one_of: 2000, in_order: false }
     }
 }
 
@@ -37,6 +40,8 @@ pub struct Faulty<N> {
     faults: Faults,
     chance: u64,
     polls: u64,
+    /// When the wire has no more on it.
+    idle: Instant,
     held: Vec<Held>,
     /// What is under way in the other network, and fails when it ends.
     fails: HashMap<u64, Failure>,
@@ -47,7 +52,9 @@ pub struct Faulty<N> {
 }
 
 struct Held {
+    /// At which poll at the earliest, and when.
     due: u64,
+    at: Instant,
     id: u64,
     peer: Pe,
     post: Owned,
@@ -95,7 +102,7 @@ impl<N: Network> Faulty<N> {
     pub fn new(network: N, pe: Pe, faults: Faults) -> Self {
         let chance = faults.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(pe.raw()));
         let (held, fails, broken) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { network, faults, chance, polls: 0, held, fails, next: None, broken }
+        Self { network, faults, chance, polls: 0, idle: Instant::now(), held, fails, next: None, broken }
     }
 
     /// Has the next thing that is posted to `peer` fail so, without being done.
@@ -149,7 +156,12 @@ impl<N: Network> Faulty<N> {
             let before = self.held.iter().filter(|held| held.peer == peer).map(|held| held.due);
             due = before.max().unwrap_or(0).max(due);
         }
-        self.held.push(Held { due, id, peer, post: Owned::of(post), fate });
+        let mut at = Instant::now();
+        if matches!(post, Post::Write { .. }) && !self.faults.wire.is_zero() {
+            at = self.idle.max(at) + self.faults.wire;
+            self.idle = at;
+        }
+        self.held.push(Held { due, at, id, peer, post: Owned::of(post), fate });
     }
 }
 
@@ -181,9 +193,9 @@ impl<N: Network> Network for Faulty<N> {
 
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
         self.polls += 1;
-        let (polls, fails, network) = (self.polls, &mut self.fails, &mut self.network);
+        let (polls, now, fails, network) = (self.polls, Instant::now(), &mut self.fails, &mut self.network);
         self.held.retain(|held| {
-            if held.due > polls {
+            if held.due > polls || held.at > now {
                 return true;
             }
             match held.fate {

@@ -70,7 +70,7 @@ impl Job {
 }
 
 fn fine() -> Faults {
-    Faults { seed: 0, delay: 0, one_of: 0, in_order: false }
+    Faults { seed: 0, delay: 0, wire: Duration::ZERO, one_of: 0, in_order: false }
 }
 
 fn wrong(seed: u64) -> Faults {
