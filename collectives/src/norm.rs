@@ -10,7 +10,8 @@
 
 use core::ops::Range;
 
-use congruent_device::{AccumulateIn, Block, Group, Keep, Number, Operands, Sum, Sym, math, operands, refuse};
+use congruent_device::quantize::{self, Fp8};
+use congruent_device::{AccumulateIn, Block, Group, Keep, Number, Operands, Pod, Sum, Sym, math, operands, refuse};
 
 use crate::names::Operation;
 use crate::session::Coll;
@@ -18,9 +19,9 @@ use crate::{Protocol, check, one_shot};
 
 /// Rows that are summed and normalized, of as many numbers each as there are weights.
 #[derive(Clone, Copy, Debug)]
-pub struct NormRows<'a, T> {
-    /// The normalized rows. May be `src`.
-    pub dst: Sym<T>,
+pub struct NormRows<'a, T, D = Sym<T>> {
+    /// The normalized rows: as numbers of their type, which may be `src`, or [`Quantized`].
+    pub dst: D,
     /// This member's partial sums.
     pub src: Sym<T>,
     /// What is added, the same at all members; and then the sum.
@@ -31,9 +32,135 @@ pub struct NormRows<'a, T> {
     pub epsilon: f32,
 }
 
+/// Normalized rows in 8 bits, as the next product takes them: each `group` numbers of a row are divided by a scale of their own, which
+/// is what [`quantize::scale`] says of their normalized values in `f32`. Of a row the last group may have fewer.
+///
+/// ```
+/// use congruent_collectives::PlanView;
+/// use congruent_collectives::norm::{self, NormRows, Quantized};
+/// use congruent_device::{Fp8E4M3, Slice, Sym, bf16, kernels};
+///
+/// kernels! {
+///     /// Rows for a product in 8 bits.
+///     pub fn sum_and_quantize(
+///         block, ctx, plan: PlanView, numbers: Sym<Fp8E4M3>, scales: Sym<f32>, src: Sym<bf16>, residual: Sym<bf16>,
+///         weights: Slice<bf16>,
+///     ) {
+///         let dst = Quantized { numbers, scales, group: 128 };
+///         norm::all_reduce(&mut plan.enter(block, ctx), NormRows { dst, src, residual, weights, epsilon: 1e-5 });
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Quantized<F> {
+    /// As many numbers as there are in the source.
+    pub numbers: Sym<F>,
+    /// A scale for each group of each row, row by row.
+    pub scales: Sym<f32>,
+    /// Numbers of a group: 128, say.
+    pub group: usize,
+}
+
 /// A number that is normalized in `f32`.
 pub trait Normed: Number + AccumulateIn<f32> {}
 impl<T: Number + AccumulateIn<f32>> Normed for T {}
+
+/// Where normalized rows of a type go: a [`Sym`] of it, or [`Quantized`].
+pub trait NormDst<T>: Copy {
+    /// Refuses what has not the room for these rows of so many numbers, or overlaps the residual.
+    #[doc(hidden)]
+    #[track_caller]
+    fn check(self, src: Sym<T>, residual: Sym<T>, len: usize);
+    /// Stores a row, of which `number` gives each number, by all threads of the block.
+    #[doc(hidden)]
+    #[track_caller]
+    fn store(self, coll: &Coll<'_, Block<'_>>, row: usize, len: usize, number: impl Fn(usize) -> f32);
+    /// Gives these rows to all other members; the group meets in the barrier behind it.
+    #[doc(hidden)]
+    #[track_caller]
+    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize);
+}
+
+impl<T: Normed> NormDst<T> for Sym<T> {
+    #[inline(always)]
+    #[track_caller]
+    fn check(self, src: Sym<T>, residual: Sym<T>, _len: usize) {
+        check::same(self, src);
+        check::apart(residual, self);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn store(self, coll: &Coll<'_, Block<'_>>, row: usize, len: usize, number: impl Fn(usize) -> f32) {
+        let to = self.slice(row * len..(row + 1) * len);
+        for i in coll.group().strided(len) {
+            coll.ctx().store(to, i, T::from_acc(number(i)));
+        }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize) {
+        give(coll, self.slice(rows.start * len..rows.end * len));
+    }
+}
+
+impl<T: Normed, F: Fp8> NormDst<T> for Quantized<F> {
+    #[inline(always)]
+    #[track_caller]
+    fn check(self, src: Sym<T>, residual: Sym<T>, len: usize) {
+        let Self { numbers, scales, group } = self;
+        if group == 0 || numbers.len() != src.len() || scales.len() != src.len() / len * len.div_ceil(group) {
+            refuse!("quantized rows have as many numbers as the source, and a scale for each group of each row");
+        }
+        let bytes = |at: u64, bytes: usize| Sym::<u8>::from_raw(at, bytes as u64);
+        let [numbers, scales] = [bytes(numbers.offset(), numbers.bytes()), bytes(scales.offset(), scales.bytes())];
+        check::apart(numbers, scales);
+        // Others still read the source, and the residual is what is normalized.
+        for other in [bytes(src.offset(), src.bytes()), bytes(residual.offset(), residual.bytes())] {
+            check::apart(other, numbers);
+            check::apart(other, scales);
+        }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn store(self, coll: &Coll<'_, Block<'_>>, row: usize, len: usize, number: impl Fn(usize) -> f32) {
+        let Self { numbers, scales, group } = self;
+        let (ctx, warp, groups) = (coll.ctx(), coll.group().warp(), len.div_ceil(group));
+        for of_row in (coll.group().warp_index()..groups).step_by(coll.group().warps()) {
+            let (first, end) = (of_row * group, (of_row * group + group).min(len));
+            let largest = warp.strided(end - first).fold(0.0_f32, |most, i| most.max(number(first + i).abs()));
+            let scale = quantize::scale::<F>(&warp, largest);
+            for i in warp.strided(end - first) {
+                ctx.store(numbers, row * len + first + i, quantize::narrow(number(first + i), scale));
+            }
+            if warp.leader() {
+                ctx.store(scales, row * groups + of_row, scale);
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize) {
+        let groups = len.div_ceil(self.group);
+        give(coll, self.numbers.slice(rows.start * len..rows.end * len));
+        // Both lists of members have the same place.
+        coll.group().sync();
+        give(coll, self.scales.slice(rows.start * groups..rows.end * groups));
+    }
+}
+
+/// Copies elements of this member's to all others.
+#[inline(always)]
+#[track_caller]
+fn give<T: Pod>(coll: &Coll<'_, Block<'_>>, elements: Sym<T>) {
+    if coll.n() > 1 {
+        let others = coll.ctx().places(coll.n() - 1, |i| elements.at(coll.after(i + 1)));
+        coll.start_fold(elements.bytes(), others, coll.only(elements), Keep, 0);
+    }
+}
 
 /// Sums and normalizes rows: [`one_shot()`] where the plan is over packets or lines, else [`direct`]. The host knows which is faster: that
 /// which a call of all-reduce with as many bytes takes, one-shot or another algorithm.
@@ -64,7 +191,7 @@ impl<T: Number + AccumulateIn<f32>> Normed for T {}
 /// As [`direct`].
 #[inline(always)]
 #[track_caller]
-pub fn all_reduce<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) {
+pub fn all_reduce<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
     match coll.plan.protocol() {
         Protocol::Simple => direct(coll, rows),
         Protocol::Ll | Protocol::Ll128 => one_shot(coll, rows),
@@ -83,7 +210,7 @@ pub fn all_reduce<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, 
 /// As [`direct`], and as [`one_shot::all_reduce`].
 #[inline(always)]
 #[track_caller]
-pub fn one_shot<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) {
+pub fn one_shot<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
     rows.check();
     let _call = one_shot::begin(coll, Operation::NormOneShot, rows.src.bytes());
     // What any thread of the group has stored is sent.
@@ -118,11 +245,11 @@ pub fn one_shot<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>
 /// store to these rows: no other block of this PE reads them.
 ///
 /// # Panics
-/// Where the lengths differ or are no whole number of rows, buffers overlap other than that `dst` is `src`, or a member is reached
-/// only through a proxy.
+/// Where the lengths differ or are no whole number of rows, buffers overlap other than that `dst` is `src`, what is [`Quantized`] has not a
+/// scale for each group, or a member is reached only through a proxy.
 #[inline(always)]
 #[track_caller]
-pub fn direct<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) {
+pub fn direct<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
     rows.check();
     let _call = coll.begin(Operation::NormDirect, rows.src.bytes());
     let of_block = rows_of_block(rows.count(), coll.block as usize, coll.blocks as usize);
@@ -133,12 +260,8 @@ pub fn direct<T: Normed>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T>) 
     let at = |i: usize| if i == coll.n() { sums.at(coll.own()) } else { from.at(coll.rank(i)) };
     let everywhere = coll.ctx().places(coll.n(), |i| sums.at(coll.after(i)));
     coll.start_fold::<T>(from.bytes(), everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
-    let normalized = rows.of(rows.dst, &mine);
-    rows.normalize(coll, mine);
-    if coll.n() > 1 {
-        let others = coll.ctx().places(coll.n() - 1, |i| normalized.at(coll.after(i + 1)));
-        coll.start_fold(normalized.bytes(), others, coll.only(normalized), Keep, 0);
-    }
+    rows.normalize(coll, mine.clone());
+    rows.dst.give(coll, &mine, rows.weights.len());
     coll.barrier();
 }
 
@@ -156,19 +279,18 @@ fn part(rows: Range<usize>, i: usize, count: usize) -> Range<usize> {
     (rows.start + i * each).min(rows.end)..(rows.start + (i + 1) * each).min(rows.end)
 }
 
-impl<T: Normed> NormRows<'_, T> {
+impl<T: Normed, D: NormDst<T>> NormRows<'_, T, D> {
     #[inline(always)]
     #[track_caller]
     fn check(&self) {
-        check::same(self.dst, self.src);
         if self.residual.len() != self.src.len() {
             refuse!("the residual has as many rows as the source");
         }
         check::apart(self.residual, self.src);
-        check::apart(self.residual, self.dst);
         if self.weights.is_empty() || !self.src.len().is_multiple_of(self.weights.len()) {
             refuse!("rows have as many numbers as there are weights, and there is a whole number of them");
         }
+        self.dst.check(self.src, self.residual, self.weights.len());
     }
 
     #[inline(always)]
@@ -192,12 +314,10 @@ impl<T: Normed> NormRows<'_, T> {
         let square = |x: f32| x * x;
         group.sync();
         for row in rows {
-            let (from, to) = (self.of(self.residual, &(row..row + 1)), self.of(self.dst, &(row..row + 1)));
+            let from = self.of(self.residual, &(row..row + 1));
             let squares = group.strided(len).fold(0.0, |sum, i| sum + square(wide(ctx.load(from, i))));
             let scale = math::rsqrt(group.reduce(squares, Sum) / len as f32 + self.epsilon);
-            for i in group.strided(len) {
-                ctx.store(to, i, T::from_acc(wide(ctx.load(from, i)) * scale * wide(self.weights[i])));
-            }
+            self.dst.store(coll, row, len, |i| wide(ctx.load(from, i)) * scale * wide(self.weights[i]));
         }
         group.sync();
     }

@@ -1,8 +1,8 @@
 //! Sums that are normalized where they are summed.
 
 use congruent_collectives::PlanView;
-use congruent_collectives::norm::{self, NormRows, rows_of_block};
-use congruent_device::{Group, Slice, Sym, bf16, kernels};
+use congruent_collectives::norm::{self, NormRows, Quantized, rows_of_block};
+use congruent_device::{Fp8E4M3, Group, Slice, Sym, bf16, kernels};
 
 /// The same kernel of each type.
 macro_rules! of_types {
@@ -31,3 +31,14 @@ macro_rules! of_types {
 }
 
 of_types! { norm_f32: f32; norm_bf16: bf16; }
+
+kernels! {
+    /// Sums and normalizes rows to 8 bits, with a scale for each group.
+    pub fn norm_quantized(
+        block, ctx, plan: PlanView, numbers: Sym<Fp8E4M3>, scales: Sym<f32>, src: Sym<bf16>, residual: Sym<bf16>,
+        weights: Slice<bf16>, group: u64,
+    ) {
+        let dst = Quantized { numbers, scales, group: group as usize };
+        norm::all_reduce(&mut plan.enter(block, ctx), NormRows { dst, src, residual, weights, epsilon: 0.5 });
+    }
+}

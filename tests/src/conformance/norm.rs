@@ -4,7 +4,7 @@ use std::any::type_name;
 
 use congruent::collectives::norm::{Normed, rows_of_block};
 use congruent::collectives::{Layout, Op, PlanView, Protocol};
-use congruent::device::{Sym, bf16};
+use congruent::device::{Fp8E4M3, SmallFloat, Sym, bf16};
 use congruent::{Buffer, Error, Grid, LaunchError, Stream, World};
 use congruent_test_kernels::norm as kernels;
 
@@ -28,7 +28,61 @@ pub fn norm(world: &mut World) -> Result<(), Error> {
     of_type::<f32>(world, 1e-5, |world, stream, grid, rows| world.launch(stream, kernels::norm_f32, grid, rows))?;
     of_type::<bf16>(world, 1.0 / 255.0, |world, stream, grid, rows| {
         world.launch(stream, kernels::norm_bf16, grid, rows)
-    })
+    })?;
+    quantized(world)
+}
+
+/// Rows in 8 bits: each group's scale is of its largest number, and each number is off by half of what its bits tell apart at most.
+fn quantized(world: &mut World) -> Result<(), Error> {
+    let (me, stream) = (world.pe().index(), world.stream()?);
+    let plan = world.plan(Layout::new(world.team(), BLOCKS).buffer(0))?;
+    for (count, len, group) in [(1, 1, 128), (5, 37, 8), (7, at_most(200), 32)] {
+        let whole = count * len;
+        let weights: Vec<bf16> = samples(299, 0, len);
+        let mut by = world.buffer(len)?;
+        by.write(0, &weights)?;
+        let (src, residual) = (world.alloc::<bf16>(whole)?, world.alloc::<bf16>(whole)?);
+        let (numbers, scales) = (world.alloc::<Fp8E4M3>(whole)?, world.alloc::<f32>(count * len.div_ceil(group))?);
+        for protocol in [Protocol::Simple, Protocol::Ll] {
+            for grid in [Grid::one(32), Grid::new(BLOCKS, 48)] {
+                let case = || format!("{count} rows of {len} by {group} over {protocol}, {grid:?}");
+                src.write(0, &samples(500, me, whole))?;
+                residual.write(0, &samples::<bf16>(501, 0, whole))?;
+                numbers.fill(Fp8E4M3(0x7f))?;
+                scales.fill(f32::NAN)?;
+                world.barrier()?;
+                let (view, to) = (plan.view().over(protocol), (numbers.view(), scales.view()));
+                let rows = (view, to.0, to.1, src.view(), residual.view(), &by, group as u64);
+                world.launch(&stream, kernels::norm_quantized, grid, rows)?;
+                world.synchronize(&stream)?;
+                let (sums, numbers, scales) = (residual.to_vec()?, numbers.to_vec()?, scales.to_vec()?);
+                let mut scales = scales.into_iter().map(f64::from);
+                for (numbers, sums) in numbers.chunks(len).zip(sums.chunks(len)) {
+                    let wide = |x: &bf16| f64::from(x.widen());
+                    let squares: f64 = sums.iter().map(|x| wide(x).powi(2)).sum();
+                    let scale = 1.0 / (squares / len as f64 + f64::from(EPSILON)).sqrt();
+                    let right: Vec<f64> = sums.iter().zip(&weights).map(|(x, by)| wide(x) * scale * wide(by)).collect();
+                    for (numbers, right) in numbers.chunks(group).zip(right.chunks(group)) {
+                        let scale = scales.next().unwrap_or(f64::NAN);
+                        let of_largest = right.iter().fold(0.0, |most: f64, x| most.max(x.abs())) / 448.0;
+                        assert!(
+                            (scale - of_largest).abs() <= 1e-5 * of_largest + 1e-37,
+                            "{scale}, {of_largest}: {}",
+                            case()
+                        );
+                        for (number, right) in numbers.iter().zip(right) {
+                            let off = (f64::from(number.widen()) * scale - right).abs();
+                            // Four bits, of which half of the last; the smallest are 2^-9 apart.
+                            let most = right.abs().mul_add(1.001 / 16.0, scale / 1000.0);
+                            assert!(off <= most, "{number:?} times {scale}, not {right}: {}", case());
+                        }
+                    }
+                }
+                world.barrier()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Rows of a type whose roundings are off by less than so much of a number.
