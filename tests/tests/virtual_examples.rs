@@ -243,3 +243,12 @@ fn digits_are_learnt() {
     let percent = text.split_once(" read rightly, ").and_then(|(_, rest)| rest.split_once(" %")?.0.parse::<f64>().ok());
     assert!(percent.is_some_and(|percent| percent > 70.0) && text.contains("virtual GPU"), "{text}");
 }
+
+#[test]
+fn a_transformer_is_trained_as_by_one_pe() {
+    let small = "--steps 2 --batch 2 --tests 1";
+    for text in [on_threads("transformer", &format!("--pes 4 {small}")), on_processes(2, "transformer", small)] {
+        let same = "every loss is within 1e-3 of that of one PE";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}

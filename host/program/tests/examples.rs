@@ -262,6 +262,25 @@ fn digits_are_learnt_alike_by_lanes_and_by_processes() {
     }
 }
 
+#[test]
+fn a_transformer_is_trained_as_by_one_pe_and_is_better_than_a_bigram_model() {
+    let same = "every loss is within 1e-3 of that of one PE";
+    let text = on_threads("transformer", 1, "");
+    assert!(text.contains(same) && text.contains("data 2 x pipeline 2 x tensor 2"), "{text}");
+    assert!(text.contains("the transformer is better than the bigram model"), "{text}");
+    for (width, training, division) in [
+        (4, "--pes 8 --steps 4", "data 2 x pipeline 2 x tensor 2"),
+        (32, "--pes 8 --steps 3 --batch 3", "data 2 x pipeline 2 x tensor 2"),
+        (32, "--pes 2 --steps 2 --batch 1", "data 1 x pipeline 1 x tensor 2"),
+        (1, "--pes 3 --steps 4 --batch 2", "data 3 x pipeline 1 x tensor 1"),
+    ] {
+        let text = on_threads("transformer", width, training);
+        assert!(text.contains(same) && text.contains(division) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let text = on_processes(4, "transformer", "--steps 4");
+    assert!(text.contains(same) && text.contains("data 1 x pipeline 2 x tensor 2"), "{text}");
+}
+
 /// What `scale_and_sum` writes to standard error with these variables.
 fn told(variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(example("scale_and_sum"));

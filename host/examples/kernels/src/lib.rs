@@ -24,6 +24,7 @@ pub mod ring_attention;
 pub mod rows;
 pub mod scale_and_sum;
 pub mod sparse;
+pub mod transformer;
 
 /// The PTX of the kernels here.
 #[cfg(not(target_arch = "nvptx64"))]
