@@ -2,7 +2,8 @@
 
 use congruent_example_kernels::transformer::VOCABULARY;
 
-/// Most of the first chapter of "Alice's Adventures in Wonderland" by Lewis Carroll (Macmillan, 1865), which is in the public domain.
+/// The first chapter of "Alice's Adventures in Wonderland" by Lewis Carroll (Macmillan, 1865), without its heading. It is in the public
+/// domain.
 static TEXT: &str = include_str!("alice.txt");
 
 /// Characters of their own, behind the letters. All others are one.

@@ -279,6 +279,9 @@ fn a_transformer_is_trained_as_by_one_pe_and_is_better_than_a_bigram_model() {
     }
     let text = on_processes(4, "transformer", "--steps 4");
     assert!(text.contains(same) && text.contains("data 1 x pipeline 2 x tensor 2"), "{text}");
+    let mut proxied = Command::new(example("transformer"));
+    let text = printed(proxied.args(["--steps", "4"]).env("CONGRUENT_P2P_DISABLE", "1"), 1);
+    assert!(text.contains(same) && text.contains("through the proxy"), "{text}");
 }
 
 /// What `scale_and_sum` writes to standard error with these variables.
