@@ -28,7 +28,7 @@ fn frame(kind: u16, from: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn header(kind: u16, from: u32, length: u32) -> [u8; 24] {
-    let mut bytes = *b"CGRT\x02\0......................".first_chunk::<24>().unwrap();
+    let mut bytes = *b"CGRT\x03\0......................".first_chunk::<24>().unwrap();
     bytes[6..8].copy_from_slice(&kind.to_le_bytes());
     bytes[8..12].copy_from_slice(&from.to_le_bytes());
     bytes[12..16].copy_from_slice(&length.to_le_bytes());
@@ -328,7 +328,7 @@ fn a_stranger_of_another_version_is_told_at_the_deadline() {
         }
     });
     let outcome = connect(&beside(port, 1, Duration::from_millis(300))[1]).map(drop);
-    assert!(matches!(outcome, Err(BootstrapError::Version { hub: 9, peer: 2 })), "{outcome:?}");
+    assert!(matches!(outcome, Err(BootstrapError::Version { hub: 9, peer: 3 })), "{outcome:?}");
 }
 
 /// Someone passes on what a PE and PE 0 say: each knows the token, but does not prove it to the one it talks to.

@@ -173,7 +173,7 @@ fn noise(address: SocketAddr) -> Vec<TcpStream> {
     }
     for round in 0..100_usize {
         drop(TcpStream::connect(address));
-        for bytes in [&b"CGRT\x02\0\x01"[..1 + round % 7], b"GET / HTTP/1.1\r\n\r\n", b"CGRT\x09\0", &[0; 4096]] {
+        for bytes in [&b"CGRT\x03\0\x01"[..1 + round % 7], b"GET / HTTP/1.1\r\n\r\n", b"CGRT\x09\0", &[0; 4096]] {
             if let Ok(mut stream) = TcpStream::connect(address) {
                 let _ = stream.write_all(bytes);
                 if round % 10 == 0 {
@@ -194,7 +194,7 @@ fn a_slow_stranger_is_sent_away_and_another_version_is_told() {
         other.write_all(b"CGRT\x09\0").unwrap();
         let mut answer = Vec::new();
         other.read_to_end(&mut answer).unwrap();
-        assert_eq!(answer[..8], *b"CGRT\x02\0\x05\0", "a refusal, of version 2");
+        assert_eq!(answer[..8], *b"CGRT\x03\0\x05\0", "a refusal, of version 3");
         assert_eq!(answer.len(), 24, "and no reason: it would not be believed");
 
         let mut slow = connect_when_up(port.address());

@@ -1,4 +1,4 @@
-//! What the proxies of two PEs say to each other over a network: 64 bytes, and the data of a write.
+//! What the proxies of two PEs say to each other over a network: 72 bytes, and the data of a write.
 
 use congruent_heap::abi::{AtomicOp, NumberKind};
 
@@ -25,6 +25,8 @@ pub(crate) enum Kind {
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) from: u32,
+    /// Who sends it has done all messages of the receiver's before this one.
+    pub(crate) done: u64,
     pub(crate) number: u64,
     pub(crate) remote: u64,
     pub(crate) bytes: u64,
@@ -36,15 +38,16 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) const BYTES: usize = 64;
+    pub(crate) const BYTES: usize = 72;
 
-    /// Eight words, little endian.
+    /// Nine words, little endian.
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let then = self.then.map_or(0, |signal| 1 + u64::from(signal.set));
         let what = self.kind as u64 | then << 8 | (self.op as u64) << 16 | (self.number_kind as u64) << 24;
         let Signal { offset, value, .. } = self.then.unwrap_or(Signal { offset: 0, value: 0, set: false });
         let words = [
             what | u64::from(self.from) << 32,
+            self.done,
             self.number,
             self.remote,
             self.bytes,
@@ -81,6 +84,7 @@ impl Header {
                 _ => return None,
             },
             from: (what >> 32) as u32,
+            done: word(),
             number: word(),
             remote: word(),
             bytes: word(),

@@ -11,6 +11,12 @@
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
 //! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them.
 //!
+//! Every message says how many of the receiver's own are done, and so acknowledges them. A message that brings no signal is acknowledged at
+//! once, since who waits for it may wait for nothing else. After a signal a lane may answer: where it lately did so within microseconds
+//! each time, the acknowledgement is left to that answer, and to the next poll where none has come by then. Whoever stops polling polls
+//! once more (`CpuMachine::run` of the host), or is one that another thread takes over from. So nobody waits for it longer than for the
+//! next poll, and once in many signals as long as the proxy's thread rests.
+//!
 //! Where networks do not [reach the heaps](Network::reaches_heap), they move messages alone. A bulk write is many of them then, and a bulk
 //! read is one that the peer answers with writes, and with a message that says that these were all.
 //!
@@ -45,7 +51,7 @@ use crate::message::{Header, Kind};
 use crate::{
     Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Reconnect, Transport, TransportError,
 };
-use peer::{Bulk, Class, Peer, Sent, Task, pieces};
+use peer::{Bulk, Class, Owes, Peer, Sent, Task, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -56,6 +62,9 @@ const WINDOW: usize = 64;
 const READS: usize = 16;
 /// How long a message may be without answer before it is posted again.
 const AGAIN: Duration = Duration::from_millis(5);
+/// After so many signals in a row of a peer's that a message to it followed so soon, one is expected to follow the next.
+const QUICK: u32 = 16;
+const SOON: Duration = Duration::from_micros(10);
 /// How often a peer may fail with no progress between.
 const FAILURES: u32 = 16;
 /// How long a PE that may leave waits for the last acknowledgements.
@@ -112,7 +121,7 @@ impl Transport for Shell {
             book.go_on(&mut **network, Pe::new(peer));
         }
         book.ended.drain(..).for_each(|(ticket, reply)| done(ticket, reply));
-        !book.posts.is_empty()
+        !book.posts.is_empty() || book.peers.iter().any(|peer| peer.owes != Owes::Nothing)
     }
 
     fn state(&self, peer: Pe) -> PeerState {
@@ -196,7 +205,7 @@ impl Book {
     fn ended_well(&mut self, id: u64) {
         let Some((pe, Posted::Bulk(Bulk { ticket, operation, .. }))) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
-        peer.answered();
+        peer.heard_from();
         match operation {
             Operation::Write { then: Some(signal), .. } => {
                 peer.waiting.push_front((ticket, Task::signal(signal)));
@@ -214,10 +223,9 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         match posted {
             Posted::Bulk(bulk) => drop(peer.undone.insert(id, bulk)),
-            Posted::Acknowledgement => peer.owes = true,
             Posted::Reply(number) => peer.owed.push_back(number),
             Posted::Tell(connection) => peer.asked_over = Some(connection),
-            Posted::Message | Posted::Nothing => {}
+            Posted::Message | Posted::Acknowledgement | Posted::Nothing => {}
         }
         peer.failures += u32::from(peer.state == PeerState::Up);
         match peer.state {
@@ -227,6 +235,8 @@ impl Book {
                     peer.drains = Instant::now();
                 }
                 (peer.state, peer.why) = (PeerState::Draining, Some(failure));
+                // What failed may have acknowledged something.
+                peer.owes = Owes::Now;
             }
             _ => self.die(pe, failure.to_string()),
         }
@@ -240,7 +250,7 @@ impl Book {
         let sent = peer.sent.drain(..).map(|sent| sent.ticket);
         let waiting = peer.waiting.drain(..).map(|(ticket, _)| ticket);
         let mut tickets: Vec<_> = undone.chain(sent).chain(waiting).flatten().collect();
-        (peer.reads, peer.writes, peer.owes) = (0, 0, false);
+        (peer.reads, peer.writes, peer.owes) = (0, 0, Owes::Nothing);
         (peer.asks, peer.asked_over) = (None, None);
         peer.owed.clear();
         peer.answers.clear();
@@ -268,11 +278,17 @@ impl Book {
         if self.peers[at].state != PeerState::Up {
             return;
         }
-        self.settle_debts(network, pe);
+        self.reply(network, pe);
         self.ask_again(network, pe);
-        if self.peers[at].asks.is_some() {
-            return;
+        if self.peers[at].asks.is_none() {
+            self.go_on_asking(network, pe);
         }
+        self.acknowledge(network, pe);
+    }
+
+    /// Posts what is to be done to a peer.
+    fn go_on_asking(&mut self, network: &mut dyn Network, pe: Pe) {
+        let at = pe.raw() as usize;
         loop {
             let peer = &mut self.peers[at];
             if peer.posted < peer.sent.len() {
@@ -348,26 +364,36 @@ impl Book {
         self.ended.extend(done.into_iter().map(|ticket| (ticket, Ok(0))));
     }
 
-    /// Sends the acknowledgements and replies that a peer is owed.
-    fn settle_debts(&mut self, network: &mut dyn Network, pe: Pe) {
+    /// Sends the replies that a peer is owed.
+    fn reply(&mut self, network: &mut dyn Network, pe: Pe) {
         let at = pe.raw() as usize;
         while let Some(&number) = self.peers[at].owed.front() {
             let value = self.peers[at].replies[number as usize % WINDOW];
-            let header = Header { kind: Kind::Reply, number, value, ..self.header() };
+            let header = Header { kind: Kind::Reply, number, value, ..self.header(pe) };
             if !self.post(network, pe, Posted::Reply(number), Post::Send(&header.encode())) {
                 return;
             }
             self.peers[at].owed.pop_front();
         }
-        if self.peers[at].owes {
-            let header = Header { kind: Kind::Acknowledgement, number: self.peers[at].next, ..self.header() };
-            let sent = self.post(network, pe, Posted::Acknowledgement, Post::Send(&header.encode()));
-            self.peers[at].owes = !sent;
-        }
         if let Some(value) = self.peers[at].asked_over {
-            let header = Header { kind: Kind::Tell, number: self.peers[at].next, value, ..self.header() };
+            let header = Header { kind: Kind::Tell, value, ..self.header(pe) };
             if self.post(network, pe, Posted::Tell(value), Post::Send(&header.encode())) {
                 self.peers[at].asked_over = None;
+            }
+        }
+    }
+
+    /// Sends a peer the acknowledgement that is due and no message has brought.
+    fn acknowledge(&mut self, network: &mut dyn Network, pe: Pe) {
+        let at = pe.raw() as usize;
+        match self.peers[at].owes {
+            Owes::Nothing => {}
+            Owes::Next => self.peers[at].owes = Owes::Now,
+            Owes::Now => {
+                let header = Header { kind: Kind::Acknowledgement, ..self.header(pe) };
+                if self.post(network, pe, Posted::Acknowledgement, Post::Send(&header.encode())) {
+                    self.peers[at].note_acknowledgement();
+                }
             }
         }
     }
@@ -386,7 +412,7 @@ impl Book {
         }
         if peer.asks.is_some() {
             peer.asks = Some(now + AGAIN);
-            let header = Header { kind: Kind::Ask, value: peer.connection, ..self.header() };
+            let header = Header { kind: Kind::Ask, value: peer.connection, ..self.header(pe) };
             // Without room it is tried later.
             let _asked = self.post(network, pe, Posted::Nothing, Post::Send(&header.encode()));
             return;
@@ -402,7 +428,7 @@ impl Book {
 
     /// Posts a message.
     fn send(&mut self, network: &mut dyn Network, pe: Pe, number: u64, task: &Task) -> bool {
-        let mut header = Header { number, ..self.header() };
+        let mut header = Header { number, ..self.header(pe) };
         let mut data = (0, 0);
         match *task {
             Task::Bye => header.kind = Kind::Bye,
@@ -435,7 +461,12 @@ impl Book {
             self.die(pe, error.to_string());
             return false;
         }
-        self.post(network, pe, Posted::Message, Post::Send(&message))
+        self.peers[pe.raw() as usize].note_message();
+        let is_posted = self.post(network, pe, Posted::Message, Post::Send(&message));
+        if is_posted {
+            self.peers[pe.raw() as usize].owes = Owes::Nothing;
+        }
+        is_posted
     }
 
     fn post(&mut self, network: &mut dyn Network, pe: Pe, posted: Posted, post: Post<'_>) -> bool {
@@ -460,18 +491,20 @@ impl Book {
         let Some(header) = Header::decode(bytes) else { return };
         let Some(peer) = self.peers.get_mut(header.from as usize).filter(|peer| !peer.is_dead()) else { return };
         peer.failures = 0;
+        if header.done > peer.done {
+            Self::acknowledged(&mut self.ended, peer, header.done, None);
+        }
         match header.kind {
-            Kind::Acknowledgement => Self::acknowledged(&mut self.ended, peer, header.number, None),
+            Kind::Acknowledgement => {}
             Kind::Reply => Self::acknowledged(&mut self.ended, peer, header.number, Some(header.value)),
             Kind::Ask => peer.asked_over = Some(header.value),
             Kind::Tell => {
                 if peer.asks.is_some() && header.value == peer.connection {
-                    Self::acknowledged(&mut self.ended, peer, header.number, None);
                     self.resume(Pe::new(header.from));
                 }
             }
             _ if header.number < peer.next => {
-                peer.owes = true;
+                peer.owes = Owes::Now;
                 let kept = peer.next - header.number <= WINDOW as u64;
                 let is_owed = peer.owed.contains(&header.number);
                 if kept && !is_owed && matches!(header.kind, Kind::Load | Kind::Atomic) {
@@ -533,7 +566,7 @@ impl Book {
             Kind::Load | Kind::Atomic => peer.owed.push_back(header.number),
             kind => {
                 peer.has_left |= kind == Kind::Bye;
-                peer.owes = true;
+                peer.owe(header.then.is_some());
             }
         }
     }
@@ -545,7 +578,7 @@ impl Book {
         number: u64,
         reply: Option<u64>,
     ) {
-        peer.answered();
+        peer.heard_from();
         let asked = peer.first + peer.sent.len() as u64;
         // It does them in order, so before it replies to one, all before that.
         peer.done = peer.done.max(number.saturating_add(reply.is_some().into()).min(asked));
@@ -567,10 +600,12 @@ impl Book {
         }
     }
 
-    fn header(&self) -> Header {
+    /// What every message to a peer has.
+    fn header(&self, to: Pe) -> Header {
         Header {
             kind: Kind::Bye,
             from: self.memory.pe().raw(),
+            done: self.peers[to.raw() as usize].next,
             number: 0,
             remote: 0,
             bytes: 0,

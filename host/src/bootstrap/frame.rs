@@ -15,8 +15,8 @@ use super::MAX_PAYLOAD;
 use super::relay::{Envelope, Message};
 use std::sync::Arc;
 
-/// The wire version: both ends of a connection must speak the same.
-pub(super) const VERSION: u16 = 2;
+/// The wire version: both ends of a connection must speak the same, and what proxies say to each other goes with it.
+pub(super) const VERSION: u16 = 3;
 
 const MAGIC: [u8; 4] = *b"CGRT";
 const HEADER: usize = 24;

@@ -187,7 +187,7 @@ impl CpuMachine {
         let mut memory = SharedMemory::new(site.shared);
         let room = memory.room();
         let watch = BlockWatch::new(self.watch.clone(), site.kernel, site.block);
-        if self.width.get() == 1 && site.warps <= 1 {
+        let end = if self.width.get() == 1 && site.warps <= 1 {
             let machine = solo::Solo::new(self, &site, &watch);
             let lane = Lane {
                 thread: 0,
@@ -200,10 +200,16 @@ impl CpuMachine {
                 room,
                 machine: &machine,
             };
-            return run_lane(lane, site.context, body);
+            run_lane(lane, site.context, body)
+        } else {
+            let lanes = lanes(self.width.get(), site.threads, site.warps);
+            fibers::run(self, lanes, site, room, watch, body)
+        };
+        if let Some(service) = self.service.get() {
+            // What was left to the next time that somebody serves.
+            let _whatever_it_was = service.serve();
         }
-        let lanes = lanes(self.width.get(), site.threads, site.warps);
-        fibers::run(self, lanes, site, room, watch, body)
+        end
     }
 
     /// How long a poll spins: long where every block has a core, briefly where blocks share cores, or lanes have something to serve.

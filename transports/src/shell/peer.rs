@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::{EAGER, READS, WINDOW};
+use super::{EAGER, QUICK, READS, SOON, WINDOW};
 use crate::message::Header;
 use crate::{Failure, Operation, PeerState, Signal};
 
@@ -43,12 +43,24 @@ pub(super) struct Peer {
     pub(super) early: BTreeMap<u64, Vec<u8>>,
     pub(super) replies: [u64; WINDOW],
     /// Whether it is owed an acknowledgement, and the numbers whose replies it is owed.
-    pub(super) owes: bool,
+    pub(super) owes: Owes,
     pub(super) owed: VecDeque<u64>,
+    /// When its last signal was done, if nothing was sent to it since; and how many of its signals in a row had something sent soon after.
+    pub(super) signalled: Option<Instant>,
+    pub(super) quick: u32,
     /// The connection over which it has asked what is done here, and is not told yet.
     pub(super) asked_over: Option<u64>,
     /// It has said that nothing more comes.
     pub(super) has_left: bool,
+}
+
+/// Whether an acknowledgement is owed, and when.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owes {
+    Nothing,
+    /// At the next poll, unless a message brings it by then.
+    Next,
+    Now,
 }
 
 pub(super) struct Sent {
@@ -149,8 +161,10 @@ impl Peer {
             next: 0,
             early: BTreeMap::new(),
             replies: [0; WINDOW],
-            owes: false,
+            owes: Owes::Nothing,
             owed: VecDeque::new(),
+            signalled: None,
+            quick: 0,
             asked_over: None,
             has_left: false,
         }
@@ -163,7 +177,8 @@ impl Peer {
     /// Whether nothing is asked of it and nothing owed to it.
     pub(super) fn is_settled(&self) -> bool {
         let asks_nothing = self.waiting.is_empty() && self.undone.is_empty() && self.sent.is_empty();
-        asks_nothing && self.answers.is_empty() && !self.owes && self.owed.is_empty() && self.asked_over.is_none()
+        let owes_nothing = self.owes == Owes::Nothing && self.owed.is_empty() && self.asked_over.is_none();
+        asks_nothing && self.answers.is_empty() && owes_nothing
     }
 
     /// The message that is next, where it came before its turn.
@@ -182,9 +197,38 @@ impl Peer {
         self.sent.push_back(Sent { ticket, task, reply: None });
     }
 
-    pub(super) fn answered(&mut self) {
+    pub(super) fn heard_from(&mut self) {
         self.failures = 0;
         self.heard = Instant::now();
+    }
+
+    /// Notes that a message of the peer's is done, which signals or does not.
+    pub(super) fn owe(&mut self, signals: bool) {
+        if signals {
+            self.signalled = Some(Instant::now());
+        }
+        let due = if signals && self.quick == QUICK { Owes::Next } else { Owes::Now };
+        self.owes = self.owes.max(due);
+    }
+
+    /// Notes that an acknowledgement was posted to it, without a message.
+    pub(super) fn note_acknowledgement(&mut self) {
+        self.owes = Owes::Nothing;
+        if let Some(signalled) = &mut self.signalled {
+            // What it took to send that does not count.
+            *signalled = Instant::now();
+            if self.quick == QUICK {
+                // Something was expected by now.
+                self.quick = 0;
+            }
+        }
+    }
+
+    /// Notes that a message is posted to it, which acknowledges all that is done here.
+    pub(super) fn note_message(&mut self) {
+        if let Some(signalled) = self.signalled.take() {
+            self.quick = if signalled.elapsed() < SOON { (self.quick + 1).min(QUICK) } else { 0 };
+        }
     }
 
     /// Whether what waits first may be posted beside what is under way. Reads may be messages, too, and then lie among those.

@@ -21,6 +21,8 @@ struct Job {
     memories: Vec<Memory>,
     shells: Vec<Shell>,
     ended: Vec<Vec<(u64, Result<u64, TransportError>)>>,
+    /// Whether every signal is expected to be answered soon.
+    expects: bool,
     _heaps: Vec<u64>,
 }
 
@@ -42,7 +44,8 @@ impl Job {
             Shell::new(Box::new(network), memory.clone(), patience, by_messages)
         };
         let shells = memories.iter().map(shell).collect();
-        Self { memories, shells, ended: vec![Vec::new(); npes as usize], _heaps: words }
+        let expects = faults.seed % 2 == 1;
+        Self { memories, shells, ended: vec![Vec::new(); npes as usize], expects, _heaps: words }
     }
 
     fn start(&mut self, pe: usize, ticket: u64, peer: u32, operation: Operation) {
@@ -50,6 +53,9 @@ impl Job {
     }
 
     fn poll(&mut self, pe: usize) {
+        if self.expects {
+            self.shells[pe].book.peers.iter_mut().for_each(|peer| peer.quick = QUICK);
+        }
         let ended = &mut self.ended[pe];
         self.shells[pe].poll(&mut |ticket, reply| ended.push((ticket, reply)));
     }
@@ -167,6 +173,40 @@ fn a_signal_goes_with_its_data_where_that_keeps_order() {
     }
 }
 
+/// Where an answer is expected, the acknowledgement waits for it, but not beyond the next poll.
+#[test]
+fn an_answer_brings_the_acknowledgement() {
+    for answers in [true, false] {
+        let mut job = Job::new(2, Duration::MAX, fine(), None);
+        job.expects = true;
+        job.start(0, 1, 1, write(8));
+        [0, 0, 1].into_iter().for_each(|pe| job.poll(pe));
+        assert_eq!(job.word(1, SIGNAL), 1);
+        let posted = |job: &Job| job.shells[1].book.next_id;
+        assert_eq!(posted(&job), 0, "nothing is sent yet");
+        if answers {
+            job.start(1, 2, 0, write(8));
+        }
+        [1, 1, 0].into_iter().for_each(|pe| job.poll(pe));
+        assert_eq!(posted(&job), 1, "one message, whether it is the answer or not");
+        assert_eq!(job.ended[0], [(1, Ok(0))], "it acknowledges");
+        assert_eq!(job.word(0, SIGNAL), u64::from(answers));
+    }
+}
+
+/// Where none is expected, it is sent at once; and once none has come in time, none is expected.
+#[test]
+fn nobody_waits_for_an_answer_that_is_not_expected() {
+    let mut job = Job::new(2, Duration::MAX, fine(), None);
+    job.shells[1].book.peers[0].quick = QUICK;
+    for (round, acknowledgements) in [(0, 0), (1, 2), (2, 3)] {
+        job.start(0, round, 1, write(8));
+        [0, 0, 1].into_iter().for_each(|pe| job.poll(pe));
+        assert_eq!(job.shells[1].book.next_id, acknowledgements, "in round {round}");
+        [1, 0].into_iter().for_each(|pe| job.poll(pe));
+    }
+}
+
 /// Who has seen the signal of a write may put something else there, which no second write undoes.
 #[test]
 fn what_was_signalled_is_not_written_again() {
@@ -279,13 +319,13 @@ fn a_silent_peer_is_given_up_and_the_others_are_not() {
 #[test]
 fn what_is_no_message_is_passed_over() {
     let mut job = Job::new(2, Duration::MAX, fine(), None);
-    let write = Header { kind: Kind::Write, bytes: 8, ..job.shells[0].book.header() };
+    let write = Header { kind: Kind::Write, bytes: 8, ..job.shells[0].book.header(Pe::new(1)) };
     let message = [&write.encode()[..], &[7; 8]].concat();
     assert_eq!(Header::decode(&message), Some(write));
     for cut in 0..message.len() {
         assert_eq!(Header::decode(&message[..cut]), None, "{cut} bytes");
     }
-    for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 4), (24, 9)] {
+    for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 4), (32, 9)] {
         let mut changed = message.clone();
         changed[at] = byte;
         assert_eq!(Header::decode(&changed), None, "byte {at} is {byte}");
