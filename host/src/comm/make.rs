@@ -24,7 +24,8 @@ pub struct CommOptions {
     /// Threads of each block. Without it, as many as have something to do in a step of the call, from 32 to 256.
     pub threads: Option<NonZeroU32>,
     /// Bytes of scratch for each block and protocol: `CONGRUENT_BUFFSIZE`. Where `blocks` is not given, for all blocks of a launch.
-    /// Without either 1 MiB; on GPUs, for all blocks of a launch, a 128th of the heap, at least 1 MiB and at most 8.
+    /// Without either 1 MiB, and more where the heap is large: on GPUs, where `blocks` is not given, a 128th of it, at most 8 MiB; on the
+    /// CPU machine, where peers are reached through the proxy, a block's share of a 32nd, at most 4 MiB.
     pub buffer: Option<u64>,
     /// Whether members compare every collective before it runs: `CONGRUENT_CHECK`. Without either they do on the CPU machine and do
     /// not on GPUs. In checked mode members also capture and launch the same graphs, in the same order.
@@ -40,12 +41,15 @@ impl CommOptions {
         Self {
             buffer: Some(self.buffer.unwrap_or_else(|| {
                 let is_usual = tunables.setting(Key::BuffSize).source == Source::Default;
-                // Blocks that are asked for do not share.
-                let shares = self.blocks.is_none() && matches!(world.shared().machine(), Machine::Cuda(_));
-                if is_usual && shares {
-                    shared_buffer(world.shared().context().heap_bytes)
-                } else {
-                    tunables.get(Key::BuffSize)
+                let heap = world.shared().context().heap_bytes;
+                match world.shared().machine() {
+                    _ if !is_usual => tunables.get(Key::BuffSize),
+                    // Blocks that are asked for do not share.
+                    Machine::Cuda(_) if self.blocks.is_none() => shared_buffer(heap),
+                    Machine::Cpu(_) if world.is_proxied() => {
+                        proxied_buffer(heap, self.blocks.map_or(1, NonZeroU32::get))
+                    }
+                    _ => Layout::BUFFER,
                 }
             })),
             check: Some(self.check.unwrap_or_else(|| match tunables.get(Key::Check) {
@@ -360,6 +364,11 @@ fn shared_buffer(heap: u64) -> u64 {
     (heap / 128).clamp(Layout::BUFFER, 8 * Layout::BUFFER)
 }
 
+/// Scratch of a block where a slot and its signal cost round trips, for each stream and protocol: a quarter of the heap in all.
+fn proxied_buffer(heap: u64, blocks: u32) -> u64 {
+    (heap / 32 / u64::from(blocks)).clamp(Layout::BUFFER, 4 * Layout::BUFFER)
+}
+
 /// The most scratch of each block and protocol of a communicator's levels, bytes: three times as many communicators should not take three
 /// times as much of the heap.
 const LEVEL: u64 = 256 << 10;
@@ -421,6 +430,18 @@ mod tests {
             let layout = options.layout(TeamView::strided(0, 1, 8, 0, Sym::empty()), 32);
             assert_eq!(layout.slot(), slot, "a heap of {heap} bytes");
             assert!(layout.needs().scratch as u64 <= heap / 5);
+        }
+    }
+
+    /// Slots of what goes through proxies, where the heap has room for them.
+    #[test]
+    fn proxied_queues_take_a_quarter_of_the_heap_at_most() {
+        for (heap, slot) in [(32 << 20, 64 << 10), (64 << 20, 128 << 10), (128 << 20, 256 << 10), (1 << 40, 256 << 10)]
+        {
+            let options = CommOptions { buffer: Some(proxied_buffer(heap, 1)), ..CommOptions::default() };
+            let layout = options.layout(TeamView::strided(0, 1, 4, 0, Sym::empty()), 1);
+            assert!(layout.slot().abs_diff(slot) <= slot / 8, "a heap of {heap} bytes: {}", layout.slot());
+            assert!(heap < 64 << 20 || layout.needs().scratch as u64 <= heap / 4 + (64 << 10));
         }
     }
 

@@ -154,7 +154,7 @@ pub const TABLE: [Tunable; 15] = [
     Tunable {
         key: Key::BuffSize,
         name: "CONGRUENT_BUFFSIZE",
-        meaning: "bytes of scratch of a communicator's stream for each protocol, of which those with flags take 1M at most for each block (K, M, G may follow); on GPUs a 128th of the heap, at most 8M, where that is more",
+        meaning: "bytes of scratch of a communicator's stream for each protocol, of which those with flags take 1M at most for each block (K, M, G may follow); where that is more, on GPUs a 128th of the heap, at most 8M, and on the CPU machine with proxied peers a 32nd, at most 4M",
         default: 1 << 20,
         range: (64 << 10, 1 << 30),
         is_size: true,

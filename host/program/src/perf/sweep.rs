@@ -73,19 +73,26 @@ impl<'a> Plan<'a> {
     /// plan and a communicator's.
     fn heap(&self, pes: u32) -> Result<u64, Failure> {
         let tunables = Tunables::from_env()?;
+        // A launcher's PEs may be on several hosts, which all have to find alike.
+        let is_launched = Bootstrap::from_env()?.job().launcher != Launcher::None;
+        // Where peers are proxied, communicators take the most scratch that they ever do, and the heap is as large as they want it for that.
+        let (scratch, least) =
+            if is_launched || tunables.get(Key::P2pDisable) == 1 { (4 << 20, 128 << 20) } else { (0, 0) };
         let slots = tunables.get(Key::MaxBlocks) as u32;
         let sync = abi::SyncLayout::new(pes).words(slots) * size_of::<u64>() as u64;
         let buffer = self.longest() + (GUARD * size_of::<u64>()) as u64;
         let plans = if self.collective {
             let team = TeamView::<WorldTag>::strided(0, 1, pes, 0, Sym::empty());
-            let needs = Layout::new(team, self.blocks * (STREAMS + 1)).buffer(tunables.get(Key::BuffSize)).needs();
+            let needs =
+                Layout::new(team, self.blocks * (STREAMS + 1)).buffer(tunables.get(Key::BuffSize).max(scratch)).needs();
             // On several hosts it may have levels, which take less than one with the scratch that is usual.
             let levels = if pes < 4 { 0 } else { 8 << 20 };
             (needs.scratch + needs.signals * size_of::<u64>()) as u64 * 9 / 8 + levels
         } else {
             0
         };
-        Ok(2 * buffer + sync + plans + self.more_heap * 9 / 8 + (4 << 20))
+        let all = 2 * buffer + sync + plans + self.more_heap * 9 / 8 + (4 << 20);
+        Ok(if self.collective { all.max(least) } else { all })
     }
 }
 
