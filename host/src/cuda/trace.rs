@@ -25,7 +25,7 @@ pub(crate) struct Trace {
     pe: u32,
     known: TimedEvent,
     streams: AtomicU32,
-    launches: Arc<Launches>,
+    launches: Arc<Untold>,
 }
 
 /// A stream's row of it.
@@ -34,7 +34,7 @@ pub(super) struct StreamRow {
     pe: u32,
     track: String,
     last: Mutex<TimedEvent>,
-    launches: Arc<Launches>,
+    launches: Arc<Untold>,
 }
 
 /// Something on a stream, which is told of when this goes, and that is when it is complete.
@@ -48,9 +48,9 @@ struct Traced {
 
 /// The launches, by their numbers, that may still tell of their parts.
 #[derive(Default)]
-struct Launches(Mutex<BTreeMap<u32, Launch>>);
+struct Untold(Mutex<BTreeMap<u32, UntoldLaunch>>);
 
-struct Launch {
+struct UntoldLaunch {
     track: String,
     parts: Vec<KernelPart>,
     /// When it ended, once it is complete.
@@ -115,21 +115,21 @@ impl Trace {
     pub(crate) fn tell(&self, complete: &[u32], lost: u64) {
         self.recorder.lose(lost);
         for number in complete {
-            let Some(Launch { track, parts, end: Some(end) }) = self.launches.all().remove(number) else {
+            let Some(UntoldLaunch { track, parts, end: Some(end) }) = self.launches.all().remove(number) else {
                 continue;
             };
             let last = parts.iter().map(|part| part.was[1]).max().unwrap_or(0);
             for KernelPart { block, was, what } in parts {
                 // The driver's event comes right behind the last block.
-                let was = was.map(|at| end.saturating_sub(last - at));
+                let was = was.map(|at| end.saturating_sub(last.saturating_sub(at)));
                 self.recorder.add(what.event(self.pe, track.clone().into(), block, was));
             }
         }
     }
 }
 
-impl Launches {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Launch>> {
+impl Untold {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, UntoldLaunch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,7 +150,7 @@ impl StreamRow {
         let start = lane.record_event(true)?;
         if launch != 0 {
             // Before it runs, as it may tell of its parts at once.
-            let known = Launch { track: self.track.clone(), parts: Vec::new(), end: None };
+            let known = UntoldLaunch { track: self.track.clone(), parts: Vec::new(), end: None };
             self.launches.all().insert(launch, known);
         }
         let put = put();
