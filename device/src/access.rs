@@ -16,6 +16,11 @@ pub(crate) const fn width<T>() -> usize {
     width
 }
 
+/// Whether a `T` is of 16 bytes each where 16 bytes begin, of which one instruction moves two words.
+const fn is_wide<T>() -> bool {
+    size_of::<T>().is_multiple_of(16) && align_of::<T>() >= 16
+}
+
 /// # Safety
 /// `pointer` is mapped symmetric memory, aligned for `T`.
 #[inline(always)]
@@ -27,6 +32,11 @@ pub(crate) unsafe fn load<T: Pod>(pointer: *const T) -> T {
         let mut at = 0;
         while at < size_of::<T>() {
             let (from, to) = (pointer.cast::<u8>().add(at), value.as_mut_ptr().cast::<u8>().add(at));
+            if is_wide::<T>() {
+                to.cast::<arch::Wide>().write(arch::load_wide(from));
+                at += 16;
+                continue;
+            }
             match width::<T>() {
                 1 => to.write(arch::load::<u8>(from)),
                 2 => to.cast::<u16>().write(arch::load(from.cast::<u16>())),
@@ -49,6 +59,11 @@ pub(crate) unsafe fn store<T: Pod>(pointer: *mut T, value: T) {
         let mut at = 0;
         while at < size_of::<T>() {
             let (from, to) = (from.add(at), pointer.cast::<u8>().add(at));
+            if is_wide::<T>() {
+                arch::store_wide(to, from.cast::<arch::Wide>().read());
+                at += 16;
+                continue;
+            }
             match width::<T>() {
                 1 => arch::store::<u8>(to, from.read()),
                 2 => arch::store(to.cast::<u16>(), from.cast::<u16>().read()),

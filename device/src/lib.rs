@@ -172,6 +172,21 @@ pub fn opaque(value: u64) -> u64 {
     arch::opaque(value)
 }
 
+/// A loop that compilers make vectors of. What it calls is inlined into it, so that it is compiled for registers of several widths; a
+/// closure of its own would not be.
+#[doc(hidden)]
+pub trait Vectorized {
+    /// Runs it. Implementations are `#[inline(always)]`.
+    fn run(self);
+}
+
+/// Runs a loop by the widest vectors that the machine has.
+#[doc(hidden)]
+#[inline(always)]
+pub fn vectorized(what: impl Vectorized) {
+    arch::vectorized(what);
+}
+
 mod sealed {
     /// Keeps a trait to this crate's types.
     pub trait Sealed {}

@@ -5,7 +5,7 @@
 
 use core::marker::PhantomData;
 
-use congruent_heap::Pe;
+use congruent_heap::{Pe, Place, Pod};
 
 use crate::{Ctx, Group};
 
@@ -105,6 +105,13 @@ impl Ctx<'_> {
     #[inline(always)]
     pub(crate) fn transfer_span(&self, name: &'static str, peer: Pe, bytes: usize) -> Span<'_> {
         self.span_of(|| Mark { peer: Some(peer), bytes: bytes as u64, ..Mark::new(name) })
+    }
+
+    /// Tells who watches that the group stores a whole place by what [`direct`](Ctx::direct) gave.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn stores_to<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>) {
+        self.moved_by(group, self.abi().pe, place.pe().raw(), place.sym().bytes());
     }
 
     /// Tells who watches that the group moved `bytes` from one PE to another.

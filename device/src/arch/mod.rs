@@ -16,6 +16,7 @@
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `between`, `approx` | arithmetic that has instructions, exact and not |
 //! | `E4M3`, `E5M2` | 8-bit floats to and from `f32`; `fp8` has them for machines without instructions |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
+//! | `load_wide`, `store_wide` | the same where 16 bytes begin, as a `Wide`: what numbers are computed in together |
 //! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
 //! | `store_release`, `add_release` | a store and an addition of 8 bytes with release at system scope |
@@ -27,6 +28,7 @@
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `opaque` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `divide`, `turn` | which indices each of so many threads has of a plain loop, and what each of its turns says |
+//! | `vectorized` | runs a loop by the widest vectors that there are |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
 
 use core::iter::from_fn;

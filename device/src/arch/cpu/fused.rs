@@ -8,7 +8,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use crate::{Operand, ReduceOp};
+use crate::{Operand, ReduceOp, Vectorized};
 
 /// Sources and destinations that fit; more are folded tile by tile.
 const MOST: usize = 16;
@@ -181,3 +181,18 @@ macro_rules! fused {
 
 fused!(avx512, "avx512f,avx512bw,avx512vl,avx512dq", 64, __m512i, zmm_reg, "vmovdqu64", "vmovntdq");
 fused!(avx2, "avx2", 32, __m256i, ymm_reg, "vmovdqu", "vmovntdq");
+
+/// Runs a loop by registers of 32 bytes, where the processor has them.
+#[inline(always)]
+pub(crate) fn vectorized(what: impl Vectorized) {
+    #[target_feature(enable = "avx2")]
+    fn by_avx2(what: impl Vectorized) {
+        what.run();
+    }
+    if std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions.
+        unsafe { by_avx2(what) }
+    } else {
+        what.run();
+    }
+}

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{self, Ordering};
 
-use congruent_heap::{bf16, f16};
+use congruent_heap::f16;
 
 use crate::Note;
 use crate::arch::Word;
@@ -37,6 +37,8 @@ compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly
 pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
 pub(crate) use exchange::{load_words, receive, receive_parts, receive_reduction, send, store_words};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use fused::vectorized;
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, between, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{
@@ -46,8 +48,8 @@ pub(crate) use matrix::{
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use shared::{Room, SharedAt};
 pub(crate) use shared::{SharedAdd, copies_done, copy_later, is_global, room, shared_load, shared_store, stage_done};
+pub(crate) use single::{Wide, add_release, claim, load, load_acquire, load_wide, store, store_release, store_wide};
 pub use single::{add_for_host, compare_exchange_for_host, load_for_host, store_for_host, store_release_for_host};
-pub(crate) use single::{add_release, claim, load, load_acquire, store, store_release};
 
 /// Where in the program lanes meet.
 pub type At = &'static Location<'static>;
@@ -257,6 +259,13 @@ pub(crate) unsafe fn wake(lane: &Lane<'_>, sleepers: *mut u32, word: *mut u64) {
     }
 }
 
+/// Vectors are what the processor always has.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn vectorized(what: impl crate::Vectorized) {
+    what.run();
+}
+
 /// What the registers have no room for is on the stack, which is near.
 #[inline(always)]
 pub(crate) fn opaque(value: u64) -> u64 {
@@ -285,5 +294,9 @@ pub(crate) fn f16_from_f32(value: f32) -> u16 {
 
 #[inline(always)]
 pub(crate) fn bf16_from_f32(value: f32) -> u16 {
-    bf16::from_f32(value).to_bits()
+    let bits = value.to_bits();
+    // To nearest, of two as near to the even one. Without a branch, so that compilers do several at a time.
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    (if value.is_nan() { quiet } else { nearest }) as u16
 }

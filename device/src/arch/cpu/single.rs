@@ -96,6 +96,51 @@ pub(crate) unsafe fn store<W: Word>(pointer: *mut W, value: W) {
     }
 }
 
+/// What [`load_wide`] gives, in a register whose numbers are computed together.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Wide = core::arch::x86_64::__m128i;
+/// What [`load_wide`] gives.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) type Wide = [u64; 2];
+
+/// Two words beside each other, in no order. Elements of 16 bytes may tear (MM-1).
+///
+/// # Safety
+/// `pointer` is mapped symmetric memory of 16 bytes, aligned to as many.
+#[inline(always)]
+pub(crate) unsafe fn load_wide(pointer: *const u8) -> Wide {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's contract, and every x86-64 processor has the instruction.
+    unsafe {
+        let value;
+        asm!("movdqa {v}, xmmword ptr [{p}]", v = out(xmm_reg) value, p = in(reg) pointer,
+            options(nostack, preserves_flags, readonly));
+        value
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's contract.
+    unsafe {
+        [load(pointer.cast::<u64>()), load(pointer.cast::<u64>().add(1))]
+    }
+}
+
+/// # Safety
+/// As [`load_wide`].
+#[inline(always)]
+pub(crate) unsafe fn store_wide(pointer: *mut u8, value: Wide) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `load_wide`.
+    unsafe {
+        asm!("movdqa xmmword ptr [{p}], {v}", v = in(xmm_reg) value, p = in(reg) pointer, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as in `load_wide`.
+    unsafe {
+        store(pointer.cast::<u64>(), value[0]);
+        store(pointer.cast::<u64>().add(1), value[1]);
+    }
+}
+
 /// # Safety
 /// `pointer` is mapped symmetric memory, aligned to its width.
 #[inline(always)]

@@ -62,8 +62,11 @@ pub(crate) use no_multimem::{MULTICAST, multicast_all_reduce, multicast_put, mul
 pub(crate) use shared::{
     Room, SharedAdd, SharedAt, copies_done, copy_later, is_global, room, shared_load, shared_store, stage_done,
 };
-pub(crate) use wide::{load_words, store_words};
+pub(crate) use wide::{load_words, load_words as load_wide, store_words, store_words as store_wide};
 use wide::{load16, store16};
+
+/// What [`load_wide`] gives.
+pub(crate) type Wide = [u64; 2];
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
@@ -100,6 +103,12 @@ unsafe fn first_lanes(mask: i32, value: u64) -> u64 {
     // SAFETY: as of this function.
     let (low, high) = unsafe { (shfl_idx(mask, value as i32, 0, 31), shfl_idx(mask, (value >> 32) as i32, 0, 31)) };
     u64::from(low as u32) | u64::from(high as u32) << 32
+}
+
+/// A thread has no vectors.
+#[inline(always)]
+pub(crate) fn vectorized(what: impl crate::Vectorized) {
+    what.run();
 }
 
 /// The compiler takes the assembly for a computation with effects: it does not foresee the result, make one of two, or do it
