@@ -1,6 +1,9 @@
 //! The four steps of an exchange.
 
-use congruent_device::{Group, Max, Min, Number, Signal, Sum, Sym, Thread, refuse};
+use core::array;
+use core::marker::PhantomData;
+
+use congruent_device::{Group, Max, Min, Number, Pack, Peer, Signal, Sum, Sym, Thread, Vectorized, refuse, vectorized};
 
 use super::route::{NOWHERE, Tokens};
 use super::rows::{EXPERTS, Row, SOURCE, TAG, TOKEN};
@@ -19,6 +22,9 @@ pub enum Added<T> {
 
 /// In the upper half of a signal, instead of a count: this, and what is [`Wrong`].
 const WRONG: u32 = 1 << 31;
+
+/// How many packs of an answer a thread computes together.
+const TOGETHER: usize = 4;
 
 /// Two regions, which is what a signal is about.
 #[derive(Clone, Copy)]
@@ -128,7 +134,42 @@ impl Moe<'_> {
         self.answered(batch)
     }
 
-    /// The part of [`combine_send`](Moe::combine_send) that depends on what answers are of.
+    /// The same, with `N` elements of an answer together: element `j` of what the function gives for `i` is element `N * i + j`. Sixteen
+    /// bytes of `T`s are best, which are 4 of `f32`, 8 of `bf16`: they are computed together, and one access stores them.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send).
+    ///
+    /// # Ordering
+    /// As [`combine_send`](Moe::combine_send).
+    ///
+    /// # Panics
+    /// Where `N` elements are no whole number of words of 8 bytes, or a row of the exchange is not of whole `N`s.
+    ///
+    /// ```
+    /// use congruent_collectives::moe::{Combining, MicroBatch, Moe, Received};
+    /// use congruent_device::{Ctx, Pack, SmallFloat, bf16};
+    ///
+    /// /// Answers twice the token, as experts that need not be told apart.
+    /// fn double(moe: &Moe<'_>, ctx: &Ctx<'_>, received: MicroBatch<Received>) -> MicroBatch<Combining> {
+    ///     moe.combine_send_packs::<bf16, 8, _>(received, |row, _k| {
+    ///         let x = row.payload().cast::<Pack<bf16, 8>>();
+    ///         move |i| ctx.load(x, i).0.map(|x| 2.0 * x.widen())
+    ///     })
+    /// }
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn combine_send_packs<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
+        &self,
+        batch: MicroBatch<Received>,
+        answer: impl Fn(&Row, usize) -> A,
+    ) -> MicroBatch<Combining> {
+        self.send_packs::<T, N, A>(&batch, answer);
+        self.answered(batch)
+    }
+
+    /// The part of [`combine_send`](Moe::combine_send) that depends on what answers are of: words of 8 bytes, which all rows are of.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
@@ -137,8 +178,25 @@ impl Moe<'_> {
         batch: &MicroBatch<Received>,
         answer: impl Fn(&Row, usize) -> A,
     ) {
-        if !(self.view.output as usize).is_multiple_of(size_of::<T>()) || !matches!(size_of::<T>(), 1 | 2 | 4 | 8) {
-            refuse!("a row of outputs is a whole number of elements of 1, 2, 4 or 8 bytes");
+        match size_of::<T>() {
+            1 => self.send_packs::<T, 8, _>(batch, |row, k| packed(answer(row, k))),
+            2 => self.send_packs::<T, 4, _>(batch, |row, k| packed(answer(row, k))),
+            4 => self.send_packs::<T, 2, _>(batch, |row, k| packed(answer(row, k))),
+            _ => self.send_packs::<T, 1, _>(batch, |row, k| packed(answer(row, k))),
+        }
+    }
+
+    /// The same part of [`combine_send_packs`](Moe::combine_send_packs).
+    #[inline(always)]
+    #[track_caller]
+    fn send_packs<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
+        &self,
+        batch: &MicroBatch<Received>,
+        answer: impl Fn(&Row, usize) -> A,
+    ) {
+        let pack = size_of::<[T; N]>();
+        if pack == 0 || !pack.is_multiple_of(8) || !(self.view.output as usize).is_multiple_of(pack) {
+            refuse!("a row of outputs is of whole packs, and a pack of whole words of 8 bytes");
         }
         self.check(batch);
         let (blocks, mut before) = (self.block.count(), 0);
@@ -149,7 +207,7 @@ impl Moe<'_> {
             // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                self.send_answer::<T, A>(batch, &self.row_at(batch, source, slot), &answer);
+                self.send_answer::<T, N, A>(batch, &self.row_at(batch, source, slot), &answer);
                 slot += blocks;
             }
             before += count;
@@ -269,7 +327,7 @@ impl Moe<'_> {
     /// Sends back one row.
     #[inline(always)]
     #[track_caller]
-    fn send_answer<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
+    fn send_answer<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
         &self,
         batch: &MicroBatch<Received>,
         row: &Row,
@@ -279,40 +337,23 @@ impl Moe<'_> {
         let mine = self.mine(row);
         let there = self.output(index, self.me(), slot, self.token(row), mine.trailing_zeros() as usize);
         let staged = || self.outputs(index, self.view.layout.staged_outputs, source, slot, 1);
-        let (words, at) = self.towards(source, there, staged);
-        let words = words.slice(..self.view.output as usize).cast::<u64>();
-        let (each, bits_each) = (8 / size_of::<T>(), 8 * size_of::<T>());
-        for i in self.block.strided(words.len()) {
-            // By fours, in registers: an array that is indexed is in memory, which on a GPU is slow.
-            let (mut word, mut first) = (0, 0);
-            while first < each {
-                let (mut a, mut b, mut c, mut d) = (0.0, 0.0, 0.0, 0.0);
-                let mut left = mine;
-                while left != 0 {
-                    let k = left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    let (weight, element, at) = (self.weight(row, k), answer(row, k), i * each + first);
-                    a += weight * element(at);
-                    if each > 1 {
-                        b += weight * element(at + 1);
-                    }
-                    if each > 2 {
-                        c += weight * element(at + 2);
-                        d += weight * element(at + 3);
-                    }
-                }
-                let mut four = bits(T::from_acc(a));
-                if each > 1 {
-                    four |= bits(T::from_acc(b)) << bits_each;
-                }
-                if each > 2 {
-                    four |= bits(T::from_acc(c)) << (2 * bits_each) | bits(T::from_acc(d)) << (3 * bits_each);
-                }
-                word |= four << (first * bits_each);
-                first += 4;
-            }
-            self.ctx.put_value(words.elem(i).at(at), word);
-        }
+        let (there, at) = self.towards(source, there, staged);
+        let (bytes, size) = (self.view.output as usize, size_of::<[T; N]>());
+        let words = there.slice(..bytes).cast::<u64>().at(at);
+        let wide = there.slice(..bytes / 16 * 16).cast::<Pack<u64, 2>>().at(at);
+        self.ctx.stores_to(&self.block, words);
+        // What `towards` gives is reached.
+        let (Some(words), Some(wide)) = (self.ctx.direct(words), self.ctx.direct(wide)) else { return };
+        vectorized(Weighed {
+            moe: self,
+            row,
+            mine,
+            answer,
+            packs: bytes / size,
+            words,
+            wide,
+            of: PhantomData::<(T, A)>,
+        });
     }
 
     /// Sums what came back for a token.
@@ -490,26 +531,76 @@ impl Moe<'_> {
     }
 }
 
-impl<S> MicroBatch<S> {
-    /// The same micro-batch at its next step, so many exchanges on.
+/// What the experts of this PE answered to a row, on its way back: in packs of `N` elements.
+struct Weighed<'r, T, A, F, const N: usize> {
+    moe: &'r Moe<'r>,
+    row: &'r Row,
+    mine: u32,
+    answer: &'r F,
+    packs: usize,
+    /// Where it goes, for packs of 16 bytes and for others.
+    wide: Peer<'r, Pack<u64, 2>>,
+    words: Peer<'r, u64>,
+    of: PhantomData<(T, A)>,
+}
+
+impl<T, A, F, const N: usize> Vectorized for Weighed<'_, T, A, F, N>
+where
+    T: Number<Acc = f32>,
+    A: Fn(usize) -> [f32; N],
+    F: Fn(&Row, usize) -> A,
+{
     #[inline(always)]
-    fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
-        MicroBatch {
-            of: self.of,
-            index: self.index,
-            exchange: self.exchange + exchanges,
-            step: core::marker::PhantomData,
+    fn run(self) {
+        let (mut at, step) = (self.moe.block.rank(), self.moe.block.size());
+        while at < self.packs {
+            // Some are on their way together, and what goes for the row is asked for once for these.
+            let pack = |v: usize| at + v * step;
+            let (mut sums, mut left) = ([[0.0; N]; TOGETHER], self.mine);
+            while left != 0 {
+                let k = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let (weight, answer) = (self.moe.weight(self.row, k), (self.answer)(self.row, k));
+                for (v, sums) in sums.iter_mut().enumerate() {
+                    // Behind the last one, that one again.
+                    let more = answer(pack(v).min(self.packs - 1));
+                    *sums = array::from_fn(|j| sums[j] + weight * more[j]);
+                }
+            }
+            for (v, sums) in sums.into_iter().enumerate() {
+                if pack(v) < self.packs {
+                    self.store(pack(v), sums.map(T::from_acc));
+                }
+            }
+            at += TOGETHER * step;
         }
     }
 }
 
-/// The bits of a value of 1, 2, 4 or 8 bytes, in the low end of a word.
-#[inline(always)]
-fn bits<T: Number>(value: T) -> u64 {
-    match size_of::<T>() {
-        1 => bytemuck::cast::<T, u8>(value).into(),
-        2 => bytemuck::cast::<T, u16>(value).into(),
-        4 => bytemuck::cast::<T, u32>(value).into(),
-        _ => bytemuck::cast::<T, u64>(value),
+impl<T: Number, A, F, const N: usize> Weighed<'_, T, A, F, N> {
+    #[inline(always)]
+    fn store(&self, i: usize, pack: [T; N]) {
+        let words = size_of::<[T; N]>() / 8;
+        if words == 2 {
+            self.wide.store(i, bytemuck::cast(pack));
+        } else {
+            for (j, word) in bytemuck::bytes_of(&pack).as_chunks().0.iter().enumerate() {
+                self.words.store(words * i + j, u64::from_ne_bytes(*word));
+            }
+        }
     }
+}
+
+impl<S> MicroBatch<S> {
+    /// The same micro-batch at its next step, so many exchanges on.
+    #[inline(always)]
+    fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
+        MicroBatch { of: self.of, index: self.index, exchange: self.exchange + exchanges, step: PhantomData }
+    }
+}
+
+/// An answer by element as one of `N` elements together.
+#[inline(always)]
+fn packed<const N: usize>(element: impl Fn(usize) -> f32) -> impl Fn(usize) -> [f32; N] {
+    move |i| array::from_fn(|j| element(N * i + j))
 }
