@@ -17,6 +17,7 @@
  *   all_gather      every PE's part to all
  *   reduce_scatter  the sum of f32, a part of it to each PE
  *   all_to_all      a part from every PE to every PE
+ *   moe             tokens to the PEs of their experts, each once to each, and what those answer back, weighted and summed
  *
  * The bytes of a collective are those of the larger of a PE's two buffers, out of place: the whole for all-reduce and
  * broadcast; all parts together for all-gather (the destination), reduce-scatter (the source) and all-to-all. That is the
@@ -51,6 +52,23 @@ static inline int target_pe(uint64_t random) { return random >> 63; }
 static inline size_t target_word(uint64_t random, size_t words) { return (uint32_t)random & (words - 1); }
 
 static int repeats;
+/* A layer of experts that answer with what they are given: tokens of a PE, numbers of a token, of two bytes each, experts, and
+ * those of a token, which are different ones. The size is that of a PE's tokens. */
+enum { MOE_TOKENS = 128, HIDDEN = 2048, EXPERTS = 16, TOP_K = 4 };
+
+/* Choice k of a PE's token, and its weight. */
+static inline int expert_of(int pe, int token, int k) {
+    const uint64_t random = random_number(pe * MOE_TOKENS + token);
+    return (random + k * (random >> 8 | 1)) % EXPERTS;
+}
+
+static inline float weight_of(int pe, int token, int k) {
+    return (random_number((pe * MOE_TOKENS + token) * TOP_K + k) % 1024) / 1024.0f;
+}
+
+/* Number i of a token: few enough bits that an answer is exact. */
+static inline float number_of(int pe, int token, int i) { return (pe * 31 + token * 7 + i) % 61; }
+
 static size_t max_bytes;
 static int pes = 2;
 

@@ -19,3 +19,4 @@ pub mod requirement;
 pub mod roofline;
 pub mod sample;
 pub mod table;
+mod tokens;

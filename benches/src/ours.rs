@@ -78,7 +78,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         core.set(world.pe().index());
         sched_setaffinity(None, &core)?;
     }
-    let ours = Ours {
+    let mut ours = Ours {
         dst: world.alloc(max_bytes as usize)?,
         src: world.alloc(max_bytes as usize)?,
         word: world.alloc(1)?,
@@ -97,8 +97,13 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
             checked::WORD => ours.checked(repeat > 0)?,
             fused::WORD => fused::repeat(&ours, repeat > 0)?,
             proxied::WORD => ours.proxied(max_bytes, repeat > 0)?,
-            _ if ours.world.npes() == 2 => ours.repeat(max_bytes, repeat > 0)?,
-            _ => ours.shared_cores(max_bytes, repeat > 0)?,
+            _ => {
+                match ours.world.npes() {
+                    2 => ours.repeat(max_bytes, repeat > 0)?,
+                    _ => ours.shared_cores(max_bytes, repeat > 0)?,
+                }
+                ours.tokens(repeat > 0)?;
+            }
         }
     }
     Ok(())
@@ -228,7 +233,7 @@ impl Ours {
         Ok(())
     }
 
-    fn tell(&self, told: bool, work: Work, bytes: u64, ns: f64) {
+    pub(crate) fn tell(&self, told: bool, work: Work, bytes: u64, ns: f64) {
         self.print(told, &Sample { work, pes: self.world.npes() as u32, bytes, ns });
     }
 

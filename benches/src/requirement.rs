@@ -5,6 +5,7 @@ use core::ops::RangeInclusive;
 use crate::proxied::LIBFABRIC;
 use crate::roofline::ROOFLINE;
 use crate::sample::{Case, Work};
+use crate::tokens;
 
 /// A promise about one work: the other's time divided by ours is at least `ratio`.
 #[derive(Debug, Clone)]
@@ -58,10 +59,13 @@ pub const REQUIRED: &[Requirement] = &[
     two(Work::ReduceScatter, 64 * KIB..=4 * MIB, MPI, 2.0),
     two(Work::AllToAll, KIB..=KIB, MPI, 1.0),
     two(Work::AllToAll, 64 * KIB..=4 * MIB, MPI, 2.0),
+    two(Work::Moe, tokens::BYTES..=tokens::BYTES, MPI, 2.0),
+    two(Work::Moe, tokens::BYTES..=tokens::BYTES, ROOFLINE, 0.6),
     two(Work::Put, 8..=8, LIBFABRIC, 0.7),
     two(Work::Put, MIB..=MIB, LIBFABRIC, 0.9),
     two(Work::Tokens, 7 * KIB..=7 * KIB, LIBFABRIC, 0.83),
     Requirement { pes: 4, work: Work::AllReduce, bytes: KIB..=MIB, peer: MPI, ratio: 1.0 },
+    Requirement { pes: 4, work: Work::Moe, bytes: tokens::BYTES..=tokens::BYTES, peer: MPI, ratio: 2.0 },
 ];
 
 /// The ratio that must be reached, if any is promised.

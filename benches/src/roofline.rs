@@ -4,8 +4,12 @@
 //! bytes read and S bytes written. That is what a PE moves that copies a buffer of S bytes to the other one while the other
 //! does the same, so the fastest such copy, ours or libc's, is the time that an all-reduce cannot be expected to beat. It may
 //! still do so by a little, because it reads less that the other core has in its cache.
+//!
+//! Tokens that go to experts are stored once at each PE that has some of theirs, and a row comes back from each: all PEs copy as
+//! many bytes at once, at the speed that copies of a mebibyte have.
 
-use crate::sample::{Case, Summaries, Work};
+use crate::sample::{Case, Summaries, Summary, Work};
+use crate::tokens;
 
 /// What the table calls it.
 pub const ROOFLINE: &str = "copy of as many bytes";
@@ -13,15 +17,26 @@ pub const ROOFLINE: &str = "copy of as many bytes";
 /// Smaller buffers stay in a core's caches, and there an all-reduce is bound by how cores fetch each other's lines.
 const SMALLEST: u64 = 4 << 20;
 
-/// The least time of an all-reduce of each size, from what peers measured.
+/// Bytes of the copy whose speed counts for tokens.
+const COPY: u64 = 1 << 20;
+
+/// The least time of an all-reduce of each size, and of an exchange of tokens, from what peers measured.
 pub fn roofline<'a>(measured: impl IntoIterator<Item = &'a Summaries>) -> Summaries {
     let mut least = Summaries::new();
     for (case, summary) in measured.into_iter().flatten() {
-        if case.work == Work::PutBoth && case.bytes >= SMALLEST {
-            let fastest = least.entry(Case { work: Work::AllReduce, ..*case }).or_insert(*summary);
+        let mut limit = |work, bytes, summary: Summary| {
+            let fastest = least.entry(Case { work, bytes, ..*case }).or_insert(summary);
             if summary.median < fastest.median {
-                *fastest = *summary;
+                *fastest = summary;
             }
+        };
+        if case.work == Work::PutBoth && case.bytes >= SMALLEST {
+            limit(Work::AllReduce, case.bytes, *summary);
+        }
+        if case.work == Work::PutBoth && case.bytes == COPY {
+            let times = tokens::moved(case.pes as usize) as f64 / COPY as f64;
+            let summary = Summary { min: times * summary.min, median: times * summary.median };
+            limit(Work::Moe, tokens::BYTES, summary);
         }
     }
     least

@@ -37,6 +37,8 @@ pub enum Work {
     ReduceScatter,
     /// A part from every PE to every PE.
     AllToAll,
+    /// Tokens to their experts and back.
+    Moe,
 }
 
 /// A work at one size, by so many PEs.
@@ -108,6 +110,7 @@ impl fmt::Display for Work {
             Self::AllGather => "all_gather",
             Self::ReduceScatter => "reduce_scatter",
             Self::AllToAll => "all_to_all",
+            Self::Moe => "moe",
         })
     }
 }
