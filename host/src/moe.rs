@@ -234,6 +234,38 @@ impl<'m> StreamBatch<'m, Idle> {
     }
 }
 
+impl<'m> StreamBatch<'m, Idle> {
+    /// Sends payloads, and scales, by the routes of the micro-batch's last exchange, which was of `count` tokens: nothing is counted, and
+    /// experts and weights stay where they came with it. The members receive the bytes that [`dispatch_send`](StreamBatch::dispatch_send)
+    /// with the same experts and weights would have sent.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](StreamBatch::dispatch_send). Each member sends again or anew, as it likes.
+    ///
+    /// # Ordering
+    /// Payload and scales may be overwritten by what the stream is given behind it.
+    ///
+    /// # Errors
+    /// Where memory is shorter than `count` tokens need, and see [`LaunchError`]. Where no routes of so many tokens are kept, that is a
+    /// [`Refusal`], which [`Moe::refusal`] gives on every PE.
+    #[track_caller]
+    pub fn dispatch_again(
+        mut self,
+        stream: &Stream,
+        count: usize,
+        payload: Sym<u8>,
+        scales: Sym<u8>,
+    ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
+        let config = self.moe.config();
+        long_enough("the tokens' payload", payload.len(), count, config.payload_bytes())?;
+        long_enough("the tokens' scales", scales.len(), count, config.scales_bytes())?;
+        self.count = count;
+        let args = (self.moe.view(), self.index, count as u64, payload, scales);
+        self.target(stream).launch(kernels::moe_dispatch_again, args)?;
+        Ok(self.next())
+    }
+}
+
 impl<'m> StreamBatch<'m, Dispatched> {
     /// Waits on the stream until the tokens of all members are here, and copies them by expert. Where the exchange is refused there are no
     /// rows, and the steps behind it do nothing.
@@ -284,9 +316,38 @@ impl<'m> StreamBatch<'m, Received> {
         stream: &Stream,
         answers: Sym<T>,
     ) -> Result<StreamBatch<'m, Combining>, LaunchError> {
+        self.send_answers(stream, answers, true)
+    }
+
+    /// As [`combine_send`](StreamBatch::combine_send), without weights: gradients go back, in which the weights are where they belong.
+    ///
+    /// # Collective
+    /// As [`combine_send`](StreamBatch::combine_send).
+    ///
+    /// # Ordering
+    /// As [`combine_send`](StreamBatch::combine_send).
+    ///
+    /// # Errors
+    /// As [`combine_send`](StreamBatch::combine_send).
+    #[track_caller]
+    pub fn combine_send_unweighted<T: Answer>(
+        self,
+        stream: &Stream,
+        answers: Sym<T>,
+    ) -> Result<StreamBatch<'m, Combining>, LaunchError> {
+        self.send_answers(stream, answers, false)
+    }
+
+    #[track_caller]
+    fn send_answers<T: Answer>(
+        self,
+        stream: &Stream,
+        answers: Sym<T>,
+        weighted: bool,
+    ) -> Result<StreamBatch<'m, Combining>, LaunchError> {
         let row = self.moe.config().output_bytes() / size_of::<T>();
         long_enough("the answers", answers.len(), self.rows, row)?;
-        let args = (self.moe.view(), self.index, T::DATATYPE as u32, answers.cast(), self.starts);
+        let args = (self.moe.view(), self.index, T::DATATYPE as u32, answers.cast(), self.starts, u32::from(weighted));
         self.target(stream).launch(kernels::moe_combine_send, args)?;
         Ok(self.next())
     }

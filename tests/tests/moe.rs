@@ -34,7 +34,7 @@ fn case(pes: usize) -> Case {
         wrong_pe: 0,
         wrong: 0,
         added: kernels::ADD_NOTHING,
-        unused: 0,
+        keep: kernels::KEEP_NOTHING,
     }
 }
 
@@ -46,11 +46,12 @@ fn config(case: &Case) -> MoeConfig {
 /// Any shape of tokens, experts and launches that is allowed.
 fn cases() -> impl Strategy<Value = (Case, u32, u64, Vec<Grid>)> {
     let shape = (1u32..=4, 1u32..40, 0u32..2, 1u32..12, 1u32..9, 1u32..10, 0u32..9, 0u32..20);
-    let manner = (any::<u64>(), 0u32..3, 0u32..60, 0u32..3, prop_oneof![Just(1u32), Just(4), Just(32)], 1u64..4);
+    let width = prop_oneof![Just(1u32), Just(4), Just(32)];
+    let manner = (any::<u64>(), 0u32..3, 0u32..60, 0u32..3, width, 1u64..5, 0u32..3);
     let grids = proptest::collection::vec((1u32..=4, 1u32..=80), 1..3);
     (shape, manner, grids).prop_map(|(shape, manner, grids)| {
         let (pes, tokens, ragged, experts, top_k, quarter, extra, scales) = shape;
-        let (seed, skew, delay, added, width, rounds) = manner;
+        let (seed, skew, delay, added, width, rounds, keep) = manner;
         let (top_k, hidden) = (top_k.min(experts), 4 * quarter);
         let case = Case {
             seed,
@@ -67,7 +68,7 @@ fn cases() -> impl Strategy<Value = (Case, u32, u64, Vec<Grid>)> {
             wrong_pe: 0,
             wrong: 0,
             added,
-            unused: 0,
+            keep,
         };
         (case, width, rounds, grids.into_iter().map(|(blocks, threads)| Grid::new(blocks, threads)).collect())
     })

@@ -1,6 +1,6 @@
 //! The steps of an exchange of tokens, each a launch of its own. Payloads, answers and sums are bytes.
 
-use congruent_collectives::moe::{Added, MoeView, Tokens};
+use congruent_collectives::moe::{Added, MoeView, Row, Tokens};
 use congruent_device::{AccumulateIn, Datatype, Group, Sym, kernels, refuse};
 
 /// Runs a step for the type of answers that is named.
@@ -31,6 +31,14 @@ kernels! { in crate::PTX;
         let _sent = moe.dispatch_send(moe.idle(batch as usize), &tokens);
     }
 
+    /// Sends other payloads by the routes that a micro-batch has kept.
+    pub fn moe_dispatch_again(
+        block, ctx, moe: MoeView, batch: u32, count: u64, payload: Sym<u8>, scales: Sym<u8>,
+    ) {
+        let moe = moe.enter(block, ctx);
+        let _sent = moe.dispatch_again(moe.idle(batch as usize), count as usize, payload, scales);
+    }
+
     /// Waits for a micro-batch's tokens, and copies them by expert. What is refused leaves no rows.
     pub fn moe_dispatch_recv(
         block, ctx, moe: MoeView, batch: u32, payload: Sym<u8>, scales: Sym<u8>, starts: Sym<u32>, align: u32,
@@ -54,16 +62,17 @@ kernels! { in crate::PTX;
         }
     }
 
-    /// Sends back what a micro-batch's rows were answered.
+    /// Sends back what a micro-batch's rows were answered, times weights or not.
     pub fn moe_combine_send(
-        block, ctx, moe: MoeView, batch: u32, datatype: u32, answers: Sym<u8>, starts: Sym<u32>,
+        block, ctx, moe: MoeView, batch: u32, datatype: u32, answers: Sym<u8>, starts: Sym<u32>, weighted: u32,
     ) {
         let (row_bytes, moe) = (moe.output_bytes(), moe.enter(block, ctx));
         let Ok(received) = moe.resume(batch as usize) else { return };
         let first = moe.experts().start;
+        let weight = |row: &Row, k| if weighted != 0 { moe.weight(row, k) } else { 1.0 };
         // As `combine_send`, of which one part is there for each type.
         for_float!(datatype, F => {
-            moe.send_answers::<F, _>(&received, |row, k| {
+            moe.send_answers::<F, _>(&received, weight, |row, k| {
                 let expert = moe.expert(row, k) as usize - first;
                 let at = (ctx.load(starts, expert) as usize + moe.place(row, k)) * row_bytes;
                 let answer = answers.slice(at..at + row_bytes).cast::<F>();

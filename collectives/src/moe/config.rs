@@ -73,7 +73,7 @@ impl fmt::Display for MoeConfigError {
             }
             Self::TooMany => write!(
                 f,
-                "PEs, tokens and experts of a token multiply to 2^31 or more, or there are more than {} experts, blocks or \
+                "PEs, tokens and experts of a token multiply to 2^30 or more, or there are more than {} experts, blocks or \
                  micro-batches; give fewer",
                 MoeConfig::MOST
             ),
@@ -267,7 +267,7 @@ impl MoeConfig {
             i += 1;
         }
         match (pes as u64 * self.tokens as u64).checked_mul(self.top_k as u64) {
-            Some(choices) if choices < 1 << 31 => {}
+            Some(choices) if choices < 1 << 30 => {}
             _ => return Err(MoeConfigError::TooMany),
         }
         // Of so few choices and experts a micro-batch's bytes are a number; those of all may not be.
@@ -326,7 +326,7 @@ impl MoeConfig {
 kernel_arg! {
     /// Where everything lies in the memory of one micro-batch.
     pub(super) struct MoeLayout {
-        /// Where each choice of each token goes: two of these, for exchanges in turn.
+        /// Where each choice of each token goes: two of these, for routes in turn.
         pub(super) slots: u64,
         /// How many tokens go to each PE, and how many there are: two of these.
         pub(super) counts: u64,

@@ -22,9 +22,16 @@ pub enum Added<T> {
 
 /// In the upper half of a signal, instead of a count: this, and what is [`Wrong`].
 const WRONG: u32 = 1 << 31;
+/// In the upper half of a signal, beside a count: rows come by the routes of the exchange before, and only payload and scales are new. No
+/// count is as large.
+pub(super) const AGAIN: u32 = 1 << 30;
+/// In place of the first member with wrong tokens, where there is none: all have sent again.
+const ALL_AGAIN: u32 = u32::MAX;
+/// The same where some have not.
+const SOME_ANEW: u32 = u32::MAX - 1;
 
-/// How many packs of an answer a thread computes together.
-const TOGETHER: usize = 4;
+/// How many packs of an answer a thread computes together. A GPU has other warps while one waits, and no registers to spare.
+const TOGETHER: usize = if cfg!(target_arch = "nvptx64") { 1 } else { 4 };
 
 /// Two regions, which is what a signal is about.
 #[derive(Clone, Copy)]
@@ -57,22 +64,89 @@ impl Moe<'_> {
         W: Fn(usize) -> f32,
     {
         self.check(&batch);
-        let batch = batch.next::<Dispatched>(1);
-        let (index, exchange) = (batch.index, batch.exchange);
-        let wrong = self.route(index, exchange, tokens);
-        // All blocks have come to a gate, and so taken the micro-batch up.
-        let batch = self.came_to(batch);
+        let mut batch = batch.next::<Dispatched>(1);
+        batch.table ^= 1;
+        let wrong = self.route(&batch, tokens);
         if wrong == 0 {
-            self.send_tokens(&batch, tokens);
+            let words = EXPERTS + 2 * self.top_k();
+            let word = |token, i| self.word(&batch, tokens, token, i);
+            self.send_tokens(&batch, tokens.count, tokens.payload, tokens.scales, words, word);
         }
+        self.sent(batch, wrong, 0)
+    }
+
+    /// Sends payloads, and scales, by the routes of the micro-batch's last exchange: nothing is counted, and experts and weights stay where
+    /// they came with it. Row for row the members receive what [`dispatch_send`](Moe::dispatch_send) with the same experts and weights
+    /// would have sent, in the same bytes. That exchange was of this launch or an earlier one, with any number of blocks, and may have
+    /// sent again itself. `count` is what it was there.
+    ///
+    /// ```
+    /// use congruent_collectives::moe::{Added, MoeView};
+    /// use congruent_device::{Sym, kernels};
+    ///
+    /// kernels! {
+    ///     /// Behind a layer in which each token's output is 3 times its weights' sum times the token: gradients of the tokens.
+    ///     pub fn backward(block, ctx, moe: MoeView, count: u32, dy: Sym<f32>, dx: Sym<f32>) {
+    ///         let moe = moe.enter(block, ctx);
+    ///         let sent = moe.dispatch_again(moe.idle(0), count as usize, dy.cast(), Sym::empty());
+    ///         let Ok(received) = moe.dispatch_recv(sent) else { return };
+    ///         let combining = moe.combine_send_unweighted::<f32, _>(received, |row, k| {
+    ///             let (dy, weight) = (row.payload().cast::<f32>(), moe.weight(row, k));
+    ///             move |i| 3.0 * weight * ctx.load(dy, i)
+    ///         });
+    ///         moe.combine_recv(combining, dx, Added::Nothing);
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send). Each member sends again or anew, as it likes.
+    ///
+    /// # Ordering
+    /// As [`dispatch_send`](Moe::dispatch_send).
+    ///
+    /// # Errors
+    /// [`Wrong::NoRoutes`] where there are no such routes: no exchange of the micro-batch came before, the last one was refused, or it was
+    /// not of `count` tokens. [`dispatch_recv`](Moe::dispatch_recv) tells all members.
+    ///
+    /// # Panics
+    /// Where payload or scales are shorter than the tokens need.
+    #[inline(always)]
+    #[track_caller]
+    pub fn dispatch_again(
+        &self,
+        batch: MicroBatch<Idle>,
+        count: usize,
+        payload: Sym<u8>,
+        scales: Sym<u8>,
+    ) -> MicroBatch<Dispatched> {
+        self.check(&batch);
+        let wrong = self.lacks_routes(&batch, count);
+        let batch = batch.next::<Dispatched>(1);
+        // Nobody meets at this gate: slots are known. Who takes the micro-batch up twice is found here before it stores anything.
+        self.arrive(batch.index, Gate::Routed, batch.exchange, 0);
+        // This block has heard in the combine before that the members, this one too, have read what rows held then: the two regions need
+        // no gate for that. Of the words only the tag is another; the others are there, and in what is staged for a proxy, too.
+        if wrong == 0 {
+            self.send_tokens(&batch, count, payload, scales, TAG + 1, |_, _| self.tag(batch.exchange));
+        }
+        self.sent(batch, wrong, AGAIN)
+    }
+
+    /// Tells the members that this PE's tokens are on their way, and how, or what is wrong with them.
+    #[inline(always)]
+    #[track_caller]
+    fn sent(&self, batch: MicroBatch<Dispatched>, wrong: u32, how: u32) -> MicroBatch<Dispatched> {
+        let (index, exchange, table) = (batch.index, batch.exchange, batch.table);
         // Gate by gate, what every block has stored is before the signal: its release here, the acquire there, and then the signal's
         // own release (MM-2 covers what whoever signals has seen).
         self.arrive(index, Gate::Stored, exchange, 0);
         self.signal(Half::Dispatch, index, exchange, Gate::Stored, |member| match wrong {
-            0 => self.ctx.load(self.counts(index, exchange), member),
+            0 => how | self.ctx.load(self.counts(index, table), member),
             wrong => WRONG | wrong,
         });
-        batch
+        // Block 0 signals, and so has met all blocks at the gate: they have taken the micro-batch up.
+        self.came_to(batch)
     }
 
     /// Waits until the tokens of all members are here. Rows are there for every block; which rows each expert has, too.
@@ -91,19 +165,30 @@ impl Moe<'_> {
         self.check(&batch);
         let batch = batch.next::<Received>(0);
         self.hear(self.dispatched(batch.index), batch.exchange);
-        let mut first = u32::MAX;
+        let mut first = ALL_AGAIN;
         for source in self.block.strided(self.n()) {
-            if self.told(&batch, source) & WRONG != 0 {
+            let told = self.told(&batch, source);
+            if told & WRONG != 0 {
                 first = first.min(source as u32);
+            } else if told & AGAIN == 0 {
+                first = first.min(SOME_ANEW);
             }
         }
         let first = self.block.reduce(first, Min);
-        if first != u32::MAX {
+        if first < SOME_ANEW {
             let told = self.block.uniform(self.told(&batch, first as usize).into()) as u32;
             let why = Wrong::from_raw(told & !WRONG);
             return Err(self.give_up(batch, Refusal { rank: first, why }));
         }
-        self.make_lists(&batch);
+        // Lists are of routes: where all members' are kept, so are they, and only who tells of the step waits until all blocks have taken
+        // the micro-batch up.
+        if first == SOME_ANEW {
+            self.make_lists(&batch);
+        }
+        self.arrive(batch.index, Gate::Listed, batch.exchange, 0);
+        if first == SOME_ANEW || self.block.index() == 0 {
+            self.meet(batch.index, Gate::Listed, batch.exchange);
+        }
         self.keep_refusal(batch.index, 0);
         Ok(self.came_to(batch))
     }
@@ -130,7 +215,7 @@ impl Moe<'_> {
         batch: MicroBatch<Received>,
         answer: impl Fn(&Row, usize) -> A,
     ) -> MicroBatch<Combining> {
-        self.send_answers::<T, A>(&batch, answer);
+        self.send_answers::<T, A>(&batch, |row, k| self.weight(row, k), answer);
         self.answered(batch)
     }
 
@@ -144,7 +229,7 @@ impl Moe<'_> {
     /// As [`combine_send`](Moe::combine_send).
     ///
     /// # Panics
-    /// Where `N` elements are no whole number of words of 8 bytes, or a row of the exchange is not of whole `N`s.
+    /// Where `N` elements have neither 8 nor 16 bytes, or a row of the exchange is not of whole `N`s.
     ///
     /// ```
     /// use congruent_collectives::moe::{Combining, MicroBatch, Moe, Received};
@@ -165,7 +250,29 @@ impl Moe<'_> {
         batch: MicroBatch<Received>,
         answer: impl Fn(&Row, usize) -> A,
     ) -> MicroBatch<Combining> {
-        self.send_packs::<T, N, A>(&batch, answer);
+        self.send_packs::<T, N, A>(&batch, |row, k| self.weight(row, k), answer);
+        self.answered(batch)
+    }
+
+    /// As [`combine_send`](Moe::combine_send), without weights: of each row, the sum of what `answer` gives for its token's choices. So
+    /// gradients go back, in which `answer` has the weights where they belong.
+    ///
+    /// # Collective
+    /// As [`dispatch_send`](Moe::dispatch_send). Each member weights its answers or does not.
+    ///
+    /// # Ordering
+    /// As [`combine_send`](Moe::combine_send).
+    ///
+    /// # Panics
+    /// Where a row of the exchange is no whole number of `T`s.
+    #[inline(always)]
+    #[track_caller]
+    pub fn combine_send_unweighted<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
+        &self,
+        batch: MicroBatch<Received>,
+        answer: impl Fn(&Row, usize) -> A,
+    ) -> MicroBatch<Combining> {
+        self.send_answers::<T, A>(&batch, |_, _| 1.0, answer);
         self.answered(batch)
     }
 
@@ -176,13 +283,14 @@ impl Moe<'_> {
     pub fn send_answers<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
         &self,
         batch: &MicroBatch<Received>,
+        weight: impl Fn(&Row, usize) -> f32,
         answer: impl Fn(&Row, usize) -> A,
     ) {
         match size_of::<T>() {
-            1 => self.send_packs::<T, 8, _>(batch, |row, k| packed(answer(row, k))),
-            2 => self.send_packs::<T, 4, _>(batch, |row, k| packed(answer(row, k))),
-            4 => self.send_packs::<T, 2, _>(batch, |row, k| packed(answer(row, k))),
-            _ => self.send_packs::<T, 1, _>(batch, |row, k| packed(answer(row, k))),
+            1 => self.send_packs::<T, 8, _>(batch, weight, |row, k| packed(answer(row, k))),
+            2 => self.send_packs::<T, 4, _>(batch, weight, |row, k| packed(answer(row, k))),
+            4 => self.send_packs::<T, 2, _>(batch, weight, |row, k| packed(answer(row, k))),
+            _ => self.send_packs::<T, 1, _>(batch, weight, |row, k| packed(answer(row, k))),
         }
     }
 
@@ -192,11 +300,12 @@ impl Moe<'_> {
     fn send_packs<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
         &self,
         batch: &MicroBatch<Received>,
+        weight: impl Fn(&Row, usize) -> f32,
         answer: impl Fn(&Row, usize) -> A,
     ) {
         let pack = size_of::<[T; N]>();
-        if pack == 0 || !pack.is_multiple_of(8) || !(self.view.output as usize).is_multiple_of(pack) {
-            refuse!("a row of outputs is of whole packs, and a pack of whole words of 8 bytes");
+        if !matches!(pack, 8 | 16) || !(self.view.output as usize).is_multiple_of(pack) {
+            refuse!("a row of outputs is of whole packs, and a pack of 8 or 16 bytes");
         }
         self.check(batch);
         let (blocks, mut before) = (self.block.count(), 0);
@@ -207,7 +316,7 @@ impl Moe<'_> {
             // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                self.send_answer::<T, N, A>(batch, &self.row_at(batch, source, slot), &answer);
+                self.send_answer::<T, N, A>(batch, &self.row_at(batch, source, slot), &weight, &answer);
                 slot += blocks;
             }
             before += count;
@@ -262,7 +371,7 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn sum_answers<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, dst: Sym<T>, added: &Added<T>) {
-        let count = self.ctx.load(self.counts(batch.index, batch.exchange), self.n());
+        let count = self.ctx.load(self.counts(batch.index, batch.table), self.n());
         let count = self.block.uniform(count.into()) as usize;
         let mut token = self.block.index();
         while token < count {
@@ -271,19 +380,23 @@ impl Moe<'_> {
         }
     }
 
-    /// Stores this block's tokens where they go.
+    /// Stores this block's tokens where they go, and so many of the words that go with each.
     #[inline(always)]
     #[track_caller]
-    fn send_tokens<E, W>(&self, batch: &MicroBatch<Dispatched>, tokens: &Tokens<E, W>)
-    where
-        E: Fn(usize) -> i32,
-        W: Fn(usize) -> f32,
-    {
+    fn send_tokens(
+        &self,
+        batch: &MicroBatch<Dispatched>,
+        count: usize,
+        payloads: Sym<u8>,
+        all_scales: Sym<u8>,
+        new_words: usize,
+        word: impl Fn(usize, usize) -> u32,
+    ) {
         let Self { block, ctx, .. } = *self;
-        let slots = self.slots(batch.index, batch.exchange);
+        let slots = self.slots(batch.index, batch.table);
         let (payload, scales, most) = (self.view.payload as usize, self.view.scales as usize, self.view.tokens);
         let mut token = block.index();
-        while token < tokens.count {
+        while token < count {
             for k in 0..self.top_k() {
                 let row = ctx.load(slots, token * self.top_k() + k);
                 if row == NOWHERE {
@@ -294,12 +407,12 @@ impl Moe<'_> {
                 let staged = || self.staged_messages(batch.index, member, slot, 1);
                 let (message, at) = self.towards(member, there, staged);
                 let (to_payload, to_scales, words) = self.parts(message);
-                ctx.put_direct(&block, to_payload.at(at), tokens.payload.slice(token * payload..(token + 1) * payload));
+                ctx.put_direct(&block, to_payload.at(at), payloads.slice(token * payload..(token + 1) * payload));
                 if scales > 0 {
-                    ctx.put_direct(&block, to_scales.at(at), tokens.scales.slice(token * scales..(token + 1) * scales));
+                    ctx.put_direct(&block, to_scales.at(at), all_scales.slice(token * scales..(token + 1) * scales));
                 }
-                for i in block.strided(words.len()) {
-                    ctx.put_value(words.elem(i).at(at), self.word(batch, tokens, token, i));
+                for i in block.strided(new_words) {
+                    ctx.put_value(words.elem(i).at(at), word(token, i));
                 }
             }
             token += block.count();
@@ -331,6 +444,7 @@ impl Moe<'_> {
         &self,
         batch: &MicroBatch<Received>,
         row: &Row,
+        weight: &impl Fn(&Row, usize) -> f32,
         answer: &impl Fn(&Row, usize) -> A,
     ) {
         let (index, source, slot) = (batch.index, row.source(), row.slot());
@@ -348,6 +462,7 @@ impl Moe<'_> {
             moe: self,
             row,
             mine,
+            weight,
             answer,
             packs: bytes / size,
             words,
@@ -368,7 +483,7 @@ impl Moe<'_> {
             Added::Bias(row) => Some(row.slice(..elements)),
             Added::Residual(rows) => Some(rows.slice(token * elements..(token + 1) * elements)),
         };
-        let slots = self.slots(batch.index, batch.exchange);
+        let slots = self.slots(batch.index, batch.table);
         let mut came = 0_u32;
         for k in 0..self.top_k() {
             if ctx.load(slots, token * self.top_k() + k) != NOWHERE {
@@ -425,7 +540,7 @@ impl Moe<'_> {
         let (index, exchange) = (batch.index, batch.exchange);
         // As in dispatch_send. What blocks have read of the rows is before the signal too, and so before whatever overwrites it.
         self.arrive(index, Gate::Answered, exchange, 0);
-        let rows = |member| if answered { self.told(&batch, member) } else { 0 };
+        let rows = |member| if answered { self.count(&batch, member) as u32 } else { 0 };
         self.signal(Half::Combine, index, exchange, Gate::Answered, rows);
         self.came_to(batch.next(0))
     }
@@ -446,8 +561,8 @@ impl Moe<'_> {
     /// What a member told of its tokens.
     #[inline(always)]
     #[track_caller]
-    fn told(&self, batch: &MicroBatch<Received>, source: usize) -> u32 {
-        self.count(batch, source) as u32
+    pub(super) fn told(&self, batch: &MicroBatch<Received>, source: usize) -> u32 {
+        (self.ctx.signal_seen(self.dispatched(batch.index).elem(source)) >> 32) as u32
     }
 
     /// The member at distance `i` after this one, which is below their number.
@@ -512,8 +627,8 @@ impl Moe<'_> {
             let (rank, rows) = (self.rank(member), rows(member));
             let word = u64::from(rows) << 32 | u64::from(self.tag(exchange));
             let notify = signals.elem(self.me()).at(rank).set(word);
-            if rows & WRONG == 0 && rows > 0 && !ctx.reaches(rank) {
-                let count = rows as usize;
+            let count = (rows & !AGAIN) as usize;
+            if rows & WRONG == 0 && count > 0 && !ctx.reaches(rank) {
                 let (there, staged) = match half {
                     Half::Dispatch => {
                         (self.messages(batch, self.me(), 0, count), self.staged_messages(batch, member, 0, count))
@@ -532,22 +647,24 @@ impl Moe<'_> {
 }
 
 /// What the experts of this PE answered to a row, on its way back: in packs of `N` elements.
-struct Weighed<'r, T, A, F, const N: usize> {
+struct Weighed<'r, T, A, W, F, const N: usize> {
     moe: &'r Moe<'r>,
     row: &'r Row,
     mine: u32,
+    weight: &'r W,
     answer: &'r F,
     packs: usize,
-    /// Where it goes, for packs of 16 bytes and for others.
+    /// Where it goes, for packs of 16 bytes and for those of 8.
     wide: Peer<'r, Pack<u64, 2>>,
     words: Peer<'r, u64>,
     of: PhantomData<(T, A)>,
 }
 
-impl<T, A, F, const N: usize> Vectorized for Weighed<'_, T, A, F, N>
+impl<T, A, W, F, const N: usize> Vectorized for Weighed<'_, T, A, W, F, N>
 where
     T: Number<Acc = f32>,
     A: Fn(usize) -> [f32; N],
+    W: Fn(&Row, usize) -> f32,
     F: Fn(&Row, usize) -> A,
 {
     #[inline(always)]
@@ -560,12 +677,12 @@ where
             while left != 0 {
                 let k = left.trailing_zeros() as usize;
                 left &= left - 1;
-                let (weight, answer) = (self.moe.weight(self.row, k), (self.answer)(self.row, k));
-                for (v, sums) in sums.iter_mut().enumerate() {
+                let (weight, answer) = ((self.weight)(self.row, k), (self.answer)(self.row, k));
+                sums = array::from_fn(|v| {
                     // Behind the last one, that one again.
                     let more = answer(pack(v).min(self.packs - 1));
-                    *sums = array::from_fn(|j| sums[j] + weight * more[j]);
-                }
+                    array::from_fn(|j| sums[v][j] + weight * more[j])
+                });
             }
             for (v, sums) in sums.into_iter().enumerate() {
                 if pack(v) < self.packs {
@@ -577,16 +694,12 @@ where
     }
 }
 
-impl<T: Number, A, F, const N: usize> Weighed<'_, T, A, F, N> {
+impl<T: Number, A, W, F, const N: usize> Weighed<'_, T, A, W, F, N> {
     #[inline(always)]
     fn store(&self, i: usize, pack: [T; N]) {
-        let words = size_of::<[T; N]>() / 8;
-        if words == 2 {
-            self.wide.store(i, bytemuck::cast(pack));
-        } else {
-            for (j, word) in bytemuck::bytes_of(&pack).as_chunks().0.iter().enumerate() {
-                self.words.store(words * i + j, u64::from_ne_bytes(*word));
-            }
+        match size_of::<[T; N]>() {
+            16 => self.wide.store(i, bytemuck::cast(pack)),
+            _ => self.words.store(i, bytemuck::cast(pack)),
         }
     }
 }
@@ -595,7 +708,13 @@ impl<S> MicroBatch<S> {
     /// The same micro-batch at its next step, so many exchanges on.
     #[inline(always)]
     fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
-        MicroBatch { of: self.of, index: self.index, exchange: self.exchange + exchanges, step: PhantomData }
+        MicroBatch {
+            of: self.of,
+            index: self.index,
+            exchange: self.exchange + exchanges,
+            table: self.table,
+            step: PhantomData,
+        }
     }
 }
 

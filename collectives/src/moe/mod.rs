@@ -40,6 +40,10 @@
 //! }
 //! ```
 //!
+//! The slots of an exchange, and what came with its tokens, stay where they are until tokens are routed anew:
+//! [`dispatch_again`](Moe::dispatch_again) sends other payloads by the same routes, and nothing else. So gradients travel, for which
+//! [`combine_send_unweighted`](Moe::combine_send_unweighted) sums what comes back without weights.
+//!
 //! # Protocol
 //! Everything is pushed. A PE has a region for tokens and one for answers of each micro-batch, in which every member has places of its
 //! own: token number `i` of those that go from one PE to another lies in slot `i` there. Slots are counted, not claimed, so that all of
@@ -141,6 +145,8 @@ pub struct MicroBatch<S> {
     index: u32,
     /// How often the micro-batch has been sent.
     exchange: u64,
+    /// Which of two tables has its slots: the other one than the routes before had.
+    table: u32,
     step: PhantomData<S>,
 }
 
@@ -180,9 +186,9 @@ mod sealed {
 /// Which of a micro-batch's words of its own PE it is.
 #[derive(Clone, Copy)]
 enum Own {
-    /// The exchange, and the step that it has come to.
+    /// The exchange, the table that has its slots, and the step that it has come to.
     State,
-    /// Why the last exchange was refused; 0 where it was not.
+    /// Why the last exchange was refused; 0 where it was not, and routes are kept.
     Refused,
 }
 
@@ -226,6 +232,9 @@ pub enum Wrong {
     SameExpert = 3,
     /// A weight that is no number.
     NotANumber = 4,
+    /// Payloads to be sent again by routes that there are not: no exchange came before, the last one was refused, or it was of another
+    /// number of tokens.
+    NoRoutes = 5,
 }
 
 impl Wrong {
@@ -234,6 +243,7 @@ impl Wrong {
             1 => Self::TooManyTokens,
             2 => Self::NoSuchExpert,
             3 => Self::SameExpert,
+            5 => Self::NoRoutes,
             _ => Self::NotANumber,
         }
     }
@@ -258,6 +268,7 @@ impl fmt::Display for Refusal {
             Wrong::NoSuchExpert => "an expert that there is not",
             Wrong::SameExpert => "one expert twice for a token",
             Wrong::NotANumber => "a weight that is no number",
+            Wrong::NoRoutes => "tokens to be sent again where no routes of so many are kept",
         };
         write!(f, "the member of rank {} gave {why}; no tokens were exchanged", self.rank)
     }
@@ -271,7 +282,32 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
+/// The step in the word of a micro-batch's state.
+const fn step(state: u64) -> u64 {
+    state % 4
+}
+
 impl<'c> Moe<'c> {
+    /// The same exchange for rows of other sizes, each up to what it was made for: those of gradients are others than those of tokens.
+    /// Every step of an exchange is called with the same sizes, on every PE. Sizes are in bytes, as [`MoeConfig`] has them.
+    ///
+    /// # Panics
+    /// Where a size is larger than the exchange was made for, or there is no payload, or an output of a number of bytes that 8 does not
+    /// divide.
+    #[inline(always)]
+    #[track_caller]
+    pub fn with_rows(self, payload: usize, scales: usize, output: usize) -> Self {
+        let MoeView { payload: most_payload, scales: most_scales, output: most_output, .. } = self.view;
+        if payload > most_payload as usize || scales > most_scales as usize || output > most_output as usize {
+            refuse!("rows are larger than the exchange was made for");
+        }
+        if payload == 0 || output == 0 || !output.is_multiple_of(8) {
+            refuse!("rows have a payload, and an output that is a multiple of 8 bytes");
+        }
+        let view = MoeView { payload: payload as u32, scales: scales as u32, output: output as u32, ..self.view };
+        Self { view, ..self }
+    }
+
     /// Micro-batch `index`, to be sent. A kernel calls this, or [`resume`](Moe::resume), once for a micro-batch, before any step of it.
     ///
     /// # Panics
@@ -293,7 +329,7 @@ impl<'c> Moe<'c> {
     #[track_caller]
     pub fn resume<S: Step>(&self, index: usize) -> Result<MicroBatch<S>, Refusal> {
         let state = self.state(index);
-        if state % 4 == Idle::NUMBER && S::NUMBER >= Received::NUMBER {
+        if step(state) == Idle::NUMBER && S::NUMBER >= Received::NUMBER {
             let refused = self.block.uniform(self.ctx.load(self.own(index as u32, Own::Refused), 0));
             if let Some(refusal) = Refusal::from_word(refused) {
                 return Err(refusal);
@@ -302,7 +338,7 @@ impl<'c> Moe<'c> {
         Ok(self.taken_up(index, state))
     }
 
-    /// The exchange that a micro-batch has come to, and its step.
+    /// The exchange that a micro-batch has come to, its table and its step.
     #[inline(always)]
     #[track_caller]
     fn state(&self, index: usize) -> u64 {
@@ -315,10 +351,11 @@ impl<'c> Moe<'c> {
     #[inline(always)]
     #[track_caller]
     fn taken_up<S: Step>(&self, index: usize, state: u64) -> MicroBatch<S> {
-        if state % 4 != S::NUMBER {
+        if step(state) != S::NUMBER {
             refuse!("a micro-batch is at another step: each goes through dispatch and combine, send and recv, in turn");
         }
-        MicroBatch { of: self.view.scratch.offset(), index: index as u32, exchange: state / 4, step: PhantomData }
+        let (exchange, table) = (state >> 3, (state >> 2) as u32 & 1);
+        MicroBatch { of: self.view.scratch.offset(), index: index as u32, exchange, table, step: PhantomData }
     }
 
     /// Ends the kernel where a micro-batch is another exchange's.
@@ -363,7 +400,8 @@ impl<'c> Moe<'c> {
     #[inline(always)]
     fn came_to<S: Step>(&self, batch: MicroBatch<S>) -> MicroBatch<S> {
         if self.block.index() == 0 && self.block.leader() {
-            self.ctx.store(self.own(batch.index, Own::State), 0, batch.exchange * 4 + S::NUMBER);
+            let state = batch.exchange << 3 | u64::from(batch.table) << 2 | S::NUMBER;
+            self.ctx.store(self.own(batch.index, Own::State), 0, state);
         }
         batch
     }

@@ -3,7 +3,8 @@
 use congruent_device::{Group, Lanes, Rank, Sym, World, refuse};
 
 use super::config::{HEADER, experts_of, owner_of};
-use super::{Gate, MicroBatch, Moe, Received};
+use super::exchange::AGAIN;
+use super::{MicroBatch, Moe, Received};
 
 /// A token that has been received.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +135,7 @@ impl Moe<'_> {
     #[track_caller]
     pub fn count(&self, batch: &MicroBatch<Received>, source: usize) -> usize {
         self.check(batch);
-        (self.ctx.signal_seen(self.dispatched(batch.index).elem(source)) >> 32) as usize
+        (self.told(batch, source) & !AGAIN) as usize
     }
 
     /// Token `slot` of those that have come from a member.
@@ -262,7 +263,7 @@ impl Moe<'_> {
     }
 
     /// Lists the rows of each expert: by a warp for each, which counts and claims nothing, so that lists are the same however many there
-    /// are. All blocks meet behind it.
+    /// are. All blocks meet behind it, before they are read.
     #[inline(always)]
     #[track_caller]
     pub(super) fn make_lists(&self, batch: &MicroBatch<Received>) {
@@ -294,8 +295,6 @@ impl Moe<'_> {
             }
             expert += self.block.count() * self.block.warps();
         }
-        self.arrive(batch.index, Gate::Listed, batch.exchange, 0);
-        self.meet(batch.index, Gate::Listed, batch.exchange);
     }
 
     /// Which of its token's choices an expert is to a row; `top_k` where none.

@@ -38,8 +38,8 @@ kernel_arg! {
         pub wrong: u32,
         /// What is added: an `ADD_`.
         pub added: u32,
-        /// Nothing.
-        pub unused: u32,
+        /// Which exchanges keep the routes of the one before: a `KEEP_`, and whether these are sent [`ANEW`].
+        pub keep: u32,
     }
 }
 
@@ -56,6 +56,15 @@ pub const ADD_NOTHING: u32 = 0;
 pub const ADD_BIAS: u32 = 1;
 /// A row for each.
 pub const ADD_RESIDUAL: u32 = 2;
+
+/// None.
+pub const KEEP_NOTHING: u32 = 0;
+/// By chance, all PEs alike.
+pub const KEEP_ALIKE: u32 = 1;
+/// By chance, each PE for itself.
+pub const KEEP_EACH: u32 = 2;
+/// Routes that are kept are sent anew all the same.
+pub const ANEW: u32 = 4;
 
 /// Rows by expert begin at a multiple of so many.
 pub const ALIGN: usize = 4;
@@ -93,9 +102,31 @@ impl Case {
         if pe == self.wrong_pe as usize && exchange % 3 == 1 { self.wrong } else { 0 }
     }
 
+    /// Whether an exchange has the routes of the one before. Where tokens are wrong there are none to keep in two of three.
+    #[inline(always)]
+    pub fn keeps(&self, pe: usize, exchange: u64) -> bool {
+        let by = match self.keep % ANEW {
+            KEEP_NOTHING => return false,
+            KEEP_ALIKE => 0,
+            _ => pe as u64 + 1,
+        };
+        let may = exchange > 0 && (self.wrong == 0 || exchange.is_multiple_of(3));
+        may && !mix(self.seed ^ 7, by, exchange).is_multiple_of(3)
+    }
+
+    /// The exchange that a PE has routed its tokens in.
+    #[inline(always)]
+    pub fn routed(&self, pe: usize, mut exchange: u64) -> u64 {
+        while self.keeps(pe, exchange) {
+            exchange -= 1;
+        }
+        exchange
+    }
+
     /// How many tokens a PE has.
     #[inline(always)]
     pub fn count(&self, pe: usize, exchange: u64) -> usize {
+        let exchange = self.routed(pe, exchange);
         match (self.wrong_at(pe, exchange), self.ragged) {
             (1, _) => self.tokens as usize + 1,
             // One at least of those that are wrong.
@@ -107,7 +138,7 @@ impl Case {
     /// The expert of choice `i % top_k` of token `i / top_k`.
     #[inline(always)]
     pub fn expert(&self, pe: usize, exchange: u64, i: usize) -> i32 {
-        let (token, k) = (i / self.top_k as usize, i % self.top_k as usize);
+        let (token, k, exchange) = (i / self.top_k as usize, i % self.top_k as usize, self.routed(pe, exchange));
         match (self.wrong_at(pe, exchange), token + 1 == self.tokens as usize, k) {
             (2, true, 0) => return self.experts as i32,
             (3, true, _) => return 0,
@@ -128,6 +159,7 @@ impl Case {
     /// The weight of the same choice.
     #[inline(always)]
     pub fn weight(&self, pe: usize, exchange: u64, i: usize) -> f32 {
+        let exchange = self.routed(pe, exchange);
         if self.wrong_at(pe, exchange) == 4 && i + 1 == (self.tokens * self.top_k) as usize {
             return f32::NAN;
         }
@@ -230,6 +262,9 @@ impl Run<'_> {
             token += block.count();
         }
         block.sync();
+        if case.keep < ANEW && case.keeps(me, exchange) {
+            return moe.dispatch_again(batch, count, to_payload, to_scales);
+        }
         let tokens = Tokens {
             count,
             payload: to_payload,

@@ -32,7 +32,7 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
         wrong_pe: 0,
         wrong: 0,
         added: kernels::ADD_NOTHING,
-        unused: 0,
+        keep: kernels::KEEP_NOTHING,
     };
     let (blocks, rounds) = (Grid::new(2, 64), times(60).max(4));
     // Back to back without a meeting of any kind, each PE at its own pace.
@@ -51,6 +51,13 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
     in_launches(world, Case { seed: 8, added: kernels::ADD_BIAS, ..usual })?;
     in_launches(world, Case { seed: 9, wrong_pe: pes / 2, wrong: 2, ..usual })?;
     in_calls(world, Case { seed: 10, added: kernels::ADD_RESIDUAL, ..usual })?;
+    // Routes that are kept: by all or by some, in one launch, in several and in calls, and behind exchanges that are refused.
+    let grids = [blocks, Grid::one(32), Grid::new(BLOCKS, 32)];
+    moe_rounds(world, Case { seed: 12, delay: 20, keep: kernels::KEEP_ALIKE, ..usual }, rounds.min(8), &grids)?;
+    moe_rounds(world, Case { seed: 13, keep: kernels::KEEP_EACH, ..usual }, rounds.min(8), &[blocks])?;
+    in_launches(world, Case { seed: 14, keep: kernels::KEEP_ALIKE, ..usual })?;
+    in_launches(world, Case { seed: 15, keep: kernels::KEEP_EACH, wrong_pe: pes / 2, wrong: 2, ..usual })?;
+    in_calls(world, Case { seed: 16, keep: kernels::KEEP_EACH, ..usual })?;
     in_graphs(world, Case { seed: 11, ragged: 0, ..usual })?;
     refused(world, usual)?;
     numbers_wrap(world, usual)
@@ -307,8 +314,12 @@ impl Calls {
         stream: &Stream,
         batch: StreamBatch<'m, Idle>,
         count: usize,
+        again: bool,
     ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
         let (payload, scales) = (self.payload.view(), self.scales.view());
+        if again {
+            return batch.dispatch_again(stream, count, payload, scales);
+        }
         let (experts, weights) = (self.experts.view(), self.weights.view());
         batch.dispatch_send(stream, &Tokens { count, payload, scales, experts, weights })
     }
@@ -359,8 +370,11 @@ fn in_calls(world: &mut World, case: Case) -> Result<(), Error> {
         let [one, other] = &calls;
         one.write(pe, exchange)?;
         other.write(pe, exchange)?;
-        let sent = one.send(&stream, first, one.case.count(pe, exchange))?;
-        let sent_too = other.send(&stream, second, other.case.count(pe, exchange))?;
+        let send = |calls: &Calls, batch| {
+            let (count, again) = (calls.case.count(pe, exchange), calls.case.keeps(pe, exchange));
+            calls.send(&stream, batch, count, again)
+        };
+        let (sent, sent_too) = (send(one, first)?, send(other, second)?);
         first = one.answer(world, &stream, &moe, sent)?;
         second = other.answer(world, &stream, &moe, sent_too)?;
         world.synchronize(&stream)?;
@@ -376,8 +390,8 @@ fn in_graphs(world: &mut World, case: Case) -> Result<(), Error> {
     let (moe, calls) = two_calls(world, case)?;
     let layer = world.capture(&stream, |stream| {
         let [one, other] = &calls;
-        let sent = one.send(stream, moe.idle(0)?, count)?;
-        let sent_too = other.send(stream, moe.idle(1)?, count)?;
+        let sent = one.send(stream, moe.idle(0)?, count, false)?;
+        let sent_too = other.send(stream, moe.idle(1)?, count, false)?;
         let _idle = one.answer(world, stream, &moe, sent)?;
         other.answer(world, stream, &moe, sent_too).map(drop)
     })?;

@@ -69,7 +69,7 @@ impl Calls<'_> {
                 grid,
                 (view, 0, answers, scales_of_rows, starts, ALIGN),
             )?;
-            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts))?;
+            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts, 1))?;
             calls.go_on(none, answers)?;
             world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, datatype, sums, more, for_each))?;
             calls.go_on(sums, none)
