@@ -11,7 +11,7 @@ use congruent::{
     WorldFailure,
 };
 use congruent_test_kernels::moe::{self as kernels, Case};
-use congruent_tests::conformance::moe_rounds;
+use congruent_tests::conformance::{moe_exchanges, moe_gradients, moe_rounds};
 use proptest::prelude::*;
 
 fn builder() -> Builder {
@@ -82,6 +82,32 @@ proptest! {
     fn tokens_come_back_summed((case, width, rounds, grids) in cases(), proxied: bool) {
         let world = builder().width(width).proxied(proxied);
         let ends = world.local(case.pes as usize, |world| moe_rounds(world, case, rounds, &grids));
+        prop_assert!(ends.is_ok(), "{:?}", ends.err());
+    }
+
+    /// What is sent by kept routes lies in memory in the bytes, all of them, that routing anew would have left there.
+    #[test]
+    fn kept_routes_give_the_same_bytes((case, width, rounds, grids) in cases(), keep in 1u32..3, proxied: bool) {
+        let exchanges = |keep| {
+            let case = Case { keep, ..case };
+            let world = builder().width(width).proxied(proxied);
+            world.local(case.pes as usize, |world| moe_exchanges(world, case, rounds, &grids))
+        };
+        let (kept, anew) = (exchanges(keep), exchanges(keep | kernels::ANEW));
+        prop_assert!(kept.is_ok() && anew.is_ok(), "{:?} {:?}", kept.err(), anew.err());
+        prop_assert!(kept.ok() == anew.ok(), "{:?}", case);
+    }
+
+    /// Gradients by kept routes are those that one PE computes alone.
+    #[test]
+    fn gradients_are_what_one_pe_computes(
+        seed in 0u64..1000, pes in 1usize..=4, experts in 3usize..9, forward in 1u32..=4,
+        backward in proptest::collection::vec((1u32..=4, 1u32..=64), 1..3),
+        width in prop_oneof![Just(1u32), Just(32)], proxied: bool,
+    ) {
+        let grids: Vec<Grid> = backward.into_iter().map(|(blocks, threads)| Grid::new(blocks, threads)).collect();
+        let world = builder().width(width).proxied(proxied);
+        let ends = world.local(pes, |world| moe_gradients(world, seed, experts, Grid::new(forward, 32), &grids));
         prop_assert!(ends.is_ok(), "{:?}", ends.err());
     }
 }
@@ -387,6 +413,56 @@ fn calls_are_refused_on_all_pes_alike() {
                     assert_eq!((moe.refusal(0)?, calls.sums()?), (None, calls.expected()?));
                 }
             }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+}
+
+/// Payloads go by the routes of the exchange before, with weights and without; what has no routes to go by all PEs are told, and nothing is
+/// summed.
+#[test]
+fn calls_send_again() {
+    builder()
+        .local(3, |world| {
+            let (me, calls) = (world.pe().index(), Calls::new(world, 3)?);
+            let (moe, stream) = (world.moe(world.team(), calls.config)?, world.stream()?);
+            let again = |count: usize, weighted: bool| {
+                let sent = moe.idle(0)?.dispatch_again(&stream, count, calls.x.view().cast(), Sym::empty())?;
+                let (received, rows) = (sent.dispatch_recv(&stream, calls.by_expert())?, calls.rows.view());
+                let combining = match weighted {
+                    true => received.combine_send(&stream, rows)?,
+                    false => received.combine_send_unweighted(&stream, rows)?,
+                };
+                let _idle = combining.combine_recv(&stream, calls.y.view(), Added::Nothing)?;
+                world.synchronize(&stream)?;
+                Ok::<_, Error>(moe.refusal(0)?)
+            };
+            let refused = |rank| Some(Refusal { rank, why: Wrong::NoRoutes });
+            calls.y.fill(-1.0)?;
+            assert_eq!(again(TOKENS, true)?, refused(0), "nothing was sent yet");
+            assert_eq!(again(TOKENS, true)?, refused(0), "what was sent last was refused");
+            assert_eq!(calls.sums()?, [-1.0; TOKENS * HIDDEN]);
+            calls.exchange(&moe, &stream, TOKENS)?;
+            for exchange in 0..3 {
+                let x: Vec<f32> = (0..(TOKENS + 1) * HIDDEN).map(|i| (50 * me + 7 * i + exchange) as f32).collect();
+                calls.x.write(0, &x)?;
+                assert_eq!(again(TOKENS, true)?, None);
+                assert_eq!(calls.sums()?, calls.expected()?);
+                assert_eq!(again(TOKENS, false)?, None);
+                let twice: Vec<f32> = calls.expected()?.iter().map(|sum| 2.0 * sum).collect();
+                assert_eq!(calls.sums()?, twice);
+            }
+            let count = if me == 2 { TOKENS - 1 } else { TOKENS };
+            assert_eq!(again(count, true)?, refused(2), "of another number of tokens");
+            let text = "the member of rank 2 gave tokens to be sent again where no routes of so many are kept; no tokens were exchanged";
+            assert_eq!(refused(2).map(|refusal| refusal.to_string()).as_deref(), Some(text));
+            assert_eq!(again(TOKENS, true)?, refused(0));
+            // Routes of an exchange that was refused are not there, on no PE.
+            calls.exchange(&moe, &stream, if me == 1 { TOKENS + 1 } else { TOKENS })?;
+            assert_eq!(again(TOKENS, true)?, refused(0));
+            calls.exchange(&moe, &stream, TOKENS)?;
+            assert_eq!(again(TOKENS, true)?, None);
+            assert_eq!(calls.sums()?, calls.expected()?);
             Ok::<_, Error>(())
         })
         .unwrap();

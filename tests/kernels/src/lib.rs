@@ -17,6 +17,7 @@ pub mod lanes;
 pub mod matrix;
 pub mod misuse;
 pub mod moe;
+pub mod moe_layer;
 pub mod multicast;
 pub mod norm;
 pub mod ordering;

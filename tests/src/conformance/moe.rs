@@ -5,6 +5,7 @@ use congruent::device::{Number, Semaphore, bf16};
 use congruent::{Error, Grid, LaunchError, Moe, RowsByExpert, Stream, StreamBatch, SymVec, World};
 use congruent_test_kernels::moe::{self as kernels, Case};
 
+use super::gradients::moe_gradients;
 use super::limit::{is_limited, times};
 
 /// What neighbours of the exchange's memory hold before and after.
@@ -60,6 +61,7 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
     in_calls(world, Case { seed: 16, keep: kernels::KEEP_EACH, ..usual })?;
     in_graphs(world, Case { seed: 11, ragged: 0, ..usual })?;
     refused(world, usual)?;
+    moe_gradients(world, 3, 2 * pes as usize + 1, blocks, &[blocks, Grid::new(3, 32), Grid::one(32)])?;
     numbers_wrap(world, usual)
 }
 
@@ -176,6 +178,17 @@ fn compare<T: Number<Acc = f32>>(
 pub fn moe_rounds(world: &mut World, case: Case, rounds: u64, grids: &[Grid]) -> Result<(), Error> {
     let config = config(&case, 2);
     rounds_of(world, case, rounds, grids, config).map(drop)
+}
+
+/// The same; gives what of tokens lies in this PE's memory behind the last exchange.
+pub fn moe_exchanges(world: &mut World, case: Case, rounds: u64, grids: &[Grid]) -> Result<Vec<u8>, Error> {
+    let config = config(&case, 2);
+    let setup = rounds_of(world, case, rounds, grids, config)?;
+    let region = setup.moe.view().dispatch_region(0);
+    let (mut bytes, stream) = (world.buffer::<u8>(region.len())?, world.stream()?);
+    world.copy(&stream, &mut bytes, region)?;
+    world.synchronize(&stream)?;
+    Ok(bytes.to_vec()?)
 }
 
 fn rounds_of(world: &mut World, case: Case, rounds: u64, grids: &[Grid], config: MoeConfig) -> Result<Setup, Error> {
