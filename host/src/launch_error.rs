@@ -126,6 +126,17 @@ pub enum LaunchError {
         /// How many there are.
         fits: u32,
     },
+    /// Rows of an exchange of tokens that it was not made for.
+    #[error(
+        "rows of payload, scales and output of {asked:?} bytes are none of an exchange; give at most {most:?}, some payload, and an \
+         output that 8 divides"
+    )]
+    RowsOfExchange {
+        /// Bytes of payload, of scales and of an output.
+        asked: [usize; 3],
+        /// The most of each.
+        most: [usize; 3],
+    },
     /// A root that is no member.
     #[error("member {root} cannot be the root of a team of {size}; members are 0..{size}")]
     Root {

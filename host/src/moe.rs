@@ -81,6 +81,8 @@ pub struct Moe {
 #[must_use = "a micro-batch in flight goes through all steps, on every PE"]
 pub struct StreamBatch<'m, S> {
     moe: &'m Moe,
+    /// The exchange as kernels have it, for rows of these sizes.
+    view: MoeView,
     index: u32,
     /// How many tokens were sent.
     count: usize,
@@ -171,7 +173,8 @@ impl Moe {
         if index >= fits {
             return Err(LaunchError::NoSuchMicroBatch { index, fits });
         }
-        Ok(StreamBatch { moe: self, index, count: 0, starts: Sym::empty(), rows: 0, step: PhantomData })
+        let (view, starts) = (self.view(), Sym::empty());
+        Ok(StreamBatch { moe: self, view, index, count: 0, starts, rows: 0, step: PhantomData })
     }
 
     /// Why the last exchange of a micro-batch was refused, on all PEs alike; `None` where it was not.
@@ -199,8 +202,8 @@ impl<'m, S: Step> StreamBatch<'m, S> {
     }
 
     fn next<N>(self) -> StreamBatch<'m, N> {
-        let Self { moe, index, count, starts, rows, .. } = self;
-        StreamBatch { moe, index, count, starts, rows, step: PhantomData }
+        let Self { moe, view, index, count, starts, rows, .. } = self;
+        StreamBatch { moe, view, index, count, starts, rows, step: PhantomData }
     }
 }
 
@@ -223,18 +226,32 @@ impl<'m> StreamBatch<'m, Idle> {
         tokens: &Tokens<Sym<i32>, Sym<f32>>,
     ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
         let (config, &Tokens { count, payload, scales, experts, weights }) = (self.moe.config(), tokens);
-        long_enough("the tokens' payload", payload.len(), count, config.payload_bytes())?;
-        long_enough("the tokens' scales", scales.len(), count, config.scales_bytes())?;
+        long_enough("the tokens' payload", payload.len(), count, self.view.payload_bytes())?;
+        long_enough("the tokens' scales", scales.len(), count, self.view.scales_bytes())?;
         long_enough("the tokens' experts", experts.len(), count, config.top_k())?;
         long_enough("the tokens' weights", weights.len(), count, config.top_k())?;
         self.count = count;
-        let args = (self.moe.view(), self.index, count as u64, payload, scales, experts, weights);
+        let args = (self.view, self.index, count as u64, payload, scales, experts, weights);
         self.target(stream).launch(kernels::moe_dispatch_send, args)?;
         Ok(self.next())
     }
 }
 
 impl<'m> StreamBatch<'m, Idle> {
+    /// The same micro-batch for rows of other sizes, in bytes, each up to what [`Moe::config`] has: those of gradients are others than those
+    /// of tokens. Its steps keep to them until another size is given; every PE gives the same.
+    ///
+    /// # Errors
+    /// [`LaunchError::RowsOfExchange`] where a size is larger, or there is no payload, or an output that 8 does not divide.
+    pub fn with_rows(self, payload: usize, scales: usize, output: usize) -> Result<Self, LaunchError> {
+        let made_for = self.moe.view();
+        let view = made_for.with_rows(payload, scales, output).ok_or(LaunchError::RowsOfExchange {
+            asked: [payload, scales, output],
+            most: [made_for.payload_bytes(), made_for.scales_bytes(), made_for.output_bytes()],
+        })?;
+        Ok(Self { view, ..self })
+    }
+
     /// Sends payloads, and scales, by the routes of the micro-batch's last exchange, which was of `count` tokens: nothing is counted, and
     /// experts and weights stay where they came with it. The members receive the bytes that [`dispatch_send`](StreamBatch::dispatch_send)
     /// with the same experts and weights would have sent.
@@ -256,11 +273,10 @@ impl<'m> StreamBatch<'m, Idle> {
         payload: Sym<u8>,
         scales: Sym<u8>,
     ) -> Result<StreamBatch<'m, Dispatched>, LaunchError> {
-        let config = self.moe.config();
-        long_enough("the tokens' payload", payload.len(), count, config.payload_bytes())?;
-        long_enough("the tokens' scales", scales.len(), count, config.scales_bytes())?;
+        long_enough("the tokens' payload", payload.len(), count, self.view.payload_bytes())?;
+        long_enough("the tokens' scales", scales.len(), count, self.view.scales_bytes())?;
         self.count = count;
-        let args = (self.moe.view(), self.index, count as u64, payload, scales);
+        let args = (self.view, self.index, count as u64, payload, scales);
         self.target(stream).launch(kernels::moe_dispatch_again, args)?;
         Ok(self.next())
     }
@@ -285,13 +301,13 @@ impl<'m> StreamBatch<'m, Dispatched> {
         let RowsByExpert { payload, scales, starts, align } = rows;
         let most = config.most_rows(team.size() as u32, align) as usize;
         let experts = config.experts_of(team.me() as u32, team.size() as u32);
-        long_enough("room for payloads by expert", payload.len(), most, config.payload_bytes())?;
-        long_enough("room for scales by expert", scales.len(), most, config.scales_bytes())?;
+        long_enough("room for payloads by expert", payload.len(), most, self.view.payload_bytes())?;
+        long_enough("room for scales by expert", scales.len(), most, self.view.scales_bytes())?;
         long_enough("room for where experts begin", starts.len(), experts.len() + 1, 1)?;
         // As of what is sent: an exchange without scales takes no notice of room for some.
-        let scales = if config.scales_bytes() == 0 { Sym::empty() } else { scales };
+        let scales = if self.view.scales_bytes() == 0 { Sym::empty() } else { scales };
         (self.starts, self.rows) = (starts, most);
-        let args = (self.moe.view(), self.index, payload, scales, starts, align);
+        let args = (self.view, self.index, payload, scales, starts, align);
         self.target(stream).launch(kernels::moe_dispatch_recv, args)?;
         Ok(self.next())
     }
@@ -345,9 +361,9 @@ impl<'m> StreamBatch<'m, Received> {
         answers: Sym<T>,
         weighted: bool,
     ) -> Result<StreamBatch<'m, Combining>, LaunchError> {
-        let row = self.moe.config().output_bytes() / size_of::<T>();
+        let row = self.view.output_bytes() / size_of::<T>();
         long_enough("the answers", answers.len(), self.rows, row)?;
-        let args = (self.moe.view(), self.index, T::DATATYPE as u32, answers.cast(), self.starts, u32::from(weighted));
+        let args = (self.view, self.index, T::DATATYPE as u32, answers.cast(), self.starts, u32::from(weighted));
         self.target(stream).launch(kernels::moe_combine_send, args)?;
         Ok(self.next())
     }
@@ -369,7 +385,7 @@ impl<'m> StreamBatch<'m, Combining> {
         dst: Sym<T>,
         added: Added<T>,
     ) -> Result<StreamBatch<'m, Idle>, LaunchError> {
-        let row = self.moe.config().output_bytes() / size_of::<T>();
+        let row = self.view.output_bytes() / size_of::<T>();
         long_enough("the sums", dst.len(), self.count, row)?;
         let (more, for_each) = match added {
             Added::Nothing => (Sym::empty(), 0),
@@ -382,7 +398,7 @@ impl<'m> StreamBatch<'m, Combining> {
                 (rows, 1)
             }
         };
-        let args = (self.moe.view(), self.index, T::DATATYPE as u32, dst.cast(), more.cast(), for_each);
+        let args = (self.view, self.index, T::DATATYPE as u32, dst.cast(), more.cast(), for_each);
         self.target(stream).launch(kernels::moe_combine_recv, args)?;
         Ok(self.next())
     }

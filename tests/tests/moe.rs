@@ -468,6 +468,54 @@ fn calls_send_again() {
         .unwrap();
 }
 
+/// Rows of an exchange may be smaller than it was made for, each time others.
+#[test]
+fn calls_have_rows_of_other_sizes() {
+    builder()
+        .local(3, |world| {
+            let calls = Calls::new(world, 3)?;
+            let (moe, stream) =
+                (world.moe(world.team(), calls.config.payload(20).scales(4).output(24))?, world.stream()?);
+            let most = [20, 4, 24];
+            for asked in [[21, 0, 8], [8, 5, 8], [8, 0, 32], [0, 0, 8], [8, 0, 0], [8, 0, 12]] {
+                let told = moe.idle(0)?.with_rows(asked[0], asked[1], asked[2]).err();
+                let expected = LaunchError::RowsOfExchange { asked, most };
+                assert_eq!(told.map(|told| told.to_string()), Some(expected.to_string()));
+            }
+            let (x, experts, weights) = (calls.x.view().cast(), calls.experts.view(), calls.weights.view());
+            let tokens = Tokens { count: TOKENS, payload: x, scales: Sym::empty(), experts, weights };
+            let sent = moe.idle(0)?.with_rows(8, 0, 8)?.dispatch_send(&stream, &tokens)?;
+            let received = sent.dispatch_recv(&stream, calls.by_expert())?;
+            let combining = received.combine_send(&stream, calls.rows.view())?;
+            let idle = combining.combine_recv(&stream, calls.y.view(), Added::Nothing)?;
+            world.synchronize(&stream)?;
+            assert_eq!(calls.sums()?, calls.expected()?);
+            // Half of each: numbers of 4 bytes, of which the experts answer two at a time.
+            let sent = idle.with_rows(4, 0, 16)?.dispatch_again(&stream, TOKENS, x, Sym::empty())?;
+            let answers = world.alloc::<f32>(4 * calls.rows.len())?;
+            answers.fill(3.0)?;
+            let received = sent.dispatch_recv(&stream, calls.by_expert())?;
+            let y = world.alloc::<f32>(4 * TOKENS)?;
+            let _idle = received.combine_send_unweighted(&stream, answers.view())?.combine_recv(
+                &stream,
+                y.view(),
+                Added::Nothing,
+            )?;
+            world.synchronize(&stream)?;
+            // Of the tokens' experts one is dropped.
+            assert_eq!(y.to_vec()?, [[6.0; 4], [3.0; 4], [6.0; 4]].concat());
+            let routes = [[0, 1], [4, -1], [2, 3]];
+            let own = calls.config.experts_of(world.pe().raw(), 3);
+            let rows: Vec<f32> = own
+                .flat_map(|expert| (0..3 * TOKENS).filter(move |i| routes[i % TOKENS].contains(&(expert as i32))))
+                .map(|i| (100 * (i / TOKENS) + i % TOKENS) as f32)
+                .collect();
+            assert_eq!(calls.rows.to_vec()?[..rows.len()], rows);
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+}
+
 /// Calls that cannot be are refused before anything is launched, and the exchange goes on.
 #[test]
 fn calls_that_cannot_be_launch_nothing() {

@@ -114,6 +114,28 @@ impl MoeView {
         Sym::from_raw(self.scratch.offset() + u64::from(micro_batch) * self.layout.batch + self.layout.dispatch, bytes)
     }
 
+    /// The same exchange for rows of other sizes, as [`Moe::with_rows`]; `None` where that panics.
+    #[inline(always)]
+    pub fn with_rows(self, payload: usize, scales: usize, output: usize) -> Option<Self> {
+        let fits = payload <= self.payload_bytes() && scales <= self.scales_bytes() && output <= self.output_bytes();
+        if !fits || payload == 0 || output == 0 || !output.is_multiple_of(8) {
+            return None;
+        }
+        Some(Self { payload: payload as u32, scales: scales as u32, output: output as u32, ..self })
+    }
+
+    /// Bytes of a payload.
+    #[inline(always)]
+    pub const fn payload_bytes(&self) -> usize {
+        self.payload as usize
+    }
+
+    /// Bytes of its scales.
+    #[inline(always)]
+    pub const fn scales_bytes(&self) -> usize {
+        self.scales as usize
+    }
+
     /// Bytes of a row of outputs.
     #[inline(always)]
     pub const fn output_bytes(&self) -> usize {
@@ -297,14 +319,11 @@ impl<'c> Moe<'c> {
     #[inline(always)]
     #[track_caller]
     pub fn with_rows(self, payload: usize, scales: usize, output: usize) -> Self {
-        let MoeView { payload: most_payload, scales: most_scales, output: most_output, .. } = self.view;
-        if payload > most_payload as usize || scales > most_scales as usize || output > most_output as usize {
-            refuse!("rows are larger than the exchange was made for");
-        }
-        if payload == 0 || output == 0 || !output.is_multiple_of(8) {
-            refuse!("rows have a payload, and an output that is a multiple of 8 bytes");
-        }
-        let view = MoeView { payload: payload as u32, scales: scales as u32, output: output as u32, ..self.view };
+        let Some(view) = self.view.with_rows(payload, scales, output) else {
+            refuse!(
+                "rows are larger than the exchange was made for, or have no payload, or an output that 8 does not divide"
+            );
+        };
         Self { view, ..self }
     }
 
