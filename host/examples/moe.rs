@@ -6,7 +6,10 @@
 //! The lesson: sending and receiving are steps of their own, so what a program does between them is its own business: here a launch each,
 //! and no launch waits for a PE but those that receive. The host puts all layers on the stream and waits once.
 //!
-//! The order of every sum is said, so the result is compared with one that this PE computes by itself, bit for bit.
+//! Routes are kept until tokens are routed anew. So the gradients of what the last layer gave, which are taken to be what it gave, go to its
+//! experts with nothing counted again, and the tokens' gradients come back; the router's choices and weights count as given.
+//!
+//! The order of every sum is said, so all results are compared with what this PE computes by itself, bit for bit.
 //!
 //! Run it with `cargo run --release --example moe -- --pes 4`, or with `congruent run -n 4 target/release/examples/moe`.
 
@@ -18,7 +21,8 @@ use congruent::collectives::moe::MoeConfig;
 use congruent::device::bf16;
 use congruent::{Grid, World};
 use congruent_example_kernels::moe::{
-    Batch, HIDDEN, TOP_K, choose, choose_experts, compute_answers, dot, send_tokens, sum_answers,
+    Batch, HIDDEN, TOP_K, choose, choose_experts, compute_answers, dot, dot_column, send_gradients, send_tokens,
+    sum_answers,
 };
 
 /// Micro-batches.
@@ -36,8 +40,8 @@ struct Args {
     /// Experts on all PEs together
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(TOP_K as i64..))]
     experts: u32,
-    /// Layers
-    #[arg(long, default_value_t = 4)]
+    /// Layers, one or more
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     layers: u32,
     /// Blocks of each launch
     #[arg(long, default_value_t = 2)]
@@ -84,6 +88,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let own = config.experts_of(pe, npes);
     let most = args.experts.div_ceil(npes) as usize;
     let (xs, ys) = (world.alloc::<bf16>(BATCHES * tokens * HIDDEN)?, world.alloc::<bf16>(BATCHES * tokens * HIDDEN)?);
+    let gradients = world.alloc::<bf16>(BATCHES * tokens * HIDDEN)?;
     let experts = world.alloc::<i32>(BATCHES * tokens * TOP_K)?;
     let weights = world.alloc::<f32>(BATCHES * tokens * TOP_K)?;
     let answers = world.alloc::<f32>(BATCHES * most * npes as usize * tokens * HIDDEN)?;
@@ -99,6 +104,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let (stream, grid, view) = (world.stream()?, Grid::new(args.blocks, 64), moe.view());
     world.barrier()?;
     let started = Instant::now();
+    let mut last = Vec::new();
     for layer in 0..args.layers {
         // What a layer gives is what the next one takes.
         let (x, y) = if layer.is_multiple_of(2) { (xs.view(), ys.view()) } else { (ys.view(), xs.view()) };
@@ -121,6 +127,11 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
             world.launch(&stream, compute_answers, grid, (view, *batch, &kept, served.view()))?;
             world.launch(&stream, sum_answers, grid, (view, *batch))?;
         }
+        last = batches;
+    }
+    for (b, batch) in last.iter().enumerate() {
+        let dx = gradients.view().chunk(b, BATCHES);
+        world.launch(&stream, send_gradients, grid, (view, *batch, &kept, batch.y, dx))?;
     }
     world.synchronize(&stream)?;
     let elapsed = started.elapsed();
@@ -129,10 +140,12 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     }
 
     let result = if args.layers.is_multiple_of(2) { xs.to_vec()? } else { ys.to_vec()? };
+    let of_tokens = gradients.to_vec()?;
     for (at, (found, start)) in result.chunks(HIDDEN).zip(numbers.chunks(HIDDEN)).enumerate() {
-        let alone = (0..args.layers).fold(start.to_vec(), |x, _| layer(&x, &config, npes));
-        if found != alone {
-            return Err(format!("PE {pe}: token {at} is not what one PE alone computes").into());
+        let x = (1..args.layers).fold(start.to_vec(), |x, _| layer(&x, &config, npes));
+        let y = layer(&x, &config, npes);
+        if found != y || of_tokens[at * HIDDEN..(at + 1) * HIDDEN] != gradient(&x, &y, &config, npes) {
+            return Err(format!("PE {pe}: token {at}, or its gradient, is not what one PE alone computes").into());
         }
     }
     let served = served.to_vec()?[0];
@@ -142,15 +155,15 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
         }
     }
     if pe == 0 {
-        let each = elapsed.as_secs_f64() * 1e6 / f64::from(args.layers);
+        let each = elapsed.as_secs_f64() * 1e6 / f64::from(args.layers + 1);
         println!(
-            "{} layers of {} tokens on {npes} PEs ({}): {each:.0} us for each layer, {} KiB of heap for each PE's exchange",
+            "{} layers of {} tokens on {npes} PEs and one backward ({}): {each:.0} us for each, {} KiB of heap for each PE's exchange",
             args.layers,
             npes * BATCHES as u32 * args.tokens,
             world.machine(),
             config.bytes(npes, world.is_proxied()) >> 10,
         );
-        println!("every token on every PE is what one PE alone computes, bit for bit");
+        println!("every token on every PE, and its gradient, is what one PE alone computes, bit for bit");
     }
     Ok(())
 }
@@ -158,8 +171,31 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
 /// A layer for one token, on one PE: the sums are in the order that an exchange has.
 fn layer(x: &[bf16], config: &MoeConfig, npes: u32) -> Vec<bf16> {
     let value = |i: usize| x[i].to_f32();
+    let answer = |expert: i32, weight: f32| {
+        matrix(expert as u32).chunks(HIDDEN).map(|row| weight * dot(row, value)).collect::<Vec<f32>>()
+    };
+    summed(x, x, config, npes, answer)
+}
+
+/// The gradient of a token that the layer was given, where `dy` is that of what it gave.
+fn gradient(x: &[bf16], dy: &[bf16], config: &MoeConfig, npes: u32) -> Vec<bf16> {
+    let answer = |expert: i32, weight: f32| {
+        let matrix = matrix(expert as u32);
+        (0..HIDDEN).map(|i| dot_column(&matrix, i, weight, |row| dy[row].to_f32())).collect::<Vec<f32>>()
+    };
+    summed(x, dy, config, npes, answer)
+}
+
+/// What comes back from the experts of token `x`, and what is added. `answer` is what an expert gives with a weight, as an exchange adds it.
+fn summed(
+    x: &[bf16],
+    added: &[bf16],
+    config: &MoeConfig,
+    npes: u32,
+    answer: impl Fn(i32, f32) -> Vec<f32>,
+) -> Vec<bf16> {
     let experts: u32 = (0..npes).map(|pe| config.experts_of(pe, npes).len() as u32).sum();
-    let chosen = choose(&router(experts), value);
+    let chosen = choose(&router(experts), |i| x[i].to_f32());
     let owner = |expert: i32| (0..npes).find(|&pe| config.experts_of(pe, npes).contains(&(expert as u32)));
     let mut sums: Vec<f32> = Vec::new();
     for (k, (first, _)) in chosen.iter().enumerate() {
@@ -170,13 +206,12 @@ fn layer(x: &[bf16], config: &MoeConfig, npes: u32) -> Vec<bf16> {
         }
         let mut row = [0.0; HIDDEN];
         for (expert, weight) in chosen.iter().filter(|(expert, _)| owner(*expert) == pe) {
-            let matrix = matrix(*expert as u32);
-            for (i, sum) in row.iter_mut().enumerate() {
-                *sum += weight * dot(&matrix[i * HIDDEN..(i + 1) * HIDDEN], value);
+            for (sum, number) in row.iter_mut().zip(answer(*expert, *weight)) {
+                *sum += number;
             }
         }
         let rounded = row.iter().map(|&sum| bf16::from_f32(sum).to_f32());
         sums = if sums.is_empty() { rounded.collect() } else { sums.iter().zip(rounded).map(|(a, b)| a + b).collect() };
     }
-    sums.iter().zip(x).map(|(sum, x)| bf16::from_f32(sum + x.to_f32())).collect()
+    sums.iter().zip(added).map(|(sum, more)| bf16::from_f32(sum + more.to_f32())).collect()
 }

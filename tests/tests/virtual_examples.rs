@@ -167,7 +167,7 @@ fn layers_are_answered_from_pages_that_another_pe_has_put() {
 fn tokens_come_back_as_one_pe_computes_them() {
     let small = "--tokens 7 --layers 2 --experts 6";
     for text in [on_threads("moe", &format!("--pes 3 {small}")), on_processes(2, "moe", small)] {
-        let same = "every token on every PE is what one PE alone computes, bit for bit";
+        let same = "every token on every PE, and its gradient, is what one PE alone computes, bit for bit";
         assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
     }
 }

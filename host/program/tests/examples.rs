@@ -143,7 +143,7 @@ fn layers_are_answered_from_pages_that_another_pe_has_put() {
 
 #[test]
 fn tokens_come_back_as_one_pe_computes_them() {
-    let same = "every token on every PE is what one PE alone computes, bit for bit";
+    let same = "every token on every PE, and its gradient, is what one PE alone computes, bit for bit";
     for (width, layer) in [(1, ""), (4, "--pes 3 --experts 5 --tokens 7 --blocks 3"), (32, "--pes 1 --layers 1")] {
         let text = on_threads("moe", width, layer);
         assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");

@@ -22,6 +22,9 @@ struct Alone {
     matrices: Vec<f64>,
 }
 
+/// Some of a layer's numbers.
+type Part = fn(&mut Alone) -> &mut Vec<f64>;
+
 /// A number between -1 and 1, which looks like chance and is one of `f32`.
 fn number(seed: u64, what: u64, i: usize) -> f64 {
     let bits = (seed ^ (what << 40) ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -113,7 +116,7 @@ impl Alone {
     /// The gradients are what differences of the loss say, as far as these are exact.
     fn check(&self) {
         let gradients = self.gradients();
-        let parts: [(fn(&mut Self) -> &mut Vec<f64>, &[f64]); 3] = [
+        let parts: [(Part, &[f64]); 3] = [
             (|alone| &mut alone.x, &gradients.x),
             (|alone| &mut alone.weights, &gradients.weights),
             (|alone| &mut alone.matrices, &gradients.matrices),

@@ -1,4 +1,4 @@
-//! A layer of a mixture of experts in four kernels.
+//! A layer of a mixture of experts in four kernels, and its backward pass in one.
 
 use congruent_collectives::moe::{Added, MoeView, Tokens};
 use congruent_device::{Group, Slice, Sym, bf16, kernel_arg, kernels};
@@ -52,6 +52,12 @@ pub fn choose(router: &[f32], x: impl Fn(usize) -> f32) -> [(i32, f32); TOP_K] {
     }
     let all = best.iter().fold(1e-6, |sum, (_, score)| sum + score);
     best.map(|(expert, score)| (expert, score / all))
+}
+
+/// Number `i` of the gradient of a token that an expert was given, of which the answer's is `weight` times what `dy` gives: that times a
+/// column of the expert's matrix, in order.
+pub fn dot_column(matrix: &[f32], i: usize, weight: f32, dy: impl Fn(usize) -> f32) -> f32 {
+    (0..HIDDEN).fold(0.0, |sum, row| sum + matrix[row * HIDDEN + i] * (weight * dy(row)))
 }
 
 /// A row times a token, in order.
@@ -125,5 +131,21 @@ kernels! { in crate::PTX;
             move |i| ctx.load(answer, i)
         });
         let _idle = moe.combine_recv(combining, batch.y, Added::Residual(batch.x));
+    }
+
+    /// Behind a layer: gradients of what came of the tokens go to the experts by the routes that are kept, and gradients of the tokens
+    /// come back. The backward of a dispatch sums without weights; an answer's gradient has them.
+    pub fn send_gradients(block, ctx, moe: MoeView, batch: Batch, matrices: Slice<f32>, dy: Sym<bf16>, dx: Sym<bf16>) {
+        let moe = moe.enter(block, ctx);
+        let first = moe.experts().start;
+        let idle = moe.idle(batch.index as usize);
+        let sent = moe.dispatch_again(idle, batch.tokens as usize, dy.cast(), Sym::empty());
+        let Ok(received) = moe.dispatch_recv(sent) else { return };
+        let combining = moe.combine_send_unweighted::<bf16, _>(received, |row, k| {
+            let (expert, weight, dy) = (moe.expert(row, k) as usize - first, moe.weight(row, k), row.payload().cast::<bf16>());
+            let matrix = &matrices[expert * HIDDEN * HIDDEN..(expert + 1) * HIDDEN * HIDDEN];
+            move |i| dot_column(matrix, i, weight, |row| ctx.load(dy, row).to_f32())
+        });
+        let _idle = moe.combine_recv(combining, dx, Added::Residual(dy));
     }
 }
