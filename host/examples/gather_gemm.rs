@@ -17,7 +17,7 @@ use clap::Parser;
 use congruent::device::{Signal, SmallFloat, bf16};
 use congruent::{Grid, World};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
-use congruent_example_kernels::gemm::{Eight, SHARED, THREADS};
+use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, exact_product, numbers};
 
 /// How large the layer is.
 #[derive(Parser)]
@@ -48,20 +48,6 @@ fn main() -> Result<()> {
     let args = Args::parse();
     congruent::run(args.pes, |world| run(world, &args))?;
     Ok(())
-}
-
-/// Rows of small numbers, each a sixteenth of an integer: with zeros behind them where they are no multiple of eight.
-fn numbers(count: usize, width: usize, seed: usize) -> Vec<Eight> {
-    let number = |row: usize, i: usize| ((row * 31 + i * 7 + seed * 11) % 29) as f32 / 16.0 - 0.875;
-    let eight =
-        |row, first| Eight::from_fn(|j| bf16::narrow(if first + j < width { number(row, first + j) } else { 0.0 }));
-    (0..count).flat_map(|row| (0..width).step_by(8).map(move |first| eight(row, first))).collect()
-}
-
-fn product(x: &[Eight], y: &[Eight]) -> bf16 {
-    let (x, y) = (x.iter().flat_map(|eight| eight.0), y.iter().flat_map(|eight| eight.0));
-    // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
-    bf16::narrow(x.zip(y).map(|(x, y)| x.widen() * y.widen()).sum())
 }
 
 fn run(world: &mut World, args: &Args) -> Result<()> {
@@ -95,7 +81,8 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
             *took += started.elapsed();
             let theirs = (0..npes).flat_map(|pe| numbers(count, width, seed(pe)));
             let theirs: Vec<_> = theirs.collect();
-            let expected = theirs.chunks(groups).flat_map(|x| mine.chunks(groups).map(move |y| product(x, y)));
+            let expected =
+                theirs.chunks(groups).flat_map(|x| mine.chunks(groups).map(move |y| bf16::narrow(exact_product(x, y))));
             for (i, (found, right)) in y.to_vec()?.into_iter().zip(expected).enumerate() {
                 if found != right {
                     let (row, column) = (i / columns, i % columns);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
 use congruent::{Error, Grid};
-use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, gemm};
+use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, exact_product, gemm, numbers};
 
 /// How large the matrices are.
 #[derive(Parser)]
@@ -26,19 +26,11 @@ struct Sizes {
     k: usize,
 }
 
-/// Rows of `k` small numbers, each a sixteenth of an integer: with zeros behind them where they are no multiple of eight.
-fn rows(count: usize, k: usize, seed: usize) -> Vec<Eight> {
-    let number =
-        |row: usize, i: usize| if i < k { ((row * 31 + i * 7 + seed) % 29) as f32 / 16.0 - 0.875 } else { 0.0 };
-    let group = |row, first| Eight::from_fn(|j| bf16::narrow(number(row, first + j)));
-    (0..count).flat_map(|row| (0..k).step_by(8).map(move |first| group(row, first))).collect()
-}
-
 fn main() -> Result<(), Error> {
     let Sizes { m, n, k } = Sizes::parse();
     congruent::run(1, |world| {
         let groups = k.div_ceil(8);
-        let (rows, weights) = (rows(m, k, world.pe().index()), rows(n, k, 3));
+        let (rows, weights) = (numbers(m, k, world.pe().index()), numbers(n, k, 3));
         let (mut a, mut b) = (world.buffer::<Eight>(rows.len())?, world.buffer::<Eight>(weights.len())?);
         a.write(0, &rows)?;
         b.write(0, &weights)?;
@@ -47,14 +39,9 @@ fn main() -> Result<(), Error> {
         let started = Instant::now();
         world.run(&stream, gemm, grid, (&a, &b, &mut c, groups as u32))?;
         let took = started.elapsed();
-        // Multiples of 2^-8 that are less than 2^16 are exact in f32, in whatever order they are summed.
-        let product = |x: &[Eight], y: &[Eight]| -> f32 {
-            let (x, y) = (x.iter().flat_map(|eight| eight.0), y.iter().flat_map(|eight| eight.0));
-            x.zip(y).map(|(x, y)| x.widen() * y.widen()).sum()
-        };
         let expected = rows.chunks(groups.max(1)).flat_map(|x| weights.chunks(groups.max(1)).map(move |y| (x, y)));
         for (i, (found, (x, y))) in c.to_vec()?.iter().zip(expected).enumerate() {
-            let right = bf16::narrow(product(x, y));
+            let right = bf16::narrow(exact_product(x, y));
             assert!(*found == right, "row {}, column {}: {found}, not {right}", i / n, i % n);
         }
         if world.pe().index() == 0 {

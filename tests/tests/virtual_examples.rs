@@ -140,6 +140,15 @@ fn rows_of_all_pes_are_multiplied_as_they_come() {
 }
 
 #[test]
+fn partial_products_are_summed_in_the_order_of_the_pes() {
+    let small = "--rows 20 --columns 12 --width 70 --turns 2";
+    for text in [on_threads("gemm_scatter", &format!("--pes 3 {small}")), on_processes(2, "gemm_scatter", small)] {
+        let same = "every sum has the bits of a plain loop's in the order of the PEs";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn keys_go_around_the_ring_until_every_query_has_met_all() {
     let small = "--rows 9 --heads 3 --threads 32 --turns 2 --causal";
     for text in [on_threads("ring_attention", &format!("--pes 3 {small}")), on_processes(2, "ring_attention", small)] {

@@ -100,6 +100,24 @@ fn rows_of_all_pes_are_multiplied_as_they_come() {
 }
 
 #[test]
+fn partial_products_are_summed_in_the_order_of_the_pes() {
+    let same = "every sum has the bits of a plain loop's in the order of the PEs";
+    for (width, layer) in [
+        (1, ""),
+        (4, "--pes 4 --rows 5 --columns 193 --width 17 --blocks 1"),
+        (32, "--pes 2 --rows 193 --columns 1 --width 64 --blocks 5 --turns 1"),
+    ] {
+        let text = on_threads("gemm_scatter", width, layer);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let mut proxied = Command::new(example("gemm_scatter"));
+    let text = printed(proxied.env("CONGRUENT_P2P_DISABLE", "1"), 1);
+    assert!(text.contains(same) && text.contains("through the proxy"), "{text}");
+    let text = on_processes(3, "gemm_scatter", "--rows 20 --columns 12");
+    assert!(text.contains(same) && text.contains("60 rows of 300 numbers times 12 columns"), "{text}");
+}
+
+#[test]
 fn keys_go_around_the_ring_until_every_query_has_met_all() {
     let same = "every answer is within 2e-6 of one in f64";
     for (width, sequence) in [

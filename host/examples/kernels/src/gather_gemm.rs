@@ -60,7 +60,7 @@ kernels! { in crate::PTX;
                 if rows.multiplies != 0 {
                     let product = product(from);
                     let first = (from * product.m() * product.n()) as u32;
-                    product.tile(block, shared, at % tiles, |row, column, sum| {
+                    product.tile(block, shared, at % tiles, || |row, column, sum| {
                         y.store((first + row as u32 * product.n() as u32 + column as u32) as usize, sum);
                     });
                 }

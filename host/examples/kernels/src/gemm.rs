@@ -5,7 +5,9 @@
 //! 64 elements of each row at a time, in two stages: while the warps multiply one, the next is on its way from global memory. A machine
 //! whose blocks have fewer warps goes through the tile several times.
 
-use congruent_device::matrix::{A, Accumulator, B, WholeWarp};
+use core::ops::Range;
+
+use congruent_device::matrix::{A, Accumulator, B, Stored, WholeWarp};
 use congruent_device::{
     Block, Global, Pack, Relaxed, Shared, SharedAll, SharedArray, SharedCells, Slice, bf16, kernels,
 };
@@ -20,6 +22,8 @@ const WARPS: usize = PARTS[0] * PARTS[1];
 pub const THREADS: usize = WARPS * 32;
 /// Bytes of shared memory of a block.
 pub const SHARED: usize = 2 * STAGE * size_of::<Eight>();
+/// The same where sums are not rounded, so that the result needs more room than both stages.
+pub const SHARED_F32: usize = TILE * TILE_STRIDE * size_of::<f32>();
 /// Rows and columns of the result that a block has.
 const TILE: usize = 192;
 /// Rows and columns of a part.
@@ -50,8 +54,63 @@ kernels! { in crate::PTX;
         // SAFETY: a launch is lent both to be read, which lasts until it is over.
         let product = unsafe { Product::new(Global::of(a), Global::of(b), k) };
         for tile in (block.index() as u32..product.tiles()).step_by(block.count()) {
-            product.tile(block, shared, tile, |row, column, sum| c.store(row * product.n() + column, sum));
+            product.tile(block, shared, tile, || |row, column, sum| c.store(row * product.n() + column, sum));
         }
+    }
+}
+
+/// How many tiles a result of so many rows and columns has.
+#[inline(always)]
+pub fn tiles(rows: u32, columns: u32) -> u32 {
+    rows.div_ceil(TILE as u32) * columns.div_ceil(TILE as u32)
+}
+
+/// Rows of `width` small numbers, each a sixteenth of an integer: with zeros behind them where they are no multiple of eight.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn numbers(count: usize, width: usize, seed: usize) -> Vec<Eight> {
+    use congruent_device::SmallFloat;
+    let number = |row: usize, i: usize| ((row * 31 + i * 7 + seed * 11) % 29) as f32 / 16.0 - 0.875;
+    let eight =
+        |row, first| Eight::from_fn(|j| bf16::narrow(if first + j < width { number(row, first + j) } else { 0.0 }));
+    (0..count).flat_map(|row| (0..width).step_by(8).map(move |first| eight(row, first))).collect()
+}
+
+/// The product of a row of [`numbers`] and another: multiples of 2^-8 that are less than 2^16, which are exact in `f32`, in whatever order
+/// they are summed.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn exact_product(x: &[Eight], y: &[Eight]) -> f32 {
+    use congruent_device::SmallFloat;
+    let (x, y) = (x.iter().flat_map(|eight| eight.0), y.iter().flat_map(|eight| eight.0));
+    x.zip(y).map(|(x, y)| x.widen() * y.widen()).sum()
+}
+
+/// Where a tile is, of fewer than 2^32 numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    /// Where row 0, column 0 of the result would be.
+    zero: u32,
+    width: u32,
+    first: u32,
+    len: u32,
+}
+
+impl Places {
+    /// The same, where the result begins there.
+    #[inline(always)]
+    pub(crate) fn from(self, start: usize) -> Self {
+        Self { zero: self.zero.wrapping_add(start as u32), first: self.first + start as u32, ..self }
+    }
+
+    /// All of them.
+    #[inline(always)]
+    pub(crate) fn range(self) -> Range<usize> {
+        self.first as usize..(self.first + self.len) as usize
+    }
+
+    /// That of a number of the result.
+    #[inline(always)]
+    pub(crate) fn of(self, row: usize, column: usize) -> usize {
+        self.zero.wrapping_add(row as u32 * self.width + column as u32) as usize
     }
 }
 
@@ -91,23 +150,52 @@ impl<'g> Product<'g> {
     /// How many tiles the result has.
     #[inline(always)]
     pub(crate) fn tiles(&self) -> u32 {
-        self.m.div_ceil(TILE as u32) * self.n.div_ceil(TILE as u32)
+        tiles(self.m, self.n)
     }
 
-    /// Computes a tile, which all threads of a block do together. `store` is given the row and the column of each number and itself.
+    /// The tiles that have something of these rows.
     #[inline(always)]
-    pub(crate) fn tile(
+    pub(crate) fn tiles_of(&self, rows: &Range<usize>) -> Range<usize> {
+        let across = self.n().div_ceil(TILE);
+        rows.start / TILE * across..rows.end.div_ceil(TILE) * across
+    }
+
+    /// The first row and column of a tile.
+    #[inline(always)]
+    fn corner(&self, tile: u32) -> (u32, u32) {
+        let across = self.n.div_ceil(TILE as u32);
+        (tile / across * TILE as u32, tile % across * TILE as u32)
+    }
+
+    /// Where a tile is in a result that lies tile by tile, in each its rows behind each other.
+    #[inline(always)]
+    pub(crate) fn places(&self, tile: u32) -> Places {
+        let (row, column) = self.corner(tile);
+        let (height, width) = ((self.m - row).min(TILE as u32), (self.n - column).min(TILE as u32));
+        let first = row * self.n + height * column;
+        Places { zero: first.wrapping_sub(row * width + column), width, first, len: height * width }
+    }
+
+    /// The tile that has a number.
+    #[inline(always)]
+    pub(crate) fn tile_of(&self, row: usize, column: usize) -> u32 {
+        (row / TILE * self.n().div_ceil(TILE) + column / TILE) as u32
+    }
+
+    /// Computes a tile, which all threads of a block do together. `begin` gives what stores it, when the sums are there and registers are
+    /// free again: that is given the row and the column of each number and itself.
+    #[inline(always)]
+    pub(crate) fn tile<T: Stored, S: Fn(usize, usize, T)>(
         &self,
         block: &Block<'_>,
         shared: &mut Shared<'_, ([Eight],)>,
         tile: u32,
-        store: impl Fn(usize, usize, bf16),
+        begin: impl Fn() -> S,
     ) {
         let &Self { a, b, m, n, k } = self;
         // SAFETY: all threads of a warp go the same way, and none waits for another PE meanwhile.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
-        let (index, across) = (block.warp_index() % warps, n.div_ceil(TILE as u32));
-        let (row, column) = (tile / across * TILE as u32, tile % across * TILE as u32);
+        let (index, (row, column)) = (block.warp_index() % warps, self.corner(tile));
         for pass in 0..WARPS.div_ceil(warps) {
             let part = pass * warps + index;
             let (down, right) = (part % PARTS[0] * PART[0], part / PARTS[0] % PARTS[1] * PART[1]);
@@ -140,9 +228,9 @@ impl<'g> Product<'g> {
                 at += 2 * GROUPS as u32;
             }
             let (all,) = shared.sync(block);
-            sums.store(&warp, &all.cast::<bf16>().cells(), down * TILE_STRIDE + right, TILE_STRIDE);
+            sums.store(&warp, &result::<T>(all).cells(), down * TILE_STRIDE + right, TILE_STRIDE);
             let (all,) = shared.sync(block);
-            let all = all.cast::<bf16>().all();
+            let (all, store) = (result::<T>(all).all(), begin());
             for i in warp.strided(PART[0] * PART[1]) {
                 let (i, j) = (down + i / PART[1], right + i % PART[1]);
                 let (to_row, to_column) = (row + i as u32, column + j as u32);
@@ -177,6 +265,12 @@ struct Rows<'g> {
 fn stages(all: SharedArray<'_, Eight>) -> [SharedArray<'_, Eight>; 2] {
     let (even, rest) = all.split_at(STAGE);
     [even, rest.split_at(STAGE).0]
+}
+
+/// The result, in their place. That there is room for a larger one is not known.
+#[inline(always)]
+fn result<T: Stored>(all: SharedArray<'_, Eight>) -> SharedArray<'_, T> {
+    if size_of::<T>() == size_of::<bf16>() { all.cast() } else { all.cast().split_at(TILE * TILE_STRIDE).0 }
 }
 
 /// Begins to copy a stage of both factors, from group `at` of each row on.

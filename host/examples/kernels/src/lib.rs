@@ -13,6 +13,7 @@ pub mod flash_decode;
 pub mod fused_norm;
 pub mod gather_gemm;
 pub mod gemm;
+pub mod gemm_scatter;
 pub mod gups;
 pub mod histogram;
 pub mod jacobi;
