@@ -6,10 +6,12 @@
 
 use std::time::{Duration, Instant};
 
+use congruent::collectives::norm::{self, NormRows, Quantized};
 use congruent::collectives::{Layout, PlanView, Sum, multimem, ring};
 use congruent::device::matrix::A;
 use congruent::device::{
-    Group, Kernel, Semaphore, Slice, SliceMut, Sym, TeamView, Thread, World as WorldTag, bf16, kernels, operands,
+    Fp8E4M3, Group, Kernel, Semaphore, Slice, SliceMut, Sym, TeamView, Thread, World as WorldTag, bf16, kernels,
+    operands,
 };
 use congruent::{Arguments, Builder, Error, Grid, Plan, SymVec, World, WorldFailure};
 
@@ -65,6 +67,14 @@ kernels! {
     /// More elements than there is room for.
     pub fn put_of_another_length(block, ctx, numbers: Sym<f32>) {
         ctx.put(block, numbers.slice(..99).at(ctx.world().next()), numbers);
+    }
+
+    /// Four rows in 8 bits, in groups of half a row, with a scale too few.
+    pub fn scales_too_few(block, ctx, numbers: Sym<f32>, plan: PlanView) {
+        let (src, residual) = (numbers.slice(..32), numbers.slice(48..80));
+        let dst = Quantized { numbers: numbers.slice(32..40).cast::<Fp8E4M3>(), scales: numbers.slice(40..47), group: 4 };
+        let rows = NormRows { dst, src, residual, weights: &[1.0; 8], epsilon: 1.0 };
+        norm::all_reduce(&mut plan.enter(block, ctx), rows);
     }
 
     /// A value for no element.
@@ -306,6 +316,7 @@ fn lengths_and_strides_that_do_not_fit() {
     panics(stride_of_zero, |words| (words.numbers.view(),), "at least 1 element");
     panics(packets_out_of_line, |words| (words.numbers.view(),), "packets start on a multiple of 16 bytes");
     panics(operand_of_another_length, |words| (words.numbers.view(),), "different lengths");
+    panics(scales_too_few, |words| (words.numbers.view(), words.plan.view()), "a scale for each group of each row");
     panics(all_reduce_of_two_lengths, |words| (words.numbers.view(), words.plan.view()), "different lengths");
 }
 

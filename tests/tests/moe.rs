@@ -11,7 +11,7 @@ use congruent::{
     WorldFailure,
 };
 use congruent_test_kernels::moe::{self as kernels, Case};
-use congruent_tests::conformance::{moe_exchanges, moe_gradients, moe_rounds};
+use congruent_tests::conformance::{moe_exchanges, moe_gradients, moe_graphs, moe_rounds};
 use proptest::prelude::*;
 
 fn builder() -> Builder {
@@ -110,6 +110,12 @@ proptest! {
         let ends = world.local(pes, |world| moe_gradients(world, seed, experts, Grid::new(forward, 32), &grids));
         prop_assert!(ends.is_ok(), "{:?}", ends.err());
     }
+}
+
+/// A graph is captured once, and tokens choose other experts at each launch.
+#[test]
+fn a_graph_is_launched_a_thousand_times() {
+    builder().local(2, |world| moe_graphs(world, Case { scales: 4, ..case(2) }, 1000)).unwrap();
 }
 
 #[test]

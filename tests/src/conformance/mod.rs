@@ -63,7 +63,7 @@ pub use machines::{
 pub use matrix::matrix;
 pub use misuse::{misuse, waits_in_vain};
 pub use mixed::mixed;
-pub use moe::{moe, moe_exchanges, moe_rounds};
+pub use moe::{moe, moe_exchanges, moe_graphs, moe_rounds};
 pub use multicast::multicast;
 pub use norm::norm;
 pub use ordering::ordering;

@@ -59,7 +59,7 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
     in_launches(world, Case { seed: 14, keep: kernels::KEEP_ALIKE, ..usual })?;
     in_launches(world, Case { seed: 15, keep: kernels::KEEP_EACH, wrong_pe: pes / 2, wrong: 2, ..usual })?;
     in_calls(world, Case { seed: 16, keep: kernels::KEEP_EACH, ..usual })?;
-    in_graphs(world, Case { seed: 11, ragged: 0, ..usual })?;
+    moe_graphs(world, Case { seed: 11, ragged: 0, ..usual }, times(10).max(3))?;
     refused(world, usual)?;
     moe_gradients(world, 3, 2 * pes as usize + 1, blocks, &[blocks, Grid::new(3, 32), Grid::one(32)])?;
     numbers_wrap(world, usual)
@@ -397,8 +397,8 @@ fn in_calls(world: &mut World, case: Case) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same calls, captured once and launched again, with tokens that choose other experts.
-fn in_graphs(world: &mut World, case: Case) -> Result<(), Error> {
+/// The same calls, captured once and launched so often, with tokens that choose other experts each time.
+pub fn moe_graphs(world: &mut World, case: Case, launches: u64) -> Result<(), Error> {
     let (stream, pe, count) = (world.stream()?, world.pe().index(), case.tokens as usize);
     let (moe, calls) = two_calls(world, case)?;
     let layer = world.capture(&stream, |stream| {
@@ -408,7 +408,7 @@ fn in_graphs(world: &mut World, case: Case) -> Result<(), Error> {
         let _idle = one.answer(world, stream, &moe, sent)?;
         other.answer(world, stream, &moe, sent_too).map(drop)
     })?;
-    for exchange in 0..times(10).max(3) {
+    for exchange in 0..launches {
         calls.iter().try_for_each(|calls| calls.write(pe, exchange))?;
         layer.launch(&stream)?;
         world.synchronize(&stream)?;
