@@ -50,6 +50,7 @@ impl Calls<'_> {
         weights.write(0, &[0.5, 0.25].repeat(TOKENS))?;
         let rows = config.most_rows(n as u32, ALIGN) as usize;
         let (experts, wrong, weights, starts) = (experts.view(), wrong.view(), weights.view(), starts.view());
+        // By the routes of the exchange before where there are no experts, and then without weights.
         let exchange = |calls: &Self, to: Sym<u8>, from: Sym<u8>, experts: Sym<i32>, added: usize, count: usize| {
             // Rows by expert and their scales, and then the sums; as far as there are any.
             let (room, sums) = (to.slice(..rows * (ROW + scales)), to.slice(BYTES / 2..BYTES / 2 + TOKENS * ROW));
@@ -60,8 +61,13 @@ impl Calls<'_> {
             let more = from.slice(BYTES / 2..BYTES / 2 + added * ROW);
             let (world, stream, grid, view) = (&calls.world, &calls.stream, calls.grid, moe.view());
             let (datatype, for_each) = (T::DATATYPE as u32, u32::from(added > 1));
-            let args = (view, 0, count as u64, payload, scales, experts, weights);
-            world.launch(stream, kernels::moe_dispatch_send, grid, args)?;
+            let again = experts.is_empty();
+            if again {
+                world.launch(stream, kernels::moe_dispatch_again, grid, (view, 0, count as u64, payload, scales))?;
+            } else {
+                let args = (view, 0, count as u64, payload, scales, experts, weights);
+                world.launch(stream, kernels::moe_dispatch_send, grid, args)?;
+            }
             calls.go_on(none, payload)?;
             world.launch(
                 stream,
@@ -69,7 +75,8 @@ impl Calls<'_> {
                 grid,
                 (view, 0, answers, scales_of_rows, starts, ALIGN),
             )?;
-            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts, 1))?;
+            let weighted = u32::from(!again);
+            world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts, weighted))?;
             calls.go_on(none, answers)?;
             world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, datatype, sums, more, for_each))?;
             calls.go_on(sums, none)
@@ -83,7 +90,9 @@ impl Calls<'_> {
         let far = if is_far { ", staged for proxies" } else { "" };
         self.record(&format!("exchanges of tokens, {}{far}", T::DATATYPE), Promises::default(), is_far, |calls| {
             exchange(calls, to, from, experts, 0, TOKENS)?;
-            exchange(calls, from, to, wrong, 0, TOKENS)?;
+            exchange(calls, from, to, Sym::empty(), 0, TOKENS)?;
+            exchange(calls, to, from, wrong, 0, TOKENS)?;
+            exchange(calls, from, to, Sym::empty(), 0, TOKENS)?;
             exchange(calls, from, to, experts, TOKENS, TOKENS)?;
             // One PE has no tokens.
             exchange(calls, to, from, experts, 1, if me == 0 { 0 } else { TOKENS })?;
