@@ -16,7 +16,7 @@
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `between`, `approx` | arithmetic that has instructions, exact and not |
 //! | `E4M3`, `E5M2` | 8-bit floats to and from `f32`; `fp8` has them for machines without instructions |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
-//! | `load_wide`, `store_wide` | the same where 16 bytes begin, as a `Wide`: what numbers are computed in together |
+//! | `load_wide`, `store_wide` | two words of 8 bytes where 16 bytes begin, in no order, as a `Wide`: what a CPU computes with |
 //! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
 //! | `store_release`, `add_release` | a store and an addition of 8 bytes with release at system scope |
