@@ -59,8 +59,10 @@
 //! every member gets it, with that PE's rank, from its own `dispatch_recv`, and the exchange is over: nothing comes back, and the
 //! micro-batch may be used again at once.
 
+mod combine;
 mod config;
-mod exchange;
+mod dispatch;
+mod gates;
 mod permute;
 mod route;
 mod rows;
@@ -70,8 +72,8 @@ use core::marker::PhantomData;
 
 use congruent_device::{Block, Ctx, Group, Signal, Sym, TeamView, kernel_arg, refuse};
 
+pub use combine::Added;
 pub use config::{MoeConfig, MoeConfigError, MoeShape};
-pub use exchange::Added;
 pub use permute::TooManyRows;
 pub use route::Tokens;
 pub use rows::Row;
@@ -170,6 +172,20 @@ pub struct MicroBatch<S> {
     /// Which of two tables has its slots: the other one than the routes before had.
     table: u32,
     step: PhantomData<S>,
+}
+
+impl<S> MicroBatch<S> {
+    /// The same micro-batch at its next step, so many exchanges on.
+    #[inline(always)]
+    fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
+        MicroBatch {
+            of: self.of,
+            index: self.index,
+            exchange: self.exchange + exchanges,
+            table: self.table,
+            step: PhantomData,
+        }
+    }
 }
 
 /// A step that a micro-batch has come to.

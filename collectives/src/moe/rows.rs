@@ -3,7 +3,7 @@
 use congruent_device::{Group, Lanes, Rank, Sym, World, refuse};
 
 use super::config::{HEADER, experts_of, owner_of};
-use super::exchange::AGAIN;
+use super::gates::AGAIN;
 use super::{MicroBatch, Moe, Received};
 
 /// A token that has been received.
