@@ -6,9 +6,11 @@ use std::time::Instant;
 use comfy_table::{CellAlignment, Table, presets};
 use congruent::collectives::Layout;
 use congruent::device::{Semaphore, SmallFloat, bf16, math};
+use congruent::fused::gemm as tiles;
+use congruent::fused::gemm::Eight;
 use congruent::{Chunked, Error, Grid, Packed, World};
 use congruent_example_kernels::axpy::axpy;
-use congruent_example_kernels::gemm::{self, Eight};
+use congruent_example_kernels::gemm;
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi, mean};
 use congruent_example_kernels::rows::softmax;
 
@@ -236,7 +238,7 @@ fn time_gemm(world: &World, repeats: u32, bytes: u64) -> Result<Timed, Error> {
     a.write(0, &eights[..a.len()])?;
     b.write(0, &eights)?;
     let (mut c, mut product) = (world.buffer::<bf16>(rows * side)?, vec![bf16::narrow(0.0); rows * side]);
-    let (grid, groups) = (Grid::one(gemm::THREADS as u32).with_shared(gemm::SHARED as u32), side as u32 / 8);
+    let (grid, groups) = (Grid::one(tiles::THREADS as u32).with_shared(tiles::SHARED as u32), side as u32 / 8);
     let ours = || world.run(&stream, gemm::gemm, grid, (&a, &b, &mut c, groups)).map_err(Error::from);
     let theirs = || plain_gemm(black_box(&mine[..rows * side]), black_box(&mine), black_box(&mut product), side);
     let times = turns(repeats, 1, ours, theirs)?;

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use congruent::device::{Signal, SmallFloat, bf16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Error, Grid, World};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
-use congruent_example_kernels::gemm::{self, Eight};
+use congruent_example_kernels::gemm;
 use congruent_transports::Faults;
 
 use crate::compute::{Timed, Times};
@@ -83,7 +84,7 @@ fn run(world: &mut World, repeats: u32) -> Result<Vec<Ways>, Error> {
     }
     let (stream, columns) = (world.stream()?, world.npes() * ROWS * COLUMNS);
     let (mut y, mut product) = (world.buffer::<bf16>(columns)?, world.buffer::<bf16>(columns)?);
-    let grid = Grid::one(gemm::THREADS as u32).with_shared(gemm::SHARED as u32);
+    let grid = Grid::one(THREADS as u32).with_shared(SHARED as u32);
     let mut rows = Rows { all: all.view(), sent: sent.view(), turn: 0, gathers: 1, multiplies: 1 };
     let mut timed = |world: &mut World, launches: &[[u32; 2]]| -> Result<f64, Error> {
         world.barrier()?;

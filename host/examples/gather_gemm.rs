@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use congruent::device::{Signal, SmallFloat, bf16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Grid, World};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
-use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, exact_product, numbers};
+use congruent_example_kernels::gemm::{exact_product, numbers};
 
 /// How large the layer is.
 #[derive(Parser)]

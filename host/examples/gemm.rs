@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Error, Grid};
-use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, exact_product, gemm, numbers};
+use congruent_example_kernels::gemm::{exact_product, gemm, numbers};
 
 /// How large the matrices are.
 #[derive(Parser)]

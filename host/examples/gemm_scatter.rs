@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use congruent::device::{Signal, SmallFloat, bf16};
+use congruent::fused::gemm::{Eight, SHARED_F32, THREADS, tiles};
 use congruent::{Grid, World};
-use congruent_example_kernels::gemm::{Eight, SHARED_F32, THREADS, exact_product, numbers, tiles};
+use congruent_example_kernels::gemm::{exact_product, numbers};
 use congruent_example_kernels::gemm_scatter::{Sums, gemm_scatter};
 
 /// How large the layer is.

@@ -92,6 +92,7 @@ mod world;
 
 pub use congruent_collectives as collectives;
 pub use congruent_device as device;
+pub use congruent_fused as fused;
 pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
 pub use cudarc;

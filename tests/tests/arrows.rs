@@ -17,7 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("congruent-transports", &["congruent-heap"]),
     ("congruent-collectives", &["congruent-device", "congruent-heap"]),
     ("congruent-kernels", &["congruent-collectives", "congruent-device", "congruent-heap"]),
-    ("congruent-example-kernels", &["congruent-collectives", "congruent-device"]),
+    ("congruent-fused", &["congruent-collectives", "congruent-device"]),
+    ("congruent-example-kernels", &["congruent-collectives", "congruent-device", "congruent-fused"]),
     ("congruent-stream-kernels", &["congruent-device"]),
     (
         "congruent",
@@ -25,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "congruent-collectives",
             "congruent-device",
             "congruent-example-kernels",
+            "congruent-fused",
             "congruent-heap",
             "congruent-kernels",
             "congruent-stream-kernels",

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use congruent::collectives::Layout;
 use congruent::device::{Semaphore, SmallFloat, bf16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Chunked, Error, Grid, MachineKind, Packed, World};
 use congruent_build::{Ptxas, nvcc};
 use congruent_example_kernels::axpy::axpy;
-use congruent_example_kernels::gemm::{Eight, SHARED, THREADS, gemm};
+use congruent_example_kernels::gemm::gemm;
 use congruent_example_kernels::jacobi::{Four, Plate, Rest, fours, jacobi};
 use congruent_example_kernels::rows::{rms_norm, softmax};
 use congruent_tests::{repository, skip};

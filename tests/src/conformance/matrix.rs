@@ -3,8 +3,9 @@
 
 use congruent::device::matrix::Multiplicand;
 use congruent::device::{Kernel, Pack, Relaxed, Slice, SmallFloat, bf16, f16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Arguments, Buffer, Error, Grid, World};
-use congruent_example_kernels::gemm::{self, Eight};
+use congruent_example_kernels::gemm;
 use congruent_test_kernels::matrix as kernels;
 
 use super::limit::is_limited;
@@ -135,7 +136,7 @@ fn gemm(world: &World) -> Result<(), Error> {
             Ok(buffer)
         };
         let mut c = world.buffer::<bf16>(m * n + 1)?;
-        let grid = Grid::new(2, gemm::THREADS as u32).with_shared(gemm::SHARED as u32);
+        let grid = Grid::new(2, THREADS as u32).with_shared(SHARED as u32);
         world.run(&stream, gemm::gemm, grid, (&rows(&a)?, &rows(&b)?, &mut c, groups as u32))?;
         let found = c.to_vec()?;
         assert_eq!(found[m * n], bf16::default(), "past the end of {m}x{n}x{k}");

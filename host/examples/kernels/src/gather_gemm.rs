@@ -2,7 +2,7 @@
 
 use congruent_device::{Global, Relaxed, Signal, Slice, Sym, bf16, kernel_arg, kernels};
 
-use crate::gemm::{Eight, Product};
+use congruent_fused::gemm::{Eight, Product};
 
 kernel_arg! {
     /// Rows that all PEs give each other.

@@ -3,8 +3,7 @@
 
 use congruent_collectives::norm::rows_of_block;
 use congruent_device::{Global, Group, Signal, Slice, SmallFloat, Sym, bf16, kernel_arg, kernels, opaque};
-
-use crate::gemm::{Eight, Product};
+use congruent_fused::gemm::{Eight, Product};
 
 kernel_arg! {
     /// Products that all PEs have a part of, and their sums. Each PE sums as many rows as the others.
@@ -35,8 +34,8 @@ kernels! { in crate::PTX;
     /// Each PE's rows of `y` become those of `x` times the rows of `weights`, as in [`gemm`](crate::gemm::gemm), summed over all PEs: `x` has
     /// rows for all PEs, of which each PE has other columns. A block computes tiles of the next PE's rows, then of the one behind it, and so
     /// on, of its own at last, and sends each tile while it computes the next. A sum is in the order of the PEs, in `f32`, and rounded at the
-    /// end, so that it has the same bits whoever computes what. Blocks of [`THREADS`](crate::gemm::THREADS) threads with
-    /// [`SHARED_F32`](crate::gemm::SHARED_F32) bytes of shared memory, as many on each PE.
+    /// end, so that it has the same bits whoever computes what. Blocks of [`THREADS`](congruent_fused::gemm::THREADS) threads with
+    /// [`SHARED_F32`](congruent_fused::gemm::SHARED_F32) bytes of shared memory, as many on each PE.
     pub fn gemm_scatter(
         block, ctx, sums: Sums, x: Slice<Eight>, weights: Slice<Eight>, k: u32;
         shared: ([Eight],)
