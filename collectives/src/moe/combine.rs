@@ -21,7 +21,7 @@ pub enum Added<T> {
 }
 
 /// How many packs of an answer a thread computes together. A GPU has other warps while one waits, and no registers to spare.
-const TOGETHER: usize = if cfg!(target_arch = "nvptx64") { 1 } else { 4 };
+const TOGETHER: usize = if cfg!(target_arch = "nvptx64") { 1 } else { 8 };
 
 impl Moe<'_> {
     /// Sends back what the experts of this PE answered: of each row, the answers of its token's choices that are experts of this PE, each
