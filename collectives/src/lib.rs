@@ -14,7 +14,7 @@
 //! | [`exchange`] | all-to-all-v, all-gather-v | its parts | 2 meetings and 1 hop | always |
 //! | [`multimem`] | all-reduce, reduce-scatter, all-gather, broadcast | `S/n` to `S` | 2 meetings and 1 hop | links that reduce |
 //! | [`send_recv`] | sends and receives | what it sends | 2 hops each | always |
-//! | [`norm`] | all-reduce, residual and RMSNorm | as all-reduce | 1 hop, or 2 meetings and 1 hop | tensor parallelism |
+//! | [`norm`] | all-reduce, residual and RMSNorm | as all-reduce: in one shot, directly, by links | 1 hop, or 2 meetings and 1 hop | tensor parallelism |
 //! | [`moe`] | dispatch and combine of tokens | each token once to each PE | 1 hop each | mixtures of experts |
 //! | [`barrier`], `Ctx::barrier` | barrier | 8 bytes to each of up to 8 PEs, else to `log2 n` | 1 or `log2 n` hops | always |
 //!

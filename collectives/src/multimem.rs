@@ -73,17 +73,10 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     let _call = coll.begin(Operation::ReduceScatterMultimem, src.bytes());
     if !dst.is_empty() {
         let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
-        let whole = Words::of(to, from, how.number().word());
         coll.barrier();
         {
             let _step = coll.step("reduce", (0, 1), coll.me(), from.bytes());
-            if whole.count > 0 {
-                let from = everywhere(coll, whole.in_range(from));
-                coll.ctx().start_reduce_multicast(coll.group(), whole.in_range(to), from, how);
-            }
-            whole.around(coll.group(), to, from, |to, from| {
-                coll.start_fold(from.bytes(), Apart(coll.only(to)), Apart(coll.of_all(from)), op, coll.n());
-            });
+            reduce(coll, to, from, op, how);
         }
         coll.barrier();
     }
@@ -146,10 +139,30 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
     }
 }
 
+/// Combines every member's `src` in this member's `dst`, which may be its own `src`.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn reduce<T: Pod, B: Group>(
+    coll: &Coll<'_, B>,
+    dst: Sym<T>,
+    src: Sym<T>,
+    op: impl Reducer<T>,
+    how: LinkReduction,
+) {
+    let whole = Words::of(dst, src, how.number().word());
+    if whole.count > 0 {
+        let src = everywhere(coll, whole.in_range(src));
+        coll.ctx().start_reduce_multicast(coll.group(), whole.in_range(dst), src, how);
+    }
+    whole.around(coll.group(), dst, src, |dst, src| {
+        coll.start_fold(src.bytes(), Apart(coll.only(dst)), Apart(coll.of_all(src)), op, coll.n());
+    });
+}
+
 /// Stores this member's `src` in every member's `dst`.
 #[inline(always)]
 #[track_caller]
-fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
+pub(crate) fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
     let whole = Words::of(dst, src, 4);
     if whole.count > 0 {
         coll.ctx().start_put_multicast(coll.group(), everywhere(coll, whole.in_range(dst)), whole.in_range(src));
@@ -162,7 +175,7 @@ fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
 /// What links do for an operator.
 #[inline(always)]
 #[track_caller]
-fn linked<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> LinkReduction {
+pub(crate) fn linked<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> LinkReduction {
     must_have(coll);
     match op.linked(coll.n()) {
         Some(how) => how,

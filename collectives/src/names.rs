@@ -149,5 +149,6 @@ names! {
         BroadcastTree = "broadcast tree",
         NormOneShot = "all-reduce and norm one-shot",
         NormDirect = "all-reduce and norm direct",
+        NormMultimem = "all-reduce and norm multimem",
     }
 }

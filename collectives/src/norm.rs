@@ -5,17 +5,17 @@
 //! normalizes it, so nothing is launched twice, and no block waits for another one of its PE.
 //!
 //! The sum is in rank order, the residual last, in the type's accumulator, with one rounding at the end: the residual has the same
-//! bits for every algorithm and every number of blocks and threads. Squares are summed in `f32` by the threads of a block, so the
+//! bits for every number of blocks and threads, and for every algorithm but [`multimem()`], whose order is the switch's. Squares are summed in `f32` by the threads of a block, so the
 //! last bits of a normalized row depend on how many these are; all members that have as many get the same.
 
 use core::ops::Range;
 
 use congruent_device::quantize::{self, Fp8};
-use congruent_device::{AccumulateIn, Block, Group, Keep, Number, Operands, Pod, Sum, Sym, math, operands, refuse};
+use congruent_device::{AccumulateIn, Block, Group, Keep, Number, Operands, Sum, Sym, math, operands, refuse};
 
 use crate::names::Operation;
 use crate::session::Coll;
-use crate::{Protocol, check, one_shot};
+use crate::{Protocol, check, multimem, one_shot};
 
 /// Rows that are summed and normalized, of as many numbers each as there are weights.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +75,10 @@ pub trait NormDst<T>: Copy {
     #[doc(hidden)]
     #[track_caller]
     fn store(self, coll: &Coll<'_, Block<'_>>, row: usize, len: usize, number: impl Fn(usize) -> f32);
-    /// Gives these rows to all other members; the group meets in the barrier behind it.
+    /// Gives these rows to all other members, by `give`; the group meets in the barrier behind it.
     #[doc(hidden)]
     #[track_caller]
-    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize);
+    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize, give: impl Fn(Sym<u8>));
 }
 
 impl<T: Normed> NormDst<T> for Sym<T> {
@@ -100,8 +100,8 @@ impl<T: Normed> NormDst<T> for Sym<T> {
 
     #[inline(always)]
     #[track_caller]
-    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize) {
-        give(coll, self.slice(rows.start * len..rows.end * len));
+    fn give(self, _coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize, give: impl Fn(Sym<u8>)) {
+        give(self.slice(rows.start * len..rows.end * len).cast());
     }
 }
 
@@ -143,27 +143,28 @@ impl<T: Normed, F: Fp8> NormDst<T> for Quantized<F> {
 
     #[inline(always)]
     #[track_caller]
-    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize) {
+    fn give(self, coll: &Coll<'_, Block<'_>>, rows: &Range<usize>, len: usize, give: impl Fn(Sym<u8>)) {
         let groups = len.div_ceil(self.group);
-        give(coll, self.numbers.slice(rows.start * len..rows.end * len));
+        give(self.numbers.slice(rows.start * len..rows.end * len).cast());
         // Both lists of members have the same place.
         coll.group().sync();
-        give(coll, self.scales.slice(rows.start * groups..rows.end * groups));
+        give(self.scales.slice(rows.start * groups..rows.end * groups).cast());
     }
 }
 
-/// Copies elements of this member's to all others.
+/// Copies bytes of this member's to all others.
 #[inline(always)]
 #[track_caller]
-fn give<T: Pod>(coll: &Coll<'_, Block<'_>>, elements: Sym<T>) {
+fn give(coll: &Coll<'_, Block<'_>>, bytes: Sym<u8>) {
     if coll.n() > 1 {
-        let others = coll.ctx().places(coll.n() - 1, |i| elements.at(coll.after(i + 1)));
-        coll.start_fold(elements.bytes(), others, coll.only(elements), Keep, 0);
+        let others = coll.ctx().places(coll.n() - 1, |i| bytes.at(coll.after(i + 1)));
+        coll.start_fold(bytes.len(), others, coll.only(bytes), Keep, 0);
     }
 }
 
 /// Sums and normalizes rows: [`one_shot()`] where the plan is over packets or lines, else [`direct`]. The host knows which is faster: that
-/// which a call of all-reduce with as many bytes takes, one-shot or another algorithm.
+/// which a call of all-reduce with as many bytes takes, one-shot or another algorithm. Where that one is of links, call [`multimem()`]: its
+/// order of sums is another.
 ///
 /// ```
 /// use congruent_collectives::PlanView;
@@ -252,16 +253,49 @@ pub fn one_shot<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: 
 pub fn direct<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
     rows.check();
     let _call = coll.begin(Operation::NormDirect, rows.src.bytes());
-    let of_block = rows_of_block(rows.count(), coll.block as usize, coll.blocks as usize);
-    // Each block's first row is another member's, so that all have work where blocks have few rows each.
-    let mine = part(of_block, (coll.me() + coll.block as usize) % coll.n(), coll.n());
+    let mine = rows.mine(coll);
     coll.barrier();
     let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
     let at = |i: usize| if i == coll.n() { sums.at(coll.own()) } else { from.at(coll.rank(i)) };
     let everywhere = coll.ctx().places(coll.n(), |i| sums.at(coll.after(i)));
     coll.start_fold::<T>(from.bytes(), everywhere, coll.ctx().places(coll.n() + 1, at), Sum, coll.n());
     rows.normalize(coll, mine.clone());
-    rows.dst.give(coll, &mine, rows.weights.len());
+    rows.dst.give(coll, &mine, rows.weights.len(), |bytes| give(coll, bytes));
+    coll.barrier();
+}
+
+/// The same through multicast addresses: each member's part of the rows is summed by links, normalized, and stored at all by links.
+///
+/// The order of the sum is the switch's, as [`multimem`] says, and it is rounded before the residual is added and again behind that. All
+/// members get the same bits.
+///
+/// # Collective
+/// Over the team. Each member gives `src` to the switch once, and its part of the result once. All give as many rows, in as many blocks, and
+/// the same residual, weights and epsilon.
+///
+/// # Ordering
+/// As [`direct`] (MM-9). `src` is overwritten.
+///
+/// # Panics
+/// As [`direct`], and where the team has no multicast or links do not sum such numbers.
+#[inline(always)]
+#[track_caller]
+pub fn multimem<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
+    rows.check();
+    let how = multimem::linked::<T, _>(coll, Sum);
+    let _call = coll.begin(Operation::NormMultimem, rows.src.bytes());
+    let mine = rows.mine(coll);
+    coll.barrier();
+    let (sums, from) = (rows.of(rows.residual, &mine), rows.of(rows.src, &mine));
+    multimem::reduce(coll, from, from, Sum, how);
+    // The fold's operands lie where those of its ends do, and its threads divide the rows otherwise.
+    coll.group().sync();
+    let both = coll.ctx().places(2, |i| if i == 0 { from } else { sums }.at(coll.own()));
+    coll.start_fold::<T>(from.bytes(), coll.only(sums), both, Sum, coll.n());
+    rows.normalize(coll, mine.clone());
+    multimem::give(coll, sums.cast(), sums.cast());
+    coll.group().sync();
+    rows.dst.give(coll, &mine, rows.weights.len(), |bytes| multimem::give(coll, bytes, bytes));
     coll.barrier();
 }
 
@@ -296,6 +330,14 @@ impl<T: Normed, D: NormDst<T>> NormRows<'_, T, D> {
     #[inline(always)]
     fn count(&self) -> usize {
         self.src.len() / self.weights.len()
+    }
+
+    /// This member's part of the block's rows. Each block's first row is another member's, so that all have work where blocks have few rows
+    /// each.
+    #[inline(always)]
+    fn mine(&self, coll: &Coll<'_, Block<'_>>) -> Range<usize> {
+        let of_block = rows_of_block(self.count(), coll.block as usize, coll.blocks as usize);
+        part(of_block, (coll.me() + coll.block as usize) % coll.n(), coll.n())
     }
 
     /// These rows of a buffer.

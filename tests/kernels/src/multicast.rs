@@ -1,7 +1,8 @@
 //! Multicast in kernels of a user's own.
 
+use congruent_collectives::norm::{self, NormRows, Quantized, rows_of_block};
 use congruent_collectives::{PlanView, Sum, multimem};
-use congruent_device::{Group, Sym, TeamView, f16, kernels};
+use congruent_device::{Fp8E4M3, Group, Slice, Sym, TeamView, bf16, f16, kernels};
 
 use crate::Crew;
 
@@ -22,5 +23,32 @@ kernels! {
             ctx.put_multicast(block, all, src);
             ctx.barrier(block, &team);
         }
+    }
+
+    /// As `norm_f32`, through multicast addresses.
+    pub fn linked_norm<T in [f32, bf16]>(
+        block, ctx, plan: PlanView, dst: Sym<T>, src: Sym<T>, residual: Sym<T>, weights: Slice<T>, epsilon: f32, given: Slice<T>,
+        seen: Sym<T>,
+    ) {
+        let len = weights.len();
+        let mine = rows_of_block(given.len() / len, block.index(), block.count());
+        let (first, whole) = (mine.start * len, mine.len() * len);
+        let mut coll = plan.enter(block, ctx);
+        for i in block.strided(whole) {
+            ctx.store(src, first + i, given[first + i]);
+        }
+        norm::multimem(&mut coll, NormRows { dst, src, residual, weights, epsilon });
+        for i in block.strided(whole) {
+            ctx.store(seen, first + i, ctx.load(dst, first + (i + 1) % whole));
+        }
+    }
+
+    /// As `norm_quantized`, through multicast addresses.
+    pub fn linked_norm_quantized(
+        block, ctx, plan: PlanView, numbers: Sym<Fp8E4M3>, scales: Sym<f32>, src: Sym<bf16>, residual: Sym<bf16>,
+        weights: Slice<bf16>, group: u64,
+    ) {
+        let dst = Quantized { numbers, scales, group: group as usize };
+        norm::multimem(&mut plan.enter(block, ctx), NormRows { dst, src, residual, weights, epsilon: 0.5 });
     }
 }

@@ -8,6 +8,7 @@ use congruent_test_kernels::Crew;
 use congruent_test_kernels::multicast as kernels;
 
 use super::model::{Sample, samples};
+use super::norm;
 use super::pattern::{assert_same, value};
 use super::sweep;
 use super::ways::Way;
@@ -18,6 +19,7 @@ pub fn multicast(world: &mut World) -> Result<(), Error> {
     sweep::these(world, Way::multimem(world.npes()))?;
     sweep::types(world, Way::multimem(world.npes()))?;
     communicators(world)?;
+    norm::linked(world)?;
     in_kernel(world)
 }
 

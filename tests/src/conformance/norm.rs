@@ -6,7 +6,7 @@ use congruent::collectives::norm::{Normed, rows_of_block};
 use congruent::collectives::{Layout, Op, PlanView, Protocol};
 use congruent::device::{Fp8E4M3, SmallFloat, Sym, bf16};
 use congruent::{Buffer, Error, Grid, LaunchError, Stream, World};
-use congruent_test_kernels::norm as kernels;
+use congruent_test_kernels::{multicast, norm as kernels};
 
 use super::limit::at_most;
 use super::model::{Sample, samples};
@@ -25,15 +25,54 @@ type Arguments<'a, T> = (PlanView, Sym<T>, Sym<T>, Sym<T>, &'a Buffer<T>, f32, &
 
 /// All-reduce, residual and RMSNorm.
 pub fn norm(world: &mut World) -> Result<(), Error> {
-    of_type::<f32>(world, 1e-5, |world, stream, grid, rows| world.launch(stream, kernels::norm_f32, grid, rows))?;
-    of_type::<bf16>(world, 1.0 / 255.0, |world, stream, grid, rows| {
+    let ways = Ways::InOrder;
+    of_type::<f32>(world, ways, 1e-5, |world, stream, grid, rows| world.launch(stream, kernels::norm_f32, grid, rows))?;
+    of_type::<bf16>(world, ways, 1.0 / 255.0, |world, stream, grid, rows| {
         world.launch(stream, kernels::norm_bf16, grid, rows)
     })?;
-    quantized(world)
+    quantized(world, ways, |world, stream, grid, rows| world.launch(stream, kernels::norm_quantized, grid, rows))
 }
 
+/// The same through multicast addresses.
+pub(super) fn linked(world: &mut World) -> Result<(), Error> {
+    let ways = Ways::Linked;
+    of_type::<f32>(world, ways, 1e-5, |world, stream, grid, rows| {
+        world.launch(stream, multicast::linked_norm::<f32>(), grid, rows)
+    })?;
+    of_type::<bf16>(world, ways, 1.0 / 255.0, |world, stream, grid, rows| {
+        world.launch(stream, multicast::linked_norm::<bf16>(), grid, rows)
+    })?;
+    quantized(world, ways, |world, stream, grid, rows| {
+        world.launch(stream, multicast::linked_norm_quantized, grid, rows)
+    })
+}
+
+/// How rows are summed.
+#[derive(Clone, Copy, PartialEq)]
+enum Ways {
+    /// In two steps, and by packets: rounded once.
+    InOrder,
+    /// By links, which round, and then the residual is added.
+    Linked,
+}
+
+impl Ways {
+    fn protocols(self) -> &'static [Protocol] {
+        match self {
+            Self::InOrder => &[Protocol::Simple, Protocol::Ll],
+            Self::Linked => &[Protocol::Simple],
+        }
+    }
+}
+
+type QuantizedArguments<'a> = (PlanView, Sym<Fp8E4M3>, Sym<f32>, Sym<bf16>, Sym<bf16>, &'a Buffer<bf16>, u64);
+
 /// Rows in 8 bits: each group's scale is of its largest number, and each number is off by half of what its bits tell apart at most.
-fn quantized(world: &mut World) -> Result<(), Error> {
+fn quantized(
+    world: &mut World,
+    ways: Ways,
+    launch: impl Fn(&World, &Stream, Grid, QuantizedArguments<'_>) -> Result<(), LaunchError>,
+) -> Result<(), Error> {
     let (me, stream) = (world.pe().index(), world.stream()?);
     let plan = world.plan(Layout::new(world.team(), BLOCKS).buffer(0))?;
     for (count, len, group) in [(1, 1, 128), (5, 37, 8), (7, at_most(200), 32)] {
@@ -43,7 +82,7 @@ fn quantized(world: &mut World) -> Result<(), Error> {
         by.write(0, &weights)?;
         let (src, residual) = (world.alloc::<bf16>(whole)?, world.alloc::<bf16>(whole)?);
         let (numbers, scales) = (world.alloc::<Fp8E4M3>(whole)?, world.alloc::<f32>(count * len.div_ceil(group))?);
-        for protocol in [Protocol::Simple, Protocol::Ll] {
+        for &protocol in ways.protocols() {
             for grid in [Grid::one(32), Grid::new(BLOCKS, 48)] {
                 let case = || format!("{count} rows of {len} by {group} over {protocol}, {grid:?}");
                 src.write(0, &samples(500, me, whole))?;
@@ -53,7 +92,7 @@ fn quantized(world: &mut World) -> Result<(), Error> {
                 world.barrier()?;
                 let (view, to) = (plan.view().over(protocol), (numbers.view(), scales.view()));
                 let rows = (view, to.0, to.1, src.view(), residual.view(), &by, group as u64);
-                world.launch(&stream, kernels::norm_quantized, grid, rows)?;
+                launch(world, &stream, grid, rows)?;
                 world.synchronize(&stream)?;
                 let (sums, numbers, scales) = (residual.to_vec()?, numbers.to_vec()?, scales.to_vec()?);
                 let mut scales = scales.into_iter().map(f64::from);
@@ -88,6 +127,7 @@ fn quantized(world: &mut World) -> Result<(), Error> {
 /// Rows of a type whose roundings are off by less than so much of a number.
 fn of_type<T: Sample<Wide = f32> + Normed>(
     world: &mut World,
+    ways: Ways,
     exact: f64,
     launch: impl Fn(&World, &Stream, Grid, Arguments<'_, T>) -> Result<(), LaunchError>,
 ) -> Result<(), Error> {
@@ -104,8 +144,7 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
         let mut room = || world.alloc::<T>(whole + 2 * MARGIN);
         let (dst, src, residual) = (room()?, room()?, room()?);
         let seen = world.alloc::<T>(whole.max(1))?;
-        // In two steps, and by packets.
-        for protocol in [Protocol::Simple, Protocol::Ll] {
+        for &protocol in ways.protocols() {
             for (grid, in_place) in [(Grid::one(32), false), (Grid::new(BLOCKS, 48), true)] {
                 buffer += 2;
                 let case = || format!("{count} rows of {len} {} over {protocol}, {grid:?}", type_name::<T>());
@@ -127,6 +166,7 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
                     let all = (1..n).fold(T::sample(buffer, 0, i).wide(), |sum, pe| {
                         T::apply(Op::Sum, sum, T::sample(buffer, pe, i).wide())
                     });
+                    let all = if ways == Ways::Linked { T::rounded(all).wide() } else { all };
                     T::rounded(T::apply(Op::Sum, all, T::sample(buffer + 1, 0, i).wide()))
                 };
                 let sums: Vec<T> = (0..whole).map(sum).collect();
