@@ -12,4 +12,4 @@ macro_rules! families {
     )*};
 }
 
-families! { rma signals ordering atomics teams groups streams }
+families! { rma signals ordering atomics teams groups moe streams }
