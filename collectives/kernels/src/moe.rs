@@ -1,7 +1,7 @@
 //! The steps of an exchange of tokens, each a launch of its own. Payloads, answers and sums are bytes.
 
 use congruent_collectives::moe::{Added, MoeView, Row, Tokens};
-use congruent_device::{AccumulateIn, Datatype, Group, Sym, kernels, refuse};
+use congruent_device::{Datatype, Group, Sym, kernels, refuse};
 
 /// Runs a step for the type of answers that is named.
 macro_rules! for_float {
@@ -66,17 +66,14 @@ kernels! { in crate::PTX;
     pub fn moe_combine_send(
         block, ctx, moe: MoeView, batch: u32, datatype: u32, answers: Sym<u8>, starts: Sym<u32>, weighted: u32,
     ) {
-        let (row_bytes, moe) = (moe.output_bytes(), moe.enter(block, ctx));
+        let moe = moe.enter(block, ctx);
         let Ok(received) = moe.resume(batch as usize) else { return };
         let first = moe.experts().start;
         let weight = |row: &Row, k| if weighted != 0 { moe.weight(row, k) } else { 1.0 };
         // As `combine_send`, of which one part is there for each type.
         for_float!(datatype, F => {
-            moe.send_answers::<F, _>(&received, weight, |row, k| {
-                let expert = moe.expert(row, k) as usize - first;
-                let at = (ctx.load(starts, expert) as usize + moe.place(row, k)) * row_bytes;
-                let answer = answers.slice(at..at + row_bytes).cast::<F>();
-                move |i| AccumulateIn::<f32>::into_acc(ctx.load(answer, i))
+            moe.send_rows::<F>(&received, weight, answers, |row, k| {
+                ctx.load(starts, moe.expert(row, k) as usize - first) as usize + moe.place(row, k)
             });
         });
         let _combining = moe.answered(received);

@@ -3,7 +3,7 @@
 use core::array;
 use core::marker::PhantomData;
 
-use congruent_device::{Group, Number, Pack, Peer, Sum, Sym, Vectorized, refuse, vectorized};
+use congruent_device::{Group, Number, Pack, Peer, Pod, Sum, Sym, Vectorized, refuse, vectorized};
 
 use super::gates::Half;
 use super::route::NOWHERE;
@@ -108,10 +108,9 @@ impl Moe<'_> {
     }
 
     /// The part of [`combine_send`](Moe::combine_send) that depends on what answers are of: words of 8 bytes, which all rows are of.
-    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn send_answers<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
+    fn send_answers<T: Number<Acc = f32>, A: Fn(usize) -> f32>(
         &self,
         batch: &MicroBatch<Received>,
         weight: impl Fn(&Row, usize) -> f32,
@@ -123,6 +122,43 @@ impl Moe<'_> {
             4 => self.send_packs::<T, 2, _>(batch, weight, |row, k| packed(answer(row, k))),
             _ => self.send_packs::<T, 1, _>(batch, weight, |row, k| packed(answer(row, k))),
         }
+    }
+
+    /// The same of answers that lie in symmetric memory of this PE, of which `at` gives the row.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn send_rows<T: Number<Acc = f32>>(
+        &self,
+        batch: &MicroBatch<Received>,
+        weight: impl Fn(&Row, usize) -> f32,
+        answers: Sym<u8>,
+        at: impl Fn(&Row, usize) -> usize,
+    ) {
+        let bytes = self.view.output as usize;
+        let row = |row: &Row, k| {
+            let start = at(row, k) * bytes;
+            answers.slice(start..start + bytes)
+        };
+        match (size_of::<T>(), (answers.offset() as usize | bytes).is_multiple_of(16)) {
+            (2, true) => {
+                self.send_packs::<T, 8, _>(batch, weight, |of, k| self.loaded::<Pack<u64, 2>, T, _>(row(of, k)))
+            }
+            (2, false) => self.send_packs::<T, 4, _>(batch, weight, |of, k| self.loaded::<u64, T, _>(row(of, k))),
+            (4, true) => {
+                self.send_packs::<T, 4, _>(batch, weight, |of, k| self.loaded::<Pack<u64, 2>, T, _>(row(of, k)))
+            }
+            (4, false) => self.send_packs::<T, 2, _>(batch, weight, |of, k| self.loaded::<u64, T, _>(row(of, k))),
+            _ => refuse!("answers are of f32, f16 or bf16"),
+        }
+    }
+
+    /// A row of this PE's memory, a word at a time.
+    #[inline(always)]
+    #[track_caller]
+    fn loaded<W: Pod, T: Number<Acc = f32>, const N: usize>(&self, row: Sym<u8>) -> impl Fn(usize) -> [f32; N] {
+        let words = self.ctx.direct(row.cast::<W>().at(self.own_rank()));
+        move |i| words.map_or([0.0; N], |words| bytemuck::cast::<W, [T; N]>(words.load(i)).map(T::into_acc))
     }
 
     /// The same part of [`combine_send_packs`](Moe::combine_send_packs).

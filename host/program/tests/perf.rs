@@ -257,6 +257,18 @@ fn all_ways_become_a_plot_and_a_tuning_table_that_is_obeyed() {
 }
 
 #[test]
+fn exchanges_of_tokens_become_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("moe.svg");
+    let command =
+        ["perf", "moe", "-p", "2", "-t", "2,5", "--hidden", "16", "-n", "1", "--plot", plot.to_str().unwrap()];
+    let ended = ended(&mut congruent(&command));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let picture = std::fs::read_to_string(&plot).unwrap();
+    assert!(picture.contains("moe, 2 PEs") && !picture.contains("the first"), "{picture}");
+}
+
+#[test]
 fn a_sweep_that_is_stopped_leaves_the_plot_of_what_it_had() {
     // Not by INT, which a shell has its jobs in the background ignore.
     for signal in [Signal::TERM, Signal::KILL] {

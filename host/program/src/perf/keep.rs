@@ -1,6 +1,6 @@
 //! What is kept of a sweep besides its table: a plot, and the times that the selector chooses by.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use congruent_collectives::{Algorithm, Collective, Protocol};
 
@@ -14,7 +14,7 @@ use congruent::select::{Measured, TuningTable};
 pub(crate) struct KeepArgs {
     /// Measure every algorithm and protocol, and draw them as an SVG picture, again after each row
     #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    pub(super) plot: Option<PathBuf>,
     /// Measure every algorithm and protocol, and write the times to a table for CONGRUENT_TUNING; a table that is there keeps
     /// its other rows
     #[arg(long, value_name = "FILE")]
@@ -42,14 +42,6 @@ impl KeepArgs {
         Ok(table.rows().to_vec())
     }
 
-    /// Draws what there is of a sweep that will have `rows`, so that it is kept wherever the sweep is stopped or fails.
-    pub(super) fn keep_so_far(&self, document: &Document, rows: usize) {
-        if let Some(path) = &self.plot {
-            let title = format!("{}\nthe first {} of {rows} measurements", title(document), document.rows.len());
-            plot::draw_so_far(path, &title, &series(document));
-        }
-    }
-
     /// Draws and writes what is asked for; `kept` is what [`read`](Self::read) gave.
     pub(super) fn keep(&self, document: &Document, collective: Collective, kept: Vec<Measured>) -> Result<(), Failure> {
         if let Some(path) = &self.tune {
@@ -57,10 +49,21 @@ impl KeepArgs {
             table.write(path).map_err(|error| Failure::Failed(error.to_string()))?;
         }
         match &self.plot {
-            Some(path) => plot::draw(path, &title(document), &series(document)),
+            Some(path) => draw(path, document),
             None => Ok(()),
         }
     }
+}
+
+/// Draws a sweep.
+pub(super) fn draw(path: &Path, document: &Document) -> Result<(), Failure> {
+    plot::draw(path, &title(document), &series(document))
+}
+
+/// Draws what there is of a sweep that will have `rows`, so that it is kept wherever the sweep is stopped or fails.
+pub(super) fn draw_so_far(path: &Path, document: &Document, rows: usize) {
+    let title = format!("{}\nthe first {} of {rows} measurements", title(document), document.rows.len());
+    plot::draw_so_far(path, &title, &series(document));
 }
 
 fn title(document: &Document) -> String {

@@ -130,6 +130,8 @@ pub(super) fn measure(
     effort: Effort,
 ) -> Result<Measured, Failure> {
     let timed = Timed::new(world, stream, case, row, effort.mode)?;
+    // Rounds that only warm up or are counted do what is measured: tokens without experts would be refused.
+    case.prepare(row)?;
     let rounds = match effort.iters {
         Some(rounds) => {
             if effort.warmup > 0 {

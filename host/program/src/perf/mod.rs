@@ -264,7 +264,7 @@ impl Call {
             collective: true,
             graph: self.graph,
             blocks: self.blocks.blocks,
-            keep: Some(&self.keep),
+            plot: self.keep.plot.as_deref(),
             ..Plan::new(collective.name(), &self.common, 4, &[])
         };
         let parts = if places::has_parts(collective) { u64::from(any.settle_pes()?) } else { 1 };

@@ -1,10 +1,13 @@
 //! Tokens that travel to experts of other PEs and back: dispatch and combine, by calls on a stream.
 
+use std::path::PathBuf;
+
 use congruent_collectives::Datatype;
 use congruent_collectives::moe::{Added, MoeConfig, Tokens};
 use congruent_device::{Sym, bf16, f16};
 
 use super::case::{Case, Labels, Path, Row, Work};
+use super::keep;
 use super::pattern::{GUARD, Sample, clear, number, wrong_guard};
 use super::sweep::{self, Plan, Swept};
 use super::{Blocks, Common};
@@ -29,6 +32,9 @@ pub(crate) struct MoeArgs {
     /// Type of tokens and answers: float, half or bfloat16
     #[arg(short, long, value_name = "TYPE", value_parser = super::datatype(), default_value = Datatype::Bf16.name())]
     datatype: Datatype,
+    /// Draw times and bandwidths of the rows as an SVG picture, again after each row
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     blocks: Blocks,
     #[command(flatten)]
@@ -51,7 +57,8 @@ fn run_of<T: Answer + Sample>(args: &MoeArgs) -> Result<Swept, Failure> {
     sizes.sort_unstable();
     sizes.dedup();
     let blocks = args.blocks.blocks;
-    let plan = Plan { blocks, all: true, graph: true, ..Plan::new("moe", &args.common, 4, &sizes) };
+    let plot = args.plot.as_deref();
+    let plan = Plan { blocks, all: true, graph: true, plot, ..Plan::new("moe", &args.common, 4, &sizes) };
     let pes = plan.settle_pes()?;
     let config = args.config::<T>(plan.longest() / each);
     config.check(pes).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -60,7 +67,12 @@ fn run_of<T: Answer + Sample>(args: &MoeArgs) -> Result<Swept, Failure> {
     let starts = 4 * (u64::from(args.experts) + 1);
     // With room for a proxy's copies: nobody knows yet whether there is one.
     let more_heap = config.bytes(pes, true) + rows + choices + starts;
-    sweep::run(Plan { more_heap, ..plan }, |world, plan| Ok(Box::new(Exchange::<T>::new(world, plan, args)?)))
+    let swept =
+        sweep::run(Plan { more_heap, ..plan }, |world, plan| Ok(Box::new(Exchange::<T>::new(world, plan, args)?)))?;
+    if let (Some(path), Some(document)) = (plot, &swept.document) {
+        keep::draw(path, document)?;
+    }
+    Ok(swept)
 }
 
 impl MoeArgs {

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::case::{Case, Labels, Path};
-use super::keep::KeepArgs;
+use super::keep;
 use super::measure::{Effort, Measured, Mode};
 use super::sweep::Plan;
 use super::table;
@@ -138,9 +138,9 @@ impl Report {
         self.bar.inc(1);
     }
 
-    /// Keeps what there is so far, should no more come.
-    pub(super) fn keep_so_far(&self, keep: &KeepArgs) {
-        keep.keep_so_far(&self.document, self.rows);
+    /// Draws what there is so far, should no more come.
+    pub(super) fn draw_so_far(&self, path: &std::path::Path) {
+        keep::draw_so_far(path, &self.document, self.rows);
     }
 
     /// Whether everything so far could be printed.

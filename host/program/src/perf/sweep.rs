@@ -5,7 +5,6 @@ use congruent_device::{Sym, TeamView, World as WorldTag, abi};
 
 use super::Common;
 use super::case::{Case, Row};
-use super::keep::KeepArgs;
 use super::measure::{Effort, Mode, exchange, measure};
 use super::pattern::GUARD;
 use super::report::{Document, Heading, Report};
@@ -34,15 +33,15 @@ pub(super) struct Plan<'a> {
     pub(super) graph: bool,
     /// Bytes of heap that it needs besides two buffers.
     pub(super) more_heap: u64,
-    /// What is kept besides the table.
-    pub(super) keep: Option<&'a KeepArgs>,
+    /// Where a picture of it goes.
+    pub(super) plot: Option<&'a std::path::Path>,
 }
 
 impl<'a> Plan<'a> {
     /// An operation of one block, on any number of PEs.
     pub(super) fn new(operation: &'static str, common: &'a Common, pes: u32, sizes: &'a [u64]) -> Self {
         let (collective, all, graph, more_heap) = (false, false, false, 0);
-        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph, more_heap, keep: None }
+        Self { operation, common, pes, fewest_pes: 1, sizes, blocks: 1, collective, all, graph, more_heap, plot: None }
     }
 
     /// The longest message.
@@ -151,7 +150,7 @@ fn sweep(world: &mut World, plan: &Plan<'_>, case: &dyn Case) -> Result<Ended, F
         wrong += out_of_place.wrong.unwrap_or(0) + in_place.and_then(|half| half.wrong).unwrap_or(0);
         if let Some(report) = &mut report {
             report.row(case, row.size, path, out_of_place, in_place);
-            plan.keep.inspect(|keep| report.keep_so_far(keep));
+            plan.plot.inspect(|path| report.draw_so_far(path));
         }
         let unread = report.as_ref().is_some_and(|report| !report.is_printed());
         if exchange(world, "output of perf", u64::from(unread))?.sum::<u64>() > 0 {
@@ -167,15 +166,10 @@ mod tests {
     use crate::perf::case::{Labels, Path, Work};
     use crate::perf::tests::common;
     use congruent::Stream;
+    use std::cell::Cell;
 
-    #[derive(clap::Parser)]
-    struct KeepOnly {
-        #[command(flatten)]
-        keep: KeepArgs,
-    }
-
-    /// Moves nothing, and fails at one size.
-    struct Failing(u64);
+    /// Moves nothing, fails at one size, and is launched with buffers of the row only.
+    struct Failing(u64, Cell<u64>);
 
     impl Case for Failing {
         fn labels(&self) -> Labels {
@@ -187,10 +181,12 @@ mod tests {
         }
 
         fn prepare(&self, row: Row) -> Result<(), Failure> {
+            self.1.set(row.size);
             if row.size == self.0 { Err(Failure::Failed("no more".to_owned())) } else { Ok(()) }
         }
 
-        fn launch(&self, _: &World, _: &Stream, _: Row, _: u64) -> Result<(), Failure> {
+        fn launch(&self, _: &World, _: &Stream, row: Row, _: u64) -> Result<(), Failure> {
+            assert_eq!(self.1.get(), row.size, "warming up, too");
             Ok(())
         }
 
@@ -203,10 +199,9 @@ mod tests {
     fn a_sweep_that_fails_leaves_the_plot_of_what_it_had() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("plot.svg");
-        let parsed = <KeepOnly as clap::Parser>::parse_from(["perf", "--plot", file.to_str().unwrap()]);
         let (common, sizes) = (Common { iters: Some(1), ..common(1) }, [8, 16, 32, 64]);
-        let plan = Plan { keep: Some(&parsed.keep), ..Plan::new("put", &common, 2, &sizes) };
-        let failed = run(plan, |_, _| Ok(Box::new(Failing(32))));
+        let plan = Plan { plot: Some(&file), ..Plan::new("put", &common, 2, &sizes) };
+        let failed = run(plan, |_, _| Ok(Box::new(Failing(32, Cell::new(0)))));
         assert!(failed.is_err_and(|failure| failure.to_string().contains("no more")));
         let picture = std::fs::read_to_string(&file).unwrap();
         assert!(picture.contains("the first 2 of 4 measurements"), "{picture}");

@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use rustc_hash::FxHashMap;
 
-use crate::instruction::{Operation, Scope};
+use crate::instruction::{Operation, Scope, Strength};
 use crate::program::Program;
 
 /// How often something was executed.
@@ -139,13 +139,17 @@ fn kind(operation: &Operation) -> Option<&'static str> {
         Operation::Load { access, .. } | Operation::Store { access, .. } if !access.strength.is_strong() => {
             return None;
         }
-        Operation::Load { access, .. } => match access.strength.scope() {
-            Some(Scope::System) => "strong loads, system",
-            _ => "strong loads, narrower",
+        Operation::Load { access, .. } => match access.strength {
+            Strength::Acquire(Scope::System) => "acquiring loads, system",
+            Strength::Acquire(_) => "acquiring loads, narrower",
+            strength if strength.scope() == Some(Scope::System) => "relaxed loads, system",
+            _ => "relaxed loads, narrower",
         },
-        Operation::Store { access, .. } => match access.strength.scope() {
-            Some(Scope::System) => "strong stores, system",
-            _ => "strong stores, narrower",
+        Operation::Store { access, .. } => match access.strength {
+            Strength::Release(Scope::System) => "releasing stores, system",
+            Strength::Release(_) => "releasing stores, narrower",
+            strength if strength.scope() == Some(Scope::System) => "relaxed stores, system",
+            _ => "relaxed stores, narrower",
         },
         Operation::Atomic { .. } => "atomics",
         Operation::Fence { strength, .. } => match strength.scope() {
