@@ -190,10 +190,10 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub fn mine(&self, row: &Row) -> u32 {
-        let mut mine = 0;
+        let (experts, mut mine) = (self.experts(), 0);
         for k in 0..self.top_k() {
-            let expert = self.expert(row, k);
-            if expert >= 0 && self.owner(expert as u32) == self.me() {
+            // -1 is none of them.
+            if experts.contains(&(self.expert(row, k) as usize)) {
                 mine |= 1 << k;
             }
         }
