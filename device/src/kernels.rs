@@ -53,6 +53,12 @@ pub const fn arrays_fit<A: ?Sized + crate::SharedArrays>() {
     );
 }
 
+/// What a kernel with such arrays says of its shared memory ([`Kernel::SHARED`]).
+#[doc(hidden)]
+pub const fn bytes_of<A: ?Sized + crate::SharedArrays>() -> (usize, usize) {
+    (A::BYTES, A::ITEM)
+}
+
 /// The arguments of a kernel: a tuple of [`KernelArg`]s.
 ///
 /// # Safety
@@ -371,17 +377,14 @@ macro_rules! __kernel {
                 $(, $shared: &mut $crate::Shared<'_, $arrays>)?
             ) $body
 
-            /// What it has in shared memory.
-            type Arrays = $crate::__arrays!($($arrays)?);
             // Where no kernel is compiled, a check finds it all the same.
-            const _: () = $crate::arrays_fit::<Arrays>();
+            const _: () = $crate::arrays_fit::<$crate::__arrays!($($arrays)?)>();
 
             // SAFETY: the entry of this name is this function, compiled for the device.
             unsafe impl $crate::Kernel for $kernel {
                 type Args = ($($type,)*);
                 const NAME: &'static str = $entry_name;
-                const SHARED: (usize, usize) =
-                    (<Arrays as $crate::SharedArrays>::BYTES, <Arrays as $crate::SharedArrays>::ITEM);
+                const SHARED: (usize, usize) = $crate::bytes_of::<$crate::__arrays!($($arrays)?)>();
                 const MODULE: Option<&'static $crate::Module> = $module;
                 $crate::__bounds! { $($bounds)* }
 

@@ -129,12 +129,12 @@ pub use float16::SmallFloat;
 pub use group::{Block, Group, Strided, Thread, Warp};
 #[doc(hidden)]
 pub use kept::{Bound, Kept};
-#[doc(hidden)]
-pub use kernels::arrays_fit;
 #[cfg(target_arch = "nvptx64")]
 #[doc(hidden)]
 pub use kernels::enter;
 pub use kernels::{Kernel, KernelArgs, Module};
+#[doc(hidden)]
+pub use kernels::{arrays_fit, bytes_of};
 pub use lanes::{Lanes, Tile};
 pub use link::{LinkNumber, LinkOp, LinkReduction};
 pub use multicast::Multicast;

@@ -32,7 +32,8 @@ pub unsafe trait KernelArg: Copy + Send + Sync + 'static {
 ///
 /// It is `Copy`, and laid out alike by the host's compiler and the device's: a struct is `repr(C)`, an enum `repr(u32)`. A
 /// field that is no [`KernelArg`], such as a reference to the host's memory, does not compile. A struct that serves launches of
-/// so many blocks only says how many after its fields: `most_blocks = Self::blocks;`, a function of `&Self`.
+/// so many blocks only says how many after its fields: `most_blocks = Self::blocks;`, a function of `&Self`. It may have a constant as a
+/// parameter: `struct Row<const LEN: usize> { … }`.
 ///
 /// ```
 /// use congruent_heap::{KernelArg, Semaphore, Sym, kernel_arg};
@@ -49,16 +50,18 @@ pub unsafe trait KernelArg: Copy + Send + Sync + 'static {
 macro_rules! kernel_arg {
     (
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $type:ty),+ $(,)? }
+        $vis:vis struct $name:ident $(<const $constant:ident: $of:ty>)? {
+            $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $type:ty),+ $(,)?
+        }
         $(most_blocks = $most:expr;)?
     ) => {
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy)]
-        $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type),+ }
+        $vis struct $name $(<const $constant: $of>)? { $($(#[$field_meta])* $field_vis $field: $type),+ }
 
         // SAFETY: repr(C), and every field is a kernel argument, which is asked whether it fits.
-        unsafe impl $crate::KernelArg for $name {
+        unsafe impl $(<const $constant: $of>)? $crate::KernelArg for $name $(<$constant>)? {
             type In<'k> = Self;
 
             #[inline(always)]
