@@ -3,6 +3,14 @@
 //! | module | what it computes | what travels meanwhile |
 //! |---|---|---|
 //! | [`gemm`] | a product of matrices, by tiles | nothing: the others are made of it |
+//! | [`gather_gemm`] | the product of all PEs' rows | rows to all PEs |
+//! | [`gemm_scatter`] | a product of which each PE has a part of every sum | tiles to the PE that sums them, and sums to all PEs |
+//!
+//! Memory of a function is in a struct that is a kernel argument; the host allocates it once, and no call resets anything. Whatever several
+//! PEs call together is called with the same arguments but for what each PE has of its own, once in a launch, and in as many blocks on each
+//! PE. Launches with the same memory are on one stream, or in order by events.
 #![no_std]
 
+pub mod gather_gemm;
 pub mod gemm;
+pub mod gemm_scatter;
