@@ -20,7 +20,7 @@ use clap::Parser;
 use congruent::device::{Pack, Signal};
 use congruent::{Chunked, Grid, World};
 use congruent_example_kernels::attention::{FOURS, Four, Row, WIDTH, exact_answer, numbers, rows};
-use congruent_example_kernels::paged_kv::{Cache, PAGE, Page, prefill_and_decode};
+use congruent_example_kernels::paged_kv::{PAGE, Page, Pages, prefill_and_decode};
 
 /// How long a prompt is.
 #[derive(Parser)]
@@ -107,9 +107,9 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
         theirs.write(0, &table(next, turn, all))?;
         let asked = rows(2 << 30 | turn << 12 | me as u64, layers);
         queries.write(0, &asked)?;
-        let cache =
-            Cache { pages: cache.view(), computed: computed.view(), ready: ready.view(), done: done.view(), turn };
-        let lent = (cache, &tokens, &model, &theirs, &mine, &queries, Chunked::new(&mut answers, FOURS));
+        let cache = Pages { pages: cache.view().cast(), ready: ready.view(), done: done.view(), turn };
+        let lent =
+            (cache, computed.view(), &tokens, &model, &theirs, &mine, &queries, Chunked::new(&mut answers, FOURS));
         let started = Instant::now();
         world.run(&stream, prefill_and_decode, grid, lent)?;
         took += started.elapsed();

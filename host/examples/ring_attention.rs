@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use congruent::device::Signal;
 use congruent::{Grid, World};
-use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, exact_answer, numbers, rows};
+use congruent_example_kernels::attention::{Answer, Row, exact_answer, numbers, rows};
 use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 
 /// How long the sequence is.
@@ -67,12 +67,12 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let all = heads * count;
     let banks = world.alloc::<Row>(4 * all)?;
     let (arrived, done) = (world.alloc::<Signal>(heads)?, world.alloc::<Signal>(heads)?);
-    let (stream, mut queries) = (world.stream()?, world.buffer::<Four>(all * FOURS)?);
+    let (stream, mut queries) = (world.stream()?, world.buffer::<Row>(all)?);
     let mut answers = world.buffer::<Answer>(all)?;
     let (mut took, mut farthest) = (Duration::ZERO, 0.0_f64);
     for turn in 0..args.turns {
         let [mine, keys, values] = [0, 1, 2].map(|kind| rows_of(kind, turn, me, args));
-        queries.write(0, mine.as_flattened())?;
+        queries.write(0, &mine)?;
         for head in 0..heads {
             banks.write(2 * head * count, &keys[head * count..][..count])?;
             banks.write((2 * head + 1) * count, &values[head * count..][..count])?;
@@ -105,7 +105,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
                 let part = head * count..head * count + last;
                 keys[part.clone()].iter().zip(&values[part])
             });
-            for (found, right) in numbers(&found[..FOURS]).zip(exact_answer(query, met)) {
+            for (found, right) in numbers(&found.values).zip(exact_answer(query, met)) {
                 farthest = farthest.max((found - right).abs());
                 if (found - right).abs() > TOLERANCE || found.is_nan() {
                     return Err(format!("PE {me}, head {head}, query {i}: {found}, not {right}").into());

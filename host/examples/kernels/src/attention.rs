@@ -1,22 +1,21 @@
 //! What the examples of attention have in common.
 
+#[cfg(not(target_arch = "nvptx64"))]
 use congruent_device::Pack;
+
+pub use congruent_fused::attention::Four;
 
 /// Numbers of a query, a key or a value.
 pub const WIDTH: usize = 64;
 /// What scores are multiplied by: one over the root of the width.
 pub(crate) const SCALE: f32 = 0.125;
 const _: () = assert!(SCALE * SCALE * WIDTH as f32 == 1.0);
-/// Four of them, which one access moves.
-pub type Four = Pack<f32, 4>;
 /// Fours of a row.
 pub const FOURS: usize = WIDTH / 4;
-/// A key or a value.
-pub type Row = [Four; FOURS];
-
-/// The answer to a query: the mean of values by weight, then the largest score, and the sum of the weights, which are e to the power of
-/// scores less the largest. From the last two, answers over other keys can be joined to it.
-pub type Answer = [Four; FOURS + 1];
+/// A query, a key or a value.
+pub type Row = congruent_fused::attention::Row<FOURS>;
+/// The answer to a query.
+pub type Answer = congruent_fused::attention::Answer<FOURS>;
 
 /// Rows of numbers from -2 to 2 that look like chance.
 #[cfg(not(target_arch = "nvptx64"))]
