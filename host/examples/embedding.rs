@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use congruent::device::{SmallFloat, bf16};
 use congruent::{Chunked, Grid, World};
-use congruent_example_kernels::embedding::{Eight, Embedding, embed};
+use congruent_example_kernels::embedding::{Eight, Table, embed};
 use congruent_example_kernels::gups::random;
 
 /// Sums rows of an embedding table, on several PEs.
@@ -75,7 +75,7 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
     let row = |id| (0..eights).map(move |i| Eight::from_fn(|j| number(id, 8 * i + j)));
     rows.write(0, &(0..args.rows).flat_map(|i| row(i * npes + pe)).collect::<Vec<_>>())?;
     let fetched = world.alloc::<Eight>(args.blocks as usize * bag * eights)?;
-    let table = Embedding { rows: rows.view(), fetched: fetched.view(), width: eights as u32, bag: args.bag };
+    let table = Table { rows: rows.view(), fetched: fetched.view(), width: eights as u32, bag: args.bag };
 
     // A bag may name a row twice, and rows of this PE.
     let names = args.bags as u64 * bag as u64;

@@ -9,6 +9,7 @@
 //! | [`ring_attention`] | attention over a sequence that is divided among PEs | keys and values around the ring |
 //! | [`flash_decode`] | attention of one query in each head to keys on all PEs | partial answers to the PE that has the head |
 //! | [`pages`] | what the kernel likes, layer by layer | pages of keys and values to the PE that needs them |
+//! | [`gather_rows`] | what the kernel likes, bag by bag | rows of a table that is spread over the PEs |
 //!
 //! Memory of a function is in a struct that is a kernel argument; the host allocates it once, and no call resets anything. Whatever several
 //! PEs call together is called with the same arguments but for what each PE has of its own, once in a launch, and in as many blocks on each
@@ -18,6 +19,7 @@
 pub mod attention;
 pub mod flash_decode;
 pub mod gather_gemm;
+pub mod gather_rows;
 pub mod gemm;
 pub mod gemm_scatter;
 pub mod pages;
