@@ -40,6 +40,9 @@ const _: () = assert!(TILE * TILE_STRIDE <= 2 * STAGE * 8, "the result takes the
 // Of rows that are an odd multiple of 16 bytes apart, eight lie in different banks.
 const _: () = assert!(STRIDE % 16 == 8 && TILE_STRIDE % 16 == 8, "no two of eight rows share a bank");
 
+/// The most rows that a tile has, and the most columns.
+pub(crate) const SIDE: usize = TILE;
+
 /// How many tiles a result of so many rows and columns has.
 #[inline(always)]
 pub fn tiles(rows: u32, columns: u32) -> u32 {
@@ -86,6 +89,9 @@ pub struct Product<'g> {
     n: u32,
     /// Groups of eight in a row.
     k: u32,
+    /// Which rows of `a`, where it is not each in turn, and groups of eight from one to the next.
+    listed: Option<&'g [u32]>,
+    pitch: u32,
 }
 
 impl<'g> Product<'g> {
@@ -94,7 +100,14 @@ impl<'g> Product<'g> {
     pub fn new(a: Global<'g, Eight>, b: Global<'g, Eight>, k: u32) -> Self {
         // What is kept through the loop is kept in few registers, and an argument as it is in none.
         let [m, n] = [a, b].map(|rows| (rows.len() / k.max(1) as usize) as u32);
-        Self { a, b, m, n, k }
+        Self { a, b, m, n, k, listed: None, pitch: k }
+    }
+
+    /// Of those rows of `a` that a list names, in its order, which lie `pitch` groups of eight behind each other: so rows are multiplied where
+    /// they are.
+    #[inline(always)]
+    pub fn listed(a: Global<'g, Eight>, pitch: u32, rows: &'g [u32], b: Global<'g, Eight>, k: u32) -> Self {
+        Self { m: rows.len() as u32, listed: Some(rows), pitch, ..Self::new(a, b, k) }
     }
 
     /// Rows of the result.
@@ -154,7 +167,7 @@ impl<'g> Product<'g> {
         tile: u32,
         begin: impl Fn() -> S,
     ) {
-        let &Self { a, b, m, n, k } = self;
+        let &Self { a, b, m, n, k, listed, pitch } = self;
         // SAFETY: all threads of a warp go the same way, and none waits for another PE meanwhile.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
         let (index, (row, column)) = (block.warp_index() % warps, self.corner(tile));
@@ -169,8 +182,8 @@ impl<'g> Product<'g> {
             // Of those that one warp goes through, a part needs its own.
             let of = |first, rows| if warps == 1 { [first, first + rows] } else { [0, TILE] };
             let rows = [
-                Rows { all: a, width: k, first: row, last: m - 1, of: of(down, PART[0]) },
-                Rows { all: b, width: k, first: column, last: n - 1, of: of(right, PART[1]) },
+                Rows { all: a, width: k, listed, pitch, first: row, last: m - 1, of: of(down, PART[0]) },
+                Rows { all: b, width: k, listed: None, pitch: k, first: column, last: n - 1, of: of(right, PART[1]) },
             ];
             let mut sums = Accumulator::<4, 6>::fill(0.0);
             let (all,) = shared.sync(block);
@@ -216,6 +229,8 @@ struct Threads {
 struct Rows<'g> {
     all: Global<'g, Eight>,
     width: u32,
+    listed: Option<&'g [u32]>,
+    pitch: u32,
     first: u32,
     last: u32,
     /// Which of a tile are fetched.
@@ -258,7 +273,10 @@ impl Rows<'_> {
             if !(self.of[0]..self.of[1]).contains(&(row + j)) {
                 continue;
             }
-            let start = (self.first + (row + j) as u32).min(self.last) as usize * self.width as usize;
+            let row_of_all = (self.first + (row + j) as u32).min(self.last) as usize;
+            // A list is read anew for each stage, from a near cache: registers have no room for it.
+            let row_of_all = self.listed.map_or(row_of_all, |listed| listed[row_of_all] as usize);
+            let start = row_of_all * self.pitch as usize;
             let from = self.all.slice(start..start + self.width as usize);
             let (to_row, at) = ((into + row + j) * (STRIDE / 8), at + group as u32);
             to.copy_async(to_row + group, from, at as usize);

@@ -8,6 +8,7 @@
 //! | [`attention`] | attention of a query to keys, by a thread or by a block | nothing: the others are made of it |
 //! | [`ring_attention`] | attention over a sequence that is divided among PEs | keys and values around the ring |
 //! | [`flash_decode`] | attention of one query in each head to keys on all PEs | partial answers to the PE that has the head |
+//! | [`experts`] | experts of a mixture, of two layers | answers that are whole |
 //! | [`pages`] | what the kernel likes, layer by layer | pages of keys and values to the PE that needs them |
 //! | [`gather_rows`] | what the kernel likes, bag by bag | rows of a table that is spread over the PEs |
 //!
@@ -17,6 +18,7 @@
 #![no_std]
 
 pub mod attention;
+pub mod experts;
 pub mod flash_decode;
 pub mod gather_gemm;
 pub mod gather_rows;

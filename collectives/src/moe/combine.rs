@@ -2,6 +2,7 @@
 
 use core::array;
 use core::marker::PhantomData;
+use core::ops::Range;
 
 use congruent_device::{Group, Number, Pack, Peer, Pod, Sum, Sym, Vectorized, refuse, vectorized};
 
@@ -183,7 +184,9 @@ impl Moe<'_> {
             // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                self.send_answer::<T, N, A>(batch, &self.row_at(batch, source, slot), &weight, &answer);
+                let row = self.row_at(batch, source, slot);
+                let packs = 0..self.view.output as usize / pack;
+                self.send_part::<T, N, A>(&self.block, batch, &row, packs, &weight, &answer);
                 slot += blocks;
             }
             before += count;
@@ -247,13 +250,16 @@ impl Moe<'_> {
         }
     }
 
-    /// Sends back one row.
+    /// Sends back some packs of one row, by the threads of a group.
+    #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    fn send_answer<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
+    pub fn send_part<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
         &self,
+        group: &impl Group,
         batch: &MicroBatch<Received>,
         row: &Row,
+        packs: Range<usize>,
         weight: &impl Fn(&Row, usize) -> f32,
         answer: &impl Fn(&Row, usize) -> A,
     ) {
@@ -265,16 +271,17 @@ impl Moe<'_> {
         let (bytes, size) = (self.view.output as usize, size_of::<[T; N]>());
         let words = there.slice(..bytes).cast::<u64>().at(at);
         let wide = there.slice(..bytes / 16 * 16).cast::<Pack<u64, 2>>().at(at);
-        self.ctx.stores_to(&self.block, words);
+        self.ctx.stores_to(group, there.slice(packs.start * size..packs.end * size).at(at));
         // What `towards` gives is reached.
         let (Some(words), Some(wide)) = (self.ctx.direct(words), self.ctx.direct(wide)) else { return };
         vectorized(Weighed {
-            moe: self,
             row,
             mine,
             weight,
             answer,
-            packs: bytes / size,
+            first: packs.start + group.rank(),
+            step: group.size(),
+            end: packs.end,
             words,
             wide,
             of: PhantomData::<(T, A)>,
@@ -352,12 +359,14 @@ impl Moe<'_> {
 
 /// What the experts of this PE answered to a row, on its way back: in packs of `N` elements.
 struct Weighed<'r, T, A, W, F, const N: usize> {
-    moe: &'r Moe<'r>,
     row: &'r Row,
     mine: u32,
     weight: &'r W,
     answer: &'r F,
-    packs: usize,
+    /// This thread's packs.
+    first: usize,
+    step: usize,
+    end: usize,
     /// Where it goes, for packs of 16 bytes and for those of 8.
     wide: Peer<'r, Pack<u64, 2>>,
     words: Peer<'r, u64>,
@@ -373,8 +382,8 @@ where
 {
     #[inline(always)]
     fn run(self) {
-        let (mut at, step) = (self.moe.block.rank(), self.moe.block.size());
-        while at < self.packs {
+        let (mut at, step) = (self.first, self.step);
+        while at < self.end {
             // Some are on their way together, and what goes for the row is asked for once for these.
             let pack = |v: usize| at + v * step;
             let (mut sums, mut left) = ([[0.0; N]; TOGETHER], self.mine);
@@ -384,12 +393,12 @@ where
                 let (weight, answer) = ((self.weight)(self.row, k), (self.answer)(self.row, k));
                 for (v, sums) in sums.iter_mut().enumerate() {
                     // Behind the last one, that one again.
-                    let more = answer(pack(v).min(self.packs - 1));
+                    let more = answer(pack(v).min(self.end - 1));
                     *sums = array::from_fn(|j| sums[j] + weight * more[j]);
                 }
             }
             for (v, sums) in sums.into_iter().enumerate() {
-                if pack(v) < self.packs {
+                if pack(v) < self.end {
                     self.store(pack(v), sums.map(T::from_acc));
                 }
             }

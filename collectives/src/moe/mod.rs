@@ -175,6 +175,18 @@ pub struct MicroBatch<S> {
 }
 
 impl<S> MicroBatch<S> {
+    /// Which of an exchange's it is.
+    #[inline(always)]
+    pub const fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// How often it has been sent: a number that grows with each exchange.
+    #[inline(always)]
+    pub const fn exchange(&self) -> u64 {
+        self.exchange
+    }
+
     /// The same micro-batch at its next step, so many exchanges on.
     #[inline(always)]
     fn next<N>(self, exchanges: u64) -> MicroBatch<N> {
@@ -341,6 +353,24 @@ impl<'c> Moe<'c> {
             );
         };
         Self { view, ..self }
+    }
+
+    /// The exchange as it was an argument.
+    #[inline(always)]
+    pub const fn view(&self) -> &MoeView {
+        &self.view
+    }
+
+    /// The block that entered.
+    #[inline(always)]
+    pub const fn block(&self) -> &Block<'c> {
+        &self.block
+    }
+
+    /// What it entered with.
+    #[inline(always)]
+    pub const fn ctx(&self) -> &'c Ctx<'c> {
+        self.ctx
     }
 
     /// Micro-batch `index`, to be sent. A kernel calls this, or [`resume`](Moe::resume), once for a micro-batch, before any step of it.

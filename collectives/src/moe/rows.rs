@@ -226,6 +226,25 @@ impl Moe<'_> {
         self.row_at(batch, (row / tokens) as usize, (row % tokens) as usize)
     }
 
+    /// All messages, by source and slot, and how many bytes each is: a payload is at its beginning.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn all_messages(&self, batch: &MicroBatch<Received>) -> (Sym<u8>, usize) {
+        let message = self.view.layout.message as usize;
+        (self.messages(batch.index, 0, 0, self.n() * self.view.tokens as usize), message)
+    }
+
+    /// Which messages an expert of this PE has: what [`row_of`](Moe::row_of) looks into.
+    ///
+    /// # Panics
+    /// Where this PE has no such expert.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn listed_of(&self, batch: &MicroBatch<Received>, expert: usize) -> Sym<u32> {
+        self.list(batch.index, expert).slice(..self.count_of(batch, expert))
+    }
+
     /// Which of the rows of its expert a row is, where that is this PE's: what [`row_of`](Moe::row_of) finds it by. Choice `k` of its token
     /// is that expert.
     #[inline(always)]

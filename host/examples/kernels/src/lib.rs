@@ -18,6 +18,7 @@ pub mod gups;
 pub mod histogram;
 pub mod jacobi;
 pub mod moe;
+pub mod moe_experts;
 pub mod paged_kv;
 pub mod ping_pong;
 pub mod pipeline;
