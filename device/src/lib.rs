@@ -172,6 +172,13 @@ pub fn opaque(value: u64) -> u64 {
     arch::opaque(value)
 }
 
+/// [`opaque`] of 32 bits.
+#[doc(hidden)]
+#[inline(always)]
+pub fn opaque_word(value: u32) -> u32 {
+    arch::opaque_word(value)
+}
+
 /// A loop that compilers make vectors of. What it calls is inlined into it, so that it is compiled for registers of several widths; a
 /// closure of its own would not be.
 #[doc(hidden)]

@@ -182,6 +182,15 @@ fn tokens_come_back_as_one_pe_computes_them() {
 }
 
 #[test]
+fn experts_answer_in_one_kernel_as_by_steps() {
+    let small = "--tokens 7 --experts 4 --groups 2 --answer-groups 2 --inner-groups 2 --turns 2 --blocks 2";
+    for text in [on_threads("moe_experts", &format!("--pes 3 {small}")), on_processes(2, "moe_experts", small)] {
+        let same = "every sum has the bits of the steps one by one, and is that of f64 but for roundings";
+        assert!(text.contains(same) && text.contains("virtual GPU"), "{text}");
+    }
+}
+
+#[test]
 fn layers_are_summed_and_normalized_in_one_kernel() {
     let small = "--tokens 7 --layers 2";
     for text in [on_threads("fused_norm", &format!("--pes 3 {small}")), on_processes(2, "fused_norm", small)] {

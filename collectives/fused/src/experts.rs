@@ -19,11 +19,11 @@
 
 use core::{array, fmt};
 
-use congruent_collectives::moe::{Combining, Dispatched, MicroBatch, Moe, MoeConfig, Received, Refused};
+use congruent_collectives::moe::{Combining, Dispatched, MicroBatch, Moe, MoeConfig, Received, Refused, Row};
 use congruent_collectives::{Needs, Shape};
 use congruent_device::{
-    Block, Ctx, Global, Group, Lanes, Pack, Rank, Shared, Signal, SmallFloat, Sym, Thread, World, bf16, kernel_arg,
-    refuse,
+    Ctx, Element, Global, Group, Lanes, Pack, Rank, Shared, Signal, SmallFloat, Sym, Thread, World, bf16, kernel_arg,
+    opaque_word, refuse,
 };
 
 use crate::gemm::{Eight, Product, SIDE, tiles};
@@ -47,8 +47,11 @@ kernel_arg! {
         /// Numbers of a row of these.
         inner: u32,
         outer: u32,
+        /// Rows by expert of a micro-batch, blocks of these, and messages, at most.
+        rows: u32,
+        row_blocks: u32,
+        messages: u32,
         micro_batches: u32,
-        unused: u32,
     }
 }
 
@@ -115,24 +118,37 @@ impl ExpertsShape {
         Ok(Self { config, pes, inner })
     }
 
-    /// Numbers of an answer.
-    const fn outer(&self) -> u32 {
-        self.config.output_bytes() as u32 / 2
+    /// What there is of it, without memory.
+    fn sizes(&self) -> ExpertsView {
+        let rows = self.config.most_rows(self.pes, 1) as u32;
+        ExpertsView {
+            computed: Sym::empty(),
+            counts: Sym::empty(),
+            hidden: Sym::empty(),
+            answers: Sym::empty(),
+            inner: self.inner,
+            outer: self.config.output_bytes() as u32 / 2,
+            rows,
+            // Each expert has one block that is not whole. No PE has more experts than the first.
+            row_blocks: rows / SIDE as u32 + self.config.experts_of(0, self.pes).len() as u32,
+            messages: (self.config.dispatch_bytes(self.pes) / u64::from(self.config.message_bytes())) as u32,
+            micro_batches: self.config.in_flight(),
+        }
+    }
+}
+
+impl ExpertsView {
+    /// How many signals, counts, numbers of activations and numbers of answers a micro-batch has.
+    #[inline(always)]
+    fn lens(&self) -> [usize; 4] {
+        let [rows, inner, outer] = [self.rows, self.inner, self.outer].map(|numbers| numbers as usize);
+        let signals = self.row_blocks * tiles(1, self.inner);
+        [signals as usize, (self.messages * tiles(1, self.outer)) as usize, rows * inner, rows * outer]
     }
 
-    /// How many signals, counts, numbers of activations and numbers of answers there are: of each micro-batch as many.
-    fn lens(&self) -> [usize; 4] {
-        let rows = self.config.most_rows(self.pes, 1) as usize;
-        let messages = (self.config.dispatch_bytes(self.pes) / u64::from(self.config.message_bytes())) as usize;
-        // Each expert has one block of rows that is not whole. No PE has more experts than the first.
-        let row_blocks = rows / SIDE + self.config.experts_of(0, self.pes).len();
-        [
-            row_blocks * tiles(1, self.inner) as usize,
-            messages * tiles(1, self.outer()) as usize,
-            rows * self.inner as usize,
-            rows * self.outer() as usize,
-        ]
-        .map(|each| self.config.in_flight() as usize * each)
+    /// The same of all micro-batches.
+    fn all(&self) -> [usize; 4] {
+        self.lens().map(|each| self.micro_batches as usize * each)
     }
 }
 
@@ -140,12 +156,13 @@ impl Shape for ExpertsShape {
     type View = ExpertsView;
 
     fn needs(&self) -> Needs {
-        let [signals, counts, hidden, answers] = self.lens();
+        let [signals, counts, hidden, answers] = self.sizes().all();
         Needs { signals, scratch: 4 * answers + 2 * hidden + 4 * counts }
     }
 
     fn view(&self, signals: Sym<Signal>, scratch: Sym<u8>) -> ExpertsView {
-        let [_, counts, hidden, answers] = self.lens();
+        let sizes = self.sizes();
+        let [_, counts, hidden, answers] = sizes.all();
         // The widest first: so each is aligned.
         let (first, second) = (4 * answers, 4 * answers + 2 * hidden);
         ExpertsView {
@@ -153,10 +170,7 @@ impl Shape for ExpertsShape {
             counts: scratch.slice(second..second + 4 * counts).cast(),
             hidden: scratch.slice(first..second).cast(),
             answers: scratch.slice(..first).cast(),
-            inner: self.inner,
-            outer: self.outer(),
-            micro_batches: self.config.in_flight(),
-            unused: 0,
+            ..sizes
         }
     }
 }
@@ -230,26 +244,20 @@ pub fn answer(
     activation: impl Fn(f32) -> f32,
 ) -> Result<MicroBatch<Combining>, Refused> {
     let batch = moe.dispatch_recv(sent)?;
-    let work = Work::new(moe, &batch, experts);
-    let (up, down) = (work.row_blocks() * work.across_inner(), work.row_blocks() * work.across_outer());
+    let work = Work { moe: *moe, batch, experts };
+    work.check();
     let mut at = moe.block().index() as u32;
-    while at < up + down {
-        if at < up {
-            work.compute_inner(shared, at, &activation);
-        } else {
-            work.compute_outer(shared, at - up);
-            work.send_whole(at - up);
-        }
+    while work.take(shared, at, &activation) {
         at += moe.block().count() as u32;
     }
+    let Work { moe, batch, .. } = work.anew();
     Ok(moe.answered(batch))
 }
 
 /// What there is to do for a micro-batch.
-#[derive(Clone, Copy)]
 struct Work<'w> {
-    moe: &'w Moe<'w>,
-    batch: &'w MicroBatch<Received>,
+    moe: Moe<'w>,
+    batch: MicroBatch<Received>,
     experts: Experts<'w>,
 }
 
@@ -269,38 +277,50 @@ struct Tile {
 }
 
 impl<'w> Work<'w> {
+    /// Ends the kernel where memory or weights are not of the exchange's sizes.
     #[inline(always)]
     #[track_caller]
-    fn new(moe: &'w Moe<'w>, batch: &'w MicroBatch<Received>, experts: Experts<'w>) -> Self {
-        let work = Self { moe, batch, experts };
-        let (here, memory) = (moe.experts().len(), &experts.memory);
-        if 2 * memory.outer as usize != moe.view().output_bytes() || batch.index() >= memory.micro_batches as usize {
+    fn check(&self) {
+        let (here, memory) = (self.moe.experts().len(), &self.experts.memory);
+        let batches = memory.micro_batches as usize;
+        if 2 * memory.outer as usize != self.moe.view().output_bytes() || self.batch.index() >= batches {
             refuse!(
-                "memory of experts is made for answers of another size, or for fewer micro-batches; make it of the exchange's configuration"
+                "memory of experts is for other answers or fewer micro-batches; make it of the exchange's configuration"
             );
         }
         let groups = |rows: u32, numbers: u32| here * rows as usize * (numbers / 8) as usize;
-        if experts.up.len() != groups(memory.inner, 8 * work.token_groups())
-            || experts.down.len() != groups(memory.outer, memory.inner)
+        if self.experts.up.len() != groups(memory.inner, 8 * self.token_groups())
+            || self.experts.down.len() != groups(memory.outer, memory.inner)
         {
             refuse!("weights are of another size than tokens, answers and what is between the layers");
         }
-        if moe.start_of(batch, here, 1) > work.of_batch(memory.hidden).len() / memory.inner as usize {
+        if self.moe.start_of(&self.batch, here, 1) > memory.rows as usize {
             refuse!(
-                "more rows came to the experts than their memory is for; make it of the exchange's configuration and team"
+                "more rows came than the memory of experts is for; make it of the exchange's configuration and team"
             );
         }
-        work
+    }
+
+    /// The same, of which the compiler knows nothing. A product takes most of the registers: what follows from this is computed where it is
+    /// needed, and not kept through one.
+    #[inline(always)]
+    fn anew(&self) -> Self {
+        let (moe, batch) = self.moe.anew(&self.batch);
+        let memory = self.experts.memory;
+        let memory = ExpertsView {
+            inner: opaque_word(memory.inner),
+            outer: opaque_word(memory.outer),
+            rows: opaque_word(memory.rows),
+            row_blocks: opaque_word(memory.row_blocks),
+            messages: opaque_word(memory.messages),
+            ..memory
+        };
+        Self { moe, batch, experts: Experts { memory, ..self.experts } }
     }
 
     #[inline(always)]
     fn ctx(&self) -> &'w Ctx<'w> {
         self.moe.ctx()
-    }
-
-    #[inline(always)]
-    fn block(&self) -> &'w Block<'w> {
-        self.moe.block()
     }
 
     /// This PE.
@@ -315,6 +335,17 @@ impl<'w> Work<'w> {
         (self.moe.view().payload_bytes() / size_of::<Eight>()) as u32
     }
 
+    /// Numbers of a row of activations, and of answers.
+    #[inline(always)]
+    fn inner(&self) -> usize {
+        self.experts.memory.inner as usize
+    }
+
+    #[inline(always)]
+    fn outer(&self) -> usize {
+        self.experts.memory.outer as usize
+    }
+
     /// Tiles beside each other.
     #[inline(always)]
     fn across_inner(&self) -> u32 {
@@ -326,18 +357,46 @@ impl<'w> Work<'w> {
         tiles(1, self.experts.memory.outer)
     }
 
-    /// The part of memory that is for the micro-batch.
+    /// The micro-batch's part of memory.
     #[inline(always)]
     #[track_caller]
-    fn of_batch<T: congruent_device::Element>(&self, all: Sym<T>) -> Sym<T> {
-        all.chunk(self.batch.index(), self.experts.memory.micro_batches as usize)
+    fn part<T: Element>(&self, all: Sym<T>, each: usize) -> Sym<T> {
+        all.slice(self.batch.index() * each..(self.batch.index() + 1) * each)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn computed(&self) -> Sym<Signal> {
+        let [each, ..] = self.experts.memory.lens();
+        self.part(self.experts.memory.computed, each)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn counts(&self) -> Sym<u32> {
+        let [_, each, ..] = self.experts.memory.lens();
+        self.part(self.experts.memory.counts, each)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn hidden(&self) -> Sym<bf16> {
+        let [.., each, _] = self.experts.memory.lens();
+        self.part(self.experts.memory.hidden, each)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn answers(&self) -> Sym<f32> {
+        let [.., each] = self.experts.memory.lens();
+        self.part(self.experts.memory.answers, each)
     }
 
     /// How many rows an expert has.
     #[inline(always)]
     #[track_caller]
     fn count(&self, expert: usize) -> usize {
-        self.block().uniform(self.moe.count_of(self.batch, expert) as u64) as usize
+        self.moe.block().uniform(self.moe.count_of(&self.batch, expert) as u64) as usize
     }
 
     /// Blocks of rows of all experts.
@@ -345,6 +404,20 @@ impl<'w> Work<'w> {
     #[track_caller]
     fn row_blocks(&self) -> u32 {
         (0..self.moe.experts().len()).map(|expert| tiles(self.count(expert) as u32, 1)).sum()
+    }
+
+    /// Tile `at` of the first product.
+    #[inline(always)]
+    #[track_caller]
+    fn inner_tile(&self, at: u32) -> Tile {
+        self.tile(at, self.across_inner())
+    }
+
+    /// Tile `at` of both products, which is one of the second.
+    #[inline(always)]
+    #[track_caller]
+    fn outer_tile(&self, at: u32) -> Tile {
+        self.tile(at - self.row_blocks() * self.across_inner(), self.across_outer())
     }
 
     /// Tile `at` of a product that has so many beside each other.
@@ -364,14 +437,31 @@ impl<'w> Work<'w> {
         }
     }
 
+    /// Does what tile `at` of both products needs, if there is one.
+    #[inline(always)]
+    #[track_caller]
+    fn take(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32, activation: &impl Fn(f32) -> f32) -> bool {
+        let now = self.anew();
+        let row_blocks = now.row_blocks();
+        if at < row_blocks * now.across_inner() {
+            self.compute_inner(shared, at, activation);
+        } else if at < row_blocks * (now.across_inner() + now.across_outer()) {
+            self.compute_outer(shared, at);
+            self.anew().send_whole(at);
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Computes tile `at` of the first product, and tells of it.
     #[inline(always)]
     #[track_caller]
     fn compute_inner(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32, activation: &impl Fn(f32) -> f32) {
-        let (ctx, inner, k) = (self.ctx(), self.experts.memory.inner as usize, self.token_groups());
-        let tile = self.tile(at, self.across_inner());
-        let (messages, pitch) = self.moe.all_messages(self.batch);
-        let listed = self.moe.listed_of(self.batch, tile.expert).slice(tile.place..tile.place + tile.rows);
+        let (ctx, now) = (self.ctx(), self.anew());
+        let (inner, k, tile) = (now.inner(), now.token_groups(), now.inner_tile(at));
+        let (messages, pitch) = now.moe.all_messages(&now.batch);
+        let listed = now.moe.listed_of(&now.batch, tile.expert).slice(tile.place..tile.place + tile.rows);
         let weights = &self.experts.up[tile.expert * inner * k as usize..(tile.expert + 1) * inner * k as usize];
         // SAFETY: payloads were awaited, and lists are behind the gate of `dispatch_recv` (MM-3). Members store there again when they have
         // heard that this PE's blocks have done with it, which they tell by `answered` (MM-2).
@@ -379,37 +469,40 @@ impl<'w> Work<'w> {
         // SAFETY: as above; the weights are lent to the launch to be read.
         let (messages, weights) = unsafe { (Global::of(messages), Global::of(weights)) };
         let pitch = (pitch / size_of::<Eight>()) as u32;
-        Product::listed(messages, pitch, listed, weights, k).tile(self.block(), shared, tile.column, || {
-            let hidden =
-                self.of_batch(self.experts.memory.hidden).slice(self.tile(at, self.across_inner()).row * inner..);
+        Product::listed(messages, pitch, listed, weights, k).tile(self.moe.block(), shared, tile.column, || {
+            let work = self.anew();
+            let (inner, row) = (work.inner(), work.inner_tile(at).row);
+            let hidden = work.hidden().slice(row * inner..);
             move |row, column, sum| ctx.store(hidden, row * inner + column, bf16::narrow(activation(sum)))
         });
-        let computed = self.of_batch(self.experts.memory.computed).elem(at as usize);
+        let work = self.anew();
+        let computed = work.computed().elem(at as usize);
         // What all threads have stored is covered (MM-2).
-        ctx.notify(self.block(), computed.at(self.own()).set(self.batch.exchange()));
+        ctx.notify(work.moe.block(), computed.at(work.own()).set(work.batch.exchange()));
     }
 
-    /// Computes tile `at` of the second product, when all of its rows' activations are there.
+    /// Computes tile `at`, which is one of the second product, when all of its rows' activations are there.
     #[inline(always)]
     #[track_caller]
     fn compute_outer(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32) {
-        let (ctx, inner, outer) = (self.ctx(), self.experts.memory.inner as usize, self.experts.memory.outer as usize);
-        let (tile, across, k) = (self.tile(at, self.across_outer()), self.across_inner() as usize, inner / 8);
+        let (ctx, now) = (self.ctx(), self.anew());
+        let (outer, k, tile) = (now.outer(), now.inner() / 8, now.outer_tile(at));
+        let across = now.across_inner() as usize;
         let first = tile.row_block as usize * across;
         // With these come the activations (MM-3).
-        let computed = self.of_batch(self.experts.memory.computed).slice(first..first + across);
-        ctx.wait_all(self.block(), computed, self.batch.exchange());
-        let hidden = self.of_batch(self.experts.memory.hidden).cast::<Eight>();
-        let hidden = hidden.slice(tile.row * k..(tile.row + tile.rows) * k);
+        let computed = now.computed().slice(first..first + across);
+        ctx.wait_all(self.moe.block(), computed, self.batch.exchange());
+        let hidden = now.hidden().cast::<Eight>();
         let weights = &self.experts.down[tile.expert * outer * k..(tile.expert + 1) * outer * k];
         // SAFETY: it was awaited (MM-3), and is written again in a later exchange, whose `dispatch_recv` hears of this PE, too, that its
         // blocks have done with this one (MM-2).
-        let hidden = unsafe { ctx.settled(hidden) };
+        let hidden = unsafe { ctx.settled(hidden.slice(tile.row * k..(tile.row + tile.rows) * k)) };
         // SAFETY: as above; the weights are lent to the launch to be read.
         let (hidden, weights) = unsafe { (Global::of(hidden), Global::of(weights)) };
-        Product::new(hidden, weights, k as u32).tile(self.block(), shared, tile.column, || {
-            let answers =
-                self.of_batch(self.experts.memory.answers).slice(self.tile(at, self.across_outer()).row * outer..);
+        Product::new(hidden, weights, k as u32).tile(self.moe.block(), shared, tile.column, || {
+            let work = self.anew();
+            let (outer, row) = (work.outer(), work.outer_tile(at).row);
+            let answers = work.answers().slice(row * outer..);
             move |row, column, sum: f32| ctx.store(answers, row * outer + column, sum)
         });
     }
@@ -418,12 +511,20 @@ impl<'w> Work<'w> {
     #[inline(always)]
     #[track_caller]
     fn send_whole(&self, at: u32) {
-        let (block, tile, outer) =
-            (self.block(), self.tile(at, self.across_outer()), self.experts.memory.outer as usize);
+        let (moe, ctx, block, tile) = (&self.moe, self.ctx(), self.moe.block(), self.outer_tile(at));
         let (warp, each) = (block.warp(), tile.rows.div_ceil(block.warps()));
         let (mut from, end) = (block.warp_index() * each, ((block.warp_index() + 1) * each).min(tile.rows));
-        let packs = tile.column as usize * SIDE / 8..((tile.column as usize + 1) * SIDE).min(outer) / 8;
-        let answers = self.of_batch(self.experts.memory.answers).cast::<Pack<f32, 4>>();
+        let (column, outer) = (tile.column as usize, self.outer());
+        let packs = column * SIDE / 8..((column + 1) * SIDE).min(outer) / 8;
+        let answers = self.answers().cast::<Pack<f32, 4>>();
+        let weight = |row: &Row, k| moe.weight(row, k);
+        let answer = |row: &Row, k| {
+            let first = moe.row_by_expert(row, k, 1) * outer / 4;
+            move |pack| {
+                let [low, high] = [0, 1].map(|half| ctx.load(answers, first + 2 * pack + half));
+                array::from_fn(|i| if i < 4 { low[i] } else { high[i - 4] })
+            }
+        };
         // What others of the block have stored is counted, too.
         block.sync();
         while from < end {
@@ -434,22 +535,8 @@ impl<'w> Work<'w> {
             while whole != 0 {
                 let i = from + whole.trailing_zeros() as usize;
                 whole &= whole - 1;
-                let row = self.moe.row_of(self.batch, tile.expert, tile.place + i);
-                self.moe.send_part::<bf16, 8, _>(
-                    &warp,
-                    self.batch,
-                    &row,
-                    packs.clone(),
-                    &|row, k| self.moe.weight(row, k),
-                    &|row, k| {
-                        let first = self.moe.row_by_expert(row, k, 1) * outer / 4;
-                        let ctx = self.ctx();
-                        move |pack| {
-                            let [low, high] = [0, 1].map(|half| ctx.load(answers, first + 2 * pack + half));
-                            array::from_fn(|i| if i < 4 { low[i] } else { high[i - 4] })
-                        }
-                    },
-                );
+                let row = moe.row_of(&self.batch, tile.expert, tile.place + i);
+                moe.send_part::<bf16, 8, _>(&warp, &self.batch, &row, packs.clone(), &weight, &answer);
             }
             from += warp.size();
         }
@@ -460,16 +547,16 @@ impl<'w> Work<'w> {
     #[inline(always)]
     #[track_caller]
     fn count_choice(&self, tile: &Tile, i: usize) -> bool {
-        let (moe, ctx, own) = (self.moe, self.ctx(), self.own());
-        let row = moe.row_of(self.batch, tile.expert, tile.place + i);
+        let (moe, ctx, own) = (&self.moe, self.ctx(), self.own());
+        let row = moe.row_of(&self.batch, tile.expert, tile.place + i);
         let mine = moe.mine(&row);
         if mine.count_ones() == 1 {
             return true;
         }
         let first = moe.expert(&row, mine.trailing_zeros() as usize) as usize - moe.experts().start;
         let more = if tile.expert == first { WHOLE - (mine.count_ones() - 1) } else { 1 };
-        let message = ctx.load(moe.listed_of(self.batch, tile.expert), tile.place + i) as usize;
-        let counts = self.of_batch(self.experts.memory.counts);
+        let message = ctx.load(moe.listed_of(&self.batch, tile.expert), tile.place + i) as usize;
+        let counts = self.counts();
         let count = counts.elem(message * self.across_outer() as usize + tile.column as usize);
         // A fence, the addition and a fence release what the block has stored, and acquire what those have who counted before (MM-4, MM-7).
         ctx.fence(&Thread, own);

@@ -222,9 +222,11 @@ impl Moe<'_> {
         dst: Sym<T>,
         added: Added<T>,
     ) -> MicroBatch<Idle> {
-        self.await_answers(&batch);
-        self.sum_answers(&batch, dst, &added);
-        self.close(batch)
+        // What was computed for the steps before is not kept in registers for this one.
+        let (moe, batch) = self.anew(&batch);
+        moe.await_answers(&batch);
+        moe.sum_answers(&batch, dst, &added);
+        moe.close(batch)
     }
 
     /// The part of [`combine_recv`](Moe::combine_recv) that waits.

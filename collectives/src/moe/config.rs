@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::Range;
 
-use congruent_device::{Signal, Sym, TeamView, kernel_arg};
+use congruent_device::{Signal, Sym, TeamView, kernel_arg, opaque, opaque_word};
 
 use super::{MoeView, Own};
 use crate::{Needs, Shape};
@@ -352,6 +352,31 @@ kernel_arg! {
         pub(super) row: u32,
         pub(super) by_source: u32,
         unused: u32,
+    }
+}
+
+impl MoeLayout {
+    /// The same, of which the compiler knows nothing ([`Moe::anew`](super::Moe::anew)).
+    #[inline(always)]
+    pub(super) fn anew(self) -> Self {
+        Self {
+            slots: opaque(self.slots),
+            counts: opaque(self.counts),
+            listed: opaque(self.listed),
+            lists: opaque(self.lists),
+            places: opaque(self.places),
+            dispatch: opaque(self.dispatch),
+            combine: opaque(self.combine),
+            staged_messages: opaque(self.staged_messages),
+            staged_outputs: opaque(self.staged_outputs),
+            batch: opaque(self.batch),
+            message: opaque_word(self.message),
+            scales: opaque_word(self.scales),
+            header: opaque_word(self.header),
+            row: opaque_word(self.row),
+            by_source: opaque_word(self.by_source),
+            unused: self.unused,
+        }
     }
 }
 

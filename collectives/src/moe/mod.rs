@@ -70,7 +70,7 @@ mod rows;
 use core::fmt;
 use core::marker::PhantomData;
 
-use congruent_device::{Block, Ctx, Group, Signal, Sym, TeamView, kernel_arg, refuse};
+use congruent_device::{Block, Ctx, Group, Signal, Sym, TeamView, kernel_arg, opaque, opaque_word, refuse};
 
 pub use combine::Added;
 pub use config::{MoeConfig, MoeConfigError, MoeShape};
@@ -371,6 +371,28 @@ impl<'c> Moe<'c> {
     #[inline(always)]
     pub const fn ctx(&self) -> &'c Ctx<'c> {
         self.ctx
+    }
+
+    /// The same exchange and micro-batch, of which the compiler knows nothing: what follows from them is computed where it is needed, and kept
+    /// in no registers meanwhile.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn anew<S>(&self, batch: &MicroBatch<S>) -> (Self, MicroBatch<S>) {
+        let view = self.view;
+        let view = MoeView {
+            layout: view.layout.anew(),
+            signals_of_peers: opaque_word(view.signals_of_peers),
+            signals_of_blocks: opaque_word(view.signals_of_blocks),
+            tokens: opaque_word(view.tokens),
+            experts: opaque_word(view.experts),
+            top_k: opaque_word(view.top_k),
+            payload: opaque_word(view.payload),
+            output: opaque_word(view.output),
+            first_tag: opaque_word(view.first_tag),
+            ..view
+        };
+        let (index, exchange) = (opaque_word(batch.index), opaque(batch.exchange));
+        (Self { view, ..*self }, MicroBatch { index, exchange, step: PhantomData, ..*batch })
     }
 
     /// Micro-batch `index`, to be sent. A kernel calls this, or [`resume`](Moe::resume), once for a micro-batch, before any step of it.

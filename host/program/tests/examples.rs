@@ -171,6 +171,25 @@ fn tokens_come_back_as_one_pe_computes_them() {
 }
 
 #[test]
+fn experts_answer_in_one_kernel_as_by_steps() {
+    let same = "every sum has the bits of the steps one by one, and is that of f64 but for roundings";
+    for (width, layer) in [
+        (1, ""),
+        (1, "--pes 8 --tokens 30 --experts 5 --blocks 2"),
+        (4, "--pes 3 --tokens 70 --experts 4 --top-k 4 --inner-groups 3 --blocks 1"),
+        (32, "--pes 1 --tokens 9 --experts 2 --top-k 2 --blocks 5 --turns 2"),
+    ] {
+        let text = on_threads("moe_experts", width, layer);
+        assert!(text.contains(same) && text.contains(&format!("width {width}")), "{text}");
+    }
+    let mut proxied = Command::new(example("moe_experts"));
+    let text = printed(proxied.env("CONGRUENT_P2P_DISABLE", "1"), 1);
+    assert!(text.contains(same) && text.contains("through the proxy"), "{text}");
+    let text = on_processes(3, "moe_experts", "--tokens 20");
+    assert!(text.contains(same) && text.contains("for 9 experts of 200 numbers in between, on 3 PEs"), "{text}");
+}
+
+#[test]
 fn layers_are_summed_and_normalized_in_one_kernel() {
     let same = "every token has the same bits on every PE, and is what one PE alone computes";
     for (width, layers) in [(1, ""), (4, "--pes 3 --tokens 700"), (32, "--pes 1 --layers 2")] {

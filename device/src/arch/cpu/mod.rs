@@ -272,6 +272,12 @@ pub(crate) fn opaque(value: u64) -> u64 {
     value
 }
 
+/// The same.
+#[inline(always)]
+pub(crate) fn opaque_word(value: u32) -> u32 {
+    value
+}
+
 #[inline(always)]
 pub(crate) fn fence() {
     atomic::fence(Ordering::AcqRel);

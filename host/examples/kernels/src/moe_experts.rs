@@ -1,6 +1,6 @@
 //! Experts of two layers: in one kernel from the tokens to their sums, and the same by steps in launches of their own.
 
-use congruent_collectives::moe::{Added, Dispatched, Idle, MicroBatch, Moe, MoeView, Received, Tokens};
+use congruent_collectives::moe::{Added, Dispatched, MicroBatch, Moe, MoeView, Received, Tokens};
 use congruent_device::{Global, Group, Pack, Slice, SmallFloat, Sym, bf16, kernel_arg, kernels, math};
 use congruent_fused::experts::{self, Experts, ExpertsView};
 use congruent_fused::gemm::{Eight, Product};
@@ -26,7 +26,7 @@ kernel_arg! {
 impl Routed {
     /// Sends the tokens to their experts.
     #[inline(always)]
-    fn send(&self, moe: &Moe<'_>, idle: MicroBatch<Idle>) -> MicroBatch<Dispatched> {
+    fn send(&self, moe: &Moe<'_>) -> MicroBatch<Dispatched> {
         let ctx = moe.ctx();
         let tokens = Tokens {
             count: self.count as usize,
@@ -35,7 +35,7 @@ impl Routed {
             experts: |i| ctx.load(self.experts, i),
             weights: |i| ctx.load(self.weights, i),
         };
-        moe.dispatch_send(idle, &tokens)
+        moe.dispatch_send(moe.idle(self.index as usize), &tokens)
     }
 }
 
@@ -77,25 +77,22 @@ fn tiles_by_expert<'k>(
 }
 
 kernels! { in crate::PTX;
-    /// Tokens travel to their experts, are answered, and their sums come back: so often, with no meeting of the PEs in between. Blocks of
-    /// [`THREADS`](congruent_fused::gemm::THREADS) threads with [`SHARED_F32`](congruent_fused::gemm::SHARED_F32) bytes of shared memory.
+    /// Tokens travel to their experts, are answered, and their sums come back. Blocks of [`THREADS`](congruent_fused::gemm::THREADS)
+    /// threads with [`SHARED_F32`](congruent_fused::gemm::SHARED_F32) bytes of shared memory.
     pub fn answer_by_experts(
-        block, ctx, moe: MoeView, tokens: Routed, memory: ExpertsView, up: Slice<Eight>, down: Slice<Eight>, times: u32;
+        block, ctx, moe: MoeView, tokens: Routed, memory: ExpertsView, up: Slice<Eight>, down: Slice<Eight>;
         shared: ([Eight],)
     ) launch_bounds(384, 1) {
         let moe = moe.enter(block, ctx);
-        let mut idle = moe.idle(tokens.index as usize);
-        for _ in 0..times {
-            let sent = tokens.send(&moe, idle);
-            let Ok(combining) = experts::answer(&moe, shared, sent, Experts { memory, up, down }, silu) else { return };
-            idle = moe.combine_recv(combining, tokens.y, Added::Nothing);
-        }
+        let sent = tokens.send(&moe);
+        let Ok(combining) = experts::answer(&moe, shared, sent, Experts { memory, up, down }, silu) else { return };
+        let _idle = moe.combine_recv(combining, tokens.y, Added::Nothing);
     }
 
     /// Tokens travel to their experts, and are copied by expert.
     pub fn tokens_by_expert(block, ctx, moe: MoeView, tokens: Routed, rows: Sym<Eight>) {
         let moe = moe.enter(block, ctx);
-        let Ok(received) = moe.dispatch_recv(tokens.send(&moe, moe.idle(tokens.index as usize))) else { return };
+        let Ok(received) = moe.dispatch_recv(tokens.send(&moe)) else { return };
         let _fits = moe.by_expert(&received, rows.cast(), 1);
     }
 
