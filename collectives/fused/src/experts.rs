@@ -23,7 +23,7 @@ use congruent_collectives::moe::{Combining, Dispatched, MicroBatch, Moe, MoeConf
 use congruent_collectives::{Needs, Shape};
 use congruent_device::{
     Ctx, Element, Global, Group, Lanes, Pack, Rank, Shared, Signal, SmallFloat, Sym, Thread, World, bf16, kernel_arg,
-    opaque_word, refuse,
+    opaque, opaque_word, refuse,
 };
 
 use crate::gemm::{Eight, Product, SIDE, tiles};
@@ -308,6 +308,10 @@ impl<'w> Work<'w> {
         let (moe, batch) = self.moe.anew(&self.batch);
         let memory = self.experts.memory;
         let memory = ExpertsView {
+            computed: sym_anew(memory.computed),
+            counts: sym_anew(memory.counts),
+            hidden: sym_anew(memory.hidden),
+            answers: sym_anew(memory.answers),
             inner: opaque_word(memory.inner),
             outer: opaque_word(memory.outer),
             rows: opaque_word(memory.rows),
@@ -512,8 +516,9 @@ impl<'w> Work<'w> {
     #[track_caller]
     fn send_whole(&self, at: u32) {
         let (moe, ctx, block, tile) = (&self.moe, self.ctx(), self.moe.block(), self.outer_tile(at));
-        let (warp, each) = (block.warp(), tile.rows.div_ceil(block.warps()));
-        let (mut from, end) = (block.warp_index() * each, ((block.warp_index() + 1) * each).min(tile.rows));
+        let (warp, index) = (block.warp(), opaque_word(block.warp_index() as u32) as usize);
+        let each = tile.rows.div_ceil(opaque_word(block.warps() as u32) as usize);
+        let (mut from, end) = (index * each, ((index + 1) * each).min(tile.rows));
         let (column, outer) = (tile.column as usize, self.outer());
         let packs = column * SIDE / 8..((column + 1) * SIDE).min(outer) / 8;
         let answers = self.answers().cast::<Pack<f32, 4>>();
@@ -564,4 +569,10 @@ impl<'w> Work<'w> {
         ctx.fence(&Thread, own);
         before.wrapping_add(more).is_multiple_of(WHOLE)
     }
+}
+
+/// The same object, of which the compiler knows nothing.
+#[inline(always)]
+fn sym_anew<T: Element>(sym: Sym<T>) -> Sym<T> {
+    Sym::from_raw(opaque(sym.offset()), opaque(sym.len() as u64))
 }

@@ -4,7 +4,7 @@ use core::array;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use congruent_device::{Group, Number, Pack, Peer, Pod, Sum, Sym, Vectorized, refuse, vectorized};
+use congruent_device::{Group, Number, Pack, Peer, Pod, Sum, Sym, Vectorized, opaque_word, refuse, vectorized};
 
 use super::gates::Half;
 use super::route::NOWHERE;
@@ -245,7 +245,7 @@ impl Moe<'_> {
     pub fn sum_answers<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, dst: Sym<T>, added: &Added<T>) {
         let count = self.ctx.load(self.counts(batch.index, batch.table), self.n());
         let count = self.block.uniform(count.into()) as usize;
-        let mut token = self.block.index();
+        let mut token = opaque_word(self.block.index() as u32) as usize;
         while token < count {
             self.sum(batch, token, dst, added);
             token += self.block.count();

@@ -1,6 +1,6 @@
 //! What both halves of an exchange have in common: signals to the members, and the gates where the blocks of a PE meet.
 
-use congruent_device::{Group, Max, Signal, Sym, Thread, refuse};
+use congruent_device::{Group, Max, Signal, Sym, Thread, opaque_word, refuse};
 
 use super::{Gate, Moe};
 
@@ -38,7 +38,8 @@ impl Moe<'_> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn arrive(&self, batch: u32, gate: Gate, exchange: u64, found: u32) {
-        let (word, least) = (self.gate(batch, gate).elem(self.block.index()), exchange << 8);
+        let index = opaque_word(self.block.index() as u32) as usize;
+        let (word, least) = (self.gate(batch, gate).elem(index), exchange << 8);
         // Who has come there before in this exchange is not alone: others may have passed it.
         if !self.ctx.raise_signal(&self.block, word, least, least | u64::from(found)) {
             refuse!("a micro-batch goes through each step once: take it up by one value in one launch at a time");

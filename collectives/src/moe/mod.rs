@@ -380,6 +380,8 @@ impl<'c> Moe<'c> {
     pub fn anew<S>(&self, batch: &MicroBatch<S>) -> (Self, MicroBatch<S>) {
         let view = self.view;
         let view = MoeView {
+            signals: Sym::from_raw(opaque(view.signals.offset()), opaque(view.signals.len() as u64)),
+            scratch: Sym::from_raw(opaque(view.scratch.offset()), opaque(view.scratch.len() as u64)),
             layout: view.layout.anew(),
             signals_of_peers: opaque_word(view.signals_of_peers),
             signals_of_blocks: opaque_word(view.signals_of_blocks),
