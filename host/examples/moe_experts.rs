@@ -198,8 +198,9 @@ fn run(world: &mut World, args: &Args) -> Result<()> {
                 if fused.to_bits() != stepped.to_bits() {
                     return Err(format!("{}: {fused} by one kernel, {stepped} by steps", place()).into());
                 }
-                // One that is no number is not less than the bound.
-                if !((f64::from(fused.widen()) - sum).abs() <= bound) {
+                let within = (f64::from(fused.widen()) - sum).abs() <= bound;
+                // One that is no number is not within.
+                if !within {
                     return Err(format!("{}: {fused}, which is not within {bound} of {sum}", place()).into());
                 }
             }

@@ -15,7 +15,7 @@
 //!   in its columns. Whoever counts the last one sums them all, in the order of the choices, and stores that part of the row where it goes.
 //!   So it goes while other tiles are computed, and its bits do not depend on who comes last.
 //!
-//! Numbers of exchanges grow, and a row's counts of an exchange are [`WHOLE`] together, so nothing is ever reset.
+//! Numbers of exchanges grow, and what a row's choices add is 32 together, so nothing is ever reset.
 
 use core::{array, fmt};
 
