@@ -5,7 +5,7 @@
 //! Massa and Sizov, "Flash-Decoding for long-context inference", 2023). What is sent is small, so there are two banks and no answer waits for
 //! room.
 
-use congruent_device::{Block, Ctx, Group, Rows, Shared, Signal, Sym, kernel_arg, refuse};
+use congruent_device::{Block, Ctx, Group, Rows, Shared, Signal, Sym, kernel_arg};
 
 use crate::attention::{Answer, Arrays, Attention, Four, Row, merge};
 
@@ -63,8 +63,7 @@ pub struct Heads<'a, const FOURS: usize> {
 /// An answer comes with its signal (MM-2), which is awaited before it is read (MM-3). On return the rows of this block are there.
 ///
 /// # Panics
-/// Where PEs have not as many heads each, there are not as many values as keys and as many keys of each head, a length is not what [`Decode`]
-/// says, or a row has not `FOURS`.
+/// Where there is no head, or something is shorter than the heads need: an index is out of bounds.
 #[inline(always)]
 #[track_caller]
 pub fn flash_decode<const FOURS: usize>(
@@ -77,15 +76,6 @@ pub fn flash_decode<const FOURS: usize>(
 ) {
     let team = ctx.world();
     let (me, n, heads) = (team.me().index(), team.size(), of.queries.len());
-    if heads == 0 || answers.count() * n != heads {
-        refuse!("each PE has as many heads as any other one, and a query and a row of answers for each");
-    }
-    if !of.keys.len().is_multiple_of(heads) || of.values.len() != of.keys.len() {
-        refuse!("there are as many keys for each head, and a value for each key");
-    }
-    if decode.computed.len() != heads || decode.gathered.len() != 2 * heads || decode.arrived.len() != heads {
-        refuse!("flash_decode has an answer and a signal for each head, and two banks for the answers of all PEs");
-    }
     let (bank, count) = (decode.gathered.chunk((decode.turn % 2) as usize, 2), of.keys.len() / heads);
     for head in (block.index()..heads).step_by(block.count()) {
         let part = head * count..(head + 1) * count;
@@ -105,9 +95,6 @@ pub fn flash_decode<const FOURS: usize>(
         ctx.put_signal(block, bank.elem(at).at(to), computed, decode.arrived.elem(at).at(to).set(decode.turn));
     }
     for (head, mut row) in answers.iter_mut(block) {
-        if row.len() != FOURS {
-            refuse!("a row of answers has the width of a head");
-        }
         // Who has put here puts again for the answer after the next, when it has the next one, for which this PE has sent its part in a
         // launch that begins when this one has ended.
         ctx.wait_all(block, decode.arrived.slice(head * n..(head + 1) * n), decode.turn);
