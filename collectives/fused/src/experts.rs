@@ -26,7 +26,10 @@ use congruent_device::{
     opaque, opaque_word, refuse,
 };
 
-use crate::gemm::{Eight, Product, SIDE, tiles};
+use crate::gemm::{Eight, ROWS, TiledProduct};
+
+/// Tiles are narrower than those of a product alone: of what there is to do around them some is kept in registers.
+type Product<'g> = TiledProduct<'g, 4>;
 
 /// What a row's choices add to a count, all together: as many as a token may have, so that a count is a multiple of it between exchanges.
 const WHOLE: u32 = MoeConfig::MOST_TOP_K;
@@ -65,7 +68,7 @@ kernel_arg! {
 /// // 128 tokens of 4096 bf16 on each of 8 PEs, 64 experts, of which each token has 4; 1024 numbers between the layers.
 /// let config = MoeConfig::new(128, 64, 4).payload(8192).output(8192);
 /// let shape = ExpertsShape::new(config, 8, 1024)?;
-/// assert_eq!(shape.needs().scratch, 4096 * (2 * 1024 + 4 * 4096) + 1024 * 22 * 4);
+/// assert_eq!(shape.needs().scratch, 4096 * (2 * 1024 + 4 * 4096) + 1024 * 32 * 4);
 /// assert!(ExpertsShape::new(config, 8, 1023).is_err());
 /// # Ok::<_, congruent_fused::experts::ExpertsError>(())
 /// ```
@@ -130,7 +133,7 @@ impl ExpertsShape {
             outer: self.config.output_bytes() as u32 / 2,
             rows,
             // Each expert has one block that is not whole. No PE has more experts than the first.
-            row_blocks: rows / SIDE as u32 + self.config.experts_of(0, self.pes).len() as u32,
+            row_blocks: rows / ROWS as u32 + self.config.experts_of(0, self.pes).len() as u32,
             messages: (self.config.dispatch_bytes(self.pes) / u64::from(self.config.message_bytes())) as u32,
             micro_batches: self.config.in_flight(),
         }
@@ -142,8 +145,8 @@ impl ExpertsView {
     #[inline(always)]
     fn lens(&self) -> [usize; 4] {
         let [rows, inner, outer] = [self.rows, self.inner, self.outer].map(|numbers| numbers as usize);
-        let signals = self.row_blocks * tiles(1, self.inner);
-        [signals as usize, (self.messages * tiles(1, self.outer)) as usize, rows * inner, rows * outer]
+        let signals = self.row_blocks * Product::across(self.inner);
+        [signals as usize, (self.messages * Product::across(self.outer)) as usize, rows * inner, rows * outer]
     }
 
     /// The same of all micro-batches.
@@ -217,7 +220,9 @@ pub struct Experts<'w> {
 ///         };
 ///         let sent = moe.dispatch_send(moe.idle(0), &tokens);
 ///         let experts = Experts { memory, up, down };
-///         let Ok(combining) = experts::answer(&moe, shared, sent, experts, |x| x.max(0.0)) else { return };
+///         // SAFETY: the program has the memory for this kernel and this exchange alone.
+///         let answered = unsafe { experts::answer(&moe, shared, sent, experts, |x| x.max(0.0)) };
+///         let Ok(combining) = answered else { return };
 ///         moe.combine_recv(combining, y, Added::Residual(x));
 ///     }
 /// }
@@ -234,9 +239,12 @@ pub struct Experts<'w> {
 ///
 /// # Panics
 /// Where memory or weights are not of this exchange's sizes.
+///
+/// # Safety
+/// From the first launch that calls it with this memory on, nobody else accesses that, and calls are for one exchange alone.
 #[inline(always)]
 #[track_caller]
-pub fn answer(
+pub unsafe fn answer(
     moe: &Moe<'_>,
     shared: &mut Shared<'_, ([Eight],)>,
     sent: MicroBatch<Dispatched>,
@@ -353,12 +361,12 @@ impl<'w> Work<'w> {
     /// Tiles beside each other.
     #[inline(always)]
     fn across_inner(&self) -> u32 {
-        tiles(1, self.experts.memory.inner)
+        Product::across(self.experts.memory.inner)
     }
 
     #[inline(always)]
     fn across_outer(&self) -> u32 {
-        tiles(1, self.experts.memory.outer)
+        Product::across(self.experts.memory.outer)
     }
 
     /// The micro-batch's part of memory.
@@ -407,7 +415,7 @@ impl<'w> Work<'w> {
     #[inline(always)]
     #[track_caller]
     fn row_blocks(&self) -> u32 {
-        (0..self.moe.experts().len()).map(|expert| tiles(self.count(expert) as u32, 1)).sum()
+        (0..self.moe.experts().len()).map(|expert| self.count(expert).div_ceil(ROWS) as u32).sum()
     }
 
     /// Tile `at` of the first product.
@@ -432,40 +440,68 @@ impl<'w> Work<'w> {
         let (mut expert, mut row, mut before) = (0, 0, 0);
         loop {
             let count = self.count(expert);
-            let blocks = tiles(count as u32, 1);
+            let blocks = count.div_ceil(ROWS) as u32;
             if row_block < before + blocks {
-                let place = (row_block - before) as usize * SIDE;
-                return Tile { expert, place, row: row + place, rows: (count - place).min(SIDE), row_block, column };
+                let place = (row_block - before) as usize * ROWS;
+                return Tile { expert, place, row: row + place, rows: (count - place).min(ROWS), row_block, column };
             }
             (expert, row, before) = (expert + 1, row + count, before + blocks);
         }
+    }
+
+    /// Whether tile `at` of both products is one of the first, and whether there is such a tile.
+    #[inline(always)]
+    #[track_caller]
+    fn is_inner(&self, at: u32) -> (bool, bool) {
+        let row_blocks = self.row_blocks();
+        (at < row_blocks * self.across_inner(), at < row_blocks * (self.across_inner() + self.across_outer()))
     }
 
     /// Does what tile `at` of both products needs, if there is one.
     #[inline(always)]
     #[track_caller]
     fn take(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32, activation: &impl Fn(f32) -> f32) -> bool {
-        let now = self.anew();
-        let row_blocks = now.row_blocks();
-        if at < row_blocks * now.across_inner() {
-            self.compute_inner(shared, at, activation);
-        } else if at < row_blocks * (now.across_inner() + now.across_outer()) {
-            self.compute_outer(shared, at);
-            self.anew().send_whole(at);
-        } else {
+        let (is_inner, is) = self.anew().is_inner(at);
+        if !is {
             return false;
+        }
+        let (ctx, now) = (self.ctx(), self.anew());
+        // One tile of code for both: a kernel has room for the registers of one.
+        let (product, column) = if is_inner { now.inner_product(at) } else { now.outer_product(at) };
+        product.tile(self.moe.block(), shared, column, || {
+            let work = self.anew();
+            let (is_inner, _) = work.is_inner(at);
+            let (tile, columns) =
+                if is_inner { (work.inner_tile(at), work.inner()) } else { (work.outer_tile(at), work.outer()) };
+            let (hidden, answers, first) = (work.hidden(), work.answers(), tile.row * columns);
+            move |row, column, sum| {
+                let place = first + row * columns + column;
+                if is_inner {
+                    ctx.store(hidden, place, bf16::narrow(activation(sum)));
+                } else {
+                    ctx.store(answers, place, sum);
+                }
+            }
+        });
+        let work = self.anew();
+        let (is_inner, _) = work.is_inner(at);
+        if is_inner {
+            let computed = work.computed().elem(at as usize);
+            // What all threads have stored is covered (MM-2).
+            ctx.notify(work.moe.block(), computed.at(work.own()).set(work.batch.exchange()));
+        } else {
+            work.send_whole(at);
         }
         true
     }
 
-    /// Computes tile `at` of the first product, and tells of it.
+    /// The first product, of the rows of tile `at`, and which tile across it is.
     #[inline(always)]
     #[track_caller]
-    fn compute_inner(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32, activation: &impl Fn(f32) -> f32) {
-        let (ctx, now) = (self.ctx(), self.anew());
-        let (inner, k, tile) = (now.inner(), now.token_groups(), now.inner_tile(at));
-        let (messages, pitch) = now.moe.all_messages(&now.batch);
-        let listed = now.moe.listed_of(&now.batch, tile.expert).slice(tile.place..tile.place + tile.rows);
+    fn inner_product(&self, at: u32) -> (Product<'w>, u32) {
+        let (ctx, inner, k, tile) = (self.ctx(), self.inner(), self.token_groups(), self.inner_tile(at));
+        let (messages, pitch) = self.moe.all_messages(&self.batch);
+        let listed = self.moe.listed_of(&self.batch, tile.expert).slice(tile.place..tile.place + tile.rows);
         let weights = &self.experts.up[tile.expert * inner * k as usize..(tile.expert + 1) * inner * k as usize];
         // SAFETY: payloads were awaited, and lists are behind the gate of `dispatch_recv` (MM-3). Members store there again when they have
         // heard that this PE's blocks have done with it, which they tell by `answered` (MM-2).
@@ -473,42 +509,27 @@ impl<'w> Work<'w> {
         // SAFETY: as above; the weights are lent to the launch to be read.
         let (messages, weights) = unsafe { (Global::of(messages), Global::of(weights)) };
         let pitch = (pitch / size_of::<Eight>()) as u32;
-        Product::listed(messages, pitch, listed, weights, k).tile(self.moe.block(), shared, tile.column, || {
-            let work = self.anew();
-            let (inner, row) = (work.inner(), work.inner_tile(at).row);
-            let hidden = work.hidden().slice(row * inner..);
-            move |row, column, sum| ctx.store(hidden, row * inner + column, bf16::narrow(activation(sum)))
-        });
-        let work = self.anew();
-        let computed = work.computed().elem(at as usize);
-        // What all threads have stored is covered (MM-2).
-        ctx.notify(work.moe.block(), computed.at(work.own()).set(work.batch.exchange()));
+        (Product::listed(messages, pitch, listed, weights, k), tile.column)
     }
 
-    /// Computes tile `at`, which is one of the second product, when all of its rows' activations are there.
+    /// The second one, of those of tile `at`, when all of its rows' activations are there.
     #[inline(always)]
     #[track_caller]
-    fn compute_outer(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32) {
-        let (ctx, now) = (self.ctx(), self.anew());
-        let (outer, k, tile) = (now.outer(), now.inner() / 8, now.outer_tile(at));
-        let across = now.across_inner() as usize;
+    fn outer_product(&self, at: u32) -> (Product<'w>, u32) {
+        let (ctx, outer, k, tile) = (self.ctx(), self.outer(), self.inner() / 8, self.outer_tile(at));
+        let across = self.across_inner() as usize;
         let first = tile.row_block as usize * across;
         // With these come the activations (MM-3).
-        let computed = now.computed().slice(first..first + across);
+        let computed = self.computed().slice(first..first + across);
         ctx.wait_all(self.moe.block(), computed, self.batch.exchange());
-        let hidden = now.hidden().cast::<Eight>();
+        let hidden = self.hidden().cast::<Eight>();
         let weights = &self.experts.down[tile.expert * outer * k..(tile.expert + 1) * outer * k];
         // SAFETY: it was awaited (MM-3), and is written again in a later exchange, whose `dispatch_recv` hears of this PE, too, that its
         // blocks have done with this one (MM-2).
         let hidden = unsafe { ctx.settled(hidden.slice(tile.row * k..(tile.row + tile.rows) * k)) };
         // SAFETY: as above; the weights are lent to the launch to be read.
         let (hidden, weights) = unsafe { (Global::of(hidden), Global::of(weights)) };
-        Product::new(hidden, weights, k as u32).tile(self.moe.block(), shared, tile.column, || {
-            let work = self.anew();
-            let (outer, row) = (work.outer(), work.outer_tile(at).row);
-            let answers = work.answers().slice(row * outer..);
-            move |row, column, sum: f32| ctx.store(answers, row * outer + column, sum)
-        });
+        (Product::new(hidden, weights, k as u32), tile.column)
     }
 
     /// Sends back, in the columns of tile `at`, the rows that it has answered the last choice of. Warps share the rows of the tile.
@@ -520,7 +541,7 @@ impl<'w> Work<'w> {
         let each = tile.rows.div_ceil(opaque_word(block.warps() as u32) as usize);
         let (mut from, end) = (index * each, ((index + 1) * each).min(tile.rows));
         let (column, outer) = (tile.column as usize, self.outer());
-        let packs = column * SIDE / 8..((column + 1) * SIDE).min(outer) / 8;
+        let packs = column * Product::COLUMNS / 8..((column + 1) * Product::COLUMNS).min(outer) / 8;
         let answers = self.answers().cast::<Pack<f32, 4>>();
         let weight = |row: &Row, k| moe.weight(row, k);
         let answer = |row: &Row, k| {

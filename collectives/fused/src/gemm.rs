@@ -24,8 +24,8 @@ pub const SHARED: usize = 2 * STAGE * size_of::<Eight>();
 pub const SHARED_F32: usize = TILE * TILE_STRIDE * size_of::<f32>();
 /// Rows and columns of the result that a block has.
 const TILE: usize = 192;
-/// Rows and columns of a part.
-const PART: [usize; 2] = [TILE / PARTS[0], TILE / PARTS[1]];
+/// Rows of a part.
+const PART_ROWS: usize = TILE / PARTS[0];
 /// Elements of a row in a stage, and in groups of eight.
 const DEPTH: usize = 64;
 const GROUPS: usize = DEPTH / 8;
@@ -40,13 +40,13 @@ const _: () = assert!(TILE * TILE_STRIDE <= 2 * STAGE * 8, "the result takes the
 // Of rows that are an odd multiple of 16 bytes apart, eight lie in different banks.
 const _: () = assert!(STRIDE % 16 == 8 && TILE_STRIDE % 16 == 8, "no two of eight rows share a bank");
 
-/// The most rows that a tile has, and the most columns.
-pub(crate) const SIDE: usize = TILE;
+/// The most rows that a tile has.
+pub(crate) const ROWS: usize = TILE;
 
 /// How many tiles a result of so many rows and columns has.
 #[inline(always)]
 pub fn tiles(rows: u32, columns: u32) -> u32 {
-    rows.div_ceil(TILE as u32) * columns.div_ceil(TILE as u32)
+    rows.div_ceil(ROWS as u32) * Product::across(columns)
 }
 
 /// Where a tile is, of fewer than 2^32 numbers.
@@ -79,9 +79,10 @@ impl Places {
     }
 }
 
-/// A product of the rows of two factors, whose tiles blocks deal among themselves.
+/// A product of the rows of two factors, whose tiles blocks deal among themselves. A tile has 32 times `N` columns: as many as there are rows,
+/// or fewer where a kernel needs registers for more than sums.
 #[derive(Clone, Copy)]
-pub struct Product<'g> {
+pub struct TiledProduct<'g, const N: usize> {
     a: Global<'g, Eight>,
     b: Global<'g, Eight>,
     /// Rows of either.
@@ -94,7 +95,20 @@ pub struct Product<'g> {
     pitch: u32,
 }
 
-impl<'g> Product<'g> {
+/// One whose tiles are as wide as high, of which a kernel that does nothing else has room for the sums.
+pub type Product<'g> = TiledProduct<'g, 6>;
+
+impl<'g, const N: usize> TiledProduct<'g, N> {
+    /// Columns of a part, and of a tile.
+    const PART_COLUMNS: usize = 8 * N;
+    pub(crate) const COLUMNS: usize = PARTS[1] * Self::PART_COLUMNS;
+
+    /// How many tiles so many columns take.
+    #[inline(always)]
+    pub(crate) const fn across(columns: u32) -> u32 {
+        columns.div_ceil(Self::COLUMNS as u32)
+    }
+
     /// Of rows of `k` groups of eight.
     ///
     /// # Panics
@@ -136,28 +150,28 @@ impl<'g> Product<'g> {
     /// How many tiles the result has.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
-        tiles(self.m, self.n)
+        self.m.div_ceil(ROWS as u32) * Self::across(self.n)
     }
 
     /// The tiles that have something of these rows.
     #[inline(always)]
     pub fn tiles_of(&self, rows: &Range<usize>) -> Range<usize> {
-        let across = self.n().div_ceil(TILE);
-        rows.start / TILE * across..rows.end.div_ceil(TILE) * across
+        let across = Self::across(self.n) as usize;
+        rows.start / ROWS * across..rows.end.div_ceil(ROWS) * across
     }
 
     /// The first row and column of a tile.
     #[inline(always)]
     fn corner(&self, tile: u32) -> (u32, u32) {
-        let across = self.n.div_ceil(TILE as u32);
-        (tile / across * TILE as u32, tile % across * TILE as u32)
+        let across = Self::across(self.n);
+        (tile / across * ROWS as u32, tile % across * Self::COLUMNS as u32)
     }
 
     /// Where a tile is in a result that lies tile by tile, in each its rows behind each other.
     #[inline(always)]
     pub fn places(&self, tile: u32) -> Places {
         let (row, column) = self.corner(tile);
-        let (height, width) = ((self.m - row).min(TILE as u32), (self.n - column).min(TILE as u32));
+        let (height, width) = ((self.m - row).min(ROWS as u32), (self.n - column).min(Self::COLUMNS as u32));
         let first = row * self.n + height * column;
         Places { zero: first.wrapping_sub(row * width + column), width, first, len: height * width }
     }
@@ -165,7 +179,7 @@ impl<'g> Product<'g> {
     /// The tile that has a number.
     #[inline(always)]
     pub fn tile_of(&self, row: usize, column: usize) -> u32 {
-        (row / TILE * self.n().div_ceil(TILE) + column / TILE) as u32
+        (row / ROWS * Self::across(self.n) as usize + column / Self::COLUMNS) as u32
     }
 
     /// Computes a tile, which all threads of a block do together. `begin` gives what stores it, when the sums are there and registers are
@@ -185,7 +199,7 @@ impl<'g> Product<'g> {
         // What follows from a warp's index is computed where it is needed: no registers keep it through the sums, or from tile to tile.
         let index = || opaque_word(block.warp_index() as u32) as usize % warps;
         let part_of = |pass| pass * warps + index();
-        let place_of = |part: usize| (part % PARTS[0] * PART[0], part / PARTS[0] % PARTS[1] * PART[1]);
+        let place_of = |part: usize| (part % PARTS[0] * PART_ROWS, part / PARTS[0] % PARTS[1] * Self::PART_COLUMNS);
         for pass in 0..WARPS.div_ceil(warps) {
             let (down, right) = place_of(part_of(pass));
             // One warp goes through those that have something.
@@ -195,12 +209,20 @@ impl<'g> Product<'g> {
             let thread = opaque_word((index() * warp.size() + warp.rank()) as u32);
             let threads = Threads { first: thread, step: (warps * warp.size()) as u32 };
             // Of those that one warp goes through, a part needs its own.
-            let of = |first, rows| if warps == 1 { [first, first + rows] } else { [0, TILE] };
+            let of = |first, rows, all| if warps == 1 { [first, first + rows] } else { [0, all] };
             let rows = [
-                Rows { all: a, width: k, listed, pitch, first: row, last: m - 1, of: of(down, PART[0]) },
-                Rows { all: b, width: k, listed: None, pitch: k, first: column, last: n - 1, of: of(right, PART[1]) },
+                Rows { all: a, width: k, listed, pitch, first: row, last: m - 1, of: of(down, PART_ROWS, ROWS) },
+                Rows {
+                    all: b,
+                    width: k,
+                    listed: None,
+                    pitch: k,
+                    first: column,
+                    last: n - 1,
+                    of: of(right, Self::PART_COLUMNS, Self::COLUMNS),
+                },
             ];
-            let mut sums = Accumulator::<4, 6>::fill(0.0);
+            let mut sums = Accumulator::<4, N>::fill(0.0);
             let (all,) = shared.sync(block);
             let [even, _] = stages(all);
             fetch(threads, even, rows, 0);
@@ -223,8 +245,8 @@ impl<'g> Product<'g> {
             sums.store(&warp, &result::<T>(all).cells(), down * TILE_STRIDE + right, TILE_STRIDE);
             let (all,) = shared.sync(block);
             let (all, store) = (result::<T>(all).all(), begin());
-            for i in warp.strided(PART[0] * PART[1]) {
-                let (i, j) = (down + i / PART[1], right + i % PART[1]);
+            for i in warp.strided(PART_ROWS * Self::PART_COLUMNS) {
+                let (i, j) = (down + i / Self::PART_COLUMNS, right + i % Self::PART_COLUMNS);
                 let (to_row, to_column) = (row + i as u32, column + j as u32);
                 if part < WARPS && to_row <= rows[0].last && to_column <= rows[1].last {
                     store(to_row as usize, to_column as usize, all.get(i * TILE_STRIDE + j));
@@ -308,13 +330,13 @@ impl Rows<'_> {
 /// Adds the products of a stage: of a part's rows of either factor, 16 elements of each at a time. It is no loop, which the compiler might keep,
 /// with the sums in memory.
 #[inline(always)]
-fn multiply(
-    sums: &mut Accumulator<4, 6>,
+fn multiply<const N: usize>(
+    sums: &mut Accumulator<4, N>,
     warp: &WholeWarp<'_>,
     stage: SharedArray<'_, Eight>,
     [down, right]: [usize; 2],
 ) {
-    const { assert!(DEPTH == 64 && PART[0] == 64 && PART[1] == 48) };
+    const { assert!(DEPTH == 64 && PART_ROWS == 64) };
     let (stage, [a, b]) = (stage.cast().all(), [down * STRIDE, (TILE + right) * STRIDE]);
     multiply_16(sums, warp, &stage, [a, b]);
     multiply_16(sums, warp, &stage, [a + 16, b + 16]);
@@ -323,7 +345,12 @@ fn multiply(
 }
 
 #[inline(always)]
-fn multiply_16(sums: &mut Accumulator<4, 6>, warp: &WholeWarp<'_>, stage: &SharedAll<'_, bf16>, [a, b]: [usize; 2]) {
-    let (a, b) = (A::<_, 4>::load(warp, stage, a, STRIDE), B::<_, 6>::load_transposed(warp, stage, b, STRIDE));
+fn multiply_16<const N: usize>(
+    sums: &mut Accumulator<4, N>,
+    warp: &WholeWarp<'_>,
+    stage: &SharedAll<'_, bf16>,
+    [a, b]: [usize; 2],
+) {
+    let (a, b) = (A::<_, 4>::load(warp, stage, a, STRIDE), B::<_, N>::load_transposed(warp, stage, b, STRIDE));
     sums.mma(warp, &a, &b);
 }

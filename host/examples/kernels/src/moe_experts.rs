@@ -1,9 +1,9 @@
 //! Experts of two layers: in one kernel from the tokens to their sums, and the same by steps in launches of their own.
 
 use congruent_collectives::moe::{Added, Dispatched, MicroBatch, Moe, MoeView, Received, Tokens};
-use congruent_device::{Global, Group, Pack, Slice, SmallFloat, Sym, bf16, kernel_arg, kernels, math};
+use congruent_device::{Global, Group, Pack, Slice, SmallFloat, Sym, bf16, kernel_arg, kernels, math, opaque_word};
 use congruent_fused::experts::{self, Experts, ExpertsView};
-use congruent_fused::gemm::{Eight, Product};
+use congruent_fused::gemm::{Eight, TiledProduct};
 
 kernel_arg! {
     /// Tokens of this PE, and what comes of them.
@@ -45,35 +45,33 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + math::exp(-x))
 }
 
-/// Tiles of the products of each expert's rows and its weights, which blocks take in turn: calls `each` with a product, the number of a tile,
-/// and the row by expert that the product begins with.
+/// A product of an expert's rows and its weights, a tile of it, and the row by expert that it begins with: of tile `at` of all experts'.
 #[inline(always)]
-fn tiles_by_expert<'k>(
+fn tile_of<'k>(
     moe: &Moe<'k>,
     received: &MicroBatch<Received>,
     rows: Sym<Eight>,
     weights: &'k [Eight],
     k: u32,
-    mut each: impl FnMut(Product<'k>, u32, usize),
-) {
-    let experts = moe.experts().len();
-    let mut before = 0;
+    at: u32,
+) -> Option<(TiledProduct<'k, 4>, u32, usize)> {
+    // A product takes most of the registers: all of this is computed anew behind it.
+    let ((moe, received), k, mut tile) = (moe.anew(received), opaque_word(k), opaque_word(at));
+    let (experts, mut start) = (moe.experts().len(), 0);
     for expert in 0..experts {
-        let start = moe.start_of(received, expert, 1);
-        let count = moe.block().uniform(moe.count_of(received, expert) as u64) as usize;
+        let count = moe.block().uniform(moe.count_of(&received, expert) as u64) as usize;
         let of = weights.len() / experts;
         // SAFETY: an earlier launch has stored them, and a later one stores there next.
         let rows = unsafe { moe.ctx().settled(rows.slice(start * k as usize..(start + count) * k as usize)) };
         // SAFETY: as above; the weights are lent to the launch to be read.
         let product =
-            unsafe { Product::new(Global::of(rows), Global::of(&weights[expert * of..(expert + 1) * of]), k) };
-        for tile in 0..product.tiles() {
-            if (before + tile) as usize % moe.block().count() == moe.block().index() {
-                each(product, tile, start);
-            }
+            unsafe { TiledProduct::new(Global::of(rows), Global::of(&weights[expert * of..(expert + 1) * of]), k) };
+        if tile < product.tiles() {
+            return Some((product, tile, start));
         }
-        before += product.tiles();
+        (start, tile) = (start + count, tile - product.tiles());
     }
+    None
 }
 
 kernels! { in crate::PTX;
@@ -85,7 +83,9 @@ kernels! { in crate::PTX;
     ) launch_bounds(384, 1) {
         let moe = moe.enter(block, ctx);
         let sent = tokens.send(&moe);
-        let Ok(combining) = experts::answer(&moe, shared, sent, Experts { memory, up, down }, silu) else { return };
+        // SAFETY: the program has the memory for this kernel and this exchange alone.
+        let answered = unsafe { experts::answer(&moe, shared, sent, Experts { memory, up, down }, silu) };
+        let Ok(combining) = answered else { return };
         let _idle = moe.combine_recv(combining, tokens.y, Added::Nothing);
     }
 
@@ -103,11 +103,19 @@ kernels! { in crate::PTX;
     ) launch_bounds(384, 1) {
         let moe = moe.enter(block, ctx);
         let Ok(received) = moe.resume(index as usize) else { return };
-        tiles_by_expert(&moe, &received, rows, weights, k, |product, tile, start| {
+        let tile_of = |at| tile_of(&moe, &received, rows, weights, k, at);
+        let mut at = block.index() as u32;
+        while let Some((product, tile, _)) = tile_of(at) {
             product.tile(block, shared, tile, || {
-                move |row, column, sum| ctx.store(hidden, (start + row) * product.n() + column, bf16::narrow(silu(sum)))
+                let place = tile_of(at).map(|(product, _, start)| (start, product.n()));
+                move |row, column, sum| {
+                    if let Some((start, columns)) = place {
+                        ctx.store(hidden, (start + row) * columns + column, bf16::narrow(silu(sum)));
+                    }
+                }
             });
-        });
+            at += block.count() as u32;
+        }
     }
 
     /// The second ones.
@@ -117,11 +125,19 @@ kernels! { in crate::PTX;
     ) launch_bounds(384, 1) {
         let moe = moe.enter(block, ctx);
         let Ok(received) = moe.resume(index as usize) else { return };
-        tiles_by_expert(&moe, &received, hidden, weights, k, |product, tile, start| {
+        let tile_of = |at| tile_of(&moe, &received, hidden, weights, k, at);
+        let mut at = block.index() as u32;
+        while let Some((product, tile, _)) = tile_of(at) {
             product.tile(block, shared, tile, || {
-                move |row, column, sum: f32| ctx.store(answers, (start + row) * product.n() + column, sum)
+                let place = tile_of(at).map(|(product, _, start)| (start, product.n()));
+                move |row, column, sum: f32| {
+                    if let Some((start, columns)) = place {
+                        ctx.store(answers, (start + row) * columns + column, sum);
+                    }
+                }
             });
-        });
+            at += block.count() as u32;
+        }
     }
 
     /// The answers go back, and are summed.
