@@ -266,7 +266,7 @@ pub fn direct<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: No
 
 /// The same through multicast addresses: each member's part of the rows is summed by links, normalized, and stored at all by links.
 ///
-/// The order of the sum is the switch's, as [`multimem`] says, and it is rounded before the residual is added and again behind that. All
+/// The order of the sum is the switch's, as [`mod@multimem`] says, and it is rounded before the residual is added and again behind that. All
 /// members get the same bits.
 ///
 /// # Collective
