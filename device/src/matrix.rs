@@ -45,7 +45,7 @@ use core::marker::PhantomData;
 
 use congruent_heap::{bf16, f16, refuse};
 
-use crate::arch::{self, LaneOfWhole, PartA, PartB, PartC};
+use crate::arch::{self, Lane, PartA, PartB, PartC};
 use crate::group::{Strided, lanes_of_warp};
 use crate::sealed::Sealed;
 use crate::shared::{SharedAll, SharedCells};
@@ -110,7 +110,7 @@ impl Stored for bf16 {
 /// A warp that has all of its threads, which matrices need. Made by [`Warp::whole`].
 #[derive(Clone, Copy)]
 pub struct WholeWarp<'m> {
-    lane: LaneOfWhole<'m>,
+    lane: Lane<'m>,
 }
 
 impl<'m> Warp<'m> {
@@ -130,7 +130,7 @@ impl<'m> Warp<'m> {
         if lanes_of_warp(&lane) < lane.warp_size() {
             refuse!("matrices need whole warps: launch blocks of a multiple of 32 threads");
         }
-        WholeWarp { lane: LaneOfWhole::new(lane) }
+        WholeWarp { lane }
     }
 }
 

@@ -6,7 +6,7 @@
 //! Chang et al., "FLUX", 2024).
 
 use congruent_device::matrix::Stored;
-use congruent_device::{Block, Ctx, Global, Shared, Signal, Sym, kernel_arg, opaque_word, refuse};
+use congruent_device::{Block, Ctx, Global, Shared, Signal, Sym, kernel_arg, refuse};
 
 use crate::gemm::{Eight, Product};
 
@@ -107,25 +107,22 @@ pub unsafe fn gather_gemm<T: Stored, S: Fn(usize, usize, T)>(
         let (me, n) = (ctx.world().me().index(), ctx.world().size());
         // SAFETY: the weights are borrowed for longer than a tile, which ends in a phase of its own. Nobody writes rows before the next call,
         // as the caller vouches, and that begins with a meeting of all PEs.
-        let product = |from| unsafe {
-            let k = opaque_word(k);
-            Product::new(Global::of(ctx.settled(rows.all.chunk(from, n))), Global::of(weights), k)
-        };
-        // Tiles of all PEs' rows are dealt in turn. Few numbers live through a product, which takes most of the registers: what follows from
-        // these is computed anew behind it.
-        let from_of = |at: u32| {
-            let (before, me) = (at / product(me).tiles(), me as u32);
-            (if before > me { me + n as u32 - before } else { me - before }) as usize
-        };
+        let product =
+            |from| unsafe { Product::new(Global::of(ctx.settled(rows.all.chunk(from, n))), Global::of(weights), k) };
+        // Tiles of all PEs' rows are dealt in turn. Few numbers live through a product, which takes most of the registers.
+        let tiles = product(me).tiles();
         let mut at = block.index() as u32;
-        while at < product(me).tiles() * n as u32 {
-            let (from, tiles) = (from_of(at), product(me).tiles());
-            if rows.gathers != 0 && at >= tiles {
+        while at < tiles * n as u32 {
+            let (before, me) = (at / tiles, me as u32);
+            let from = if before > me { me + n as u32 - before } else { me - before } as usize;
+            if rows.gathers != 0 && before > 0 {
                 ctx.wait_all(block, rows.sent.chunk(from, n), rows.turn);
             }
             if rows.multiplies != 0 {
-                product(from).tile(block, shared, at % tiles, || {
-                    let (first, store) = (from_of(at) * product(me).m(), begin());
+                let product = product(from);
+                let first = from * product.m();
+                product.tile(block, shared, at % tiles, || {
+                    let store = begin();
                     move |row, column, sum| store(first + row, column, sum)
                 });
             }

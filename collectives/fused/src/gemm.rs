@@ -8,7 +8,7 @@
 use core::ops::Range;
 
 use congruent_device::matrix::{A, Accumulator, B, Stored, WholeWarp};
-use congruent_device::{Block, Global, Pack, Shared, SharedAll, SharedArray, SharedCells, bf16, opaque_word, refuse};
+use congruent_device::{Block, Global, Pack, Shared, SharedAll, SharedArray, SharedCells, bf16};
 
 /// Eight numbers, which one access moves.
 pub type Eight = Pack<bf16, 8>;
@@ -110,15 +110,8 @@ impl<'g, const N: usize> TiledProduct<'g, N> {
     }
 
     /// Of rows of `k` groups of eight.
-    ///
-    /// # Panics
-    /// Where a factor has 2^32 groups or more.
     #[inline(always)]
-    #[track_caller]
     pub fn new(a: Global<'g, Eight>, b: Global<'g, Eight>, k: u32) -> Self {
-        if a.len().max(b.len()) > u32::MAX as usize {
-            refuse!("a factor has 2^32 groups of eight or more; multiply parts of it");
-        }
         // What is kept through the loop is kept in few registers, and an argument as it is in none.
         let [m, n] = [a, b].map(|rows| (rows.len() / k.max(1) as usize) as u32);
         Self { a, b, m, n, k, listed: None, pitch: k }
@@ -126,11 +119,7 @@ impl<'g, const N: usize> TiledProduct<'g, N> {
 
     /// Of those rows of `a` that a list names, in its order, which lie `pitch` groups of eight behind each other: so rows are multiplied where
     /// they are.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new).
     #[inline(always)]
-    #[track_caller]
     pub fn listed(a: Global<'g, Eight>, pitch: u32, rows: &'g [u32], b: Global<'g, Eight>, k: u32) -> Self {
         Self { m: rows.len() as u32, listed: Some(rows), pitch, ..Self::new(a, b, k) }
     }
@@ -195,19 +184,15 @@ impl<'g, const N: usize> TiledProduct<'g, N> {
         let &Self { a, b, m, n, k, listed, pitch } = self;
         // SAFETY: all threads of a warp go the same way, and none waits for another PE meanwhile.
         let (warps, warp) = (block.warps_of::<THREADS>(), unsafe { block.warp().whole() });
-        let (row, column) = self.corner(tile);
-        // What follows from a warp's index is computed where it is needed: no registers keep it through the sums, or from tile to tile.
-        let index = || opaque_word(block.warp_index() as u32) as usize % warps;
-        let part_of = |pass| pass * warps + index();
-        let place_of = |part: usize| (part % PARTS[0] * PART_ROWS, part / PARTS[0] % PARTS[1] * Self::PART_COLUMNS);
+        let (index, (row, column)) = (block.warp_index() % warps, self.corner(tile));
         for pass in 0..WARPS.div_ceil(warps) {
-            let (down, right) = place_of(part_of(pass));
+            let part = pass * warps + index;
+            let (down, right) = (part % PARTS[0] * PART_ROWS, part / PARTS[0] % PARTS[1] * Self::PART_COLUMNS);
             // One warp goes through those that have something.
             if warps == 1 && (row + down as u32 >= m || column + right as u32 >= n) {
                 continue;
             }
-            let thread = opaque_word((index() * warp.size() + warp.rank()) as u32);
-            let threads = Threads { first: thread, step: (warps * warp.size()) as u32 };
+            let threads = Threads { first: index * warp.size() + warp.rank(), step: warps * warp.size() };
             // Of those that one warp goes through, a part needs its own.
             let of = |first, rows, all| if warps == 1 { [first, first + rows] } else { [0, all] };
             let rows = [
@@ -239,8 +224,6 @@ impl<'g, const N: usize> TiledProduct<'g, N> {
                 multiply(&mut sums, &warp, odd, [down, right]);
                 at += 2 * GROUPS as u32;
             }
-            let part = part_of(pass);
-            let (down, right) = place_of(part);
             let (all,) = shared.sync(block);
             sums.store(&warp, &result::<T>(all).cells(), down * TILE_STRIDE + right, TILE_STRIDE);
             let (all,) = shared.sync(block);
@@ -259,8 +242,8 @@ impl<'g, const N: usize> TiledProduct<'g, N> {
 /// A block's threads.
 #[derive(Clone, Copy)]
 struct Threads {
-    first: u32,
-    step: u32,
+    first: usize,
+    step: usize,
 }
 
 /// Rows of a factor, `width` groups of eight each.
@@ -294,7 +277,7 @@ fn result<T: Stored>(all: SharedArray<'_, Eight>) -> SharedArray<'_, T> {
 fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at: u32) {
     let to = to.cells();
     let mut thread = threads.first;
-    while thread < THREADS as u32 {
+    while thread < THREADS {
         a.fetch(thread, &to, 0, at);
         b.fetch(thread, &to, TILE, at);
         thread += threads.step;
@@ -304,25 +287,22 @@ fn fetch(threads: Threads, to: SharedArray<'_, Eight>, [a, b]: [Rows<'_>; 2], at
 impl Rows<'_> {
     /// Begins to copy. What is behind the last row is not stored: that row stands in for it.
     #[inline(always)]
-    fn fetch(self, thread: u32, cells: &SharedCells<'_, Eight>, into: usize, at: u32) {
+    fn fetch(self, thread: usize, to: &SharedCells<'_, Eight>, into: usize, at: u32) {
         // Eight neighbours have eight rows, and a thread of each row two groups that are four apart. The remainder is the row; the
         // compiler sees by it that all is inside.
-        let (row, group) = ((thread / 32 * 8 + thread % 8) % (THREADS as u32 / 4), thread / 8 % 4);
+        let (row, group) = ((thread / 32 * 8 + thread % 8) % (THREADS / 4), thread / 8 % 4);
         for j in (0..TILE).step_by(THREADS / 4) {
-            if !(self.of[0]..self.of[1]).contains(&(row as usize + j)) {
+            if !(self.of[0]..self.of[1]).contains(&(row + j)) {
                 continue;
             }
-            // All in 32 bits: registers are few.
-            let from = (self.first + row + j as u32).min(self.last);
+            let from = (self.first + (row + j) as u32).min(self.last);
             // A list is read anew for each stage, from a near cache.
             let from = self.listed.map_or(from, |listed| listed[from as usize]);
-            let start = from * self.pitch;
-            // Behind the end of a row there are zeros, as behind the end of all: that takes fewer registers than a slice of each row.
-            let place = |at: u32| (if at < self.width { start + at } else { u32::MAX }) as usize;
-            let (to, at) = ((row + (into + j) as u32) * (STRIDE as u32 / 8) + group, at + group);
-            let other = GROUPS as u32 / 2;
-            cells.copy_async(to as usize, self.all, place(at));
-            cells.copy_async((to + other) as usize, self.all, place(at + other));
+            let start = from as usize * self.pitch as usize;
+            let from = self.all.slice(start..start + self.width as usize);
+            let (to_row, at) = ((into + row + j) * (STRIDE / 8), at + group as u32);
+            to.copy_async(to_row + group, from, at as usize);
+            to.copy_async(to_row + group + GROUPS / 2, from, (at + GROUPS as u32 / 2) as usize);
         }
     }
 }

@@ -12,7 +12,7 @@
 //! | `copy_later`, `copies_done`, `stage_done`, `is_global` | copies from global to shared memory that go on by themselves |
 //! | `PartA`, `PartB`, `PartC`, `part_a`, `part_b`, `load_a`, `load_b`, `load_b2`, `fill_c`, `map_c`, `store_c`, `mma` | a lane's shares of matrices, and what is done with them |
 //! | `convergent` | stands before assembly that a whole warp runs together |
-//! | `LaneOfWhole`, `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
+//! | `in_whole_warp`, `warps_of` | a lane's index in a warp that has all lanes, and how many warps a block of known size has |
 //! | `fma32`, `fma64`, `sqrt32`, `sqrt64`, `multiply_add`, `between`, `approx` | arithmetic that has instructions, exact and not |
 //! | `E4M3`, `E5M2` | 8-bit floats to and from `f32`; `fp8` has them for machines without instructions |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |

@@ -15,20 +15,9 @@ pub(crate) type PartB = [[f32; 8]; 16];
 /// 16 times 8 sums, of which a lane has its rows.
 pub(crate) type PartC = [[f32; 8]; 16];
 
-/// A lane of a warp that has all lanes.
-#[derive(Clone, Copy)]
-pub(crate) struct LaneOfWhole<'m>(Lane<'m>);
-
-impl<'m> LaneOfWhole<'m> {
-    #[inline(always)]
-    pub(crate) fn new(lane: Lane<'m>) -> Self {
-        Self(lane)
-    }
-}
-
 /// The lane's index in its warp, and how many there are.
 #[inline(always)]
-pub(crate) fn in_whole_warp(LaneOfWhole(lane): &LaneOfWhole<'_>) -> (usize, usize) {
+pub(crate) fn in_whole_warp(lane: &Lane<'_>) -> (usize, usize) {
     ((lane.thread % lane.warp) as usize, lane.warp as usize)
 }
 
@@ -47,7 +36,7 @@ pub(crate) unsafe fn convergent() {}
 
 /// The rows that a lane has.
 #[inline(always)]
-fn rows(lane: &LaneOfWhole<'_>) -> StepBy<Range<usize>> {
+fn rows(lane: &Lane<'_>) -> StepBy<Range<usize>> {
     let (rank, size) = in_whole_warp(lane);
     (rank..16).step_by(size)
 }
@@ -56,7 +45,7 @@ fn rows(lane: &LaneOfWhole<'_>) -> StepBy<Range<usize>> {
 #[inline(always)]
 #[expect(clippy::extra_unused_type_parameters, reason = "a GPU has an instruction for each type")]
 pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     c: &mut [[PartC; N]; M],
     a: &[PartA; M],
     b: &[PartB; N],
@@ -78,7 +67,7 @@ pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
 
 /// `A` of what there is in each row and column.
 #[inline(always)]
-pub(crate) fn part_a<T: Multiplicand>(lane: &LaneOfWhole<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartA {
+pub(crate) fn part_a<T: Multiplicand>(lane: &Lane<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartA {
     let mut part = [[0.0; 16]; 16];
     for row in rows(lane) {
         part[row] = core::array::from_fn(|column| element(row, column).widen());
@@ -88,7 +77,7 @@ pub(crate) fn part_a<T: Multiplicand>(lane: &LaneOfWhole<'_>, mut element: impl 
 
 /// `B` of what there is in each row and column.
 #[inline(always)]
-pub(crate) fn part_b<T: Multiplicand>(_lane: &LaneOfWhole<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartB {
+pub(crate) fn part_b<T: Multiplicand>(_lane: &Lane<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartB {
     core::array::from_fn(|row| core::array::from_fn(|column| element(row, column).widen()))
 }
 
@@ -100,7 +89,7 @@ pub(crate) fn fill_c(value: f32) -> PartC {
 
 /// What `each` makes of the lane's sums, of which it is told row and column.
 #[inline(always)]
-pub(crate) fn map_c(lane: &LaneOfWhole<'_>, mut c: PartC, mut each: impl FnMut(usize, usize, f32) -> f32) -> PartC {
+pub(crate) fn map_c(lane: &Lane<'_>, mut c: PartC, mut each: impl FnMut(usize, usize, f32) -> f32) -> PartC {
     for row in rows(lane) {
         for (column, sum) in c[row].iter_mut().enumerate() {
             *sum = each(row, column, *sum);
@@ -115,7 +104,7 @@ pub(crate) fn map_c(lane: &LaneOfWhole<'_>, mut c: PartC, mut each: impl FnMut(u
 /// There are 16 rows of 8 elements from element `at` on, `stride` apart.
 #[inline(always)]
 pub(crate) unsafe fn store_c<T: Pod>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -153,7 +142,7 @@ unsafe fn element<T: Multiplicand>(
 /// There are 16 rows of 16 elements from element `at` on.
 #[inline(always)]
 pub(crate) unsafe fn load_a<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -169,7 +158,7 @@ pub(crate) unsafe fn load_a<T: Multiplicand>(
 /// As for [`load_a`].
 #[inline(always)]
 pub(crate) unsafe fn load_b2<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -186,7 +175,7 @@ pub(crate) unsafe fn load_b2<T: Multiplicand>(
 /// There are 16 rows of 8 elements, or where it lies transposed, 8 rows of 16.
 #[inline(always)]
 pub(crate) unsafe fn load_b<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,

@@ -42,8 +42,8 @@ pub(crate) use fused::vectorized;
 pub(crate) use lanes::{MOST_LANES, bound};
 pub(crate) use math::{approx, between, fma32, fma64, multiply_add, sqrt32, sqrt64};
 pub(crate) use matrix::{
-    LaneOfWhole, PartA, PartB, PartC, convergent, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a,
-    part_b, store_c, warps_of,
+    PartA, PartB, PartC, convergent, fill_c, in_whole_warp, load_a, load_b, load_b2, map_c, mma, part_a, part_b,
+    store_c, warps_of,
 };
 pub(crate) use multimem::{MULTICAST, multicast_all_reduce, multicast_put, multicast_reduce};
 pub use shared::{Room, SharedAt};

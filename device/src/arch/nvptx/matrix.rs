@@ -9,9 +9,8 @@ use core::mem::transmute_copy;
 
 use congruent_heap::{Pod, refuse};
 
-use super::{Lane, MOST_LANES, SharedAt, opaque_word, shared_store};
+use super::{Lane, MOST_LANES, SharedAt, shared_store};
 use crate::matrix::Multiplicand;
-use core::marker::PhantomData;
 
 /// A lane's share of 16 times 16 elements of `A`.
 pub(crate) type PartA = [u32; 4];
@@ -73,23 +72,10 @@ pub(crate) unsafe fn convergent() {
     unsafe { active_mask() };
 }
 
-/// A lane of a warp that has all lanes. It keeps its index, of which the compiler knows nothing: what follows from that is computed for
-/// each use of matrices, and registers do not keep it from one to the next.
-#[derive(Clone, Copy)]
-pub(crate) struct LaneOfWhole<'m>(u32, PhantomData<&'m ()>);
-
-impl<'m> LaneOfWhole<'m> {
-    #[inline(always)]
-    pub(crate) fn new(lane: Lane<'m>) -> Self {
-        Self(opaque_word(lane.thread() % MOST_LANES), PhantomData)
-    }
-}
-
 /// The lane's index in its warp, and how many there are.
 #[inline(always)]
-pub(crate) fn in_whole_warp(lane: &LaneOfWhole<'_>) -> (usize, usize) {
-    // The compiler sees by the remainder how large it is.
-    ((lane.0 % MOST_LANES) as usize, MOST_LANES as usize)
+pub(crate) fn in_whole_warp(lane: &Lane<'_>) -> (usize, usize) {
+    ((lane.thread() % MOST_LANES) as usize, MOST_LANES as usize)
 }
 
 /// How many warps a block has, which has `N` threads.
@@ -104,7 +90,7 @@ pub(crate) fn warps_of<const N: usize>(lane: &Lane<'_>) -> usize {
 /// `c += a * b`
 #[inline(always)]
 pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
-    _lane: &LaneOfWhole<'_>,
+    _lane: &Lane<'_>,
     c: &mut [[PartC; N]; M],
     a: &[PartA; M],
     b: &[PartB; N],
@@ -123,7 +109,7 @@ pub(crate) fn mma<T: Multiplicand, const M: usize, const N: usize>(
 /// There are 16 rows of 8 elements from element `at` on, `stride` apart; both are multiples of 8.
 #[inline(always)]
 pub(crate) unsafe fn store_c<T: Pod>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -185,7 +171,7 @@ fn pair<T: Multiplicand>(first: T, second: T) -> u32 {
 
 /// `A` of what there is in each row and column.
 #[inline(always)]
-pub(crate) fn part_a<T: Multiplicand>(lane: &LaneOfWhole<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartA {
+pub(crate) fn part_a<T: Multiplicand>(lane: &Lane<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartA {
     let lane = in_whole_warp(lane).0;
     let (row, column) = (lane / 4, lane % 4 * 2);
     let mut two = |row: usize, column: usize| pair(element(row, column), element(row, column + 1));
@@ -194,7 +180,7 @@ pub(crate) fn part_a<T: Multiplicand>(lane: &LaneOfWhole<'_>, mut element: impl 
 
 /// `B` of what there is in each row and column.
 #[inline(always)]
-pub(crate) fn part_b<T: Multiplicand>(lane: &LaneOfWhole<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartB {
+pub(crate) fn part_b<T: Multiplicand>(lane: &Lane<'_>, mut element: impl FnMut(usize, usize) -> T) -> PartB {
     let lane = in_whole_warp(lane).0;
     let (row, column) = (lane % 4 * 2, lane / 4);
     let mut two = |row: usize, column: usize| pair(element(row, column), element(row + 1, column));
@@ -209,11 +195,7 @@ pub(crate) fn fill_c(value: f32) -> PartC {
 
 /// What `each` makes of the lane's sums, of which it is told row and column.
 #[inline(always)]
-pub(crate) fn map_c(
-    lane: &LaneOfWhole<'_>,
-    [s, t, u, v]: PartC,
-    mut each: impl FnMut(usize, usize, f32) -> f32,
-) -> PartC {
+pub(crate) fn map_c(lane: &Lane<'_>, [s, t, u, v]: PartC, mut each: impl FnMut(usize, usize, f32) -> f32) -> PartC {
     let lane = in_whole_warp(lane).0;
     let (row, column) = (lane / 4, lane % 4 * 2);
     [each(row, column, s), each(row, column + 1, t), each(row + 8, column, u), each(row + 8, column + 1, v)]
@@ -222,7 +204,7 @@ pub(crate) fn map_c(
 /// Where the lane's row of a matrix of `ldmatrix` begins: of 8 rows each, the matrices lie one below the other and then beside each
 /// other, or the other way round.
 #[inline(always)]
-fn row(lane: &LaneOfWhole<'_>, start: SharedAt, at: usize, stride: usize, below_first: bool) -> u32 {
+fn row(lane: &Lane<'_>, start: SharedAt, at: usize, stride: usize, below_first: bool) -> u32 {
     let lane = in_whole_warp(lane).0;
     let (first, second) = (lane / 8 % 2 * 8, lane / 16 * 8);
     let (down, right) = if below_first { (first, second) } else { (second, first) };
@@ -235,7 +217,7 @@ fn row(lane: &LaneOfWhole<'_>, start: SharedAt, at: usize, stride: usize, below_
 /// There are 16 rows of 16 elements from element `at` on, which is a multiple of 8 as `stride` is. [`convergent`] comes before.
 #[inline(always)]
 pub(crate) unsafe fn load_a<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -253,7 +235,7 @@ pub(crate) unsafe fn load_a<T: Multiplicand>(
 /// As for [`load_a`].
 #[inline(always)]
 pub(crate) unsafe fn load_b2<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
@@ -271,7 +253,7 @@ pub(crate) unsafe fn load_b2<T: Multiplicand>(
 /// There are 16 rows of 8 elements, or where it lies transposed, 8 rows of 16; else as for [`load_a`].
 #[inline(always)]
 pub(crate) unsafe fn load_b<T: Multiplicand>(
-    lane: &LaneOfWhole<'_>,
+    lane: &Lane<'_>,
     start: SharedAt,
     at: usize,
     stride: usize,
