@@ -26,7 +26,7 @@
 //! | `send`, `receive`, `receive_parts`, `receive_reduction` | exchanges in packets by a group, of which the loops are common |
 //! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
-//! | `opaque` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
+//! | `opaque`, `opaque_word` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |
 //! | `divide`, `turn` | which indices each of so many threads has of a plain loop, and what each of its turns says |
 //! | `vectorized` | runs a loop by the widest vectors that there are |
 //! | `wake` | wakes who sleeps on a word, where waiters sleep at all |
