@@ -45,12 +45,13 @@ fn answered(shape: ExpertsShape, more: usize, last: i32) -> Result<Vec<Option<Re
     Ok(ends)
 }
 
-/// What the kernel says.
+/// What both kernels say. Which PE's error comes first differs: one panics itself, or hears that the other did.
 fn told(shape: ExpertsShape, more: usize) -> String {
-    let error = answered(shape, more, 2).unwrap_err();
-    match error.world_failure() {
-        Some(WorldFailure::KernelPanicked { message, .. }) => message.to_owned(),
-        _ => panic!("{error}"),
+    match answered(shape, more, 2).unwrap_err().world_failure() {
+        Some(WorldFailure::KernelPanicked { message, .. } | WorldFailure::Aborted { reason: message, .. }) => {
+            message.clone()
+        }
+        other => panic!("{other:?}"),
     }
 }
 
