@@ -47,7 +47,7 @@ fn config(case: &Case) -> MoeConfig {
 fn cases() -> impl Strategy<Value = (Case, u32, u64, Vec<Grid>)> {
     let shape = (1u32..=4, 1u32..40, 0u32..2, 1u32..12, 1u32..9, 1u32..10, 0u32..9, 0u32..20);
     let width = prop_oneof![Just(1u32), Just(4), Just(32)];
-    let manner = (any::<u64>(), 0u32..3, 0u32..60, 0u32..3, width, 1u64..5, 0u32..3);
+    let manner = (any::<u64>(), 0u32..4, 0u32..60, 0u32..3, width, 1u64..5, 0u32..3);
     let grids = proptest::collection::vec((1u32..=4, 1u32..=80), 1..3);
     (shape, manner, grids).prop_map(|(shape, manner, grids)| {
         let (pes, tokens, ragged, experts, top_k, quarter, extra, scales) = shape;

@@ -1,7 +1,7 @@
 //! The transformer's loss in f64, forward only and as plainly as can be: its differences check the gradients of the kernel.
 
 use congruent_example_kernels::transformer::{
-    CONTEXT, EPSILON, HEAD, INNER, LAYER, LAYERS, SEQUENCES, VOCABULARY, WIDTH,
+    CONTEXT, EPSILON, EXPERT, EXPERTS, HEAD, INNER, LAYER, LAYERS, SEQUENCES, VOCABULARY, WIDTH,
 };
 
 type Rows = Vec<Vec<f64>>;
@@ -30,13 +30,17 @@ fn loss(parameters: &[f64], text: &[u8]) -> f64 {
     let add =
         |stream: &mut Rows, more: Rows| stream.iter_mut().zip(&more).for_each(|(row, more)| *row = sum(row, more));
     for layer in layers.chunks(LAYER) {
-        let (attention, perceptron) = layer.split_at(4 * WIDTH * WIDTH);
+        let (attention, mixture) = layer.split_at(4 * WIDTH * WIDTH);
         let (input, output) = attention.split_at(3 * WIDTH * WIDTH);
         let answers = attend(&product(&norm(&stream), input));
         add(&mut stream, product(&answers, output));
-        let (input, output) = perceptron.split_at(WIDTH * INNER);
+        let (input, output) = mixture.split_at(WIDTH * (INNER + EXPERTS));
         let mut inner = product(&norm(&stream), input);
-        inner.iter_mut().flatten().for_each(|x| *x = x.max(0.0).powi(2));
+        for row in &mut inner {
+            row.iter_mut().for_each(|x| *x = x.max(0.0).powi(2));
+            let gates = row.split_off(INNER);
+            row.iter_mut().enumerate().for_each(|(i, x)| *x *= gates[i / EXPERT]);
+        }
         add(&mut stream, product(&inner, output));
     }
     let scores = product(&norm(&stream), predictions);

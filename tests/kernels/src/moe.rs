@@ -49,6 +49,14 @@ pub const SKEW_NONE: u32 = 0;
 pub const SKEW_SAME: u32 = 1;
 /// The first experts more often than others.
 pub const SKEW_FIRST: u32 = 2;
+/// As characters of a text, one behind the other, were routed by a router that was trained.
+pub const SKEW_TRAINED: u32 = 3;
+
+/// What the example `transformer` writes with `--pes 1 --tests 2 --routing FILE`: of each character the digits of at most four of eight
+/// experts, and dashes where there are fewer.
+static ROUTED: &[u8] = include_bytes!("moe/routed.txt");
+/// Bytes of a line.
+const LINE: usize = 5;
 
 /// Nothing is added.
 pub const ADD_NOTHING: u32 = 0;
@@ -146,6 +154,9 @@ impl Case {
             (4, true, _) => return k as i32,
             _ => {}
         }
+        if self.skew == SKEW_TRAINED {
+            return self.trained(self.of(pe, exchange) as usize % 1000 + token, k);
+        }
         let chance = mix(self.of(pe, exchange), 2, token as u64);
         let first = match self.skew {
             SKEW_SAME => 0,
@@ -154,6 +165,14 @@ impl Case {
         };
         let dropped = self.skew == SKEW_NONE && (chance >> (32 + k % 8 * 3)) & 7 == 0;
         if dropped { -1 } else { ((first as u32 + k as u32) % self.experts) as i32 }
+    }
+
+    /// Choice `k` of a character. The eight experts are spread over those that there are; of fewer, the last ones are dropped.
+    #[inline(always)]
+    fn trained(&self, character: usize, k: usize) -> i32 {
+        let byte = if k + 1 < LINE { ROUTED[character % (ROUTED.len() / LINE) * LINE + k] } else { b'-' };
+        let expert = u32::from(byte.wrapping_sub(b'0')) * self.experts.max(8) / 8;
+        if byte == b'-' || expert >= self.experts { -1 } else { expert as i32 }
     }
 
     /// The weight of the same choice.

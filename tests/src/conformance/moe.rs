@@ -46,8 +46,10 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
     moe_rounds(world, many, 3, &[blocks])?;
     moe_rounds(world, Case { seed: 4, experts: 1, top_k: 1, tokens: 1, scales: 0, extra: 0, ..usual }, 4, &[blocks])?;
     moe_rounds(world, Case { seed: 5, tokens: 4, ragged: 0, skew: kernels::SKEW_SAME, ..usual }, 3, &[blocks])?;
-    let first = Case { seed: 6, tokens: if is_limited() { 9 } else { 70 }, skew: kernels::SKEW_FIRST, ..usual };
-    moe_rounds(world, first, 2, &[blocks])?;
+    let tokens = if is_limited() { 9 } else { 70 };
+    moe_rounds(world, Case { seed: 6, tokens, skew: kernels::SKEW_FIRST, ..usual }, 2, &[blocks])?;
+    let trained = Case { seed: 17, tokens, experts: 8, top_k: 4, skew: kernels::SKEW_TRAINED, ..usual };
+    moe_rounds(world, trained, 3, &[blocks])?;
     in_flight(world, Case { seed: 7, delay: 20, ..usual }, blocks)?;
     in_launches(world, Case { seed: 8, added: kernels::ADD_BIAS, ..usual })?;
     in_launches(world, Case { seed: 9, wrong_pe: pes / 2, wrong: 2, ..usual })?;

@@ -1,14 +1,20 @@
 //! A small transformer over characters, and its training in one kernel: Adam, with tensor, pipeline and data parallelism.
 //!
-//! A *sublayer* is attention, or two matrices with the square of a ReLU between them. It adds to the stream what it makes of the stream's norm:
+//! A *sublayer* is attention, or a mixture of experts. It adds to the stream what it makes of the stream's norm:
 //! `stream += output(inner(input(norm(stream))))`. Of a tensor team each PE has some columns of `input` and the rows of `output` that belong
-//! to them, so what it adds is a part of a sum over the team (Shoeybi et al., 2019).
+//! to them, so what it adds is a part of a sum over the team (Shoeybi et al., 2019): some heads, or some experts.
+//!
+//! An expert is some columns and rows with the square of a ReLU between them. The last columns of `input` are the router: a number for each
+//! expert, whose gate is the square of its ReLU, too. A token has the experts whose gates are not 0. Experts do not compete for it, so each PE
+//! knows the gates of its own, and a gate becomes 0 without a jump (ReMoE: Wang et al., 2025). What gates of 0 are multiplied with is computed
+//! all the same: all is in a few products of matrices. How tokens travel to experts is shown by the example `moe_experts`.
 
-use core::array::from_fn;
+mod worker;
 
 use congruent_collectives::{PlanView, Sum, ring};
-use congruent_device::math::{exp, ln, multiply_add, powi, rsqrt};
-use congruent_device::{Block, Ctx, Group, Pack, Signal, Slice, Sym, kernel_arg, kernels};
+use congruent_device::{Group, Pack, Signal, Slice, Sym, kernel_arg, kernels};
+
+use worker::{Kept, Worker};
 
 /// Different characters.
 pub const VOCABULARY: usize = 32;
@@ -18,9 +24,13 @@ pub const CONTEXT: usize = 32;
 pub const WIDTH: usize = 32;
 /// Heads of attention.
 pub const HEADS: usize = 2;
-/// Numbers between the two matrices.
-pub const INNER: usize = 64;
-/// Layers: attention, and two matrices.
+/// Experts of a layer.
+pub const EXPERTS: usize = 8;
+/// Numbers between the matrices of an expert, and of all of a layer.
+pub const EXPERT: usize = 16;
+/// The same.
+pub const INNER: usize = EXPERTS * EXPERT;
+/// Layers: attention, and a mixture of experts.
 pub const LAYERS: usize = 2;
 /// Sequences of a micro-batch.
 pub const SEQUENCES: usize = 2;
@@ -32,7 +42,7 @@ pub const EPSILON: f32 = 1e-5;
 /// Numbers of a head.
 pub const HEAD: usize = WIDTH / HEADS;
 /// Parameters of a layer.
-pub const LAYER: usize = 4 * WIDTH * WIDTH + 2 * WIDTH * INNER;
+pub const LAYER: usize = 4 * WIDTH * WIDTH + WIDTH * (2 * INNER + EXPERTS);
 
 /// Four numbers, which one access moves.
 pub type Four = Pack<f32, 4>;
@@ -40,12 +50,13 @@ pub type Four = Pack<f32, 4>;
 const FOURS: u32 = WIDTH as u32 / 4;
 const SCORES: u32 = CONTEXT as u32 / 4;
 const STREAM: u32 = ROWS as u32 * FOURS;
-const _: () = assert!(VOCABULARY == CONTEXT && HEAD == 16);
+// A PE of two has whole packs of gates.
+const _: () = assert!(VOCABULARY == CONTEXT && HEAD == 16 && EXPERTS.is_multiple_of(8) && EXPERT.is_multiple_of(4));
 /// One divided by the root of [`HEAD`].
 const SCALE: f32 = 0.25;
 
 /// Numbers of a row between the matrices of a sublayer, at most.
-const WIDEST: u32 = if 3 * WIDTH > INNER { 3 * WIDTH as u32 } else { INNER as u32 };
+const WIDEST: u32 = if 3 * WIDTH > INNER + EXPERTS { 3 * WIDTH } else { INNER + EXPERTS } as u32;
 /// Packs of what is kept of a sublayer between its passes.
 const KEPT: u32 = STREAM + ROWS as u32 + 2 * ROWS as u32 * WIDEST / 4 + (SEQUENCES * HEADS * CONTEXT) as u32 * SCORES;
 
@@ -68,6 +79,27 @@ pub const fn memory(parameters: usize, sublayers: usize) -> usize {
 pub const fn parameters(tensors: usize, stage: usize, stages: usize) -> usize {
     let tables = if stage == 0 { (VOCABULARY + CONTEXT) * WIDTH } else { 0 };
     LAYERS / stages * LAYER / tensors + tables + if stage + 1 == stages { WIDTH * VOCABULARY } else { 0 }
+}
+
+/// Where the gates of a row are in the memory of a PE that has all of the model, in packs: what the router gave, of which the square of a ReLU
+/// is the gate.
+pub fn gates(layer: usize, row: usize) -> usize {
+    let sublayer = 2 * layer as u32 + 1;
+    let kept = kept(parameters(1, 0, 1) as u32 / 4, sublayer, extents(sublayer, 1));
+    kept.middle.at(row as u32, INNER as u32 / 4) as usize
+}
+
+/// The columns of `input` that a PE of so many has of a sublayer, and the rows of `output`.
+#[inline(always)]
+fn extents(sublayer: u32, tensors: u32) -> [u32; 2] {
+    let [columns, rows] = if sublayer.is_multiple_of(2) { [3 * WIDTH, WIDTH] } else { [INNER + EXPERTS, INNER] };
+    [columns as u32 / tensors, rows as u32 / tensors]
+}
+
+/// Sublayer `index` of those that are kept, behind so many packs of parameters.
+#[inline(always)]
+fn kept(parameters: u32, index: u32, extents: [u32; 2]) -> Kept {
+    Kept::new(PARAMETERS as u32 + 4 * parameters + 1 + index * KEPT, extents)
 }
 
 kernel_arg! {
@@ -117,489 +149,6 @@ kernel_arg! {
         pub decay: f32,
     }
 }
-
-/// Four numbers of four rows: what a thread computes at once of a product.
-type Tile = [Four; 4];
-
-#[inline(always)]
-fn transposed([a, b, c, d]: Tile) -> Tile {
-    [
-        Pack([a[0], b[0], c[0], d[0]]),
-        Pack([a[1], b[1], c[1], d[1]]),
-        Pack([a[2], b[2], c[2], d[2]]),
-        Pack([a[3], b[3], c[3], d[3]]),
-    ]
-}
-
-/// `x` times `factor`, added to `sum`.
-#[inline(always)]
-fn add_scaled(sum: Four, factor: f32, x: Four) -> Four {
-    let [a, b, c, d] = x.0;
-    Pack([
-        multiply_add(factor, a, sum[0]),
-        multiply_add(factor, b, sum[1]),
-        multiply_add(factor, c, sum[2]),
-        multiply_add(factor, d, sum[3]),
-    ])
-}
-
-/// A row of `left` times `right`, added to `sum`.
-#[inline(always)]
-fn add_product(sum: Four, left: Four, [a, b, c, d]: Tile) -> Four {
-    add_scaled(add_scaled(add_scaled(add_scaled(sum, left[0], a), left[1], b), left[2], c), left[3], d)
-}
-
-#[inline(always)]
-fn dot(a: Four, b: Four) -> f32 {
-    (a[0] * b[0] + a[1] * b[1]) + (a[2] * b[2] + a[3] * b[3])
-}
-
-/// A matrix in a PE's memory, in packs: where it begins, and how far it is from one row to the next. Or one for each head of each sequence: how
-/// far it is from one sequence to the next, and from one head to the next.
-#[derive(Clone, Copy)]
-struct Matrix {
-    first: u32,
-    stride: u32,
-    sequence: u32,
-    head: u32,
-    transposed: bool,
-}
-
-impl Matrix {
-    #[inline(always)]
-    fn new(first: u32, columns: u32) -> Self {
-        Self { first, stride: columns / 4, sequence: 0, head: 0, transposed: false }
-    }
-
-    #[inline(always)]
-    fn at(self, row: u32, pack: u32) -> u32 {
-        self.first + row * self.stride + pack
-    }
-
-    #[inline(always)]
-    fn t(self) -> Self {
-        Self { transposed: !self.transposed, ..self }
-    }
-
-    /// What heads have of it, which stand side by side from a column on, for one sequence below the other.
-    #[inline(always)]
-    fn of_heads(self, column: u32) -> Self {
-        let first = self.first + column / 4;
-        Self { first, sequence: CONTEXT as u32 * self.stride, head: HEAD as u32 / 4, ..self }
-    }
-
-    /// The same where heads stand one below the other.
-    #[inline(always)]
-    fn of_heads_below(self, heads: u32) -> Self {
-        let head = CONTEXT as u32 * self.stride;
-        Self { sequence: heads * head, head, ..self }
-    }
-}
-
-/// What is kept of a sublayer, or the gradients of that.
-#[derive(Clone, Copy)]
-struct Kept {
-    /// The norm of the stream.
-    normed: Matrix,
-    /// What each row was multiplied with for it.
-    scales: u32,
-    /// What the matrix `input` gives.
-    middle: Matrix,
-    /// What the matrix `output` takes.
-    result: Matrix,
-    /// The weights of attention, a matrix for each head of each sequence.
-    weights: Matrix,
-}
-
-impl Kept {
-    /// Of a sublayer with so many columns of `input` and rows of `output`.
-    #[inline(always)]
-    fn new(first: u32, [columns, rows]: [u32; 2]) -> Self {
-        let scales = first + STREAM;
-        let middle = scales + ROWS as u32;
-        let result = middle + ROWS as u32 * WIDEST / 4;
-        Self {
-            normed: Matrix::new(first, WIDTH as u32),
-            scales,
-            middle: Matrix::new(middle, columns),
-            result: Matrix::new(result, rows),
-            weights: Matrix::new(result + ROWS as u32 * WIDEST / 4, CONTEXT as u32),
-        }
-    }
-}
-
-/// A thread's view of all.
-struct Worker<'k> {
-    block: &'k Block<'k>,
-    ctx: &'k Ctx<'k>,
-    memory: Sym<Four>,
-    place: Place,
-}
-
-impl Worker<'_> {
-    #[inline(always)]
-    fn load(&self, at: u32) -> Four {
-        self.ctx.load(self.memory, at as usize)
-    }
-
-    #[inline(always)]
-    fn store(&self, at: u32, pack: Four) {
-        self.ctx.store(self.memory, at as usize, pack);
-    }
-
-    /// The scalar product of so many packs.
-    #[inline(always)]
-    fn dot(&self, a: u32, b: u32, packs: u32) -> f32 {
-        let mut sum = 0.0;
-        for i in 0..packs {
-            sum += dot(self.load(a + i), self.load(b + i));
-        }
-        sum
-    }
-
-    /// This thread's part of `0..len`.
-    #[inline(always)]
-    fn strided(&self, len: u32) -> impl Iterator<Item = u32> {
-        self.block.strided(len as usize).map(|i| i as u32)
-    }
-
-    /// Tile `i, j` of the matrix of a sequence and a head.
-    #[inline(always)]
-    fn tile(&self, matrix: Matrix, [sequence, head]: [u32; 2], i: u32, j: u32) -> Tile {
-        let (i, j) = if matrix.transposed { (j, i) } else { (i, j) };
-        let at = matrix.at(4 * i, j) + sequence * matrix.sequence + head * matrix.head;
-        let stride = matrix.stride;
-        let tile = [self.load(at), self.load(at + stride), self.load(at + 2 * stride), self.load(at + 3 * stride)];
-        if matrix.transposed { transposed(tile) } else { tile }
-    }
-
-    /// Products of `m` by `k` and `k` by `n` numbers, tile by tile, for each of so many heads of so many sequences. They are added to what
-    /// is in `to`, or replace it.
-    #[inline(always)]
-    fn products(&self, [sequences, heads]: [u32; 2], [m, k, n]: [u32; 3], [left, right, to]: [Matrix; 3], add: bool) {
-        let (down, across) = (m / 4, n / 4);
-        for at in self.strided(sequences * heads * down * across) {
-            let (of, i, j) = (at / across / down, at / across % down, at % across);
-            let of = [of / heads, of % heads];
-            let mut sums = if add { self.tile(to, of, i, j) } else { [Pack([0.0; 4]); 4] };
-            for step in 0..k / 4 {
-                let ([a, b, c, d], right) = (self.tile(left, of, i, step), self.tile(right, of, step, j));
-                sums = [
-                    add_product(sums[0], a, right),
-                    add_product(sums[1], b, right),
-                    add_product(sums[2], c, right),
-                    add_product(sums[3], d, right),
-                ];
-            }
-            let at = to.at(4 * i, j) + of[0] * to.sequence + of[1] * to.head;
-            let [a, b, c, d] = sums;
-            self.store(at, a);
-            self.store(at + to.stride, b);
-            self.store(at + 2 * to.stride, c);
-            self.store(at + 3 * to.stride, d);
-        }
-    }
-
-    /// `y` becomes `x w`, where `w` is so high and so wide.
-    #[inline(always)]
-    fn linear(&self, [rows, columns]: [u32; 2], x: Matrix, w: Matrix, y: Matrix) {
-        self.products([1; 2], [ROWS as u32, rows, columns], [x, w, y], false);
-        self.block.sync();
-    }
-
-    /// From the gradient of `y = x w` that of `w`, which is added to `of_w`, and that of `x`.
-    #[inline(always)]
-    fn linear_backward(&self, [rows, columns]: [u32; 2], [x, w]: [Matrix; 2], of_y: Matrix, [of_x, of_w]: [Matrix; 2]) {
-        self.products([1; 2], [rows, ROWS as u32, columns], [x.t(), of_y, of_w], true);
-        self.products([1; 2], [ROWS as u32, columns, rows], [of_y, w.t(), of_x], false);
-        self.block.sync();
-    }
-
-    #[inline(always)]
-    fn sublayers(&self) -> u32 {
-        2 * LAYERS as u32 / self.place.stages
-    }
-
-    /// Packs of this PE's parameters.
-    #[inline(always)]
-    fn len(&self) -> u32 {
-        parameters(self.place.tensors as usize, self.place.stage as usize, self.place.stages as usize) as u32 / 4
-    }
-
-    #[inline(always)]
-    fn gradient(&self) -> u32 {
-        PARAMETERS as u32 + 3 * self.len()
-    }
-
-    /// The columns of `input` that this PE has of a sublayer, and the rows of `output`.
-    #[inline(always)]
-    fn extents(&self, sublayer: u32) -> [u32; 2] {
-        let [columns, rows] = if sublayer.is_multiple_of(2) { [3 * WIDTH, WIDTH] } else { [INNER; 2] };
-        [columns as u32 / self.place.tensors, rows as u32 / self.place.tensors]
-    }
-
-    /// The matrices `input` and `output` of a sublayer, among the parameters or in the gradient.
-    #[inline(always)]
-    fn matrices(&self, all: u32, sublayer: u32) -> [Matrix; 2] {
-        let before = sublayer / 2 * LAYER as u32 + sublayer % 2 * 4 * (WIDTH * WIDTH) as u32;
-        let (first, columns) = (all + before / self.place.tensors / 4, self.extents(sublayer)[0]);
-        [Matrix::new(first, columns), Matrix::new(first + FOURS * columns, WIDTH as u32)]
-    }
-
-    /// Where the tables of characters and of positions begin.
-    #[inline(always)]
-    fn tables(&self, all: u32) -> u32 {
-        all + self.sublayers() / 2 * LAYER as u32 / self.place.tensors / 4
-    }
-
-    /// The matrix that makes predictions, which is the last.
-    #[inline(always)]
-    fn predictor(&self, all: u32) -> Matrix {
-        Matrix::new(all + self.len() - FOURS * VOCABULARY as u32, VOCABULARY as u32)
-    }
-
-    #[inline(always)]
-    fn kept(&self, index: u32, sublayer: u32) -> Kept {
-        Kept::new(PARAMETERS as u32 + 4 * self.len() + 1 + index * KEPT, self.extents(sublayer))
-    }
-
-    /// Each pack of the stream becomes what `pack` gives.
-    #[inline(always)]
-    fn fill(&self, pack: impl Fn(u32) -> Four) {
-        for at in self.strided(STREAM) {
-            self.store(at, pack(at));
-        }
-        self.block.sync();
-    }
-
-    /// The sum of the partial products over the tensor team.
-    #[inline(always)]
-    fn sum_over_tensor_team(&self) {
-        let partial = self.memory.slice(PARTIAL as usize..SLOPES as usize).cast::<f32>();
-        ring::all_reduce(&mut self.place.tensor.enter(self.block, self.ctx), partial, partial, Sum);
-    }
-
-    /// Divides each row of the stream by the root of the mean of its squares (RMSNorm, without weights).
-    #[inline(always)]
-    fn norm(&self, kept: Kept) {
-        for row in self.strided(ROWS as u32) {
-            let squares = self.dot(row * FOURS, row * FOURS, FOURS);
-            let scale = rsqrt(squares / WIDTH as f32 + EPSILON);
-            self.store(kept.scales + row, Pack([scale; 4]));
-            for i in 0..FOURS {
-                let x = self.load(row * FOURS + i);
-                self.store(kept.normed.at(row, i), Pack::from_fn(|j| x[j] * scale));
-            }
-        }
-        self.block.sync();
-    }
-
-    /// Adds to the stream, which is `keep` of what it is, the gradient of the norm, from that of what the norm gave.
-    #[inline(always)]
-    fn norm_backward(&self, kept: Kept, keep: f32) {
-        for row in self.strided(ROWS as u32) {
-            let (first, slopes) = (kept.normed.at(row, 0), PARTIAL + row * FOURS);
-            let mean = self.dot(first, slopes, FOURS) / WIDTH as f32;
-            let scale = self.load(kept.scales + row)[0];
-            for i in 0..FOURS {
-                let (normed, slope, old) = (self.load(first + i), self.load(slopes + i), self.load(row * FOURS + i));
-                let new = Pack::from_fn(|j| keep * old[j] + scale * (slope[j] - normed[j] * mean));
-                self.store(row * FOURS + i, new);
-            }
-        }
-        self.block.sync();
-    }
-
-    /// A row of scores becomes its softmax: of the first `met` of them, times `scale`; the others become 0.
-    #[inline(always)]
-    fn softmax(&self, row: u32, met: u32, scale: f32) {
-        let score = |i| {
-            let scores = self.load(row + i);
-            Pack::<f32, 4>::from_fn(|j| if 4 * i + (j as u32) < met { scale * scores[j] } else { f32::NEG_INFINITY })
-        };
-        let most = (0..SCORES).fold(f32::NEG_INFINITY, |most, i| score(i).iter().fold(most, |most, &x| most.max(x)));
-        let mut total = 0.0;
-        for i in 0..SCORES {
-            let score = score(i);
-            let powers = Pack::from_fn(|j| exp(score[j] - most));
-            total += dot(powers, Pack([1.0; 4]));
-            self.store(row + i, powers);
-        }
-        for i in 0..SCORES {
-            let powers = self.load(row + i);
-            self.store(row + i, Pack::from_fn(|j| powers[j] / total));
-        }
-    }
-
-    /// Queries, keys and values of all heads that this PE has, or their gradients.
-    #[inline(always)]
-    fn parts(&self, kept: Kept) -> [Matrix; 3] {
-        let width = WIDTH as u32 / self.place.tensors;
-        [0, width, 2 * width].map(|column| kept.middle.of_heads(column))
-    }
-
-    /// Attention of each character to itself and those before it.
-    #[inline(always)]
-    fn attend(&self, kept: Kept) {
-        let heads = HEADS as u32 / self.place.tensors;
-        let (all, [context, size]) = ([SEQUENCES as u32, heads], [CONTEXT as u32, HEAD as u32]);
-        let ([queries, keys, values], weights) = (self.parts(kept), kept.weights.of_heads_below(heads));
-        self.products(all, [context, size, context], [queries, keys.t(), weights], false);
-        self.block.sync();
-        for row in self.strided(all[0] * heads * context) {
-            self.softmax(weights.at(row, 0), row % context + 1, SCALE);
-        }
-        self.block.sync();
-        self.products(all, [context, context, size], [weights, values, kept.result.of_heads(0)], false);
-        self.block.sync();
-    }
-
-    /// From the gradient of the answers, `slopes.result`, that of queries, keys and values.
-    #[inline(always)]
-    fn attend_backward(&self, kept: Kept, slopes: Kept) {
-        let heads = HEADS as u32 / self.place.tensors;
-        let (all, [context, size]) = ([SEQUENCES as u32, heads], [CONTEXT as u32, HEAD as u32]);
-        let ([queries, keys, values], weights) = (self.parts(kept), kept.weights.of_heads_below(heads));
-        let ([of_queries, of_keys, of_values], answers) = (self.parts(slopes), slopes.result.of_heads(0));
-        let of_weights = slopes.weights.of_heads_below(heads);
-        self.products(all, [context, size, context], [answers, values.t(), of_weights], false);
-        self.products(all, [context, context, size], [weights.t(), answers, of_values], false);
-        self.block.sync();
-        for row in self.strided(all[0] * heads * context) {
-            let (first, slopes) = (weights.at(row, 0), of_weights.at(row, 0));
-            let mean = self.dot(first, slopes, SCORES);
-            for i in 0..SCORES {
-                let (weight, slope) = (self.load(first + i), self.load(slopes + i));
-                self.store(slopes + i, Pack::from_fn(|j| weight[j] * (slope[j] - mean) * SCALE));
-            }
-        }
-        self.block.sync();
-        self.products(all, [context, context, size], [of_weights, keys, of_queries], false);
-        self.products(all, [context, context, size], [of_weights.t(), queries, of_keys], false);
-        self.block.sync();
-    }
-
-    /// `factor` times `from` times what is positive of `of`: the square of a ReLU, or its gradient. It has no kink, at which PEs could
-    /// disagree by a bit and so by a slope (So et al., 2021).
-    #[inline(always)]
-    fn squared_relu(&self, to: Matrix, factor: f32, from: Matrix, of: Matrix) {
-        for at in self.strided(ROWS as u32 * to.stride) {
-            let (from, of) = (self.load(from.first + at), self.load(of.first + at));
-            self.store(to.first + at, Pack::from_fn(|j| factor * from[j] * of[j].max(0.0)));
-        }
-        self.block.sync();
-    }
-
-    /// One sublayer.
-    #[inline(always)]
-    fn forward(&self, sublayer: u32, kept: Kept) {
-        let ([columns, rows], width) = (self.extents(sublayer), WIDTH as u32);
-        let [input, output] = self.matrices(PARAMETERS as u32, sublayer);
-        self.norm(kept);
-        self.linear([width, columns], kept.normed, input, kept.middle);
-        if sublayer.is_multiple_of(2) {
-            self.attend(kept);
-        } else {
-            self.squared_relu(kept.result, 1.0, kept.middle, kept.middle);
-        }
-        self.linear([rows, width], kept.result, output, Matrix::new(PARTIAL, width));
-        self.sum_over_tensor_team();
-        self.fill(|at| {
-            let (x, y) = (self.load(at), self.load(PARTIAL + at));
-            Pack::from_fn(|j| x[j] + y[j])
-        });
-    }
-
-    /// One sublayer on the way back: the stream has the gradient of what the sublayer gave, which becomes that of what it took.
-    #[inline(always)]
-    fn backward(&self, sublayer: u32, kept: Kept) {
-        let (extents @ [columns, rows], width) = (self.extents(sublayer), WIDTH as u32);
-        let [input, output] = self.matrices(PARAMETERS as u32, sublayer);
-        let [of_input, of_output] = self.matrices(self.gradient(), sublayer);
-        let slopes = Kept::new(SLOPES, extents);
-        let stream = Matrix::new(0, width);
-        self.linear_backward([rows, width], [kept.result, output], stream, [slopes.result, of_output]);
-        if sublayer.is_multiple_of(2) {
-            self.attend_backward(kept, slopes);
-        } else {
-            self.squared_relu(slopes.middle, 2.0, slopes.result, kept.middle);
-        }
-        let partial = Matrix::new(PARTIAL, width);
-        self.linear_backward([width, columns], [kept.normed, input], slopes.middle, [partial, of_input]);
-        self.sum_over_tensor_team();
-        self.norm_backward(kept, 1.0);
-    }
-
-    /// Predicts each next character, adds `share` of the losses to the loss, and begins the way back.
-    #[inline(always)]
-    fn predict(&self, next: impl Fn(u32) -> u32, share: f32) {
-        let size = [WIDTH as u32, VOCABULARY as u32];
-        let kept = Kept::new(PREDICTIONS, [size[1]; 2]);
-        let (w, of_w) = (self.predictor(PARAMETERS as u32), self.predictor(self.gradient()));
-        self.norm(kept);
-        self.linear(size, kept.normed, w, kept.middle);
-        for row in self.strided(ROWS as u32) {
-            let (first, right) = (kept.middle.at(row, 0), next(row));
-            self.softmax(first, size[1], 1.0);
-            let mut probability = 0.0;
-            for i in 0..SCORES {
-                let old = self.load(first + i);
-                let hit: [f32; 4] = from_fn(|j| if 4 * i + j as u32 == right { 1.0 } else { 0.0 });
-                probability += dot(old, Pack(hit));
-                self.store(first + i, Pack::from_fn(|j| share * (old[j] - hit[j])));
-            }
-            self.store(SLOPES + row, Pack([-share * ln(probability); 4]));
-        }
-        self.block.sync();
-        if self.block.leader() {
-            let at = self.gradient() + self.len();
-            let loss = (0..ROWS as u32).fold(self.load(at)[0], |sum, row| sum + self.load(SLOPES + row)[0]);
-            self.store(at, Pack([loss; 4]));
-        }
-        self.linear_backward(size, [kept.normed, w], kept.middle, [Matrix::new(PARTIAL, size[0]), of_w]);
-        self.norm_backward(kept, 0.0);
-    }
-
-    /// The gradient of both tables, of which each pack is one thread's.
-    #[inline(always)]
-    fn tables_backward(&self, character: impl Fn(u32) -> u32) {
-        for at in self.strided((VOCABULARY + CONTEXT) as u32 * FOURS) {
-            let (entry, i, place) = (at / FOURS, at % FOURS, self.tables(self.gradient()) + at);
-            let mut sum = self.load(place);
-            for row in 0..ROWS as u32 {
-                if character(row) == entry || row % CONTEXT as u32 + VOCABULARY as u32 == entry {
-                    let slope = self.load(row * FOURS + i);
-                    sum = Pack::from_fn(|j| sum[j] + slope[j]);
-                }
-            }
-            self.store(place, sum);
-        }
-        self.block.sync();
-    }
-
-    /// A step of Adam with decay of weights (Kingma and Ba, 2014; Loshchilov and Hutter, 2017).
-    #[inline(always)]
-    fn step(&self, step: u32, rate: f32, decay: f32) {
-        // The moments were 0 at first.
-        let (len, unbiased) = (self.len(), KEEP.map(|keep| 1.0 / (1.0 - powi(keep, step as i32 + 1))));
-        for at in self.strided(len) {
-            let place = |array: u32| PARAMETERS as u32 + array * len + at;
-            let [old, mean, square, slope] = from_fn(|array| self.load(place(array as u32)));
-            let mean = Pack::from_fn(|j| KEEP[0] * mean[j] + (1.0 - KEEP[0]) * slope[j]);
-            let square = Pack::from_fn(|j| KEEP[1] * square[j] + (1.0 - KEEP[1]) * slope[j] * slope[j]);
-            self.store(place(1), mean);
-            self.store(place(2), square);
-            let towards = |j| mean[j] * unbiased[0] * rsqrt(square[j] * unbiased[1] + TINY) + decay * old[j];
-            self.store(place(0), Pack::from_fn(|j| old[j] - rate * towards(j)));
-        }
-        self.block.sync();
-    }
-}
-
-/// How much of the moments a step keeps.
-const KEEP: [f32; 2] = [0.9, 0.99];
-/// Added to the mean of squares of the gradient, so that what is nearly 0 stays there.
-const TINY: f32 = 1e-12;
 
 kernels! { in crate::PTX;
     /// Trains the transformer, a step for each `batch` micro-batches of `starts`, which says where in `text` each sequence begins.
