@@ -11,10 +11,14 @@
 //! | [`experts`] | experts of a mixture, of two layers | answers that are whole |
 //! | [`pages`] | what the kernel likes, layer by layer | pages of keys and values to the PE that needs them |
 //! | [`gather_rows`] | what the kernel likes, bag by bag | rows of a table that is spread over the PEs |
+//! | [`histogram`] | counts of keys, first in each block | additions to bins that are spread over the PEs |
 //!
 //! Memory of a function is in a struct that is a kernel argument; the host allocates it once, and no call resets anything. Whatever several
 //! PEs call together is called with the same arguments but for what each PE has of its own, once in a launch, and in as many blocks on each
 //! PE. Launches with the same memory are on one stream, or in order by events.
+//!
+//! Updates of a table that is spread over the PEs, and stages of a pipeline, are one call of `Ctx` each, [`xor`](congruent_device::Ctx::xor) and
+//! [`put_signal`](congruent_device::Ctx::put_signal), and have no function here: the examples `gups` and `pipeline` are the whole of them.
 #![no_std]
 
 pub mod attention;
@@ -24,5 +28,6 @@ pub mod gather_gemm;
 pub mod gather_rows;
 pub mod gemm;
 pub mod gemm_scatter;
+pub mod histogram;
 pub mod pages;
 pub mod ring_attention;
