@@ -12,6 +12,7 @@
 //! | [`pages`] | what the kernel likes, layer by layer | pages of keys and values to the PE that needs them |
 //! | [`gather_rows`] | what the kernel likes, bag by bag | rows of a table that is spread over the PEs |
 //! | [`histogram`] | counts of keys, first in each block | additions to bins that are spread over the PEs |
+//! | [`sparse`] | a sparse matrix times a vector | numbers of the vector to the PEs that need them |
 //!
 //! Memory of a function is in a struct that is a kernel argument; the host allocates it once, and no call resets anything. Whatever several
 //! PEs call together is called with the same arguments but for what each PE has of its own, once in a launch, and in as many blocks on each
@@ -31,3 +32,4 @@ pub mod gemm_scatter;
 pub mod histogram;
 pub mod pages;
 pub mod ring_attention;
+pub mod sparse;
