@@ -26,6 +26,20 @@ enum Width {
     Avx512,
 }
 
+impl Width {
+    #[inline(always)]
+    fn here() -> Option<Self> {
+        let has_512 = std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512vl")
+            && std::is_x86_feature_detected!("avx512dq");
+        match has_512 {
+            true => Some(Self::Avx512),
+            false => std::is_x86_feature_detected!("avx2").then_some(Self::Avx2),
+        }
+    }
+}
+
 /// Plain operands.
 pub(super) struct Fused {
     dst: [*mut u8; MOST],
@@ -58,15 +72,7 @@ impl Fused {
         if !matches!(size, 1 | 2 | 4 | 8) || bytes < 64 || srcs > MOST || dsts > MOST || srcs == 0 {
             return None;
         }
-        let has_512 = std::is_x86_feature_detected!("avx512f")
-            && std::is_x86_feature_detected!("avx512bw")
-            && std::is_x86_feature_detected!("avx512vl")
-            && std::is_x86_feature_detected!("avx512dq");
-        let width = match has_512 {
-            true => Width::Avx512,
-            false if std::is_x86_feature_detected!("avx2") => Width::Avx2,
-            false => return None,
-        };
+        let width = Width::here()?;
         let mut fused = Self {
             dst: [core::ptr::null_mut(); MOST],
             dsts,
@@ -89,7 +95,7 @@ impl Fused {
         for (i, destination) in dst.iter().enumerate() {
             fused.dst[i] = destination.start();
         }
-        let wide = if has_512 { 64 } else { 32 };
+        let wide = if width == Width::Avx512 { 64 } else { 32 };
         if bytes >= STREAM_OTHERS && dsts > 0 {
             let misaligned = |pointer: *mut u8| (pointer as usize + start * size) % wide;
             let first = misaligned(fused.dst[0]);
@@ -182,17 +188,22 @@ macro_rules! fused {
 fused!(avx512, "avx512f,avx512bw,avx512vl,avx512dq", 64, __m512i, zmm_reg, "vmovdqu64", "vmovntdq");
 fused!(avx2, "avx2", 32, __m256i, ymm_reg, "vmovdqu", "vmovntdq");
 
-/// Runs a loop by registers of 32 bytes, where the processor has them.
+/// Runs a loop by registers of 32 bytes, where the processor has them, with the instructions on them that came with longer ones.
 #[inline(always)]
 pub(crate) fn vectorized(what: impl Vectorized) {
+    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512dq")]
+    fn by_avx512(what: impl Vectorized) {
+        what.run();
+    }
     #[target_feature(enable = "avx2")]
     fn by_avx2(what: impl Vectorized) {
         what.run();
     }
-    if std::is_x86_feature_detected!("avx2") {
+    match Width::here() {
         // SAFETY: the processor has the instructions.
-        unsafe { by_avx2(what) }
-    } else {
-        what.run();
+        Some(Width::Avx512) => unsafe { by_avx512(what) },
+        // SAFETY: the same.
+        Some(Width::Avx2) => unsafe { by_avx2(what) },
+        None => what.run(),
     }
 }
