@@ -41,13 +41,16 @@ pub trait Peer {
 #[non_exhaustive]
 pub enum PeerError {
     /// A program that it needs is not installed.
-    #[error("`{tool}` is not installed; on Debian and Ubuntu: apt-get install {packages}")]
+    #[error("`{tool}` is not installed; on Debian and Ubuntu: {install}")]
     Missing {
         /// The program.
         tool: String,
-        /// The Debian packages that bring it.
-        packages: &'static str,
+        /// The command that brings it.
+        install: &'static str,
     },
+    /// It is not made for this machine.
+    #[error("its library is for x86-64 alone")]
+    Elsewhere,
     /// A program could not be started.
     #[error("cannot start {program}")]
     Start {
@@ -88,7 +91,10 @@ pub struct CPeer {
     source: &'static str,
     compiler: &'static str,
     launcher: Launcher,
-    packages: &'static str,
+    /// The folder of its library among those that `./check tools` brings, if that is not the system's.
+    folder: Option<&'static str>,
+    /// The command that brings it.
+    install: &'static str,
     /// What it is linked with.
     library: Option<&'static str>,
     scales: bool,
@@ -101,6 +107,8 @@ enum Launcher {
     Itself,
     /// Open MPI's launcher.
     Mpirun,
+    /// That of MPICH and what is made of it.
+    Hydra,
 }
 
 impl Launcher {
@@ -111,6 +119,9 @@ impl Launcher {
             Self::Itself => return Vec::new(),
             Self::Mpirun if pes == 2 => "mpirun --allow-run-as-root --bind-to core -x SHMEM_SYMMETRIC_SIZE=512M -n",
             Self::Mpirun => "mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n",
+            Self::Hydra if pes == 2 => "mpiexec -bind-to core -n",
+            // The second is Intel's.
+            Self::Hydra => "mpiexec -bind-to none -genv I_MPI_PIN 0 -n",
         };
         words.split(' ').map(str::to_owned).chain([pes.to_string()]).collect()
     }
@@ -120,43 +131,58 @@ impl Launcher {
         match self {
             Self::Itself => None,
             Self::Mpirun => Some("mpirun"),
+            Self::Hydra => Some("mpiexec"),
         }
     }
 }
 
+/// A program of the folder, of two processes, with the system's libraries.
+const PLAIN: CPeer = CPeer {
+    name: "memcpy",
+    source: "memcpy_peer.c",
+    compiler: "cc",
+    launcher: Launcher::Itself,
+    folder: None,
+    install: "apt-get install gcc libc6-dev",
+    library: None,
+    scales: false,
+};
+
+/// What uses an MPI.
+const MPI: CPeer = CPeer {
+    name: "Open MPI",
+    source: "mpi_peer.c",
+    compiler: "mpicc",
+    launcher: Launcher::Mpirun,
+    install: "apt-get install openmpi-bin libopenmpi-dev",
+    scales: true,
+    ..PLAIN
+};
+
+/// The same of those in folders.
+const FETCHED: CPeer = CPeer { install: "./check tools", ..MPI };
+
 /// Everyone to measure.
 pub fn peers() -> Vec<Box<dyn Peer>> {
-    let open_mpi = "openmpi-bin libopenmpi-dev";
-    vec![
-        Box::new(Ours),
-        Box::new(CPeer {
-            name: "memcpy",
-            source: "memcpy_peer.c",
-            compiler: "cc",
-            launcher: Launcher::Itself,
-            packages: "gcc libc6-dev",
-            library: None,
-            scales: false,
-        }),
-        Box::new(CPeer {
-            name: "Open MPI",
-            source: "mpi_peer.c",
-            compiler: "mpicc",
-            launcher: Launcher::Mpirun,
-            packages: open_mpi,
-            library: None,
-            scales: true,
-        }),
-        Box::new(CPeer {
-            name: "Open MPI OSHMEM",
-            source: "oshmem_peer.c",
-            compiler: "oshcc",
-            launcher: Launcher::Mpirun,
-            packages: open_mpi,
-            library: None,
-            scales: false,
-        }),
-    ]
+    let programs = [
+        PLAIN,
+        MPI,
+        CPeer { name: "Open MPI 5", folder: Some("openmpi"), ..FETCHED },
+        // It spins while it waits: of processes that share a core, each for as long as the system lets it.
+        CPeer { name: "MPICH", folder: Some("mpich"), launcher: Launcher::Hydra, scales: false, ..FETCHED },
+        CPeer { name: "Intel MPI", folder: Some("impi"), launcher: Launcher::Hydra, ..FETCHED },
+        CPeer { name: "Open MPI OSHMEM", source: "oshmem_peer.c", compiler: "oshcc", scales: false, ..MPI },
+    ];
+    let programs = programs.into_iter().map(|program| Box::new(program) as Box<dyn Peer>);
+    [Box::new(Ours) as Box<dyn Peer>].into_iter().chain(programs).collect()
+}
+
+/// The fastest of those at each work.
+pub const BEST_MPI: &str = "best MPI";
+
+/// Whether a peer is an MPI.
+pub fn is_mpi(name: &str) -> bool {
+    ["Open MPI", "Open MPI 5", "MPICH", "Intel MPI"].contains(&name)
 }
 
 /// Puts over libfabric. Not one of [`peers`], whose heaps are in one memory.
@@ -164,11 +190,9 @@ pub(crate) fn libfabric() -> CPeer {
     CPeer {
         name: proxied::LIBFABRIC,
         source: "fabric_peer.c",
-        compiler: "cc",
-        launcher: Launcher::Itself,
-        packages: "gcc libfabric-dev",
+        install: "apt-get install gcc libfabric-dev",
         library: Some("-lfabric"),
-        scales: false,
+        ..PLAIN
     }
 }
 
@@ -208,22 +232,49 @@ impl CPeer {
     pub(crate) fn samples(&self, effort: Effort) -> Result<Vec<Sample>, PeerError> {
         let program = self.compile()?;
         let mut words = self.launcher.words(effort.pes);
+        if let (Some(launcher), Some(tool)) = (words.first_mut(), self.launcher.tool()) {
+            *launcher = self.tool(tool)?.display().to_string();
+        }
         words.push(program.display().to_string());
-        samples_of(&mut patiently(&words, effort))
+        samples_of(self.with_library(&mut patiently(&words, effort)))
     }
 
     /// Builds the program beside the running one.
     fn compile(&self) -> Result<PathBuf, PeerError> {
-        for tool in [Some(self.compiler), self.launcher.tool()].into_iter().flatten() {
-            if !on_path(tool) {
-                return Err(PeerError::Missing { tool: tool.to_owned(), packages: self.packages });
-            }
-        }
-        let program = this_program()?.with_file_name(self.source).with_extension("");
+        let compiler = self.tool(self.compiler)?;
+        let name = [self.folder.unwrap_or_default(), self.source.trim_end_matches(".c")].concat();
+        let program = this_program()?.with_file_name(name);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compare").join(self.source);
         let flags = ["-O3", "-march=native", "-Wall", "-Wextra", "-Werror", "-o"];
-        finish(Command::new(self.compiler).args(flags).args([&program, &source]).args(self.library))?;
+        let mut command = Command::new(compiler);
+        finish(self.with_library(command.args(flags).args([&program, &source]).args(self.library)))?;
         Ok(program)
+    }
+
+    /// Where its library is, if that is not the system's.
+    fn root(&self) -> Option<PathBuf> {
+        let cache = env::var_os("CONGRUENT_CACHE")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools"), PathBuf::from);
+        self.folder.map(|folder| cache.join("mpi").join(folder))
+    }
+
+    /// The path of a program that it needs.
+    fn tool(&self, tool: &str) -> Result<PathBuf, PeerError> {
+        let root = self.root();
+        if root.is_some() && !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+            return Err(PeerError::Elsewhere);
+        }
+        let found = root.map_or_else(|| on_path(tool), |root| Some(root.join("bin").join(tool)));
+        let found = found.filter(|path| path.is_file());
+        found.ok_or_else(|| PeerError::Missing { tool: tool.to_owned(), install: self.install })
+    }
+
+    /// Tells a program where the library is, which its makers had somewhere else.
+    fn with_library<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        match self.root() {
+            Some(root) => command.env("LD_LIBRARY_PATH", root.join("lib")).env("I_MPI_ROOT", root),
+            None => command,
+        }
     }
 }
 
@@ -302,8 +353,8 @@ fn finish(command: &mut Command) -> Result<Output, PeerError> {
     Err(PeerError::Failed { program: words(command), status: output.status.to_string(), stderr })
 }
 
-fn on_path(tool: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+fn on_path(tool: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(tool)).find(|path| path.is_file())
 }
 
 /// A command as one would type it.
@@ -331,15 +382,7 @@ mod tests {
     fn what_went_wrong_is_told() {
         assert!(matches!(shell("echo hello"), Err(PeerError::NotASample { line, .. }) if line == "hello"));
         assert!(matches!(shell("echo why >&2; exit 3"), Err(PeerError::Failed { stderr, .. }) if stderr == "why\n"));
-        let missing = CPeer {
-            name: "x",
-            source: "x.c",
-            compiler: "no-such-compiler",
-            launcher: Launcher::Itself,
-            packages: "such-packages",
-            library: None,
-            scales: false,
-        };
+        let missing = CPeer { compiler: "no-such-compiler", install: "apt-get install such-packages", ..PLAIN };
         let error = missing.run(Effort { pes: 2, repeats: 1, max_bytes: 8 }).unwrap_err();
         assert!(error.to_string().contains("apt-get install such-packages"));
     }

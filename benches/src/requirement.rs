@@ -2,6 +2,7 @@
 
 use core::ops::RangeInclusive;
 
+use crate::peer::BEST_MPI;
 use crate::proxied::LIBFABRIC;
 use crate::roofline::ROOFLINE;
 use crate::sample::{Case, Work};
@@ -32,6 +33,10 @@ const fn two(work: Work, bytes: RangeInclusive<u64>, peer: &'static str, ratio: 
     Requirement { pes: 2, work, bytes, peer, ratio }
 }
 
+const fn four(work: Work, bytes: RangeInclusive<u64>, peer: &'static str, ratio: f64) -> Requirement {
+    Requirement { pes: 4, work, bytes, peer, ratio }
+}
+
 /// All promises. A put of many bytes is a `memcpy` with order, so it may cost a tenth more; what Open MPI does, we do at
 /// least as fast. Collectives read inputs and write outputs once, where MPI copies to shared buffers between them, so that
 /// they are several times as fast from some KiB on. Where PEs share cores, no less than MPI: waits must yield well.
@@ -59,13 +64,25 @@ pub const REQUIRED: &[Requirement] = &[
     two(Work::ReduceScatter, 64 * KIB..=4 * MIB, MPI, 2.0),
     two(Work::AllToAll, KIB..=KIB, MPI, 1.0),
     two(Work::AllToAll, 64 * KIB..=4 * MIB, MPI, 2.0),
-    two(Work::Moe, tokens::BYTES..=tokens::BYTES, MPI, 2.0),
+    two(Work::AllReduce, 4..=64, BEST_MPI, 2.0),
+    two(Work::AllReduce, KIB..=KIB, BEST_MPI, 2.0),
+    two(Work::AllGather, KIB..=KIB, BEST_MPI, 2.0),
+    two(Work::ReduceScatter, KIB..=KIB, BEST_MPI, 2.0),
+    two(Work::AllToAll, KIB..=KIB, BEST_MPI, 2.0),
+    two(Work::Broadcast, KIB..=KIB, BEST_MPI, 1.3),
+    two(Work::AllReduce, 16 * KIB..=256 * KIB, BEST_MPI, 6.0),
+    two(Work::Moe, tokens::BYTES..=tokens::BYTES, BEST_MPI, 2.0),
     two(Work::Moe, tokens::BYTES..=tokens::BYTES, ROOFLINE, 0.6),
     two(Work::Put, 8..=8, LIBFABRIC, 0.7),
     two(Work::Put, MIB..=MIB, LIBFABRIC, 0.9),
     two(Work::Tokens, 7 * KIB..=7 * KIB, LIBFABRIC, 0.83),
-    Requirement { pes: 4, work: Work::AllReduce, bytes: KIB..=MIB, peer: MPI, ratio: 1.0 },
-    Requirement { pes: 4, work: Work::Moe, bytes: tokens::BYTES..=tokens::BYTES, peer: MPI, ratio: 2.0 },
+    four(Work::AllReduce, KIB..=MIB, MPI, 1.0),
+    four(Work::AllReduce, KIB..=KIB, BEST_MPI, 1.0),
+    four(Work::Broadcast, KIB..=KIB, BEST_MPI, 1.0),
+    four(Work::AllGather, KIB..=KIB, BEST_MPI, 1.0),
+    four(Work::ReduceScatter, KIB..=KIB, BEST_MPI, 1.0),
+    four(Work::AllToAll, KIB..=KIB, BEST_MPI, 1.0),
+    four(Work::Moe, tokens::BYTES..=tokens::BYTES, BEST_MPI, 2.0),
 ];
 
 /// The ratio that must be reached, if any is promised.
@@ -84,7 +101,8 @@ mod tests {
     #[test]
     fn promises_name_peers_that_exist() {
         let peers = peers();
-        let exists = |name| [ROOFLINE, LIBFABRIC].contains(&name) || peers.iter().any(|peer| peer.name() == name);
+        let exists =
+            |name| [ROOFLINE, LIBFABRIC, BEST_MPI].contains(&name) || peers.iter().any(|peer| peer.name() == name);
         assert!(REQUIRED.iter().all(|promise| exists(promise.peer)));
     }
 

@@ -87,6 +87,18 @@ pub fn summarize(samples: &[Sample]) -> Summaries {
     repeats.into_iter().map(|(of, mut ns)| (of, summary(&mut ns))).collect()
 }
 
+/// Of each case the fastest summary.
+pub fn fastest<'a>(measured: impl IntoIterator<Item = &'a Summaries>) -> Summaries {
+    let mut fastest = Summaries::new();
+    for (&case, &summary) in measured.into_iter().flatten() {
+        let least = fastest.entry(case).or_insert(summary);
+        if summary.median < least.median {
+            *least = summary;
+        }
+    }
+    fastest
+}
+
 /// The summary of at least one time.
 pub(crate) fn summary(ns: &mut [f64]) -> Summary {
     ns.sort_by(f64::total_cmp);

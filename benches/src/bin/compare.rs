@@ -10,13 +10,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use congruent_benches::candidates::{self, REQUIRED, choices, share};
-use congruent_benches::peer::{self, Effort, OURS, PeerError, peers};
+use congruent_benches::peer::{self, BEST_MPI, Effort, OURS, PeerError, is_mpi, peers};
 use congruent_benches::roofline::{ROOFLINE, roofline};
-use congruent_benches::sample::{Sample, Summaries, summarize};
+use congruent_benches::sample::{Sample, Summaries, fastest, summarize};
 use congruent_benches::table::{Row, Verdict, render, rows};
 use congruent_benches::{checked, compute, fused, ours, proxied};
 
-/// Compares with Open MPI and with memcpy: two processes on a core each, and four that share the cores.
+/// Compares with MPI libraries and with memcpy: two processes on a core each, and four that share the cores.
 #[derive(Parser)]
 struct Arguments {
     /// Few repeats of small sizes: shows that everything runs; the times mean nothing and are not judged.
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         return status;
     }
     let arguments = Arguments::parse();
-    let (samples, broken) = measure(&arguments);
+    let (samples, skipped, broken) = measure(&arguments);
     if let Some(path) = &arguments.json
         && let Err(error) = write_json(path, &samples)
     {
@@ -56,9 +56,10 @@ fn main() -> ExitCode {
     let count = |verdict| rows.iter().filter(|row| row.verdict() == verdict).count();
     let (pass, fail, not_measured) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::NotMeasured));
     match arguments.judged() {
-        true => println!("{pass} promises kept, {fail} broken, {not_measured} not measured; {broken} runs failed\n"),
-        false => println!("few repeats of small sizes, which are not judged; {broken} runs failed\n"),
+        true => print!("{pass} promises kept, {fail} broken, {not_measured} not measured; "),
+        false => print!("few repeats of small sizes, which are not judged; "),
     }
+    println!("{skipped} runs skipped, {broken} failed\n");
     let (chosen_well, broken) = choose(&arguments, broken);
     let broken = cost_of_checks(&arguments, broken);
     let (computes_well, broken) = computing(&arguments, broken);
@@ -90,15 +91,19 @@ impl Arguments {
     }
 }
 
-/// The samples of every peer that could run, and how many runs failed.
-fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize) {
+/// The samples of every peer that could run, how many runs were skipped, since there is no such peer here, and how many failed.
+fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize, usize) {
     let mut samples: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
-    let mut broken = 0;
+    let (mut skipped, mut broken) = (0, 0);
     for pes in JOBS {
         for peer in peers().iter().filter(|peer| arguments.asks_for(peer.name()) && (pes == 2 || peer.scales())) {
             eprintln!("measuring {} with {pes} PEs ...", peer.name());
             match peer.run(arguments.effort(pes)) {
                 Ok(measured) => samples.entry(peer.name().to_owned()).or_default().extend(measured),
+                Err(PeerError::Elsewhere) => {
+                    eprintln!("!!! SKIPPED {} with {pes} PEs: {}", peer.name(), PeerError::Elsewhere);
+                    skipped += 1;
+                }
                 Err(error) => {
                     eprintln!("!!! {} with {pes} PEs is not compared: {}", peer.name(), with_causes(&error));
                     broken += 1;
@@ -106,17 +111,18 @@ fn measure(arguments: &Arguments) -> (BTreeMap<String, Vec<Sample>>, usize) {
             }
         }
     }
-    (samples, broken)
+    (samples, skipped, broken)
 }
 
 fn compare(samples: &BTreeMap<String, Vec<Sample>>) -> Vec<Row> {
     let summaries: BTreeMap<&str, Summaries> =
         samples.iter().map(|(name, samples)| (name.as_str(), summarize(samples))).collect();
     let limit = roofline(summaries.values());
+    let best = fastest(summaries.iter().filter(|(name, _)| is_mpi(name)).map(|(_, theirs)| theirs));
     let none = Summaries::new();
     let ours = summaries.get(OURS).unwrap_or(&none);
     let others = summaries.iter().filter(|(name, _)| **name != OURS).map(|(name, theirs)| (*name, theirs));
-    others.chain([(ROOFLINE, &limit)]).flat_map(|(name, theirs)| rows(ours, name, theirs)).collect()
+    others.chain([(BEST_MPI, &best), (ROOFLINE, &limit)]).flat_map(|(name, theirs)| rows(ours, name, theirs)).collect()
 }
 
 /// Prints how good the selector's choices are. Whether they are good enough, and how many runs failed with this one.
