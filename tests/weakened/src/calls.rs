@@ -1,11 +1,13 @@
 //! What is called, so that what our kernels do for order matters: few PEs, blocks and warps, messages of one packet and of
 //! more than a queue holds, and several calls behind each other, each of which overwrites what the one before has read.
 
+mod fused;
 mod one_sided;
 mod parts;
 mod tokens;
 
 use core::num::NonZeroU32;
+use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::{Algorithm, Collective, Layout, Op, PlanView, Protocol, Reduction};
@@ -44,12 +46,14 @@ pub(crate) enum Which {
     Alone,
     /// What only many PEs do, of one block.
     Many,
+    /// Kernels of the examples that compute and communicate, of blocks as large as they need.
+    Fused,
 }
 
 /// Records calls of a job of so many PEs.
 pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> {
     let heap = if which == Which::Many { HEAP_OF_MANY } else { HEAP };
-    let recorder = Recorder { begun: Mutex::new(None), made: Mutex::default() };
+    let recorder = Recorder { begun: Mutex::new(None), outside: Mutex::default(), made: Mutex::default() };
     World::builder().machine(MachineKind::Virtual).heap(heap).local(pes, |world| {
         let mut calls = Calls::new(world, &recorder, which)?;
         match which {
@@ -57,6 +61,7 @@ pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> 
             Which::Cores => calls.cores(),
             Which::Alone => calls.one_pe(),
             Which::Many => calls.many_pes(),
+            Which::Fused => calls.fused(),
         }
     })?;
     Ok(recorder.made.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -65,6 +70,8 @@ pub(crate) fn record(pes: usize, which: Which) -> Result<Vec<Recording>, Error> 
 /// Where PE 0 keeps what it records.
 struct Recorder {
     begun: Mutex<Option<Begun>>,
+    /// Where PEs have results of the next recording that are not on the heap.
+    outside: Mutex<Vec<(usize, Range<u64>)>>,
     made: Mutex<Vec<Recording>>,
 }
 
@@ -136,7 +143,7 @@ impl<'c> Calls<'c> {
         let (grid, put) = match which {
             Which::All => (Grid::new(BLOCKS, THREADS), 1000),
             Which::Cores => (Grid::one(THREADS), 32),
-            Which::Alone | Which::Many => (Grid::one(THREADS / 2), 32),
+            Which::Alone | Which::Many | Which::Fused => (Grid::one(THREADS / 2), 32),
         };
         let order: Vec<u32> = (1..world.npes() as u32).chain([0]).collect();
         let listed = world.listed_team::<WorldTag>(&order)?;
@@ -347,7 +354,8 @@ impl<'c> Calls<'c> {
                 let at = buffer.view().offset() as usize;
                 at..at + BYTES
             });
-            let recording = begun.end(name, promises, driver::recorded(), &marks, &ranges);
+            let outside = core::mem::take(&mut *self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner));
+            let recording = begun.end(name, promises, driver::recorded(), &marks, &ranges, &outside);
             let recording = Recording { is_far, ..recording };
             self.recorder.made.lock().unwrap_or_else(PoisonError::into_inner).push(recording);
         }

@@ -1,5 +1,5 @@
-//! Runs the shipped PTX, each time with one fence, order, scope, barrier or wait less, on virtual GPUs, and says whether anything
-//! but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
+//! Runs the shipped PTX, and fused kernels of the examples, each time with one fence, order, scope, barrier or wait less, on virtual
+//! GPUs, and says whether anything but its text shows it: wrong data, a race, a read of what nobody wrote, a fault or a deadlock.
 //!
 //! `congruent-weakened` runs all such programs, `--slice TEXT N` N of them that a hash of TEXT chooses, `--part I N` every N-th of
 //! them from the I-th on, `--at IMAGE LINE ..` those of some lines, `--in NAME ..` those of functions whose names have one of these in
@@ -26,6 +26,7 @@ use std::time::Instant;
 
 use calls::Which;
 use congruent::kernels;
+use congruent_example_kernels as examples;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
 use recording::{How, Recording, Wrong};
@@ -33,7 +34,9 @@ use stand_in::{End, FEW_SLOTS, Host, MANY_SLOTS};
 use survivors::Survivors;
 
 /// What is recorded, in jobs of so many PEs.
-const JOBS: [(usize, Which); 3] = [(3, Which::All), (1, Which::Alone), (9, Which::Many)];
+const JOBS: [(usize, Which); 4] = [(3, Which::All), (1, Which::Alone), (9, Which::Many), (2, Which::Fused)];
+/// Kernels of the examples in which computation and communication overlap. What they call is in shipped kernels too, and weakened there.
+const FUSED: [&str; 1] = ["gather_gemm"];
 /// So many functions are named that have the most places that nothing comes to.
 const WORST: usize = 20;
 /// Kernels of each image whose calls end in every way.
@@ -75,9 +78,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         _ => {}
     }
     let programs = programs()?;
-    let each = (0..).zip(&programs);
-    let all: Vec<_> =
-        each.flat_map(|(of, program)| program.mutants().into_iter().map(move |less| (of, less))).collect();
+    let all = mutants(&programs);
     let chosen = choose(&all, &arguments)?;
     println!("{} of the {} programs with one thing less", chosen.len(), all.len());
     let judge = Judge::new(programs, record()?)?;
@@ -163,10 +164,8 @@ fn unchanged() -> Result<ExitCode, Box<dyn Error>> {
 fn unreached() -> Result<ExitCode, Box<dyn Error>> {
     let programs = programs()?;
     let judge = Judge::new(programs.clone(), record()?)?;
-    for (of, program) in (0..).zip(&programs) {
-        for mutant in program.mutants().iter().filter(|mutant| judge.reaching(of, mutant).next().is_none()) {
-            println!("image {of}: {}", place(mutant));
-        }
+    for (of, mutant) in mutants(&programs).iter().filter(|(of, mutant)| judge.reaching(*of, mutant).next().is_none()) {
+        println!("image {of}: {}", place(mutant));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -227,14 +226,22 @@ fn two_at_a_time<T: Send>(
     all.into_iter().map(|(_, done)| done).collect()
 }
 
-/// The images that are shipped.
+/// The images that are shipped, and at last that of the examples.
 fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
-    let texts = [&kernels::PTX, &kernels::MULTIMEM].into_iter().flat_map(|module| module.images);
+    let texts = [&kernels::PTX, &kernels::MULTIMEM, &examples::PTX].into_iter().flat_map(|module| module.images);
     let programs = texts.map(|(_, text)| {
         let module = ptx::parse(text).map_err(|error| error.message)?;
         Ok(Program::of(&module, text)?)
     });
     programs.collect()
+}
+
+/// All that can be taken away: of each shipped image, and of kernels of the examples.
+fn mutants(programs: &[Arc<Program>]) -> Vec<(usize, Mutant)> {
+    let examples = programs.len() - 1;
+    let each = programs.iter().enumerate();
+    let all = each.flat_map(|(of, program)| program.mutants().into_iter().map(move |less| (of, less)));
+    all.filter(|(of, less)| *of < examples || FUSED.contains(&less.function.as_str())).collect()
 }
 
 /// Those that the arguments ask for, in the order of the texts.
@@ -300,7 +307,7 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
         Ok(())
     };
     for (&kernel, recording) in &first {
-        end(recording, End::Without(2))?;
+        end(recording, End::Without(2.min(recording.pes - 1)))?;
         if ENDED.contains(&kernel) {
             end(recording, End::Without(0))?;
             end(recording, End::Aborted(2))?;

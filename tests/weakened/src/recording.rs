@@ -154,10 +154,11 @@ impl Begun {
         Self { copies: copies.clone(), before: copies.content() }
     }
 
-    /// What was launched since then. Results are on each PE's heap in these ranges, where the PE's `marks` were before.
+    /// What was launched since then. Results are on each PE's heap in these ranges, where the PE's `marks` were before, and at those
+    /// addresses of PEs.
     ///
     /// # Panics
-    /// If no segment has the marks, or several have
+    /// If no segment has the marks, or several have, or nothing is at an address
     pub(crate) fn end(
         self,
         name: String,
@@ -165,6 +166,7 @@ impl Begun {
         launches: Vec<Launch>,
         marks: &[Vec<u8>],
         ranges: &[Range<usize>],
+        outside: &[(usize, Range<u64>)],
     ) -> Recording {
         let Self { copies, before } = self;
         let mut streams = vec![Vec::new(); copies.spaces.len()];
@@ -186,15 +188,19 @@ impl Begun {
                 results.push(Expected { pe, segment: copy.clone(), from: range.start as u64, bytes });
             }
         }
+        for (pe, addresses) in outside {
+            let (copy, from) = place(&copies.spaces[*pe], addresses.start)
+                .unwrap_or_else(|| panic!("{name}: PE {pe} has no memory at {:#x}", addresses.start));
+            let segment =
+                copies.segments.iter().find(|(_, known)| Arc::ptr_eq(known, &copy)).map(|(segment, _)| segment);
+            let mut bytes = vec![0; (addresses.end - addresses.start) as usize];
+            segment.unwrap_or(&copy).read(from, &mut bytes);
+            results.push(Expected { pe: *pe, segment: copy, from, bytes });
+        }
         let spaces = copies.spaces.clone();
         let untold = (0..).zip(&streams).zip(&spaces).filter_map(|((pe, stream), space)| {
-            let control = word(stream.first()?, offset_of!(Context, control));
-            space.windows().into_iter().find_map(|Window { at, bytes, backing, .. }| match backing {
-                Backing::Memory(segment, from) if (at..at + bytes).contains(&control) => {
-                    Some(Expected { pe, segment, from: from + control - at, bytes: vec![0; UNTOLD] })
-                }
-                _ => None,
-            })
+            let (segment, from) = place(space, word(stream.first()?, offset_of!(Context, control)))?;
+            Some(Expected { pe, segment, from, bytes: vec![0; UNTOLD] })
         });
         let untold = untold.collect();
         let memory = copies.segments.iter().map(|(_, copy)| copy.clone()).zip(before).collect();
@@ -312,6 +318,14 @@ impl fmt::Display for How {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}, seed {}", self.schedule, self.seed)
     }
+}
+
+/// The memory at an address, and where it is in that.
+fn place(space: &Space, address: u64) -> Option<(Arc<Segment>, u64)> {
+    space.windows().into_iter().find_map(|Window { at, bytes, backing, .. }| match backing {
+        Backing::Memory(segment, from) if (at..at + bytes).contains(&address) => Some((segment, from + address - at)),
+        _ => None,
+    })
 }
 
 /// A word of a launch's arguments, the first of which is its context.

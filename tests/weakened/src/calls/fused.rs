@@ -1,0 +1,76 @@
+//! Calls in which computation and communication overlap: of kernels of the examples, as no shipped kernel has them.
+
+use core::ops::Range;
+use std::sync::PoisonError;
+
+use congruent::device::{Pod, Signal, Sym, bf16};
+use congruent::fused::gemm::{Eight, SHARED, THREADS};
+use congruent::{Buffer, Error, Grid, kernels};
+use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
+use congruent_example_kernels::gemm::numbers;
+use congruent_virtual_driver as driver;
+use congruent_virtual_gpu::Promises;
+
+use super::{BLOCKS, Calls};
+use crate::recording::Copies;
+
+/// Launches that are recorded.
+const LAUNCHES: usize = 2;
+/// Threads of a block that multiplies.
+const TILE: Grid = Grid::new(BLOCKS, THREADS as u32);
+
+/// Where a buffer is.
+fn addresses<T: Pod>(buffer: &Buffer<T>) -> Range<u64> {
+    buffer.device_ptr()..buffer.device_ptr() + (buffer.len() * size_of::<T>()) as u64
+}
+
+impl Calls<'_> {
+    /// Launches behind each other, of few tiles: what one has read is overwritten before the next.
+    pub(super) fn fused(&mut self) -> Result<(), Error> {
+        self.load()?;
+        self.gather_gemm()
+    }
+
+    /// Records launches, of which there is one before: it loads the module. They have results at these addresses beside those on the heap.
+    fn launches(
+        &mut self,
+        name: &str,
+        results: Range<u64>,
+        mut launch: impl FnMut(&Self, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        launch(self, 0)?;
+        self.world.synchronize(&self.stream)?;
+        let outside = (self.world.pe().index(), results);
+        self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).push(outside);
+        self.world.barrier()?;
+        self.copies = Copies::of(&driver::record());
+        self.record(name, Promises::default(), true, |calls| (0..LAUNCHES).try_for_each(|at| launch(calls, 1 + at)))
+    }
+
+    /// Stores something else, of so many bytes and more, without the others.
+    fn overwrite<T: Pod>(&self, to: Sym<T>, at: usize) -> Result<(), Error> {
+        let to = to.cast::<u8>();
+        let args = (to, self.buffers[1].view().slice(at..at + to.len()), 0, self.alone.plan.view(), 1);
+        Ok(self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?)
+    }
+
+    /// A tile of each PE's rows, of which each block sends some; at last so many that a block has two behind each other.
+    fn gather_gemm(&mut self) -> Result<(), Error> {
+        const ROWS: usize = 2 * BLOCKS as usize;
+        const COLUMNS: [usize; 1 + LAUNCHES] = [3, 3, 2 * 192 + 1];
+        let (me, n) = (self.world.pe().index(), self.world.npes());
+        let all = self.buffers[0].view().slice(..n * ROWS * size_of::<Eight>()).cast::<Eight>();
+        let sent = self.world.alloc::<Signal>(n * BLOCKS as usize)?;
+        let mut weights = self.world.buffer::<Eight>(COLUMNS[LAUNCHES])?;
+        weights.write(0, &numbers(weights.len(), 8, me))?;
+        let mut y = self.world.buffer::<bf16>(n * ROWS * COLUMNS.iter().sum::<usize>())?;
+        self.launches("gather and product", addresses(&y), |calls, at| {
+            let rows = Rows { all, sent: sent.view(), turn: 1 + at as u64, gathers: 1, multiplies: 1 };
+            let first = n * ROWS * COLUMNS[..at].iter().sum::<usize>();
+            let y = y.slice_mut(first..first + n * ROWS * COLUMNS[at])?;
+            let args = (rows, weights.slice(..COLUMNS[at])?, y, 1);
+            calls.world.launch(&calls.stream, gather_gemm, TILE.with_shared(SHARED as u32), args)?;
+            calls.overwrite(all.chunk(me, n), 1024 * at)
+        })
+    }
+}
