@@ -141,9 +141,9 @@ fn byte(pe: usize, buffer: usize, at: usize) -> u8 {
 impl<'c> Calls<'c> {
     fn new(world: &'c mut World, recorder: &'c Recorder, which: Which) -> Result<Self, Error> {
         let (grid, put) = match which {
-            Which::All => (Grid::new(BLOCKS, THREADS), 1000),
+            Which::All | Which::Fused => (Grid::new(BLOCKS, THREADS), 1000),
             Which::Cores => (Grid::one(THREADS), 32),
-            Which::Alone | Which::Many | Which::Fused => (Grid::one(THREADS / 2), 32),
+            Which::Alone | Which::Many => (Grid::one(THREADS / 2), 32),
         };
         let order: Vec<u32> = (1..world.npes() as u32).chain([0]).collect();
         let listed = world.listed_team::<WorldTag>(&order)?;

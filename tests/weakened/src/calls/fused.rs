@@ -5,9 +5,11 @@ use std::sync::PoisonError;
 
 use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::gemm::{Eight, SHARED, THREADS};
-use congruent::{Buffer, Error, Grid, kernels};
+use congruent::{Buffer, Chunked, Error, Grid, kernels};
+use congruent_example_kernels::attention::{Answer, Row, rows};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
+use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
 
@@ -28,7 +30,8 @@ impl Calls<'_> {
     /// Launches behind each other, of few tiles: what one has read is overwritten before the next.
     pub(super) fn fused(&mut self) -> Result<(), Error> {
         self.load()?;
-        self.gather_gemm()
+        self.gather_gemm()?;
+        self.ring_attention()
     }
 
     /// Records launches, of which there is one before: it loads the module. They have results at these addresses beside those on the heap.
@@ -44,7 +47,7 @@ impl Calls<'_> {
         self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).push(outside);
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
-        self.record(name, Promises::default(), true, |calls| (0..LAUNCHES).try_for_each(|at| launch(calls, 1 + at)))
+        self.record(name, Promises::default(), true, |calls| (1..=LAUNCHES).try_for_each(|at| launch(calls, at)))
     }
 
     /// Stores something else, of so many bytes and more, without the others.
@@ -61,8 +64,7 @@ impl Calls<'_> {
         let (me, n) = (self.world.pe().index(), self.world.npes());
         let all = self.buffers[0].view().slice(..n * ROWS * size_of::<Eight>()).cast::<Eight>();
         let sent = self.world.alloc::<Signal>(n * BLOCKS as usize)?;
-        let mut weights = self.world.buffer::<Eight>(COLUMNS[LAUNCHES])?;
-        weights.write(0, &numbers(weights.len(), 8, me))?;
+        let weights = self.eights(COLUMNS[LAUNCHES])?;
         let mut y = self.world.buffer::<bf16>(n * ROWS * COLUMNS.iter().sum::<usize>())?;
         self.launches("gather and product", addresses(&y), |calls, at| {
             let rows = Rows { all, sent: sent.view(), turn: 1 + at as u64, gathers: 1, multiplies: 1 };
@@ -72,5 +74,37 @@ impl Calls<'_> {
             calls.world.launch(&calls.stream, gather_gemm, TILE.with_shared(SHARED as u32), args)?;
             calls.overwrite(all.chunk(me, n), 1024 * at)
         })
+    }
+
+    /// Keys and values go around a ring of PEs. A block has two heads and another one only one: what comes of another head would say that
+    /// the launch before is over.
+    fn ring_attention(&mut self) -> Result<(), Error> {
+        const HEADS: usize = 1 + BLOCKS as usize;
+        const COUNT: usize = 2;
+        let me = self.world.pe().index() as u64;
+        let (arrived, done) = (self.world.alloc::<Signal>(HEADS)?, self.world.alloc::<Signal>(HEADS)?);
+        let queries = self.rows(me, HEADS * COUNT)?;
+        let banks = self.buffers[0].view().slice(..4 * HEADS * COUNT * size_of::<Row>()).cast::<Row>();
+        let mut answers = self.world.buffer::<Answer>((1 + LAUNCHES) * HEADS * COUNT)?;
+        self.launches("attention around a ring", addresses(&answers), |calls, at| {
+            let (arrived, done) = (arrived.view(), done.view());
+            let ring = Ring { banks, arrived, done, turn: at as u64, causal: at as u32 % 2 };
+            let each = HEADS * COUNT;
+            let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, COUNT);
+            calls.world.launch(&calls.stream, ring_attention, calls.grid, (ring, &queries, answers))?;
+            calls.overwrite(banks.chunk(0, 2), 1024 * at)
+        })
+    }
+
+    fn eights(&self, count: usize) -> Result<Buffer<Eight>, Error> {
+        let mut eights = self.world.buffer::<Eight>(count)?;
+        eights.write(0, &numbers(count, 8, self.world.pe().index()))?;
+        Ok(eights)
+    }
+
+    fn rows(&self, seed: u64, count: usize) -> Result<Buffer<Row>, Error> {
+        let mut all = self.world.buffer::<Row>(count)?;
+        all.write(0, &rows(seed, count))?;
+        Ok(all)
     }
 }
