@@ -24,8 +24,9 @@ const POLLING_YIELDS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(500);
 pub(crate) const SHORT: Duration = Duration::from_micros(50);
 
-/// A yield that takes longer gave the core to somebody who computes.
-const LONG: Duration = Duration::from_micros(200);
+/// A yield that takes longer gave the core to a program that computes. A PE of the job that computes between two waits, as experts do,
+/// mostly has it for less, while the system's slices are milliseconds.
+const LONG: Duration = Duration::from_micros(800);
 
 /// How long a thread does not yield after that.
 const CROWDED: Duration = Duration::from_millis(50);
