@@ -35,7 +35,7 @@ pub fn moe(world: &mut World) -> Result<(), Error> {
         added: kernels::ADD_NOTHING,
         keep: kernels::KEEP_NOTHING,
     };
-    let (blocks, rounds) = (Grid::new(2, 64), times(60).max(4));
+    let (blocks, rounds) = (Grid::new(2, 64), times(64).max(4));
     // Back to back without a meeting of any kind, each PE at its own pace.
     moe_rounds(world, Case { delay: 50, ..usual }, rounds, &[blocks])?;
     // The same bits for every number of blocks and threads.
