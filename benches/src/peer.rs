@@ -162,27 +162,29 @@ const MPI: CPeer = CPeer {
 /// The same of those in folders.
 const FETCHED: CPeer = CPeer { install: "./check tools", ..MPI };
 
+/// Everyone to measure but ourselves.
+const PROGRAMS: [CPeer; 6] = [
+    PLAIN,
+    MPI,
+    CPeer { name: "Open MPI 5", folder: Some("openmpi"), ..FETCHED },
+    // It spins while it waits: of processes that share a core, each for as long as the system lets it.
+    CPeer { name: "MPICH", folder: Some("mpich"), launcher: Launcher::Hydra, scales: false, ..FETCHED },
+    CPeer { name: "Intel MPI", folder: Some("impi"), launcher: Launcher::Hydra, ..FETCHED },
+    CPeer { name: "Open MPI OSHMEM", source: "oshmem_peer.c", compiler: "oshcc", scales: false, ..MPI },
+];
+
 /// Everyone to measure.
 pub fn peers() -> Vec<Box<dyn Peer>> {
-    let programs = [
-        PLAIN,
-        MPI,
-        CPeer { name: "Open MPI 5", folder: Some("openmpi"), ..FETCHED },
-        // It spins while it waits: of processes that share a core, each for as long as the system lets it.
-        CPeer { name: "MPICH", folder: Some("mpich"), launcher: Launcher::Hydra, scales: false, ..FETCHED },
-        CPeer { name: "Intel MPI", folder: Some("impi"), launcher: Launcher::Hydra, ..FETCHED },
-        CPeer { name: "Open MPI OSHMEM", source: "oshmem_peer.c", compiler: "oshcc", scales: false, ..MPI },
-    ];
-    let programs = programs.into_iter().map(|program| Box::new(program) as Box<dyn Peer>);
+    let programs = PROGRAMS.into_iter().map(|program| Box::new(program) as Box<dyn Peer>);
     [Box::new(Ours) as Box<dyn Peer>].into_iter().chain(programs).collect()
 }
 
-/// The fastest of those at each work.
+/// The fastest MPI at each work.
 pub const BEST_MPI: &str = "best MPI";
 
 /// Whether a peer is an MPI.
 pub fn is_mpi(name: &str) -> bool {
-    ["Open MPI", "Open MPI 5", "MPICH", "Intel MPI"].contains(&name)
+    PROGRAMS.iter().any(|program| program.name == name && program.source == MPI.source)
 }
 
 /// Puts over libfabric. Not one of [`peers`], whose heaps are in one memory.
