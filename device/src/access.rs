@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use congruent_heap::Pod;
 
-use crate::arch::{self, each};
+use crate::arch;
 
 /// Bytes of one access to a `T`: the widest power of two that divides its size and that its alignment grants.
 pub(crate) const fn width<T>() -> usize {
@@ -116,91 +116,4 @@ pub(crate) fn from_words<T: Pod>(mut word: impl FnMut(u64) -> u64) -> T {
     }
     // SAFETY: all bytes are written, and any bytes are a valid Pod.
     unsafe { value.assume_init() }
-}
-
-#[inline(always)]
-pub(crate) const fn low_high(word: u64) -> [u32; 2] {
-    [word as u32, (word >> 32) as u32]
-}
-
-/// Whether these bytes are one access.
-#[inline(always)]
-pub(crate) fn is_word(start: *const u8, n: u32) -> bool {
-    n == 8 && (start as usize).is_multiple_of(8)
-}
-
-/// Whether they are accesses of 4 bytes.
-#[inline(always)]
-fn is_halves(start: *const u8, n: u32) -> bool {
-    (start as usize | n as usize).is_multiple_of(4)
-}
-
-/// Up to 8 bytes, aligned or not: `unit`, a constant, divides address and length.
-///
-/// # Safety
-/// The bytes are mapped symmetric memory.
-#[inline(always)]
-pub(crate) unsafe fn load_up_to_8(from: *const u8, n: u32, unit: usize) -> [u32; 2] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if is_word(from, n) {
-            return low_high(arch::load(from.cast::<u64>()));
-        }
-        if unit >= 4 || is_halves(from, n) {
-            let halves = from.cast::<u32>();
-            return [arch::load(halves), if n == 8 { arch::load(halves.add(1)) } else { 0 }];
-        }
-        let mut value = 0;
-        for i in each(0..n as usize / unit) {
-            value |= match unit {
-                2 => u64::from(arch::load(from.cast::<u16>().add(i))) << (16 * i),
-                _ => u64::from(arch::load::<u8>(from.add(i))) << (8 * i),
-            };
-        }
-        low_high(value)
-    }
-}
-
-/// # Safety
-/// As [`load_up_to_8`].
-#[inline(always)]
-pub(crate) unsafe fn store_up_to_8(to: *mut u8, n: u32, unit: usize, [low, high]: [u32; 2]) {
-    let value = u64::from(low) | u64::from(high) << 32;
-    // SAFETY: the caller's contract.
-    unsafe {
-        if is_word(to, n) {
-            return arch::store(to.cast::<u64>(), value);
-        }
-        if unit >= 4 || is_halves(to, n) {
-            let halves = to.cast::<u32>();
-            arch::store(halves, low);
-            if n == 8 {
-                arch::store(halves.add(1), high);
-            }
-            return;
-        }
-        for i in each(0..n as usize / unit) {
-            match unit {
-                2 => arch::store(to.cast::<u16>().add(i), (value >> (16 * i)) as u16),
-                _ => arch::store(to.add(i), (value >> (8 * i)) as u8),
-            }
-        }
-    }
-}
-
-/// Up to 8 bytes as one or two packets, each with its flag in the lower half.
-///
-/// # Safety
-/// There is room for them, aligned to 16 bytes, in mapped symmetric memory.
-#[inline(always)]
-pub(crate) unsafe fn store_packets(to: *mut u8, n: u32, data: [u32; 2], flag: u32) {
-    let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
-    // SAFETY: the caller's contract.
-    unsafe {
-        if n > 4 {
-            arch::store_words(to, data.map(packet));
-        } else {
-            arch::store(to.cast::<u64>(), packet(data[0]));
-        }
-    }
 }

@@ -248,7 +248,7 @@ impl<'f, B: Group, D: Operands, S: Operands> Fold<'f, B, D, S> {
         const { assert!(D::PLAIN && S::PLAIN, "what is packed is awaited") };
     }
 
-    /// Tells who watches what went to other PEs and came from them, and wakes who sleeps on what was packed.
+    /// Tells who watches what came from other PEs, and who waits and watches what went to them.
     #[cfg(not(target_arch = "nvptx64"))]
     fn tell(&self) {
         let (ctx, own) = (self.ctx, self.ctx.pe().raw());
@@ -259,10 +259,7 @@ impl<'f, B: Group, D: Operands, S: Operands> Fold<'f, B, D, S> {
             ctx.moved_by(self.group, source.pe, own, source.extent());
         }
         for destination in (0..self.dst.count()).map(|i| self.dst.get(i)) {
-            ctx.moved_by(self.group, own, destination.pe, destination.extent());
-            if !destination.is_plain() && destination.bytes > 0 {
-                ctx.wake(Pe::new(destination.pe), destination.last_word());
-            }
+            ctx.sent(self.group, &destination);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Operands of a fold: where sources and destinations are, and in what form.
 //!
 //! In *packets* (NCCL's LL protocol) every 8-byte word is 4 bytes of data and a 4-byte flag, so that data and the news of its
-//! arrival are one access: no signal, no fence, twice the bytes (MM-8). In *lines* (LL128) the last 8 bytes of each line are the
+//! arrival are one access: no signal, no fence, twice the bytes (MM-8). A CPU stores in order at no cost, so that its packets are the
+//! bytes as they are, in the same room, behind one flag that is stored last. In *lines* (LL128) the last 8 bytes of each line are the
 //! flag: 15/16 of the bytes are data, but the line must arrive as a whole, which only some hardware grants.
 
 use congruent_heap::abi::NO_PE;
@@ -9,7 +10,7 @@ use congruent_heap::{Pe, Place, Pod, refuse};
 
 use crate::Ctx;
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::poll::Polled;
+use crate::{Group, arch, poll::Polled};
 
 /// One source or destination of a fold: memory that loads and stores reach. [`Ctx::operand`] makes one.
 ///
@@ -37,7 +38,8 @@ pub struct Operand {
 /// The form of bytes as they are.
 #[doc(hidden)]
 pub const PLAIN: u32 = 0;
-/// The form of packets: 4 bytes in the upper half of each 8-byte word, with the flag in the lower half.
+/// The form of packets: 4 bytes in the upper half of each 8-byte word, with the flag in the lower half. On a CPU the first flag is that of
+/// all bytes.
 #[doc(hidden)]
 pub const PACKETS: u32 = 1;
 /// Added to a form: not as a member contributed it.
@@ -99,11 +101,64 @@ impl Operand {
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl Operand {
-    /// The word with the last flag, for those who sleep until it changes; of no packets the first word.
+    /// Where the bytes are, of what has no lines. Those of packets follow their flag, on another cache line where they fill one, so that who
+    /// polls the flag does not take from the sender what it still writes.
     #[inline(always)]
-    pub(crate) fn last_word(&self) -> Polled {
+    pub(crate) const fn data(&self) -> *mut u8 {
+        let behind = match (self.form(), self.bytes) {
+            (PACKETS, ..=4) => 4,
+            (PACKETS, ..16) => 8,
+            (PACKETS, ..64) => 16,
+            (PACKETS, _) => 64,
+            _ => 0,
+        };
+        self.start().wrapping_add(behind)
+    }
+
+    /// Whether its form is lines.
+    #[inline(always)]
+    pub(crate) const fn has_lines(&self) -> bool {
+        !matches!(self.form(), PLAIN | PACKETS)
+    }
+
+    /// The word that the last flag is in, for those who sleep until it changes.
+    #[inline(always)]
+    fn last_word(&self) -> Polled {
+        let at = if self.form() == PACKETS { 0 } else { self.extent().saturating_sub(8) };
         // SAFETY: whole words of mapped memory, aligned (`packed`).
-        unsafe { Polled::new(self.start().wrapping_add(self.extent().saturating_sub(8)).cast()) }
+        unsafe { Polled::new(self.start().wrapping_add(at).cast()) }
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl Ctx<'_> {
+    /// Waits for packets, of which only the calling thread knows then that they are there; for nothing of another form. False when the
+    /// kernel must end; then the reason is recorded.
+    #[inline(always)]
+    pub(crate) fn packets_come(&self, operand: &Operand) -> bool {
+        // SAFETY: the start of packets is mapped and aligned (`packed`).
+        let arrived = || unsafe { arch::load_acquire::<u32>(operand.start().cast()) } == operand.flag;
+        operand.form() != PACKETS || operand.bytes == 0 || arrived() || self.flagged(*operand, arrived)
+    }
+
+    /// Waits for a flag of an operand. False when the kernel must end; then the reason is recorded.
+    #[cold]
+    pub(crate) fn flagged(&self, operand: Operand, arrived: impl FnMut() -> bool) -> bool {
+        self.packet(|| operand, operand.last_word(), arrived)
+    }
+
+    /// The group has met since its threads stored what goes to an operand: sets the flag of packets, wakes who sleeps until they come, and
+    /// tells who watches. By the group's leader.
+    pub(crate) fn sent(&self, group: &impl Group, operand: &Operand) {
+        self.moved_by(group, self.pe().raw(), operand.pe, operand.extent());
+        if operand.is_plain() || operand.bytes == 0 {
+            return;
+        }
+        if operand.form() == PACKETS {
+            // SAFETY: as in `packets_come`.
+            unsafe { arch::store_release::<u32>(operand.start().cast(), operand.flag) };
+        }
+        self.wake(Pe::new(operand.pe), operand.last_word());
     }
 }
 

@@ -17,13 +17,12 @@
 //! | `E4M3`, `E5M2` | 8-bit floats to and from `f32`; `fp8` has them for machines without instructions |
 //! | `load`, `store` | one relaxed system-scope access of 1, 2, 4 or 8 bytes that never tears |
 //! | `load_wide`, `store_wide` | two words of 8 bytes where 16 bytes begin, in no order, as a `Wide`: what a CPU computes with |
-//! | `load_words`, `store_words` | two of 8 bytes that lie beside each other, by one instruction where there is one; in no order |
 //! | `load_acquire` | a load of 1, 2, 4 or 8 bytes with acquire at system scope |
 //! | `store_release`, `add_release` | a store and an addition of 8 bytes with release at system scope |
 //! | `fence`, `fence_sc` | acquire-release and sequentially consistent fences at system scope |
 //! | `Rmw`, `RmwInt` | relaxed system-scope read-modify-write of 4 and 8 bytes; of 16-bit floats `Rmw` |
 //! | `copy`, `fill`, `fold`, `fold_reduction`, `transfer` | bulk accesses by a group; bytes may tear, memory may not |
-//! | `send`, `receive`, `receive_parts`, `receive_reduction` | exchanges in packets by a group, of which the loops are common |
+//! | `send`, `receive`, `receive_parts`, `receive_reduction` | exchanges in packets by a group |
 //! | `MULTICAST`, `multicast_put`, `multicast_reduce`, `multicast_all_reduce` | whether kernels have stores to all members of a team and reductions over them; those |
 //! | `Backoff` | how a poll passes the time, and when it looks at the clock |
 //! | `opaque`, `opaque_word` | the same value, of which the compiler knows nothing, where registers are few (decision 16) |

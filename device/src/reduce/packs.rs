@@ -11,23 +11,19 @@ use crate::arch::opaque;
 use crate::{Datatype, Fp8E4M3, Fp8E5M2, Op, ReduceOp, Reduction, bf16, f16};
 
 /// What folds packs of `K` words.
+#[cfg_attr(
+    not(any(test, target_arch = "nvptx64")),
+    expect(dead_code, reason = "the folds of CPUs have loops of their own")
+)]
 pub(crate) trait PackOp: Copy {
     /// Whether it folds vectors of 16 bytes, and not words of 8 only.
-    #[cfg_attr(
-        not(any(test, target_arch = "nvptx64")),
-        expect(dead_code, reason = "the folds of CPUs have loops of their own")
-    )]
     const VECTORS: bool = true;
     /// Whether there is one source.
     const ONE: bool = false;
     /// Whether a pack may have 32 bytes: of elements of one byte that would be too many sums for the registers.
-    #[cfg_attr(
-        not(any(test, target_arch = "nvptx64")),
-        expect(dead_code, reason = "the folds of CPUs have loops of their own")
-    )]
     const PAIRS: bool;
-    /// How many sources are asked for words before the first of them is waited for: 2 or 4, and 1 by a processor that looks ahead itself.
-    const AHEAD: usize = if cfg!(any(test, target_arch = "nvptx64")) { 4 } else { 1 };
+    /// How many sources are asked for words before the first of them is waited for: 2 or 4.
+    const AHEAD: usize = 4;
     /// What divides all addresses and lengths of plain operands, whatever [`multiple`](Self::multiple) is found to be.
     const UNIT: usize = 1;
     /// What the sums of a pack are held in.
@@ -134,7 +130,7 @@ impl<const VECTORS: bool> PackOp for Move<VECTORS> {
     const VECTORS: bool = VECTORS;
     const ONE: bool = true;
     // Of parts that are stored one by one, two on their way are as many registers as these loops have.
-    const AHEAD: usize = if cfg!(any(test, target_arch = "nvptx64")) { 2 } else { 1 };
+    const AHEAD: usize = 2;
     const PAIRS: bool = true;
     type Sums = Sums<u32>;
 

@@ -1,16 +1,14 @@
-//! Bulk accesses on the CPU: copy, fold, fill.
+//! Bulk accesses on the CPU: copy and fill.
 
 use core::mem::MaybeUninit;
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 
-use congruent_heap::abi::NO_PE;
-use congruent_heap::{Pod, refuse};
+use congruent_heap::Pod;
 
-use super::{load, load_acquire, store, store_release};
+use super::fold::{TILE, Tile};
+use super::{load, store};
 use crate::arch::Share;
-use crate::bulk::Fold;
-use crate::group::{Group, share};
-use crate::operand::{PACKETS, PLAIN};
-use crate::{Ctx, Operand, Operands, ReduceOp, Reduction};
 
 /// Copies its share of `bytes` bytes.
 ///
@@ -36,7 +34,7 @@ fn part(share: Share, bytes: usize) -> (usize, usize) {
 /// # Safety
 /// As [`copy`].
 #[inline(always)]
-unsafe fn copy_bytes(dst: *mut u8, src: *const u8, bytes: usize) {
+pub(super) unsafe fn copy_bytes(dst: *mut u8, src: *const u8, bytes: usize) {
     if bytes == 8 && (dst as usize | src as usize).is_multiple_of(8) {
         // SAFETY: the caller's contract, and both are aligned.
         unsafe { store(dst.cast::<u64>(), load(src.cast::<u64>())) };
@@ -100,44 +98,86 @@ unsafe fn copy_few(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
-/// Past this size a copy does not fit the caches near the core, and its destination need not be read first.
+/// From so many bytes on, what is stored passes the caches by: a quarter of the last one, as glibc has it since 2.38. Less of it stays
+/// there for who reads it next, and what does not need not be read before it is overwritten.
 #[cfg(target_arch = "x86_64")]
-const STREAM: usize = 2 << 20;
+pub(super) fn most_in_caches() -> usize {
+    static MOST: LazyLock<usize> = LazyLock::new(|| (last_cache() / 4).max(2 << 20));
+    *MOST
+}
+
+/// Bytes of the third-level cache that this core shares, 0 where there is none: by Intel's leaf and by AMD's (Intel SDM vol. 2A, CPUID,
+/// 04H; AMD APM vol. 3, E.4.15), which have the same layout.
+#[cfg(target_arch = "x86_64")]
+fn last_cache() -> usize {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    let of_leaf = |leaf: u32| {
+        let is_there = __cpuid(leaf & 1 << 31).eax >= leaf;
+        let caches = (0..8).map(|i| __cpuid_count(leaf, i)).take_while(|cache| is_there && cache.eax & 31 != 0);
+        let third = caches.filter(|cache| cache.eax >> 5 & 7 == 3).last()?;
+        let field = |from: u32, bits: u32| (third.ebx >> from & ((1 << bits) - 1)) as usize + 1;
+        Some(field(22, 10) * field(12, 10) * field(0, 12) * (third.ecx as usize + 1))
+    };
+    of_leaf(4).or_else(|| of_leaf(0x8000_001d)).unwrap_or(0)
+}
 
 /// # Safety
 /// As [`copy`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
-    use core::arch::asm;
-    if bytes <= FEW {
-        // SAFETY: the caller's contract.
-        return unsafe { copy_few(dst, src, bytes) };
-    }
-    // SAFETY: each block reads and writes only the two ranges, byte by byte or 16 at once (the file's heading argues why
-    // that may race). The direction flag is clear by the ABI. The stores of one string instruction have no order among
-    // themselves, but all come before every later store (Intel SDM vol. 3A, "Fast-String Operation and Out-of-Order
-    // Stores"). Non-temporal stores are weakly ordered (vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence
-    // puts them before every later store. So a release that follows covers both.
+unsafe fn copy_many(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's contract.
     unsafe {
-        if bytes >= STREAM {
-            let head = (dst as usize).wrapping_neg() % 64;
-            asm!("rep movsb", inout("rcx") head => _, inout("rdi") dst, inout("rsi") src, options(nostack, preserves_flags));
-            bytes -= head;
-            let lines = bytes / 64 * 64;
-            asm!(
-                "2:",
-                "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {e}, [{s} + 48]",
-                "movntdq [{d}], {a}", "movntdq [{d} + 16], {b}", "movntdq [{d} + 32], {c}", "movntdq [{d} + 48], {e}",
-                "add {s}, 64", "add {d}, 64", "sub {n}, 64",
-                "jnz 2b",
-                "sfence",
-                s = inout(reg) src, d = inout(reg) dst, n = inout(reg) lines => _,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
-                options(nostack),
-            );
-            bytes %= 64;
+        if bytes <= FEW {
+            copy_few(dst, src, bytes);
+        } else if bytes < most_in_caches() {
+            copy_string(dst, src, bytes);
+        } else {
+            copy_past_caches(dst, src, bytes);
         }
-        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_string(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: reads and writes only the two ranges (the file's heading argues why that may race). The direction flag is clear by the ABI.
+    // The stores of one string instruction have no order among themselves, but all come before every later store (Intel SDM vol. 3A,
+    // "Fast-String Operation and Out-of-Order Stores"). So a release that follows covers them.
+    unsafe {
+        core::arch::asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") dst => _, inout("rsi") src => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// As [`copy`], of at least 64 bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, bytes: usize) {
+    let head = (dst as usize).wrapping_neg() % 64;
+    let lines = (bytes - head) / 64 * 64;
+    let at = head + lines;
+    // SAFETY: reads and writes only the two ranges, which have whole lines from `head` on. Non-temporal stores are weakly ordered (Intel SDM
+    // vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence puts them before every later store, so that a release that follows
+    // covers them.
+    unsafe {
+        copy_string(dst, src, head);
+        core::arch::asm!(
+            "2:",
+            "cmp {s}, {e}",
+            "je 3f",
+            "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {f}, [{s} + 48]",
+            "movntdq [{d}], {a}", "movntdq [{d} + 16], {b}", "movntdq [{d} + 32], {c}", "movntdq [{d} + 48], {f}",
+            "add {s}, 64", "add {d}, 64",
+            "jmp 2b",
+            "3:",
+            "sfence",
+            s = inout(reg) src.add(head) => _, d = inout(reg) dst.add(head) => _, e = in(reg) src.add(at),
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, f = out(xmm_reg) _,
+            options(nostack),
+        );
+        copy_string(dst.add(at), src.add(at), bytes - at);
     }
 }
 
@@ -172,351 +212,6 @@ unsafe fn copy_many(mut dst: *mut u8, mut src: *const u8, mut bytes: usize) {
     }
 }
 
-/// Bytes that [`fold`] holds of one source at a time: they stay in the first-level cache.
-const TILE: usize = 4096;
-
-#[repr(align(64))]
-struct Tile(MaybeUninit<[u8; TILE]>);
-
-impl Tile {
-    /// The first `count` elements, which the caller has filled.
-    ///
-    /// # Safety
-    /// So many elements have been written and fit.
-    #[inline(always)]
-    unsafe fn elements<T: Pod>(&mut self, count: usize) -> &mut [T] {
-        // SAFETY: the tile is 64-byte aligned, of its own, filled as the caller says; any bytes are a valid Pod.
-        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<T>(), count) }
-    }
-}
-
-/// Folds by an operator on elements of `T`. False when a wait for packets ended without them; the reason is recorded.
-///
-/// Ranges that loads and stores reach go through vector registers where the processor has wide ones. Otherwise sources are
-/// brought into private tiles, so that the fold runs on plain memory.
-///
-/// # Safety
-/// Every operand is mapped symmetric memory.
-#[inline(always)]
-#[track_caller]
-pub(crate) unsafe fn fold<T: Pod, O: ReduceOp<T>, B: Group, D: Operands, S: Operands>(
-    fold: &Fold<'_, B, D, S>,
-    op: O,
-) -> bool {
-    let (dst, src) = (List::of(&fold.dst), List::of(&fold.src));
-    let work = Work { ctx: fold.ctx, share: share(fold.group), dst: &dst, src: &src, members: fold.members as usize };
-    // SAFETY: the caller's contract.
-    unsafe { work.fold::<T, O>(fold.bytes, op) }
-}
-
-/// Sends the bytes of one source to every destination.
-///
-/// # Safety
-/// As [`fold`].
-#[inline(always)]
-#[track_caller]
-pub(crate) unsafe fn transfer<B: Group, D: Operands, S: Operands>(fold: &Fold<'_, B, D, S>) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { self::fold::<u8, _, B, D, S>(fold, |source, _| source) }
-}
-
-/// Folds by an operator that was chosen at run time, on elements of a type that was.
-///
-/// # Safety
-/// As [`fold`].
-#[inline(always)]
-#[track_caller]
-pub(crate) unsafe fn fold_reduction<B: Group, D: Operands, S: Operands>(
-    fold: &Fold<'_, B, D, S>,
-    reduction: Reduction,
-) -> bool {
-    let (dst, src) = (List::of(&fold.dst), List::of(&fold.src));
-    let work = Work { ctx: fold.ctx, share: share(fold.group), dst: &dst, src: &src, members: fold.members as usize };
-    // SAFETY: the caller's contract.
-    unsafe { work.fold_reduction(fold.bytes, reduction) }
-}
-
-/// Operands, each computed once.
-struct List {
-    few: [Operand; Self::FEW],
-    many: std::vec::Vec<Operand>,
-    count: usize,
-}
-
-impl List {
-    /// So many need no allocation.
-    const FEW: usize = 8;
-
-    #[inline(always)]
-    fn of(operands: &impl Operands) -> Self {
-        let none = Operand { address: 0, bytes: 0, offset: 0, pe: NO_PE, sender: NO_PE, form: PLAIN, flag: 0 };
-        let mut list = Self { few: [none; Self::FEW], many: std::vec::Vec::new(), count: operands.count() };
-        if list.count > Self::FEW {
-            list.many.extend((0..list.count).map(|i| operands.get(i)));
-        } else {
-            for i in 0..list.count {
-                list.few[i] = operands.get(i);
-            }
-        }
-        list
-    }
-}
-
-impl core::ops::Deref for List {
-    type Target = [Operand];
-    #[inline(always)]
-    fn deref(&self) -> &[Operand] {
-        if self.count > Self::FEW { &self.many } else { &self.few[..self.count] }
-    }
-}
-
-/// What an expression is for the Rust type and the operator of a [`Reduction`].
-macro_rules! for_reduction {
-    ($reduction:expr, |$T:ident, $op:ident| $is:expr) => {{
-        use $crate::{Avg, BitAnd, BitOr, BitXor, Max, Min, Op, PreMulSum, Prod, Sum};
-        let reduction: $crate::Reduction = $reduction;
-        macro_rules! by {
-            ($by:expr) => {{
-                let $op = $by;
-                $is
-            }};
-        }
-        macro_rules! number {
-            () => {
-                match reduction.op() {
-                    Op::Prod => by!(Prod),
-                    Op::Min => by!(Min),
-                    Op::Max => by!(Max),
-                    Op::Avg => by!(Avg),
-                    Op::PreMulSum => by!(PreMulSum(reduction.scalar::<$T>())),
-                    // `Reduction::new` lets bitwise operators only to integers, so what is left here is the sum.
-                    Op::Sum | Op::And | Op::Or | Op::Xor => by!(Sum),
-                }
-            };
-        }
-        $crate::reduce::for_datatype!(reduction.datatype(),
-            $T => match reduction.op() {
-                Op::And => by!(BitAnd),
-                Op::Or => by!(BitOr),
-                Op::Xor => by!(BitXor),
-                _ => number!(),
-            },
-            $T => number!()
-        )
-    }};
-}
-pub(super) use for_reduction;
-
-/// A thread's share of a fold.
-struct Work<'w> {
-    ctx: &'w Ctx<'w>,
-    share: Share,
-    dst: &'w [Operand],
-    src: &'w [Operand],
-    /// See [`Fold`].
-    members: usize,
-}
-
-impl Work<'_> {
-    /// # Safety
-    /// As [`fold`].
-    #[track_caller]
-    unsafe fn fold_reduction(&self, bytes: usize, reduction: Reduction) -> bool {
-        // SAFETY: the caller's contract.
-        for_reduction!(reduction, |T, op| unsafe { self.fold::<T, _>(bytes, op) })
-    }
-
-    /// # Safety
-    /// As [`fold`].
-    #[track_caller]
-    unsafe fn fold<T: Pod, O: ReduceOp<T>>(&self, bytes: usize, op: O) -> bool {
-        const { assert!(size_of::<T>() <= TILE && align_of::<T>() <= 64 && size_of::<O::Acc>() <= TILE) };
-        let count = self.elements_of::<T>(bytes);
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "nothing is folded before the tiles"))]
-        let (mut at, end) = if self.share.size == 1 {
-            (0, count)
-        } else {
-            let Share { rank, size } = self.share;
-            let each = count.div_ceil(size).next_multiple_of(self.grain::<T>());
-            ((rank * each).min(count), ((rank + 1) * each).min(count))
-        };
-        #[cfg(target_arch = "x86_64")]
-        if let Some(fused) = super::fused::Fused::new::<T>(self.dst, self.src, at, end, self.members) {
-            // SAFETY: the caller's contract, for parts of the ranges; `Fused` holds plain operands only.
-            unsafe {
-                if !self.tiles(at, at + fused.head, op) {
-                    return false;
-                }
-                at += fused.head;
-                at += fused.run::<T, O>(at, op);
-            }
-        }
-        // SAFETY: the caller's contract, for a part of the ranges.
-        unsafe { self.tiles(at, end, op) }
-    }
-
-    /// How many elements of `T` operands of `bytes` bytes have.
-    #[inline(always)]
-    #[track_caller]
-    fn elements_of<T>(&self, bytes: usize) -> usize {
-        for operand in self.dst.iter().chain(self.src) {
-            if operand.bytes != bytes {
-                refuse!("destination and source have different lengths");
-            }
-            if operand.is_plain() && !operand.start().cast::<T>().is_aligned() {
-                refuse!("bytes that are folded as a type are aligned for it and end with an element");
-            }
-        }
-        if !bytes.is_multiple_of(size_of::<T>()) {
-            refuse!("bytes that are folded as a type are aligned for it and end with an element");
-        }
-        bytes / size_of::<T>()
-    }
-
-    /// Elements that a lane's or a tile's part is a multiple of, so that no packet and no line is shared.
-    fn grain<T>(&self) -> usize {
-        let line = |operand: &Operand| match operand.form() {
-            PLAIN | PACKETS => None,
-            line => Some((line as usize - 8) / size_of::<T>()),
-        };
-        self.dst.iter().chain(self.src).find_map(line).unwrap_or(64)
-    }
-
-    /// Elements `at..end`, tile by tile.
-    ///
-    /// # Safety
-    /// As [`fold`], for this part.
-    #[track_caller]
-    unsafe fn tiles<T: Pod, O: ReduceOp<T>>(&self, mut at: usize, end: usize, op: O) -> bool {
-        if at >= end {
-            return true;
-        }
-        let (mut values, mut sums) = (Tile(MaybeUninit::uninit()), Tile(MaybeUninit::uninit()));
-        let size = size_of::<T>();
-        let most = TILE / size.max(size_of::<O::Acc>());
-        let grain = self.grain::<T>();
-        let step = if most > grain { most / grain * grain } else { most };
-        while at < end {
-            let n = step.min(end - at);
-            // SAFETY: the ranges are the caller's, `at + n <= end`, and each tile holds `n` elements of either type. The first source
-            // writes every sum, which the others read.
-            unsafe {
-                let into = values.0.as_mut_ptr().cast();
-                let sums = core::slice::from_raw_parts_mut(sums.0.as_mut_ptr().cast::<MaybeUninit<O::Acc>>(), n);
-                for (i, source) in self.src.iter().enumerate() {
-                    if !fetch(source, at * size, n * size, into, self.ctx) {
-                        return false;
-                    }
-                    let values = values.elements::<T>(n);
-                    match (i, source.is_partial()) {
-                        (0, false) => each(sums, values, |_, value| op.lift(value)),
-                        (0, true) => each(sums, values, |_, value| op.resume(value)),
-                        (_, false) => each(sums, values, |sum, value| op.combine(sum.assume_init(), op.lift(value))),
-                        (_, true) => each(sums, values, |sum, value| op.combine(sum.assume_init(), op.resume(value))),
-                    }
-                }
-                let values = values.elements::<T>(n);
-                for (value, sum) in values.iter_mut().zip(sums) {
-                    let sum = sum.assume_init();
-                    *value = if self.members > 0 { op.finish(sum, self.members) } else { op.lower(sum) };
-                }
-                for destination in self.dst {
-                    deliver(destination, at * size, n * size, values.as_ptr().cast());
-                }
-            }
-            at += n;
-        }
-        true
-    }
-}
-
-#[inline(always)]
-fn each<T: Copy, A: Copy>(sums: &mut [MaybeUninit<A>], values: &[T], next: impl Fn(MaybeUninit<A>, T) -> A) {
-    for (sum, &value) in sums.iter_mut().zip(values) {
-        *sum = MaybeUninit::new(next(*sum, value));
-    }
-}
-
-/// Brings bytes `at..at + bytes` of an operand to private memory, which has room for whole words of 4 bytes.
-///
-/// # Safety
-/// The range is part of the operand, which is mapped; `at` is the start of a packet or a line where the operand has them.
-unsafe fn fetch(operand: &Operand, at: usize, bytes: usize, into: *mut u8, ctx: &Ctx<'_>) -> bool {
-    let (start, flag) = (operand.start(), operand.flag);
-    // SAFETY: the caller's contract; packets and lines are found where `Operand` says that they are.
-    unsafe {
-        match operand.form() {
-            PLAIN => {
-                copy_bytes(into, start.add(at), bytes);
-                true
-            }
-            PACKETS => {
-                let first = start.cast::<u64>().add(at / 4);
-                (0..bytes.div_ceil(4)).all(|k| {
-                    let word = first.add(k);
-                    let mut packet = load(word);
-                    if packet as u32 != flag {
-                        if !ctx.packet(|| *operand, operand.last_word(), || load(word) as u32 == flag) {
-                            return false;
-                        }
-                        packet = load(word);
-                    }
-                    into.cast::<u32>().add(k).write((packet >> 32) as u32);
-                    true
-                })
-            }
-            line => {
-                let data = line as usize - 8;
-                (at / data..(at + bytes).div_ceil(data)).all(|k| {
-                    let start = start.add(k * line as usize);
-                    let word = start.add(data).cast::<u64>();
-                    let arrived = || load_acquire(word) == u64::from(flag);
-                    if !arrived() && !ctx.packet(|| *operand, operand.last_word(), arrived) {
-                        return false;
-                    }
-                    let from = k * data - at;
-                    copy_bytes(into.add(from), start, data.min(bytes - from));
-                    true
-                })
-            }
-        }
-    }
-}
-
-/// Sends private bytes to bytes `at..at + bytes` of an operand.
-///
-/// # Safety
-/// As [`fetch`]; `from` holds `bytes` bytes.
-unsafe fn deliver(operand: &Operand, at: usize, bytes: usize, from: *const u8) {
-    let (start, flag) = (operand.start(), operand.flag);
-    // SAFETY: the caller's contract; packets and lines go where `Operand` says that they are.
-    unsafe {
-        match operand.form() {
-            PLAIN => copy_bytes(start.add(at), from, bytes),
-            PACKETS => {
-                let first = start.cast::<u64>().add(at / 4);
-                let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
-                for k in 0..bytes / 4 {
-                    store(first.add(k), packet(from.cast::<u32>().add(k).read()));
-                }
-                if !bytes.is_multiple_of(4) {
-                    let mut rest = [0; 4];
-                    core::ptr::copy_nonoverlapping(from.add(bytes / 4 * 4), rest.as_mut_ptr(), bytes % 4);
-                    store(first.add(bytes / 4), packet(u32::from_ne_bytes(rest)));
-                }
-            }
-            line => {
-                let data = line as usize - 8;
-                for k in at / data..(at + bytes).div_ceil(data) {
-                    let start = start.add(k * line as usize);
-                    let part = k * data - at;
-                    copy_bytes(start, from.add(part), data.min(bytes - part));
-                    store_release(start.add(data).cast(), flag.into());
-                }
-            }
-        }
-    }
-}
 /// Stores `value` into its share of `count` elements.
 ///
 /// # Safety
@@ -554,4 +249,31 @@ pub unsafe fn copy_bytes_for_host(dst: *mut u8, src: *const u8, bytes: usize) {
 pub unsafe fn zero_for_host(dst: *mut u8, bytes: usize) {
     // SAFETY: the caller's contract.
     unsafe { fill(Share { rank: 0, size: 1 }, dst, bytes, 0) }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn copies_past_the_caches_are_of_all_bytes_and_no_others() {
+        let src: Vec<u8> = (0..1200_u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        for (head, from) in [(0, 0), (1, 0), (63, 5), (17, 64)] {
+            for bytes in [64, 65, 127, 128, 191, 1000, 1024] {
+                let mut dst = std::vec![0xa5; 1200];
+                let at = (dst.as_ptr() as usize).wrapping_neg() % 64 + head;
+                // SAFETY: both ranges are this test's own.
+                unsafe { copy_past_caches(dst[at..at + bytes].as_mut_ptr(), src[from..from + bytes].as_ptr(), bytes) };
+                let expected = |i: usize| if (at..at + bytes).contains(&i) { src[from + i - at] } else { 0xa5 };
+                assert!(dst.iter().enumerate().all(|(i, &byte)| byte == expected(i)), "{bytes} bytes from {head}");
+            }
+        }
+    }
+
+    #[test]
+    fn caches_have_a_size_that_caches_have() {
+        assert!((2 << 20..1 << 32).contains(&most_in_caches()), "{}", most_in_caches());
+    }
 }

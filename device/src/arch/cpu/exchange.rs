@@ -1,33 +1,13 @@
-//! Exchanges in packets on the CPU: word by word, or, of many, by folds.
+//! Exchanges in packets on the CPU: bytes behind a flag to each member.
+
+use core::cell::Cell;
 
 use congruent_heap::{Pe, Pod};
 
-use super::bulk::{copy, fold, fold_reduction, for_reduction, transfer};
-use super::{load, store};
+use super::copy;
+use super::fold::{Work, with_all};
 use crate::exchange::Exchanged;
-use crate::group::share;
-use crate::reduce::packs::{Move, Typed};
-use crate::{Group, Operands, ReduceOp, Reduction, operands};
-
-#[inline(always)]
-pub(crate) unsafe fn load_words(pointer: *const u8) -> [u64; 2] {
-    let words = pointer.cast::<u64>();
-    // SAFETY: the caller's contract: 16 bytes of mapped memory, aligned.
-    unsafe { [load(words), load(words.add(1))] }
-}
-
-#[inline(always)]
-pub(crate) unsafe fn store_words(pointer: *mut u8, [a, b]: [u64; 2]) {
-    let words = pointer.cast::<u64>();
-    // SAFETY: as for `load_words`.
-    unsafe {
-        store(words, a);
-        store(words.add(1), b);
-    }
-}
-
-/// Up to so many bytes, words are sent and taken one by one: folds take longer to begin, and less for each word.
-const FEW: usize = 64;
+use crate::{Group, ReduceOp, Reduction};
 
 /// Sends what is for others.
 ///
@@ -36,27 +16,25 @@ const FEW: usize = 64;
 #[inline(always)]
 #[track_caller]
 pub(crate) unsafe fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
+    let (ctx, group, bytes) = (exchanged.ctx, exchanged.group, exchanged.exchange.bytes());
     let work = exchanged.work();
-    // SAFETY: the caller's contract.
-    unsafe {
-        let others = exchanged.team.size() - 1;
-        let sent = |i: usize| {
-            let operand = work.sent(work.after(i + 1));
-            exchanged.ctx.check_pe(Pe::new(operand.pe));
-            operand
-        };
-        if exchanged.exchange.bytes() <= FEW {
-            work.send();
-        } else if exchanged.exchange.sends_the_same() {
-            let _nothing_is_awaited = transfer(&exchanged.fold(operands(others, sent), [work.src(0)]));
-        } else {
-            for i in 0..others {
-                let _nothing_is_awaited = transfer(&exchanged.fold([sent(i)], [work.src(work.after(i + 1))]));
-            }
+    let is_alone = work.share.size == 1;
+    for to in work.others() {
+        let packets = work.sent(to);
+        ctx.check_pe(Pe::new(packets.pe));
+        // SAFETY: the caller's contract.
+        unsafe { copy(work.share, packets.data(), work.src(to).start(), bytes) };
+        if is_alone {
+            ctx.sent(group, &packets);
         }
-        // Who waits is woken once all lanes have sent. And what a lane stores of what comes, another may have had to send: a fold of elements
-        // is divided otherwise than one of bytes.
-        exchanged.group.sync();
+    }
+    if !is_alone {
+        // A flag is for what all lanes have sent. And what a lane stores of what comes, another may have had to send: a fold of elements is
+        // divided otherwise than a copy of bytes.
+        group.sync();
+        if group.leader() {
+            work.others().for_each(|to| ctx.sent(group, &work.sent(to)));
+        }
     }
 }
 
@@ -68,14 +46,8 @@ pub(crate) unsafe fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
 #[inline(always)]
 #[track_caller]
 pub(crate) unsafe fn receive<T: Pod, O: ReduceOp<T>, B: Group>(exchanged: &Exchanged<'_, B>, op: O) -> bool {
-    let work = exchanged.work();
     // SAFETY: the caller's contract.
-    unsafe {
-        if exchanged.exchange.bytes() <= FEW {
-            return work.receive(Typed::<T, O>::new(op));
-        }
-        fold::<T, O, B, _, _>(&exchanged.fold([work.dst(0)], work.sources()), op)
-    }
+    combine(exchanged, |work| unsafe { work.fold::<T, O>(op) })
 }
 
 /// Stores what comes where it belongs.
@@ -85,19 +57,22 @@ pub(crate) unsafe fn receive<T: Pod, O: ReduceOp<T>, B: Group>(exchanged: &Excha
 #[inline(always)]
 #[track_caller]
 pub(crate) unsafe fn receive_parts<B: Group>(exchanged: &Exchanged<'_, B>) -> bool {
-    let work = exchanged.work();
+    let (work, bytes) = (exchanged.work(), exchanged.exchange.bytes());
+    let (me, own) = (exchanged.team.me(), exchanged.ctx.pe());
+    let (to, from) = (work.dst(me).start(), work.src(me).start());
     // SAFETY: the caller's contract.
     unsafe {
-        if exchanged.exchange.bytes() <= FEW {
-            return work.receive(Move::<false>);
-        }
-        let (me, sources) = (exchanged.team.me(), work.sources());
-        let (to, from) = (work.dst(me).start(), work.src(me).start());
         if to != from {
-            copy(share(exchanged.group), to, from, exchanged.exchange.bytes());
+            copy(work.share, to, from, bytes);
         }
-        let mut others = (1..sources.count()).map(|i| work.after(i));
-        others.all(|from| transfer(&exchanged.fold([work.dst(from)], [sources.get(from)])))
+        work.others().all(|from| {
+            let packets = work.packets(own, from);
+            let come = exchanged.ctx.packets_come(&packets);
+            if come {
+                copy(work.share, work.dst(from).start(), packets.data(), bytes);
+            }
+            come
+        })
     }
 }
 
@@ -108,12 +83,28 @@ pub(crate) unsafe fn receive_parts<B: Group>(exchanged: &Exchanged<'_, B>) -> bo
 #[inline(always)]
 #[track_caller]
 pub(crate) unsafe fn receive_reduction<B: Group>(exchanged: &Exchanged<'_, B>, reduction: Reduction) -> bool {
-    let work = exchanged.work();
     // SAFETY: the caller's contract.
-    unsafe {
-        if exchanged.exchange.bytes() <= FEW {
-            return for_reduction!(reduction, |T, op| work.receive(Typed::<T, _>::new(op)));
+    combine(exchanged, |work| unsafe { work.fold_reduction(reduction) })
+}
+
+/// Does a fold of what comes, once it is there.
+#[inline(always)]
+fn combine<B: Group>(exchanged: &Exchanged<'_, B>, fold: impl FnOnce(&Work<'_>)) -> bool {
+    let (work, bytes) = (exchanged.work(), exchanged.exchange.bytes());
+    let (members, me, own) = (exchanged.team.size(), exchanged.team.me(), exchanged.ctx.pe());
+    let come = Cell::new(true);
+    let from = |i| {
+        if i == me {
+            return work.src(me).start();
         }
-        fold_reduction(&exchanged.fold([work.dst(0)], work.sources()), reduction)
-    }
+        let packets = work.packets(own, i);
+        come.set(come.get() && exchanged.ctx.packets_come(&packets));
+        packets.data()
+    };
+    with_all(members, from, |src| {
+        if come.get() {
+            fold(&Work { share: work.share, dst: &[work.dst(0).start()], src, partial: 0, bytes, members });
+        }
+        come.get()
+    })
 }

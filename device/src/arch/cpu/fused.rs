@@ -8,16 +8,9 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use crate::{Operand, ReduceOp, Vectorized};
-
-/// Sources and destinations that fit; more are folded tile by tile.
-const MOST: usize = 16;
-
-/// From this size on a result is streamed past the caches: it would not stay in them, and need not be read first.
-const STREAM: usize = 1 << 20;
-
-/// From this size on only the first destination, which is this PE's own, is stored through the caches.
-const STREAM_OTHERS: usize = 384 << 10;
+use super::bulk::most_in_caches;
+use super::fold::Work;
+use crate::{ReduceOp, Vectorized};
 
 /// Widest registers that the processor has and this file uses.
 #[derive(Clone, Copy, PartialEq)]
@@ -40,72 +33,36 @@ impl Width {
     }
 }
 
-/// Plain operands.
-pub(super) struct Fused {
-    dst: [*mut u8; MOST],
-    dsts: usize,
-    src: [*const u8; MOST],
-    srcs: usize,
-    /// A bit for each source that is a partial result.
-    partial: u32,
-    members: usize,
+/// A fold of whole vectors.
+pub(super) struct Fused<'w> {
+    work: &'w Work<'w>,
     width: Width,
-    /// Destinations from this index on are streamed.
-    streamed: usize,
+    /// Whether the result passes the caches by.
+    streams: bool,
     /// Elements before the first that is stored on a multiple of the register's width.
     pub(super) head: usize,
     vectors: usize,
 }
 
-impl Fused {
-    /// Elements `start..end` of these operands, where that can be done here.
-    pub(super) fn new<T: Pod>(
-        dst: &[Operand],
-        src: &[Operand],
-        start: usize,
-        end: usize,
-        members: usize,
-    ) -> Option<Self> {
-        let size = size_of::<T>();
+impl<'w> Fused<'w> {
+    /// Elements `start..end`, where that can be done here.
+    pub(super) fn new<T: Pod>(work: &'w Work<'w>, start: usize, end: usize) -> Option<Self> {
+        let (size, dst) = (size_of::<T>(), work.dst);
         let bytes = (end - start) * size;
-        let (srcs, dsts) = (src.len(), dst.len());
-        if !matches!(size, 1 | 2 | 4 | 8) || bytes < 64 || srcs > MOST || dsts > MOST || srcs == 0 {
+        if !matches!(size, 1 | 2 | 4 | 8) || bytes < 64 || work.src.is_empty() {
             return None;
         }
         let width = Width::here()?;
-        let mut fused = Self {
-            dst: [core::ptr::null_mut(); MOST],
-            dsts,
-            src: [core::ptr::null(); MOST],
-            srcs,
-            partial: 0,
-            members,
-            width,
-            streamed: dsts,
-            head: 0,
-            vectors: 0,
-        };
-        if !dst.iter().chain(src).all(Operand::is_plain) {
-            return None;
-        }
-        for (i, source) in src.iter().enumerate() {
-            fused.src[i] = source.start();
-            fused.partial |= u32::from(source.is_partial()) << i;
-        }
-        for (i, destination) in dst.iter().enumerate() {
-            fused.dst[i] = destination.start();
-        }
         let wide = if width == Width::Avx512 { 64 } else { 32 };
-        if bytes >= STREAM_OTHERS && dsts > 0 {
-            let misaligned = |pointer: *mut u8| (pointer as usize + start * size) % wide;
-            let first = misaligned(fused.dst[0]);
-            if fused.dst[..dsts].iter().all(|&pointer| misaligned(pointer) == first) && first.is_multiple_of(size) {
-                fused.head = (wide - first) % wide / size;
-                fused.streamed = if bytes >= STREAM { 0 } else { 1 };
-            }
+        let (mut streams, mut head) = (false, 0);
+        if bytes >= most_in_caches() && !dst.is_empty() {
+            let misaligned = |place: *mut u8| (place as usize + start * size) % wide;
+            let first = misaligned(dst[0]);
+            streams = dst.iter().all(|&place| misaligned(place) == first) && first.is_multiple_of(size);
+            head = if streams { (wide - first) % wide / size } else { 0 };
         }
-        fused.vectors = (end - start - fused.head) * size / wide;
-        Some(fused)
+        let vectors = (end - start - head) * size / wide;
+        Some(Self { work, width, streams, head, vectors })
     }
 
     /// Folds whole vectors from element `at` on; gives how many elements that was.
@@ -127,7 +84,7 @@ impl Fused {
                 (Width::Avx2, 4) => avx2::<T, O, 8>(self, at, op),
                 (Width::Avx2, _) => avx2::<T, O, 4>(self, at, op),
             }
-            if self.streamed < self.dsts {
+            if self.streams {
                 core::arch::asm!("sfence", options(nostack, preserves_flags));
             }
         }
@@ -141,41 +98,26 @@ macro_rules! fused {
         /// # Safety
         /// As [`Fused::run`]; the processor has the features, and `N` elements are a register.
         #[target_feature(enable = $features)]
-        unsafe fn $name<T: Pod, O: ReduceOp<T>, const N: usize>(fused: &Fused, at: usize, op: O) {
-            let (src, dst) = (&fused.src[..fused.srcs], &fused.dst[..fused.dsts]);
+        unsafe fn $name<T: Pod, O: ReduceOp<T>, const N: usize>(fused: &Fused<'_>, at: usize, op: O) {
             let first = at * size_of::<T>();
             for vector in 0..fused.vectors {
                 let at = first + vector * $wide;
                 // SAFETY: the vector is inside every range, as the caller says. N elements are as many bytes as a register
                 // holds, and any bytes are a valid Pod.
                 unsafe {
-                    let load = |from: *const u8| -> [T; N] {
+                    let load = |from: *mut u8| -> [T; N] {
                         let value: $vector;
                         core::arch::asm!(concat!($plain, " {v}, [{p}]"), v = out($class) value, p = in(reg) from.add(at),
                             options(nostack, readonly, preserves_flags));
                         transmute_copy(&value)
                     };
-                    let lift = |i: usize, values: [T; N]| match fused.partial >> i & 1 {
-                        0 => values.map(|value| op.lift(value)),
-                        _ => values.map(|value| op.resume(value)),
-                    };
-                    let mut sums = lift(0, load(src[0]));
-                    for (i, &source) in src.iter().enumerate().skip(1) {
-                        let values = lift(i, load(source));
-                        for i in 0..N {
-                            sums[i] = op.combine(sums[i], values[i]);
-                        }
-                    }
-                    let value: $vector = match fused.members {
-                        0 => transmute_copy(&sums.map(|sum| op.lower(sum))),
-                        members => transmute_copy(&sums.map(|sum| op.finish(sum, members))),
-                    };
-                    for (i, &destination) in dst.iter().enumerate() {
-                        if i < fused.streamed {
-                            core::arch::asm!(concat!($plain, " [{p}], {v}"), v = in($class) value,
+                    let value: $vector = transmute_copy(&fused.work.combine(op, load));
+                    for &destination in fused.work.dst {
+                        if fused.streams {
+                            core::arch::asm!(concat!($streaming, " [{p}], {v}"), v = in($class) value,
                                 p = in(reg) destination.add(at), options(nostack, preserves_flags));
                         } else {
-                            core::arch::asm!(concat!($streaming, " [{p}], {v}"), v = in($class) value,
+                            core::arch::asm!(concat!($plain, " [{p}], {v}"), v = in($class) value,
                                 p = in(reg) destination.add(at), options(nostack, preserves_flags));
                         }
                     }
@@ -205,5 +147,34 @@ pub(crate) fn vectorized(what: impl Vectorized) {
         // SAFETY: the same.
         Some(Width::Avx2) => unsafe { by_avx2(what) },
         None => what.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::Sum;
+    use crate::arch::Share;
+
+    #[test]
+    fn what_passes_the_caches_by_is_the_same() {
+        if Width::here().is_none() {
+            std::eprintln!("SKIPPED: this processor has no registers of 32 bytes");
+            return;
+        }
+        let mut numbers: [Vec<f32>; 3] = [0.5, 2.0, 0.0].map(|step| (0..200).map(|i| i as f32 * step).collect());
+        let [a, b, sums] = numbers.each_mut().map(|numbers| numbers.as_mut_ptr().cast::<u8>());
+        // Stores past the caches are of whole registers, of which the first begins here.
+        let head = (sums as usize).wrapping_neg() % 64 / 4;
+        let (share, dst, src) = (Share { rank: 0, size: 1 }, [sums], [a, b]);
+        let work = Work { share, dst: &dst, src: &src, partial: 0, bytes: 800, members: 0 };
+        let fused = Fused::new::<f32>(&work, head, 200).map(|fused| Fused { streams: true, ..fused });
+        // SAFETY: the ranges are this test's own, and the stores are aligned.
+        let folded = fused.map_or(0, |fused| unsafe { fused.run::<f32, _>(head, Sum) });
+        assert!(folded >= 160);
+        let expected = |i: usize| if (head..head + folded).contains(&i) { i as f32 * 2.5 } else { 0.0 };
+        assert!(numbers[2].iter().enumerate().all(|(i, &sum)| sum == expected(i)));
     }
 }

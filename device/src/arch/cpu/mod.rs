@@ -16,6 +16,7 @@ use crate::poll::Polled;
 
 mod bulk;
 mod exchange;
+mod fold;
 #[cfg(target_arch = "x86_64")]
 mod fused;
 mod lanes;
@@ -34,9 +35,10 @@ compile_error!("kernels run on Linux on x86-64, on Linux on aarch64 (little-endi
 #[cfg(miri)]
 compile_error!("Miri cannot run kernels: they reach symmetric memory by assembly (docs/memory-model.md)");
 
-pub(crate) use bulk::{copy, fill, fold, fold_reduction, transfer};
+pub(crate) use bulk::{copy, fill};
 pub use bulk::{copy_bytes_for_host, zero_for_host};
-pub(crate) use exchange::{load_words, receive, receive_parts, receive_reduction, send, store_words};
+pub(crate) use exchange::{receive, receive_parts, receive_reduction, send};
+pub(crate) use fold::{fold, fold_reduction, transfer};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use fused::vectorized;
 pub(crate) use lanes::{MOST_LANES, bound};

@@ -29,7 +29,8 @@ macro_rules! text {
     (load_acquire 2) => { text!(load 2) };
     (load_acquire 4) => { text!(load 4) };
     (load_acquire 8) => { text!(load 8) };
-    (store_release) => { "mov qword ptr [{p}], {v:r}" };
+    (store_release 4) => { text!(store 4) };
+    (store_release 8) => { text!(store 8) };
 }
 
 /// The same; unlike the other loads and stores, `ldar` and `stlr` are ordered with what follows and what comes before (Arm
@@ -49,7 +50,8 @@ macro_rules! text {
     (load_acquire 2) => { "ldarh {v:w}, [{p}]" };
     (load_acquire 4) => { "ldar {v:w}, [{p}]" };
     (load_acquire 8) => { "ldar {v:x}, [{p}]" };
-    (store_release) => { "stlr {v:x}, [{p}]" };
+    (store_release 4) => { "stlr {v:w}, [{p}]" };
+    (store_release 8) => { "stlr {v:x}, [{p}]" };
 }
 
 /// # Safety
@@ -166,11 +168,18 @@ pub(crate) unsafe fn load_acquire<W: Word>(pointer: *const W) -> W {
 }
 
 /// # Safety
-/// `pointer` is mapped symmetric memory, aligned.
+/// `pointer` is mapped symmetric memory, aligned to its width: 4 or 8 bytes.
 #[inline(always)]
-pub(crate) unsafe fn store_release(pointer: *mut u64, value: u64) {
+pub(crate) unsafe fn store_release<W: Word>(pointer: *mut W, value: W) {
+    const { assert!(matches!(size_of::<W>(), 4 | 8)) };
+    let bits: u64 = value.into();
+    macro_rules! store {
+        ($bytes:tt) => {
+            asm!(text!(store_release $bytes), v = in(reg) bits, p = in(reg) pointer, options(nostack, preserves_flags))
+        };
+    }
     // SAFETY: the caller's contract.
-    unsafe { asm!(text!(store_release), v = in(reg) value, p = in(reg) pointer, options(nostack, preserves_flags)) };
+    unsafe { if size_of::<W>() == 4 { store!(4) } else { store!(8) } };
 }
 
 /// # Safety
@@ -483,7 +492,7 @@ mod tests {
             store(at.add(2).cast(), 0xbbcc_u16);
             store(at.add(4).cast(), 0xdddd_eeee_u32);
             assert_eq!(load_acquire(at.cast::<u64>()), 0xdddd_eeee_bbcc_aa11);
-            store_release(at.cast(), 5);
+            store_release::<u64>(at.cast(), 5);
             add_release(at.cast(), u64::MAX);
         }
         assert_eq!(word, [0, 4, 0]);

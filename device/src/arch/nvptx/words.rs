@@ -2,7 +2,6 @@
 
 use super::vectors::sources;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
-use crate::access::{is_word, load_up_to_8, low_high, store_packets, store_up_to_8};
 use crate::arch::{Share, each};
 use crate::operand::{PACKETS, PLAIN, packed_words};
 use crate::poll::Polled;
@@ -241,5 +240,117 @@ unsafe fn take(
                 Some(low_high(load(operand.start().add(here.word * 8).cast::<u64>())))
             }
         }
+    }
+}
+
+/// Up to 8 bytes as one or two packets, each with its flag in the lower half.
+///
+/// # Safety
+/// There is room for them, aligned to 16 bytes, in mapped symmetric memory.
+#[inline(always)]
+pub(super) unsafe fn store_packets(to: *mut u8, n: u32, data: [u32; 2], flag: u32) {
+    let packet = |data: u32| u64::from(data) << 32 | u64::from(flag);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if n > 4 {
+            store_words(to, data.map(packet));
+        } else {
+            store(to.cast::<u64>(), packet(data[0]));
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) const fn low_high(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+/// Whether these bytes are one access.
+#[inline(always)]
+pub(super) fn is_word(start: *const u8, n: u32) -> bool {
+    n == 8 && (start as usize).is_multiple_of(8)
+}
+
+/// Whether they are accesses of 4 bytes.
+#[inline(always)]
+fn is_halves(start: *const u8, n: u32) -> bool {
+    (start as usize | n as usize).is_multiple_of(4)
+}
+
+/// Up to 8 bytes, aligned or not: `unit`, a constant, divides address and length.
+///
+/// # Safety
+/// The bytes are mapped symmetric memory.
+#[inline(always)]
+pub(super) unsafe fn load_up_to_8(from: *const u8, n: u32, unit: usize) -> [u32; 2] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if is_word(from, n) {
+            return low_high(load(from.cast::<u64>()));
+        }
+        if unit >= 4 || is_halves(from, n) {
+            let halves = from.cast::<u32>();
+            return [load(halves), if n == 8 { load(halves.add(1)) } else { 0 }];
+        }
+        let mut value = 0;
+        for i in each(0..n as usize / unit) {
+            value |= match unit {
+                2 => u64::from(load(from.cast::<u16>().add(i))) << (16 * i),
+                _ => u64::from(load::<u8>(from.add(i))) << (8 * i),
+            };
+        }
+        low_high(value)
+    }
+}
+
+/// # Safety
+/// As [`load_up_to_8`].
+#[inline(always)]
+pub(super) unsafe fn store_up_to_8(to: *mut u8, n: u32, unit: usize, [low, high]: [u32; 2]) {
+    let value = u64::from(low) | u64::from(high) << 32;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if is_word(to, n) {
+            return store(to.cast::<u64>(), value);
+        }
+        if unit >= 4 || is_halves(to, n) {
+            let halves = to.cast::<u32>();
+            store(halves, low);
+            if n == 8 {
+                store(halves.add(1), high);
+            }
+            return;
+        }
+        for i in each(0..n as usize / unit) {
+            match unit {
+                2 => store(to.cast::<u16>().add(i), (value >> (16 * i)) as u16),
+                _ => store(to.add(i), (value >> (8 * i)) as u8),
+            }
+        }
+    }
+}
+
+/// A word of which `n` bytes are data, and the others the first element again: what operators make of it is nobody's, and nothing
+/// that they refuse.
+#[inline(always)]
+pub(super) fn filled(values: [u32; 2], n: u32, element: usize) -> [u32; 2] {
+    if n == 8 {
+        return values;
+    }
+    let word = u64::from(values[0]) | u64::from(values[1]) << 32;
+    let first = word & u64::MAX >> (64 - 8 * element);
+    low_high((n as usize..8).step_by(element).fold(word, |word, at| word | first << (8 * at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_data_is_the_first_element_again() {
+        assert_eq!(filled([0x0403_0201, 0x0807_0605], 8, 1), [0x0403_0201, 0x0807_0605]);
+        assert_eq!(filled([0x0403_0201, 0x05], 5, 1), [0x0403_0201, 0x0101_0105]);
+        assert_eq!(filled([0x0201, 0], 2, 2), [0x0201_0201, 0x0201_0201]);
+        assert_eq!(filled([7, 0], 4, 4), [7, 7]);
     }
 }
