@@ -6,9 +6,10 @@ use std::sync::PoisonError;
 use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Buffer, Chunked, Error, Grid, kernels};
-use congruent_example_kernels::attention::{Answer, Row, rows};
+use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
+use congruent_example_kernels::paged_kv::{PAGE, Page, Pages, prefill_and_decode};
 use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -31,13 +32,15 @@ impl Calls<'_> {
     pub(super) fn fused(&mut self) -> Result<(), Error> {
         self.load()?;
         self.gather_gemm()?;
-        self.ring_attention()
+        self.ring_attention()?;
+        self.paged_kv()
     }
 
     /// Records launches, of which there is one before: it loads the module. They have results at these addresses beside those on the heap.
     fn launches(
         &mut self,
         name: &str,
+        count: usize,
         results: Range<u64>,
         mut launch: impl FnMut(&Self, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -47,7 +50,7 @@ impl Calls<'_> {
         self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).push(outside);
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
-        self.record(name, Promises::default(), true, |calls| (1..=LAUNCHES).try_for_each(|at| launch(calls, at)))
+        self.record(name, Promises::default(), true, |calls| (1..=count).try_for_each(|at| launch(calls, at)))
     }
 
     /// Stores something else, of so many bytes and more, without the others.
@@ -66,7 +69,7 @@ impl Calls<'_> {
         let sent = self.world.alloc::<Signal>(n * BLOCKS as usize)?;
         let weights = self.eights(COLUMNS[LAUNCHES])?;
         let mut y = self.world.buffer::<bf16>(n * ROWS * COLUMNS.iter().sum::<usize>())?;
-        self.launches("gather and product", addresses(&y), |calls, at| {
+        self.launches("gather and product", LAUNCHES, addresses(&y), |calls, at| {
             let rows = Rows { all, sent: sent.view(), turn: 1 + at as u64, gathers: 1, multiplies: 1 };
             let first = n * ROWS * COLUMNS[..at].iter().sum::<usize>();
             let y = y.slice_mut(first..first + n * ROWS * COLUMNS[at])?;
@@ -86,13 +89,37 @@ impl Calls<'_> {
         let queries = self.rows(me, HEADS * COUNT)?;
         let banks = self.buffers[0].view().slice(..4 * HEADS * COUNT * size_of::<Row>()).cast::<Row>();
         let mut answers = self.world.buffer::<Answer>((1 + LAUNCHES) * HEADS * COUNT)?;
-        self.launches("attention around a ring", addresses(&answers), |calls, at| {
+        self.launches("attention around a ring", LAUNCHES, addresses(&answers), |calls, at| {
             let (arrived, done) = (arrived.view(), done.view());
             let ring = Ring { banks, arrived, done, turn: at as u64, causal: at as u32 % 2 };
             let each = HEADS * COUNT;
             let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, COUNT);
             calls.world.launch(&calls.stream, ring_attention, calls.grid, (ring, &queries, answers))?;
             calls.overwrite(banks.chunk(0, 2), 1024 * at)
+        })
+    }
+
+    /// Pages of layers that the PE before computes, two of each; in the next launch they are other layers'.
+    fn paged_kv(&mut self) -> Result<(), Error> {
+        const LAYERS: usize = 2;
+        const PAGES: usize = 2;
+        let (cache, computed) = (self.world.alloc::<Page>(LAYERS * PAGES)?, self.world.alloc::<Page>(BLOCKS as usize)?);
+        let (ready, done) = (self.world.alloc::<Signal>(LAYERS)?, self.world.alloc::<Signal>(1)?);
+        let me = self.world.pe().index() as u64;
+        let (model, queries) = (self.rows(98, 2 * LAYERS * WIDTH)?, self.rows(me, LAYERS)?);
+        let tokens = self.rows(8 + me, PAGES * PAGE * (1 + LAUNCHES))?;
+        let mut table = self.world.buffer::<u32>(2 * LAYERS * PAGES)?;
+        table.write(0, &[0, 1, 2, 3, 2, 3, 0, 1])?;
+        let each = LAYERS * FOURS;
+        let mut answers = self.world.buffer::<Four>((1 + LAUNCHES) * each)?;
+        self.launches("pages", LAUNCHES, addresses(&answers), |calls, at| {
+            let (pages, ready, done) = (cache.view().cast(), ready.view(), done.view());
+            let cache = Pages { pages, ready, done, turn: at as u64 };
+            let table = || table.slice(at % 2 * LAYERS * PAGES..(at % 2 + 1) * LAYERS * PAGES);
+            let tokens = tokens.slice(at * PAGES * PAGE..(at + 1) * PAGES * PAGE)?;
+            let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, FOURS);
+            let args = (cache, computed.view(), tokens, &model, table()?, table()?, &queries, answers);
+            Ok(calls.world.launch(&calls.stream, prefill_and_decode, calls.grid, args)?)
         })
     }
 
