@@ -7,6 +7,7 @@ use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Buffer, Chunked, Error, Grid, kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
+use congruent_example_kernels::flash_decode::{Decode, flash_decode};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
 use congruent_example_kernels::paged_kv::{PAGE, Page, Pages, prefill_and_decode};
@@ -33,6 +34,7 @@ impl Calls<'_> {
         self.load()?;
         self.gather_gemm()?;
         self.ring_attention()?;
+        self.flash_decode()?;
         self.paged_kv()
     }
 
@@ -96,6 +98,27 @@ impl Calls<'_> {
             let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, COUNT);
             calls.world.launch(&calls.stream, ring_attention, calls.grid, (ring, &queries, answers))?;
             calls.overwrite(banks.chunk(0, 2), 1024 * at)
+        })
+    }
+
+    /// Answers of heads, of which each PE has two, to keys of all PEs, one more than a block scores at a time: a bank is used again in the
+    /// launch after the next.
+    fn flash_decode(&mut self) -> Result<(), Error> {
+        const KEYS: usize = 257;
+        let (me, heads) = (self.world.pe().index() as u64, BLOCKS as usize * self.world.npes());
+        let (computed, gathered) = (self.world.alloc::<Answer>(heads)?, self.world.alloc::<Answer>(2 * heads)?);
+        let arrived = self.world.alloc::<Signal>(heads)?;
+        let (queries, keys) = (self.rows(99, heads * (2 + LAUNCHES))?, self.rows(me, 2 * heads * KEYS)?);
+        let each = BLOCKS as usize * FOURS;
+        let mut answers = self.world.buffer::<Four>((2 + LAUNCHES) * each)?;
+        self.launches("decoding", 1 + LAUNCHES, addresses(&answers), |calls, at| {
+            let (computed, gathered, arrived) = (computed.view(), gathered.view(), arrived.view());
+            let decode = Decode { computed, gathered, arrived, turn: 1 + at as u64 };
+            let queries = queries.slice(at * heads..(at + 1) * heads)?;
+            let [keys, values] = [keys.slice(..heads * KEYS)?, keys.slice(heads * KEYS..)?];
+            let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, FOURS);
+            let args = (decode, queries, keys, values, answers);
+            Ok(calls.world.launch(&calls.stream, flash_decode, calls.grid, args)?)
         })
     }
 
