@@ -7,6 +7,7 @@ use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::gemm::{Eight, SHARED, THREADS};
 use congruent::{Buffer, Chunked, Error, Grid, kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
+use congruent_example_kernels::embedding::{Table, embed};
 use congruent_example_kernels::flash_decode::{Decode, flash_decode};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
@@ -35,7 +36,8 @@ impl Calls<'_> {
         self.gather_gemm()?;
         self.ring_attention()?;
         self.flash_decode()?;
-        self.paged_kv()
+        self.paged_kv()?;
+        self.embed()
     }
 
     /// Records launches, of which there is one before: it loads the module. They have results at these addresses beside those on the heap.
@@ -143,6 +145,25 @@ impl Calls<'_> {
             let answers = Chunked::new(answers.slice_mut(at * each..(at + 1) * each)?, FOURS);
             let args = (cache, computed.view(), tokens, &model, table()?, table()?, &queries, answers);
             Ok(calls.world.launch(&calls.stream, prefill_and_decode, calls.grid, args)?)
+        })
+    }
+
+    /// Bags of rows, of which each warp has a part: so many for each block that a proxy comes ahead of a warp that still reads the one before.
+    fn embed(&mut self) -> Result<(), Error> {
+        const BAGS: usize = 8 * BLOCKS as usize;
+        const BAG: usize = 2;
+        const WIDTH: usize = 40;
+        let n = self.world.npes();
+        let rows = self.buffers[0].view().slice(..WIDTH * 2 * size_of::<Eight>()).cast::<Eight>();
+        let fetched = self.world.alloc::<Eight>(BLOCKS as usize * BAG * WIDTH)?;
+        let mut ids = self.world.buffer::<u32>(BAGS * BAG)?;
+        ids.write(0, &(0..BAGS * BAG).map(|i| ((i + i / BAG) % (2 * n)) as u32).collect::<Vec<_>>())?;
+        let mut sums = self.world.buffer::<Eight>((1 + LAUNCHES) * BAGS * WIDTH)?;
+        self.launches("rows of a table", LAUNCHES, addresses(&sums), |calls, at| {
+            let table = Table { rows, fetched: fetched.view(), width: WIDTH as u32, bag: BAG as u32 };
+            let each = BAGS * WIDTH;
+            let sums = Chunked::new(sums.slice_mut(at * each..(at + 1) * each)?, WIDTH);
+            Ok(calls.world.launch(&calls.stream, embed, calls.grid, (table, &ids, sums, at as u32 % 2))?)
         })
     }
 
