@@ -4,13 +4,14 @@ use core::ops::Range;
 use std::sync::PoisonError;
 
 use congruent::device::{Pod, Signal, Sym, bf16};
-use congruent::fused::gemm::{Eight, SHARED, THREADS};
+use congruent::fused::gemm::{Eight, SHARED, SHARED_F32, THREADS};
 use congruent::{Buffer, Chunked, Error, Grid, kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
 use congruent_example_kernels::embedding::{Table, embed};
 use congruent_example_kernels::flash_decode::{Decode, flash_decode};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
+use congruent_example_kernels::gemm_scatter::{Sums, gemm_scatter};
 use congruent_example_kernels::paged_kv::{PAGE, Page, Pages, prefill_and_decode};
 use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 use congruent_virtual_driver as driver;
@@ -34,13 +35,15 @@ impl Calls<'_> {
     pub(super) fn fused(&mut self) -> Result<(), Error> {
         self.load()?;
         self.gather_gemm()?;
+        self.gemm_scatter()?;
         self.ring_attention()?;
         self.flash_decode()?;
         self.paged_kv()?;
         self.embed()
     }
 
-    /// Records launches, of which there is one before: it loads the module. They have results at these addresses beside those on the heap.
+    /// Records launches, of which there is one before: it loads the module. If not all results are on the heap, others are at these
+    /// addresses.
     fn launches(
         &mut self,
         name: &str,
@@ -50,8 +53,8 @@ impl Calls<'_> {
     ) -> Result<(), Error> {
         launch(self, 0)?;
         self.world.synchronize(&self.stream)?;
-        let outside = (self.world.pe().index(), results);
-        self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).push(outside);
+        let outside = (!results.is_empty()).then_some((self.world.pe().index(), results));
+        self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).extend(outside);
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
         self.record(name, Promises::default(), true, |calls| (1..=count).try_for_each(|at| launch(calls, at)))
@@ -60,7 +63,12 @@ impl Calls<'_> {
     /// Stores something else, of so many bytes and more, without the others.
     fn overwrite<T: Pod>(&self, to: Sym<T>, at: usize) -> Result<(), Error> {
         let to = to.cast::<u8>();
-        let args = (to, self.buffers[1].view().slice(at..at + to.len()), 0, self.alone.plan.view(), 1);
+        self.copy(to, self.buffers[1].view().slice(at..at + to.len()))
+    }
+
+    /// Copies on this PE.
+    fn copy(&self, to: Sym<u8>, from: Sym<u8>) -> Result<(), Error> {
+        let args = (to, from, 0, self.alone.plan.view(), 1);
         Ok(self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?)
     }
 
@@ -80,6 +88,35 @@ impl Calls<'_> {
             let args = (rows, weights.slice(..COLUMNS[at])?, y, 1);
             calls.world.launch(&calls.stream, gather_gemm, TILE.with_shared(SHARED as u32), args)?;
             calls.overwrite(all.chunk(me, n), 1024 * at)
+        })
+    }
+
+    /// Products that are summed where they belong, and given to all: a bank of partial products is used again in the launch after the next.
+    /// In between a block alone multiplies, and sends nothing from one tile to the next.
+    fn gemm_scatter(&mut self) -> Result<(), Error> {
+        const ROWS: usize = 2;
+        const COLUMNS: usize = 3;
+        const TURNS: [u64; 2 + LAUNCHES] = [1, 2, 3, 3];
+        let n = self.world.npes();
+        let partials = self.world.alloc::<f32>(Sums::partials(n, ROWS, COLUMNS))?;
+        let (arrived, given) =
+            (self.world.alloc(Sums::arrived(n, ROWS, COLUMNS))?, self.world.alloc(n * BLOCKS as usize)?);
+        let x = self.eights(n * ROWS * TURNS.len())?;
+        let weights = self.eights(COLUMNS)?;
+        let [y, found] = self.buffers.each_ref().map(|buffer| buffer.view().cast::<bf16>());
+        let y = y.slice(..n * ROWS * COLUMNS);
+        self.launches("product and sums", 1 + LAUNCHES, 0..0, |calls, at| {
+            let (turn, scatters) = (TURNS[at], u32::from(TURNS.get(at + 1) != Some(&TURNS[at])));
+            let blocks = if scatters == 1 { BLOCKS } else { 1 };
+            let (partials, arrived, given) = (partials.view(), arrived.view(), given.view());
+            let given = given.slice(..n * blocks as usize);
+            let sums =
+                Sums { partials, arrived, y, given, turn, rows: ROWS as u32, multiplies: 1, scatters, gathers: 1 };
+            let first = at * n * ROWS;
+            let args = (sums, x.slice(first..first + n * ROWS)?, &weights, 1);
+            let grid = Grid::new(blocks, THREADS as u32).with_shared(SHARED_F32 as u32);
+            calls.world.launch(&calls.stream, gemm_scatter, grid, args)?;
+            calls.copy(found.slice(at * y.len()..(at + 1) * y.len()).cast(), y.cast())
         })
     }
 
