@@ -36,8 +36,15 @@ use survivors::Survivors;
 /// What is recorded, in jobs of so many PEs.
 const JOBS: [(usize, Which); 4] = [(3, Which::All), (1, Which::Alone), (9, Which::Many), (2, Which::Fused)];
 /// Kernels of the examples in which computation and communication overlap. What they call is in shipped kernels too, and weakened there.
-const FUSED: [&str; 6] =
-    ["embed", "flash_decode", "gather_gemm", "gemm_scatter", "prefill_and_decode", "ring_attention"];
+const FUSED: [&str; 7] = [
+    "embed",
+    "flash_decode",
+    "gather_gemm",
+    "gemm_scatter",
+    "multiply_sum_and_norm",
+    "prefill_and_decode",
+    "ring_attention",
+];
 /// So many functions are named that have the most places that nothing comes to.
 const WORST: usize = 20;
 /// Kernels of each image whose calls end in every way.

@@ -3,12 +3,14 @@
 use core::ops::Range;
 use std::sync::PoisonError;
 
+use congruent::collectives::Protocol;
 use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::gemm::{Eight, SHARED, SHARED_F32, THREADS};
 use congruent::{Buffer, Chunked, Error, Grid, kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
 use congruent_example_kernels::embedding::{Table, embed};
 use congruent_example_kernels::flash_decode::{Decode, flash_decode};
+use congruent_example_kernels::fused_norm::{HIDDEN, multiply_sum_and_norm};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
 use congruent_example_kernels::gemm_scatter::{Sums, gemm_scatter};
@@ -39,7 +41,8 @@ impl Calls<'_> {
         self.ring_attention()?;
         self.flash_decode()?;
         self.paged_kv()?;
-        self.embed()
+        self.embed()?;
+        self.fused_norm()
     }
 
     /// Records launches, of which there is one before: it loads the module. If not all results are on the heap, others are at these
@@ -202,6 +205,39 @@ impl Calls<'_> {
             let sums = Chunked::new(sums.slice_mut(at * each..(at + 1) * each)?, WIDTH);
             Ok(calls.world.launch(&calls.stream, embed, calls.grid, (table, &ids, sums, at as u32 % 2))?)
         })
+    }
+
+    /// Layers whose rows are summed and normalized, which the next layer multiplies: by an exchange in two steps, and by packets and lines.
+    fn fused_norm(&mut self) -> Result<(), Error> {
+        const TOKENS: usize = 8;
+        const LEN: usize = TOKENS * HIDDEN;
+        let numbers: Vec<f32> = rows(97, TOKENS + HIDDEN).iter().flatten().flat_map(|four| four.0).collect();
+        let (first, others) = numbers.split_at(LEN);
+        let [tokens, normed, partials] = [self.world.alloc(LEN)?, self.world.alloc(LEN)?, self.world.alloc(LEN)?];
+        tokens.write(0, first)?;
+        normed.write(0, first)?;
+        let (mut matrix, mut weights) = (self.world.buffer(HIDDEN * HIDDEN)?, self.world.buffer(HIDDEN)?);
+        matrix.write(0, others)?;
+        weights.fill(1.0)?;
+        let found = self.buffers[1].view().cast::<f32>();
+        for protocol in [Protocol::Simple, Protocol::Ll, Protocol::Ll128] {
+            let promises = Promises { v4_16b_atomic: false, ll128_128b_ordered: protocol == Protocol::Ll128 };
+            self.world.barrier()?;
+            self.copies = Copies::of(&driver::record());
+            self.record(&format!("layers {protocol}"), promises, false, |calls| {
+                for at in 0..2 + LAUNCHES {
+                    let plan = calls.teams[1].plan.view().over(protocol);
+                    let args = (plan, normed.view(), partials.view(), tokens.view(), &matrix, &weights);
+                    calls.world.launch(&calls.stream, multiply_sum_and_norm, calls.grid, args)?;
+                    for (i, sums) in [&tokens, &normed].into_iter().enumerate() {
+                        let to = found.slice((2 * at + i) * LEN..(2 * at + i + 1) * LEN);
+                        calls.copy(to.cast(), sums.view().cast())?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn eights(&self, count: usize) -> Result<Buffer<Eight>, Error> {
