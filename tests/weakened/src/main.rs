@@ -36,7 +36,8 @@ use survivors::Survivors;
 /// What is recorded, in jobs of so many PEs.
 const JOBS: [(usize, Which); 4] = [(3, Which::All), (1, Which::Alone), (9, Which::Many), (2, Which::Fused)];
 /// Kernels of the examples in which computation and communication overlap. What they call is in shipped kernels too, and weakened there.
-const FUSED: [&str; 7] = [
+const FUSED: [&str; 8] = [
+    "answer_by_experts",
     "embed",
     "flash_decode",
     "gather_gemm",

@@ -4,9 +4,11 @@ use core::ops::Range;
 use std::sync::PoisonError;
 
 use congruent::collectives::Protocol;
+use congruent::collectives::moe::{MoeConfig, MoeShape};
 use congruent::device::{Pod, Signal, Sym, bf16};
+use congruent::fused::experts::ExpertsShape;
 use congruent::fused::gemm::{Eight, SHARED, SHARED_F32, THREADS};
-use congruent::{Buffer, Chunked, Error, Grid, kernels};
+use congruent::{Buffer, Chunked, Error, Grid, MoeError, kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
 use congruent_example_kernels::embedding::{Table, embed};
 use congruent_example_kernels::flash_decode::{Decode, flash_decode};
@@ -14,12 +16,13 @@ use congruent_example_kernels::fused_norm::{HIDDEN, multiply_sum_and_norm};
 use congruent_example_kernels::gather_gemm::{Rows, gather_gemm};
 use congruent_example_kernels::gemm::numbers;
 use congruent_example_kernels::gemm_scatter::{Sums, gemm_scatter};
+use congruent_example_kernels::moe_experts::{Routed, answer_by_experts};
 use congruent_example_kernels::paged_kv::{PAGE, Page, Pages, prefill_and_decode};
 use congruent_example_kernels::ring_attention::{Ring, ring_attention};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
 
-use super::{BLOCKS, Calls};
+use super::{BLOCKS, BYTES, Calls};
 use crate::recording::Copies;
 
 /// Launches that are recorded.
@@ -37,6 +40,7 @@ impl Calls<'_> {
     pub(super) fn fused(&mut self) -> Result<(), Error> {
         self.load()?;
         self.gather_gemm()?;
+        self.answer_by_experts()?;
         self.gemm_scatter()?;
         self.ring_attention()?;
         self.flash_decode()?;
@@ -51,6 +55,7 @@ impl Calls<'_> {
         &mut self,
         name: &str,
         count: usize,
+        is_far: bool,
         results: Range<u64>,
         mut launch: impl FnMut(&Self, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -60,7 +65,7 @@ impl Calls<'_> {
         self.recorder.outside.lock().unwrap_or_else(PoisonError::into_inner).extend(outside);
         self.world.barrier()?;
         self.copies = Copies::of(&driver::record());
-        self.record(name, Promises::default(), true, |calls| (1..=count).try_for_each(|at| launch(calls, at)))
+        self.record(name, Promises::default(), is_far, |calls| (1..=count).try_for_each(|at| launch(calls, at)))
     }
 
     /// Stores something else, of so many bytes and more, without the others.
@@ -84,13 +89,55 @@ impl Calls<'_> {
         let sent = self.world.alloc::<Signal>(n * BLOCKS as usize)?;
         let weights = self.eights(COLUMNS[LAUNCHES])?;
         let mut y = self.world.buffer::<bf16>(n * ROWS * COLUMNS.iter().sum::<usize>())?;
-        self.launches("gather and product", LAUNCHES, addresses(&y), |calls, at| {
+        self.launches("gather and product", LAUNCHES, true, addresses(&y), |calls, at| {
             let rows = Rows { all, sent: sent.view(), turn: 1 + at as u64, gathers: 1, multiplies: 1 };
             let first = n * ROWS * COLUMNS[..at].iter().sum::<usize>();
             let y = y.slice_mut(first..first + n * ROWS * COLUMNS[at])?;
             let args = (rows, weights.slice(..COLUMNS[at])?, y, 1);
             calls.world.launch(&calls.stream, gather_gemm, TILE.with_shared(SHARED as u32), args)?;
             calls.overwrite(all.chunk(me, n), 1024 * at)
+        })
+    }
+
+    /// Tokens that experts answer: with both choices on one PE, where different blocks compute them, and on different ones. Over proxies
+    /// they have one expert, where a block waits for what another one has computed; before them some are refused, and the last have none.
+    fn answer_by_experts(&mut self) -> Result<(), Error> {
+        self.experts("experts", false, BLOCKS, [[0, 2, 0, 2, 0, 2], [0, 1, 1, 2, -1, 1]])?;
+        // Of three blocks, one signals the other PE by a thread that has not waited for the last one itself.
+        let (refused, none) = ([1, 0, 1, 1, 1, -1], [-1; 6]);
+        self.experts("an expert", true, 1 + BLOCKS, [[0, 1, 1, 0, -1, 1], refused, [2, -1, -1, -1, -1, 2], none])
+    }
+
+    /// Tokens with these choices in each launch. Where the call is to be made over proxies, it is staged for them.
+    fn experts<const N: usize>(
+        &mut self,
+        name: &str,
+        is_far: bool,
+        blocks: u32,
+        choices: [[i32; 6]; N],
+    ) -> Result<(), Error> {
+        const TOKENS: usize = 3;
+        const EXPERTS: usize = 2;
+        let n = self.world.npes();
+        let config = MoeConfig::new(TOKENS as u32, (n * EXPERTS) as u32, 2).payload(16).output(32).blocks(blocks);
+        let moe = MoeShape::new(self.teams[1].plan.view().team(), config, is_far).map_err(MoeError::from)?;
+        let moe = self.world.plan(moe)?;
+        let shape = ExpertsShape::new(config, n as u32, 8).unwrap_or_else(|error| unreachable!("{error}"));
+        let memory = self.world.plan(shape)?;
+        let (experts, weights) = (self.world.alloc(2 * TOKENS * N)?, self.world.alloc(2 * TOKENS)?);
+        experts.write(0, choices.as_flattened())?;
+        weights.write(0, &[0.5, 0.25].repeat(TOKENS))?;
+        let (up, down) = (self.eights(8 * EXPERTS)?, self.eights(16 * EXPERTS)?);
+        let [x, ys] = [0, BYTES / 2].map(|from| self.buffers[0].view().slice(from..from + BYTES / 2).cast::<bf16>());
+        let (x, sums) = (x.slice(..8 * TOKENS), 16 * TOKENS);
+        self.launches(name, N - 1, is_far, 0..0, |calls, at| {
+            let y = ys.slice(at * sums..(at + 1) * sums);
+            let experts = experts.view().chunk(at, N);
+            let tokens = Routed { x, experts, weights: weights.view(), y, index: 0, count: TOKENS as u32 };
+            let args = (moe.view(), tokens, memory.view(), &up, &down);
+            let grid = Grid::new(blocks, THREADS as u32).with_shared(SHARED_F32 as u32);
+            calls.world.launch(&calls.stream, answer_by_experts, grid, args)?;
+            calls.overwrite(x, 1024 * at)
         })
     }
 
@@ -108,7 +155,7 @@ impl Calls<'_> {
         let weights = self.eights(COLUMNS)?;
         let [y, found] = self.buffers.each_ref().map(|buffer| buffer.view().cast::<bf16>());
         let y = y.slice(..n * ROWS * COLUMNS);
-        self.launches("product and sums", 1 + LAUNCHES, 0..0, |calls, at| {
+        self.launches("product and sums", 1 + LAUNCHES, true, 0..0, |calls, at| {
             let (turn, scatters) = (TURNS[at], u32::from(TURNS.get(at + 1) != Some(&TURNS[at])));
             let blocks = if scatters == 1 { BLOCKS } else { 1 };
             let (partials, arrived, given) = (partials.view(), arrived.view(), given.view());
@@ -133,7 +180,7 @@ impl Calls<'_> {
         let queries = self.rows(me, HEADS * COUNT)?;
         let banks = self.buffers[0].view().slice(..4 * HEADS * COUNT * size_of::<Row>()).cast::<Row>();
         let mut answers = self.world.buffer::<Answer>((1 + LAUNCHES) * HEADS * COUNT)?;
-        self.launches("attention around a ring", LAUNCHES, addresses(&answers), |calls, at| {
+        self.launches("attention around a ring", LAUNCHES, true, addresses(&answers), |calls, at| {
             let (arrived, done) = (arrived.view(), done.view());
             let ring = Ring { banks, arrived, done, turn: at as u64, causal: at as u32 % 2 };
             let each = HEADS * COUNT;
@@ -153,7 +200,7 @@ impl Calls<'_> {
         let (queries, keys) = (self.rows(99, heads * (2 + LAUNCHES))?, self.rows(me, 2 * heads * KEYS)?);
         let each = BLOCKS as usize * FOURS;
         let mut answers = self.world.buffer::<Four>((2 + LAUNCHES) * each)?;
-        self.launches("decoding", 1 + LAUNCHES, addresses(&answers), |calls, at| {
+        self.launches("decoding", 1 + LAUNCHES, true, addresses(&answers), |calls, at| {
             let (computed, gathered, arrived) = (computed.view(), gathered.view(), arrived.view());
             let decode = Decode { computed, gathered, arrived, turn: 1 + at as u64 };
             let queries = queries.slice(at * heads..(at + 1) * heads)?;
@@ -177,7 +224,7 @@ impl Calls<'_> {
         table.write(0, &[0, 1, 2, 3, 2, 3, 0, 1])?;
         let each = LAYERS * FOURS;
         let mut answers = self.world.buffer::<Four>((1 + LAUNCHES) * each)?;
-        self.launches("pages", LAUNCHES, addresses(&answers), |calls, at| {
+        self.launches("pages", LAUNCHES, true, addresses(&answers), |calls, at| {
             let (pages, ready, done) = (cache.view().cast(), ready.view(), done.view());
             let cache = Pages { pages, ready, done, turn: at as u64 };
             let table = || table.slice(at % 2 * LAYERS * PAGES..(at % 2 + 1) * LAYERS * PAGES);
@@ -188,7 +235,8 @@ impl Calls<'_> {
         })
     }
 
-    /// Bags of rows, of which each warp has a part: so many for each block that a proxy comes ahead of a warp that still reads the one before.
+    /// Bags of rows, of which each warp has a part: so many for each block that a proxy comes ahead of a warp that still reads the last
+    /// one.
     fn embed(&mut self) -> Result<(), Error> {
         const BAGS: usize = 8 * BLOCKS as usize;
         const BAG: usize = 2;
@@ -199,7 +247,7 @@ impl Calls<'_> {
         let mut ids = self.world.buffer::<u32>(BAGS * BAG)?;
         ids.write(0, &(0..BAGS * BAG).map(|i| ((i + i / BAG) % (2 * n)) as u32).collect::<Vec<_>>())?;
         let mut sums = self.world.buffer::<Eight>((1 + LAUNCHES) * BAGS * WIDTH)?;
-        self.launches("rows of a table", LAUNCHES, addresses(&sums), |calls, at| {
+        self.launches("rows of a table", LAUNCHES, true, addresses(&sums), |calls, at| {
             let table = Table { rows, fetched: fetched.view(), width: WIDTH as u32, bag: BAG as u32 };
             let each = BAGS * WIDTH;
             let sums = Chunked::new(sums.slice_mut(at * each..(at + 1) * each)?, WIDTH);
