@@ -101,8 +101,8 @@ impl Operand {
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl Operand {
-    /// Where the bytes are, of what has no lines. Those of packets follow their flag, on another cache line where they fill one, so that who
-    /// polls the flag does not take from the sender what it still writes.
+    /// Where the bytes are, of what has no lines. Those of packets follow their flag, on another cache line where they fill one, so that
+    /// who polls the flag does not take from the sender what it still writes.
     #[inline(always)]
     pub(crate) const fn data(&self) -> *mut u8 {
         let behind = match (self.form(), self.bytes) {

@@ -12,9 +12,9 @@ pub struct Parameters {
     pub origin: Origin,
     /// By protocol, in the order of [`Protocol::ALL`].
     pub protocols: [ProtocolCost; 3],
-    /// Simple, for algorithms that hand chunks on through the plan's queues where others read and write members' buffers
+    /// The same of algorithms that hand chunks on through the plan's queues, where others read and write members' buffers or inboxes
     /// themselves.
-    pub queued: ProtocolCost,
+    pub queued: [ProtocolCost; 3],
     /// From a signal's sending to a waiter's going on, without any data: a step of a barrier.
     pub signal_ns: f64,
     /// Sending one more signal or message in the same step.
@@ -78,17 +78,17 @@ impl Parameters {
     /// 1 are for testing, and the model does not know how slow they are.
     ///
     /// Measured at two PEs on two cores (`benches/results/`): 105 ns from signal to signal, 380 ns for the two steps of a
-    /// small direct all-reduce, 500 and 650 ns for one and two steps through queues, 310 ns for an exchange of packets; copies of 15 bytes per
-    /// nanosecond from memory and three times that within the cache, of which queues leave two fifths. Packets carry some 2
-    /// bytes per nanosecond at sizes where they are chosen, so a KiB is too much for them. A step through the proxy's thread
-    /// took 60 µs, when the proxies had no cores of their own. Multicast is emulated for tests, element by element.
+    /// small direct all-reduce, 500 and 650 ns for one and two steps through queues; copies of 15 bytes per
+    /// nanosecond from memory and three times that within the cache, of which queues leave two fifths. An exchange of packets takes two
+    /// fifths of a direct all-reduce's time at a few bytes, and as long at some 1.2 KiB (`2026-11-28-packets.md`). A step through the
+    /// proxy's thread took 60 µs, when the proxies had no cores of their own. Multicast is emulated for tests, element by element.
     pub fn cpu(width: u32, cores: u32, proxied: bool) -> Self {
         let route = if proxied { "proxied" } else { "direct" };
         let direct = Self {
             name: format!("cpu/{cores}-cores/width-{width}/{route}"),
             origin: Origin::Measured,
-            protocols: [cost(10.0, 185.0, 1.0), cost(10.0, 300.0, 0.05), cost(10.0, 320.0, 0.05)],
-            queued: cost(350.0, 155.0, 0.42),
+            protocols: [cost(10.0, 185.0, 1.0), cost(10.0, 150.0, 0.125), cost(10.0, 320.0, 0.05)],
+            queued: [cost(350.0, 155.0, 0.42), cost(10.0, 300.0, 0.125), cost(10.0, 320.0, 0.05)],
             signal_ns: 105.0,
             post_ns: 10.0,
             copy_rate: 15.0,
@@ -104,7 +104,14 @@ impl Parameters {
             return direct;
         }
         let simple = cost(10.0, 60_000.0, 1.0);
-        Self { protocols: [simple; 3], queued: simple, signal_ns: 60_000.0, post_ns: 1_000.0, cache: None, ..direct }
+        Self {
+            protocols: [simple; 3],
+            queued: [simple; 3],
+            signal_ns: 60_000.0,
+            post_ns: 1_000.0,
+            cache: None,
+            ..direct
+        }
     }
 
     /// GPUs that NVLink of the Hopper generation joins, 18 links each.
@@ -112,11 +119,12 @@ impl Parameters {
     /// Modelled: NCCL 2.30.7's constants of its ring (6.6, 14 and 8.4 µs a call, 0.6, 1.9 and 3.4 µs a hop for LL, LL128
     /// and Simple; LL of 141 GB/s at most), 20.6 GB/s a link, and 65 GiB/s a block as its symmetric kernels assume.
     pub fn cuda_nvlink() -> Self {
+        let protocols = [cost(8_400.0, 3_400.0, 1.0), cost(6_600.0, 600.0, 0.38), cost(14_000.0, 1_900.0, 0.9375)];
         Self {
             name: "cuda/sm_90/nvlink".to_owned(),
             origin: Origin::Modelled,
-            protocols: [cost(8_400.0, 3_400.0, 1.0), cost(6_600.0, 600.0, 0.38), cost(14_000.0, 1_900.0, 0.9375)],
-            queued: cost(8_400.0, 3_400.0, 1.0),
+            protocols,
+            queued: protocols,
             signal_ns: 600.0,
             post_ns: 20.0,
             copy_rate: 70.0,
@@ -141,7 +149,7 @@ impl Parameters {
             name: format!("cuda/sm_90/one-gpu/{pes}-pes"),
             origin: Origin::Measured,
             protocols: [cost(500.0, 5_000.0, 1.0), packets, packets],
-            queued: cost(1_000.0, 5_000.0, 0.105),
+            queued: [cost(1_000.0, 5_000.0, 0.105), packets, packets],
             signal_ns: 2_200.0,
             copy_rate: 19.3,
             link_rate: 2_640.0 / f64::from(pes.max(1)),
@@ -157,7 +165,7 @@ impl Parameters {
         Self {
             name: "cuda/sm_90/proxied".to_owned(),
             protocols: [simple; 3],
-            queued: simple,
+            queued: [simple; 3],
             signal_ns: 30_000.0,
             post_ns: 10_000.0,
             link_rate: 10.0,
@@ -169,10 +177,11 @@ impl Parameters {
     ///
     /// Modelled: NCCL 2.30.7's constants (1.0, 2.5 and 5.7 µs a hop, 12 GB/s).
     pub fn cuda_pcie() -> Self {
+        let protocols = [cost(8_400.0, 5_700.0, 1.0), cost(6_600.0, 1_000.0, 0.5), cost(14_000.0, 2_500.0, 0.9375)];
         Self {
             name: "cuda/pcie".to_owned(),
-            protocols: [cost(8_400.0, 5_700.0, 1.0), cost(6_600.0, 1_000.0, 0.5), cost(14_000.0, 2_500.0, 0.9375)],
-            queued: cost(8_400.0, 5_700.0, 1.0),
+            protocols,
+            queued: protocols,
             signal_ns: 1_000.0,
             link_rate: 12.0,
             ..Self::cuda_nvlink()
@@ -181,7 +190,8 @@ impl Parameters {
 
     /// What a protocol costs an algorithm, which is `queued` or not.
     pub fn protocol(&self, queued: bool, protocol: Protocol) -> ProtocolCost {
-        if queued && protocol == Protocol::Simple { self.queued } else { self.protocols[protocol as usize] }
+        let costs = if queued { &self.queued } else { &self.protocols };
+        costs[protocol as usize]
     }
 
     /// How many blocks share a core.
@@ -206,8 +216,8 @@ mod tests {
     fn costs_stand_at_their_protocols() {
         let machine = Parameters::cpu(1, 2, false);
         assert_eq!(machine.protocol(false, Protocol::Simple).efficiency, 1.0);
-        assert_eq!(machine.protocol(true, Protocol::Simple), machine.queued);
-        assert_eq!(machine.protocol(true, Protocol::Ll).efficiency, 0.05);
+        assert_eq!(machine.protocol(true, Protocol::Simple).efficiency, 0.42);
+        assert_eq!(machine.protocol(true, Protocol::Ll).hop_ns, 300.0);
         assert_eq!(Parameters::cuda_nvlink().protocol(true, Protocol::Ll128).hop_ns, 1_900.0);
         for (place, protocol) in Protocol::ALL.iter().enumerate() {
             assert_eq!(*protocol as usize, place);

@@ -158,9 +158,9 @@ unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, bytes: usize) {
     let head = (dst as usize).wrapping_neg() % 64;
     let lines = (bytes - head) / 64 * 64;
     let at = head + lines;
-    // SAFETY: reads and writes only the two ranges, which have whole lines from `head` on. Non-temporal stores are weakly ordered (Intel SDM
-    // vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence puts them before every later store, so that a release that follows
-    // covers them.
+    // SAFETY: reads and writes only the two ranges, which have whole lines from `head` on. Non-temporal stores are weakly ordered (Intel
+    // SDM vol. 1, "Caching of Temporal vs. Non-Temporal Data"); the sfence puts them before every later store, so that a release that
+    // follows covers them.
     unsafe {
         copy_string(dst, src, head);
         core::arch::asm!(

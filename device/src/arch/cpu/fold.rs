@@ -128,33 +128,32 @@ unsafe fn of_operands<B: Group, D: Operands, S: Operands>(
     with_all(fold.dst.count(), to, |dst| {
         let from = |i| {
             let from = checked(fold.src.get(i));
-            // Of so many sources none is partial in an algorithm; one that is has its form looked at.
-            let is_other = const { !S::PLAIN } && from.has_lines() || from.is_partial() && i >= 64;
+            // No algorithm has a partial one among so many.
+            let is_other = const { !S::PLAIN } && from.has_lines() || from.is_partial() && fold.src.count() > 64;
             has_lines.set(has_lines.get() | is_other);
             partial.set(partial.get() | u64::from(from.is_partial()) << (i % 64));
             come.set(come.get() && ctx.packets_come(&from));
             from.data()
         };
         with_all(fold.src.count(), from, |src| {
+            if !come.get() {
+                return false;
+            }
             if has_lines.get() {
-                return with_all(
-                    fold.dst.count(),
-                    |i| fold.dst.get(i),
-                    |dst| {
-                        with_all(
-                            fold.src.count(),
-                            |i| fold.src.get(i),
-                            |src| of_lines(&Lines { ctx, share, dst, src, bytes, members }),
-                        )
-                    },
-                );
+                return with_operands(&fold.dst, |dst| {
+                    with_operands(&fold.src, |src| of_lines(&Lines { ctx, share, dst, src, bytes, members }))
+                });
             }
-            if come.get() {
-                of_bytes(&Work { share, dst, src, partial: partial.get(), bytes, members });
-            }
-            come.get()
+            of_bytes(&Work { share, dst, src, partial: partial.get(), bytes, members });
+            true
         })
     })
+}
+
+/// Gives operands, each computed once.
+#[inline(always)]
+fn with_operands<R>(operands: &impl Operands, then: impl FnOnce(&[Operand]) -> R) -> R {
+    with_all(operands.count(), |i| operands.get(i), then)
 }
 
 /// Gives so many values, each computed once; a few of them without an allocation.
@@ -178,7 +177,7 @@ pub(super) struct Work<'w> {
     pub(super) share: Share,
     pub(super) dst: &'w [*mut u8],
     pub(super) src: &'w [*mut u8],
-    /// A bit for each source that is a partial result.
+    /// A bit for each source that is a partial result: of none where there are more than 64.
     pub(super) partial: u64,
     /// Bytes of each.
     pub(super) bytes: usize,
