@@ -6,6 +6,8 @@ use std::io::{self, Write as _};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use congruent_device::Pe;
 use congruent_device::abi::{Control, PrintLine, Printed, Prints};
@@ -36,11 +38,15 @@ pub(crate) struct Lines {
     printer: Mutex<Option<Printer>>,
 }
 
+/// How long who waits for a kernel waits for its lines to be printed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 type Printer = Box<dyn FnMut(&KernelLine) + Send>;
 
 impl World {
     /// Has lines that kernels of this PE print ([`print!`](congruent_device::print)) given to `printer`, in place of standard error: from a
-    /// thread of the library's, while kernels run.
+    /// thread of the library's, while kernels run. Who waits for a kernel goes on when its lines have been given, so a printer waits for
+    /// nobody.
     pub fn on_print(&self, printer: impl FnMut(&KernelLine) + Send + 'static) {
         *self.shared().lines().printer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(printer));
     }
@@ -57,6 +63,20 @@ impl Lines {
             Ok(printer) => take_by(printer, shared),
             Err(TryLockError::Poisoned(poisoned)) => take_by(poisoned.into_inner(), shared),
             Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    /// Takes the lines that are there, of kernels that are complete: behind another thread that does, so that all have been given to the
+    /// printer. For a while only, as that may wait for this thread.
+    pub(crate) fn take_all(&self, shared: &Shared) {
+        let began = Instant::now();
+        loop {
+            match self.printer.try_lock() {
+                Ok(printer) => return take_by(printer, shared),
+                Err(TryLockError::Poisoned(poisoned)) => return take_by(poisoned.into_inner(), shared),
+                Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => thread::sleep(Duration::from_micros(50)),
+                Err(TryLockError::WouldBlock) => return,
+            }
         }
     }
 

@@ -106,12 +106,13 @@ impl Runner {
         shared
     }
 
-    /// Waits until its first `count` launches are complete, or the world has failed and they do not end.
+    /// Waits until its first `count` launches are complete, or the world has failed and they do not end; and until their lines are printed.
     pub(crate) fn wait_for(&self, count: u64) {
         match self {
             Self::Cpu(queue, shared) => shared.wait_for_stream(&queue.stream, count),
             Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
         }
+        self.shared().lines().take_all(self.shared());
     }
 }
 
