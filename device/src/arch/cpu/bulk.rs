@@ -142,7 +142,7 @@ unsafe fn copy_many(dst: *mut u8, src: *const u8, bytes: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_string(dst: *mut u8, src: *const u8, bytes: usize) {
-    // SAFETY: reads and writes only the two ranges (the file's heading argues why that may race). The direction flag is clear by the ABI.
+    // SAFETY: reads and writes only the two ranges; that may race (docs/memory-model.md, MM-1). The direction flag is clear by the ABI.
     // The stores of one string instruction have no order among themselves, but all come before every later store (Intel SDM vol. 3A,
     // "Fast-String Operation and Out-of-Order Stores"). So a release that follows covers them.
     unsafe {
