@@ -17,6 +17,8 @@ use crate::{event, memory, module};
 pub(crate) struct Context {
     pub(crate) ordinal: i32,
     retained: Mutex<u32>,
+    /// Held while the context begins or ends, so that nobody makes anything in it that the end takes away.
+    turning: Mutex<()>,
     fault: Mutex<Option<CUresult>>,
     /// The legacy default stream, once it was used.
     legacy: Mutex<Option<Arc<Stream>>>,
@@ -94,6 +96,7 @@ impl Context {
         Arc::new(Self {
             ordinal,
             retained: Mutex::new(0),
+            turning: Mutex::new(()),
             fault: Mutex::new(None),
             legacy: Mutex::new(None),
             peers: Mutex::new(Vec::new()),
@@ -130,6 +133,7 @@ impl Context {
     }
 
     pub(crate) fn retain(&self) {
+        let _turn = lock(&self.turning);
         *lock(&self.retained) += 1;
     }
 
@@ -138,6 +142,7 @@ impl Context {
     /// # Errors
     /// `CUDA_ERROR_INVALID_CONTEXT` if nobody retains it, and that of [`memory::show`]
     pub(crate) fn release(self: &Arc<Self>) -> Outcome {
+        let _turn = lock(&self.turning);
         {
             let mut retained = lock(&self.retained);
             *retained = retained.checked_sub(1).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;

@@ -191,6 +191,24 @@ fn what_a_context_had_ends_with_it() {
 }
 
 #[test]
+fn who_takes_part_in_a_context_that_ends_gets_a_new_one() {
+    alone("who_takes_part_in_a_context_that_ends_gets_a_new_one", "", || {
+        begin(0);
+        ok!(cuLaunchHostFunc(stream(), Some(sleep), core::ptr::null_mut()));
+        let last = std::thread::spawn(|| ok!(cuDevicePrimaryCtxRelease_v2(0)));
+        let (mut flags, mut active) = (0, 1);
+        while active != 0 && !last.is_finished() {
+            ok!(cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
+        }
+        // The last part waits for the stream still.
+        begin(0);
+        let at = words(1);
+        last.join().unwrap();
+        ok!(cuMemFree_v2(at));
+    });
+}
+
+#[test]
 fn what_a_destroyed_stream_has_yet_to_do_is_waited_for() {
     alone("what_a_destroyed_stream_has_yet_to_do_is_waited_for", "", || {
         begin(0);
