@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use congruent::device::{Group, Pe, Sym, Thread, kernels};
 use congruent::{Error, Grid, World};
-use congruent_transports::{Local, Operation, PeerState, Transport, TransportError};
+use congruent_transports::{Local, Operation, PeerState, Progress, Transport, TransportError};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 /// Requests that fit in a ring, as a world has it, and in the queue.
@@ -43,8 +43,8 @@ impl Transport for Nothing {
         self.0.push(ticket);
         Ok(())
     }
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
-        self.0.drain(..).for_each(|ticket| done(ticket, Ok(0)));
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
+        self.0.drain(..).for_each(|ticket| tell(ticket, Progress::Ended(Ok(0))));
         false
     }
     fn state(&self, _: Pe) -> PeerState {

@@ -3,6 +3,7 @@
 use congruent_heap::refuse;
 use congruent_heap::{Notify, NotifyOp, Pe, Place, Pod, Rank, Signal, Sym};
 
+use crate::proxy::Complete;
 use crate::rma::check_same;
 use crate::{Ctx, Group, arch};
 
@@ -78,7 +79,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn put_signal<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>, notify: Notify) {
         if let Some(ticket) = self.start_put_signal(group, place, src, notify) {
-            self.end_unless(self.finish(group, place.pe(), ticket));
+            self.end_unless(self.finish(group, place.pe(), ticket, Complete::Locally));
         }
     }
 
@@ -131,7 +132,7 @@ impl Ctx<'_> {
             refuse!("what goes through a proxy goes to one PE that is reached so");
         }
         let ticket = self.ask_put_signal(group, place, src, notify);
-        self.end_unless(self.finish(group, place.pe(), ticket));
+        self.end_unless(self.finish(group, place.pe(), ticket, Complete::Locally));
     }
 
     /// Orders what this group put to that PE before with what it puts there later.

@@ -135,12 +135,12 @@ impl Ctx<'_> {
         !group.any(group.leader() && !self.drained_to(pe))
     }
 
-    /// Waits until request `ticket` of the group's leader to a peer is complete; other threads give any ticket. False when the kernel
-    /// must end.
+    /// Waits until request `ticket` of the group's leader to a peer is complete, locally or at the peer; other threads give any ticket.
+    /// False when the kernel must end.
     #[cold]
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    pub(crate) fn finish(&self, group: &impl Group, pe: Pe, ticket: u64) -> bool {
-        !group.any(group.leader() && !self.complete(pe, ticket))
+    pub(crate) fn finish(&self, group: &impl Group, pe: Pe, ticket: u64, at: Complete) -> bool {
+        !group.any(group.leader() && !self.complete(pe, ticket, at))
     }
 
     /// Whether the group's leader could ask. False when the kernel must end.
@@ -194,7 +194,7 @@ impl Ctx<'_> {
     /// Waits for the reply to request `ticket` to a peer, and gives its place back. Nothing when the kernel must end.
     #[cold]
     fn reply(&self, pe: Pe, ticket: u64) -> Option<u64> {
-        if !self.complete(pe, ticket) {
+        if !self.complete(pe, ticket, Complete::AtPeer) {
             return None;
         }
         let reply: *mut Reply = with_exposed_provenance_mut((self.ring() + self.layout().reply(ticket)) as usize);
@@ -241,15 +241,19 @@ impl Ctx<'_> {
             }
             // What is asked of a peer is complete in order: so this is, once all before it are.
             let header = Request::header(Verb::Signal, Then::Nothing, AtomicOp::Add, NumberKind::Unsigned);
-            self.complete(pe, self.ask_range(header | to(pe), 0, 0, 0, 0, 0))
+            self.complete(pe, self.ask_range(header | to(pe), 0, 0, 0, 0, 0), Complete::AtPeer)
         }
     }
 
     outlined! {
         /// Waits until request `ticket` to a peer is complete. False when the kernel must end, and where there is no request for that.
-        pub(crate) fn complete(&self, pe: Pe, ticket: u64) -> bool {
+        pub(crate) fn complete(&self, pe: Pe, ticket: u64, at: Complete) -> bool {
+            let word = match at {
+                Complete::Locally => self.layout().local(pe.raw()),
+                Complete::AtPeer => self.layout().through(pe.raw()),
+            };
             // SAFETY: the ring is this context's, and has such a word for each PE.
-            let word = unsafe { count(self.ring(), self.layout().through(pe.raw()) as usize) };
+            let word = unsafe { count(self.ring(), word as usize) };
             ticket != ENDING && self.reached_count(word, pe.raw(), ticket.wrapping_add(1))
         }
     }
@@ -283,6 +287,15 @@ impl Ctx<'_> {
     fn layout(&self) -> RingLayout {
         RingLayout::new(self.abi().log2_slots, self.abi().npes)
     }
+}
+
+/// Where a request is to be complete.
+#[derive(Clone, Copy)]
+pub(crate) enum Complete {
+    /// A put's source may be overwritten.
+    Locally,
+    /// Its data has arrived.
+    AtPeer,
 }
 
 /// What an atomic computes, and of how many bytes.

@@ -7,6 +7,7 @@ use congruent_heap::{Pe, Place, Pod, Sym};
 
 use crate::arch::Share;
 use crate::group::share;
+use crate::proxy::Complete;
 use crate::{Ctx, Group, Thread, access, arch};
 
 impl Ctx<'_> {
@@ -26,7 +27,7 @@ impl Ctx<'_> {
     pub fn put<T: Pod, G>(&self, group: &impl Group, place: Place<T, G>, src: Sym<T>) {
         match self.start_put(group, place, src) {
             None => group.sync(),
-            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket)),
+            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket, Complete::Locally)),
         }
     }
 
@@ -42,7 +43,7 @@ impl Ctx<'_> {
     pub fn get<T: Pod, G>(&self, group: &impl Group, dst: Sym<T>, place: Place<T, G>) {
         match self.start_get(group, dst, place) {
             None => group.sync(),
-            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket)),
+            Some(ticket) => self.end_unless(self.finish(group, place.pe(), ticket, Complete::AtPeer)),
         }
     }
 
@@ -121,7 +122,7 @@ impl Ctx<'_> {
     ) {
         let (last, failed) = self.start_get_strided(group, (dst, dst_stride), (place, src_stride), count);
         // Each thread's own: what is asked of a peer is complete in order. All come to one vote, whether or not they have asked.
-        self.join(group, failed || last.is_some_and(|ticket| !self.complete(place.pe(), ticket)));
+        self.join(group, failed || last.is_some_and(|ticket| !self.complete(place.pe(), ticket, Complete::AtPeer)));
     }
 
     /// The part of a strided get that moves data; the group is not synchronized after it. Through the proxy, the ticket of what this

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use congruent_device::{Pe, abi};
 use congruent_heap::abi::{Request, Then, Verb};
-use congruent_transports::{Atomic, Operation, Signal, Transport, TransportError};
+use congruent_transports::{Atomic, Operation, Progress, Signal, Transport, TransportError};
 
 use crate::cpu::{Served, Service, nap};
 use crate::rings::{Consumer, Rings};
@@ -151,8 +151,8 @@ struct Server {
     lines: Vec<Line>,
     /// Turns without anything to do since there was something.
     idle: u32,
-    /// What has completed; kept for its memory.
-    completed: Vec<(u64, Result<u64, TransportError>)>,
+    /// What the transport has told; kept for its memory.
+    progress: Vec<(u64, Progress)>,
 }
 
 impl SharedServer {
@@ -173,7 +173,15 @@ impl SharedServer {
                 continue;
             }
             let rest = {
-                let mut server = self.lock();
+                let mut server = match self.server.try_lock() {
+                    Ok(server) => server,
+                    // A lane serves. Who slept on the lock would have to be woken by it each time.
+                    Err(TryLockError::WouldBlock) => {
+                        thread::sleep(REST);
+                        continue;
+                    }
+                    Err(TryLockError::Poisoned(server)) => server.into_inner(),
+                };
                 let Some(server) = server.as_mut() else { return };
                 if stops && (!orders.drain.load(Ordering::Relaxed) || server.may_end()) {
                     return;
@@ -256,8 +264,8 @@ struct Line {
     /// Those that were begun, in order, from the first that is not complete on.
     begun: VecDeque<Begun>,
     first: u64,
-    /// For each peer the tickets of those to it that are not complete, in order.
-    peers: Vec<VecDeque<u64>>,
+    /// Of each peer the requests to it.
+    peers: Vec<Tickets>,
     /// Since when the next request is reserved and not published.
     missing: Option<Instant>,
     /// It will never be.
@@ -272,10 +280,35 @@ struct Turn {
     waits: bool,
 }
 
+/// The tickets of requests to one peer, in order.
+#[derive(Default)]
+struct Tickets {
+    /// Those that are not complete.
+    open: VecDeque<u64>,
+    /// Puts that are not known to be locally complete.
+    puts: VecDeque<u64>,
+}
+
 struct Begun {
     peer: u32,
     replies: bool,
+    /// Its source may be overwritten.
+    local: bool,
     done: bool,
+}
+
+impl Line {
+    /// Tells how far puts to a peer are locally complete, if that is further than before. Gives the word that producers sleep on.
+    fn tell_local(&mut self, peer: u32) -> Option<*const u32> {
+        let is_local = |ticket: &mut u64| self.begun[(*ticket - self.first) as usize].local;
+        let ticket = last(&mut self.peers[peer as usize].puts, is_local)?;
+        Some(self.ring.tell_local(peer, ticket + 1))
+    }
+}
+
+/// Takes tickets that are as they have to be from the front, and gives the last one.
+fn last(tickets: &mut VecDeque<u64>, mut is: impl FnMut(&mut u64) -> bool) -> Option<u64> {
+    std::iter::from_fn(|| tickets.pop_front_if(&mut is)).last()
 }
 
 impl Server {
@@ -286,10 +319,10 @@ impl Server {
         transport: Box<dyn Transport>,
         failed: Box<dyn FnMut(ProxyFailure) + Send>,
     ) -> Self {
-        let peers = || (0..context.npes).map(|_| VecDeque::new()).collect();
+        let peers = || (0..context.npes).map(|_| Tickets::default()).collect();
         let line = |ring| Line { ring, begun: VecDeque::new(), first: 0, peers: peers(), missing: None, lost: false };
         let lines = rings.consumers().into_iter().map(line).collect();
-        Self { context, rings, sleep, transport, failed, lines, idle: 0, completed: Vec::new() }
+        Self { context, rings, sleep, transport, failed, lines, idle: 0, progress: Vec::new() }
     }
 
     /// The peer of a request that is not complete, the first of a ring.
@@ -319,17 +352,18 @@ impl Server {
                 }
             }
         }
-        let mut completed = std::mem::take(&mut self.completed);
-        let is_under_way = self.transport.poll(&mut |number, reply| completed.push((number, reply)));
-        busy |= !completed.is_empty();
-        for (number, reply) in completed.drain(..) {
-            match reply {
-                Ok(reply) => self.done(number, reply),
+        let mut progress = std::mem::take(&mut self.progress);
+        let is_under_way = self.transport.poll(&mut |number, how_far| progress.push((number, how_far)));
+        busy |= !progress.is_empty();
+        for (number, how_far) in progress.drain(..) {
+            match how_far {
+                Progress::Local => self.local(number),
+                Progress::Ended(Ok(reply)) => self.done(number, reply),
                 // It never completes: the world has failed, and who waits for it ends.
-                Err(error) => (self.failed)(ProxyFailure::Transport(error)),
+                Progress::Ended(Err(error)) => (self.failed)(ProxyFailure::Transport(error)),
             }
         }
-        self.completed = completed;
+        self.progress = progress;
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
         Turn { busy, waits: is_under_way || self.lines.iter().any(|line| !line.begun.is_empty()) }
     }
@@ -339,11 +373,14 @@ impl Server {
         let (line, number) = (&mut self.lines[index], self.rings.number(index, ticket));
         let (verb, tickets) = (request.verb(), line.peers.get_mut(peer.index()));
         let replies = verb.is_some_and(Verb::replies);
-        line.begun.push_back(Begun { peer: peer.raw(), replies, done: false });
+        line.begun.push_back(Begun { peer: peer.raw(), replies, local: false, done: false });
         let (Some(verb), Some(tickets)) = (verb, tickets) else {
             return Err(TransportError::Malformed { peer, remote, bytes });
         };
-        tickets.push_back(ticket);
+        tickets.open.push_back(ticket);
+        if verb == Verb::Put {
+            tickets.puts.push_back(ticket);
+        }
         let then = match request.then() {
             Then::Nothing => None,
             then => Some(Signal { offset: request.signal, value: request.second, set: then == Then::Set }),
@@ -367,29 +404,36 @@ impl Server {
         self.transport.start(number, peer, operation)
     }
 
+    /// Takes note that the source of a put may be overwritten, and tells whoever waits for it.
+    fn local(&mut self, number: u64) {
+        let (index, ticket) = self.rings.ticket(number);
+        let Some(line) = self.lines.get_mut(index) else { return };
+        let Some(begun) = line.begun.get_mut(ticket.wrapping_sub(line.first) as usize) else { return };
+        begun.local = true;
+        let peer = begun.peer;
+        line.tell_local(peer).into_iter().for_each(|word| self.wake(word));
+    }
+
     /// Takes note that a request has completed, and tells whoever waits for it, or for all before it.
     fn done(&mut self, number: u64, reply: u64) {
         let (index, ticket) = self.rings.ticket(number);
         let Some(line) = self.lines.get_mut(index) else { return };
         let first = line.first;
         let Some(begun) = line.begun.get_mut(ticket.wrapping_sub(first) as usize) else { return };
-        begun.done = true;
+        (begun.local, begun.done) = (true, true);
         let peer = begun.peer;
         if begun.replies {
             line.ring.reply(ticket, reply);
         }
-        let tickets = &mut line.peers[peer as usize];
+        let local = line.tell_local(peer);
         let is_done = |ticket: &mut u64| line.begun[(*ticket - first) as usize].done;
-        let mut through = None;
-        while let Some(ticket) = tickets.pop_front_if(is_done) {
-            through = Some(ticket + 1);
-        }
-        let through = through.map(|count| line.ring.tell_through(peer, count));
+        let through = last(&mut line.peers[peer as usize].open, is_done);
+        let through = through.map(|ticket| line.ring.tell_through(peer, ticket + 1));
         while line.begun.pop_front_if(|begun| begun.done).is_some() {
             line.first += 1;
         }
         let complete = (line.first > first).then(|| line.ring.tell_complete(line.first));
-        [through, complete].into_iter().flatten().for_each(|word| self.wake(word));
+        [local, through, complete].into_iter().flatten().for_each(|word| self.wake(word));
     }
 
     /// Whether nobody needs it any more: all is done that was asked for, and peers say the same; or the world has failed.

@@ -167,7 +167,12 @@ impl Consumer {
         self.word(at).store(value, Ordering::Relaxed);
     }
 
-    /// Tells producers how far requests to a peer are. Gives the word that they sleep on.
+    /// Tells producers how far puts to a peer are locally complete. Gives the word that they sleep on.
+    pub(crate) fn tell_local(&self, peer: u32, count: u64) -> *const u32 {
+        self.publish(self.layout.local(peer) as usize, count)
+    }
+
+    /// Tells producers how far requests to a peer are complete. Gives the word that they sleep on.
     pub(crate) fn tell_through(&self, peer: u32, count: u64) -> *const u32 {
         self.publish(self.layout.through(peer) as usize, count)
     }

@@ -9,7 +9,7 @@ pub use crate::fault::{Abort, Cause, Control, FaultKind, FaultRecord, FaultState
 pub use crate::print::{PrintLine, Printed, Prints};
 
 /// The version of every layout that crosses a boundary: those of this file, of faults and of lines.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Bytes at the start of every PE's heap that belong to the library: the [`HeapHeader`].
 pub const HEAP_RESERVED: u64 = 4096;
@@ -321,9 +321,9 @@ pub struct Reply {
     pub read: u64,
 }
 
-/// How a PE's rings lie one behind the other: of each its [`Ring`], its [`Request`]s, its [`Reply`]s, and for each PE a word that
-/// tells how far requests to it are: those below this ticket are complete. These words are in order for each peer by itself, so that
-/// nobody waits for a peer that he asked nothing of.
+/// How a PE's rings lie one behind the other: of each its [`Ring`], its [`Request`]s, its [`Reply`]s, and for each PE two words that
+/// tell how far requests to it are: those below one ticket are complete, and those below the other locally. These words are in order for
+/// each peer by itself, so that nobody waits for a peer that he asked nothing of.
 #[derive(Clone, Copy, Debug)]
 pub struct RingLayout {
     log2_slots: u32,
@@ -340,7 +340,7 @@ impl RingLayout {
     /// Bytes of one ring with what goes with it.
     #[inline(always)]
     pub const fn bytes(self) -> u64 {
-        self.through(self.npes).next_multiple_of(align_of::<Ring>() as u64)
+        self.local(self.npes).next_multiple_of(align_of::<Ring>() as u64)
     }
 
     /// How many requests fit.
@@ -367,10 +367,16 @@ impl RingLayout {
         self.request(0) + self.slots() * size_of::<Request>() as u64 + self.slot(ticket) * size_of::<Reply>() as u64
     }
 
-    /// Byte offset of the word that tells how far requests to a PE are.
+    /// Byte offset of the word that tells how far requests to a PE are complete.
     #[inline(always)]
     pub const fn through(self, pe: u32) -> u64 {
         self.reply(0) + self.slots() * size_of::<Reply>() as u64 + pe as u64 * 8
+    }
+
+    /// Byte offset of the word that tells how far they are locally complete: the source of a put before this ticket may be overwritten.
+    #[inline(always)]
+    pub const fn local(self, pe: u32) -> u64 {
+        self.through(self.npes + pe)
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use congruent::collectives::{Description, Layout, PlanView, Sum, agree, direct, 
 use congruent::device::abi::FaultKind;
 use congruent::device::{Group, Note, Pe, Signal, Sym, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
-use congruent_transports::{Local, Operation, PeerState, Transport, TransportError};
+use congruent_transports::{Local, Operation, PeerState, Progress, Transport, TransportError};
 
 /// How long who is held stays behind: time for a peer that does not wait to do its worst.
 const LATE: Duration = Duration::from_millis(300);
@@ -191,11 +191,11 @@ impl Transport for Late {
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
         while let Some((_, ticket, peer, operation)) = self.asked.pop_front_if(|asked| asked.0 <= Instant::now()) {
             self.local.start(ticket, peer, operation).unwrap();
         }
-        self.local.poll(done)
+        self.local.poll(tell)
     }
 
     fn state(&self, peer: Pe) -> PeerState {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use congruent::device::abi::FaultKind;
 use congruent::device::{Group, Pe, Signal, Sym, Thread, kernels};
 use congruent::{Error, Grid, World, WorldFailure};
-use congruent_transports::{Local, Operation, PeerState, Signal as Then, Transport, TransportError};
+use congruent_transports::{Local, Operation, PeerState, Progress, Signal as Then, Transport, TransportError};
 
 kernels! {
     /// Each thread marks every peer in each round with its name and the round, counts there, and fetches a count of its own. Threads
@@ -102,11 +102,11 @@ impl Transport for Network {
         }
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
         while let Some((_, ticket, peer, operation)) = self.asked.pop_front_if(|asked| asked.0 <= Instant::now()) {
             self.local.start(ticket, peer, operation).unwrap();
         }
-        self.local.poll(done)
+        self.local.poll(tell)
     }
 
     fn state(&self, peer: Pe) -> PeerState {

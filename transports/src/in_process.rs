@@ -73,7 +73,7 @@ impl Network for InProcess {
             .boxes
             .get(own)
             .map(|inbox| std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner)));
-        come.unwrap_or_default().iter().for_each(|message| hear(Event::Message(message)));
+        come.unwrap_or_default().iter().for_each(|message| hear(Event::Messages(message)));
     }
 
     fn reconnect(&mut self, _peer: Pe) -> Reconnect {

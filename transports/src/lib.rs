@@ -48,9 +48,9 @@ pub trait Transport: Send {
     /// Where it is not started, and its ticket does not come back.
     fn start(&mut self, ticket: u64, peer: Pe, operation: Operation) -> Result<(), TransportError>;
 
-    /// Gives `done` every operation that has ended since the last call, with its reply. It is called all the time: peers may
+    /// Tells how far operations have come since the last call, by their tickets. It is called all the time: peers may
     /// need what this PE does in it, too. True where something is under way, so that the next call had better be soon.
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool;
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool;
 
     /// How it stands with a peer.
     fn state(&self, peer: Pe) -> PeerState;
@@ -66,6 +66,15 @@ pub trait Transport: Send {
     fn leave(&mut self) -> bool {
         true
     }
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is a write whose source has been read and may be overwritten. Told at most once, and not after it has ended.
+    Local,
+    /// It has ended, with this reply.
+    Ended(Result<u64, TransportError>),
 }
 
 /// What is done to a peer. Offsets are heap offsets, `remote` ones at the peer and `local` ones at this PE.

@@ -7,7 +7,7 @@
 
 use congruent_heap::Pe;
 
-use crate::{Memory, Operation, PeerState, Transport, TransportError};
+use crate::{Memory, Operation, PeerState, Progress, Transport, TransportError};
 
 /// Peers by load and store.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ impl Transport for Local {
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
-        self.done.drain(..).for_each(|(ticket, reply)| done(ticket, Ok(reply)));
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
+        self.done.drain(..).for_each(|(ticket, reply)| tell(ticket, Progress::Ended(Ok(reply))));
         false
     }
 
@@ -70,7 +70,10 @@ mod tests {
 
     fn replies(transport: &mut Local) -> Vec<(u64, u64)> {
         let mut replies = Vec::new();
-        transport.poll(&mut |ticket, reply| replies.push((ticket, reply.unwrap())));
+        transport.poll(&mut |ticket, progress| {
+            let Progress::Ended(reply) = progress else { panic!("it ends when it is started") };
+            replies.push((ticket, reply.unwrap()));
+        });
         replies
     }
 

@@ -61,9 +61,9 @@ impl Header {
         bytes
     }
 
-    /// Nothing where it is none, or where the data is not as long as it says.
-    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
-        let (head, data) = message.split_at_checked(Self::BYTES)?;
+    /// The header and the data of the first of some messages, and those behind it. Nothing where it is none, or shorter than it says.
+    pub(crate) fn decode(messages: &[u8]) -> Option<(Self, &[u8], &[u8])> {
+        let (head, behind) = messages.split_at_checked(Self::BYTES)?;
         let mut words = head.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         let mut word = || words.next().unwrap_or(0);
         let what = word();
@@ -115,6 +115,7 @@ impl Header {
             },
         };
         let carried = if header.kind == Kind::Write { header.bytes } else { 0 };
-        (carried == data.len() as u64).then_some(header)
+        let (data, rest) = behind.split_at_checked(usize::try_from(carried).ok()?)?;
+        Some((header, data, rest))
     }
 }

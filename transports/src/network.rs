@@ -74,7 +74,7 @@ pub enum Post<'m> {
         /// How many.
         bytes: u64,
     },
-    /// Sends a message of at most [`Shell::MESSAGE`](crate::Shell::MESSAGE) bytes.
+    /// Sends messages of at most [`Shell::MESSAGE`](crate::Shell::MESSAGE) bytes together.
     Send(&'m [u8]),
 }
 
@@ -85,8 +85,8 @@ pub enum Event<'m> {
     Done(u64),
     /// This has failed; the peer may have it or not.
     Failed(u64, Failure),
-    /// A message has come.
-    Message(&'m [u8]),
+    /// Messages that were sent together have come.
+    Messages(&'m [u8]),
 }
 
 /// Why something that was posted failed: what completion queues say.

@@ -7,7 +7,8 @@
 //! # How
 //! What is done to a peer is of three classes. *Messages* carry an operation with up to [`EAGER`] bytes of data, which the peer's
 //! own proxy does to its heap: small writes, signals, stores, loads and atomics. They are numbered for each pair of PEs; the peer
-//! does them in the order of their numbers, each once, and acknowledges. *Bulk writes* and *bulk reads* are the network's own.
+//! does them in the order of their numbers, each once, and acknowledges. Those that are asked for together are sent together, as many
+//! as fit, since a network takes as long for one as for some. *Bulk writes* and *bulk reads* are the network's own.
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
 //! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them.
 //!
@@ -42,6 +43,7 @@
 mod peer;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use congruent_heap::Pe;
@@ -49,9 +51,9 @@ use congruent_heap::abi::{AtomicOp, NumberKind};
 
 use crate::message::{Header, Kind};
 use crate::{
-    Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Reconnect, Transport, TransportError,
+    Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reconnect, Transport, TransportError,
 };
-use peer::{Bulk, Class, Owes, Peer, Sent, Task, pieces};
+use peer::{Asked, Bulk, Class, Owes, Peer, Sent, Task, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -78,6 +80,7 @@ pub struct Shell {
 
 impl Shell {
     /// The most bytes of a message.
+    /// The most bytes of a message, and of several that are sent together.
     pub const MESSAGE: usize = Header::BYTES + EAGER;
 
     /// The transport of the PE whose memory this is, over a network that is connected. A peer that is silent for `patience` while
@@ -93,7 +96,7 @@ impl Shell {
             is_ordered: network.is_ordered(),
             posts: HashMap::new(),
             next_id: 0,
-            ended: Vec::new(),
+            progress: Vec::new(),
             leaving: None,
         };
         Self { network, book }
@@ -110,17 +113,19 @@ impl Transport for Shell {
         let mut tasks = if self.book.by_messages { pieces(operation) } else { vec![Task::Do(operation)] };
         // The last one ends it.
         let last = tasks.pop().map(|last| (Some(ticket), last));
-        entry.waiting.extend(tasks.into_iter().map(|task| (None, task)).chain(last));
+        entry.waiting.extend(
+            tasks.into_iter().map(|task| (None, task)).chain(last).map(|(ticket, task)| Asked::new(ticket, task)),
+        );
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
         let Self { network, book } = self;
         network.poll(&mut |event| book.hear(event));
         for peer in 0..book.memory.npes() {
             book.go_on(&mut **network, Pe::new(peer));
         }
-        book.ended.drain(..).for_each(|(ticket, reply)| done(ticket, reply));
+        book.progress.drain(..).for_each(|(ticket, progress)| tell(ticket, progress));
         !book.posts.is_empty() || book.peers.iter().any(|peer| peer.owes != Owes::Nothing)
     }
 
@@ -138,7 +143,7 @@ impl Transport for Shell {
         let others = || peers.iter().enumerate().filter(|(pe, peer)| *pe != own && !peer.is_dead());
         if leaving.is_none() {
             let to: Vec<_> = others().map(|(pe, _)| pe).collect();
-            to.into_iter().for_each(|pe| peers[pe].waiting.push_back((None, Task::Bye)));
+            to.into_iter().for_each(|pe| peers[pe].waiting.push_back(Asked::new(None, Task::Bye)));
             *leaving = Some(None);
             return false;
         }
@@ -162,7 +167,7 @@ struct Book {
     peers: Vec<Peer>,
     posts: HashMap<u64, (Pe, Posted)>,
     next_id: u64,
-    ended: Vec<(u64, Result<u64, TransportError>)>,
+    progress: Vec<(u64, Progress)>,
     /// Whether this PE leaves, and since when it has heard that all others do.
     leaving: Option<Option<Instant>>,
 }
@@ -182,7 +187,7 @@ enum Posted {
 impl Book {
     fn hear(&mut self, event: Event<'_>) {
         match event {
-            Event::Message(bytes) => self.receive(bytes),
+            Event::Messages(bytes) => self.receive_all(bytes),
             Event::Done(id) => self.ended_well(id),
             Event::Failed(id, failure) => self.failed(id, failure),
         }
@@ -203,19 +208,19 @@ impl Book {
     }
 
     fn ended_well(&mut self, id: u64) {
-        let Some((pe, Posted::Bulk(Bulk { ticket, operation, .. }))) = self.returned(id) else { return };
+        let Some((pe, Posted::Bulk(Bulk { ticket, source, operation, .. }))) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
         peer.heard_from();
-        match operation {
+        let ended = match operation {
             Operation::Write { then: Some(signal), .. } => {
-                peer.waiting.push_front((ticket, Task::signal(signal)));
+                peer.waiting.push_front(Asked::new(ticket, Task::signal(signal)));
+                None
             }
-            Operation::Read { .. } => {
-                let flushed = self.memory.flush().map(|()| 0);
-                self.ended.extend(ticket.map(|ticket| (ticket, flushed)));
-            }
-            _ => self.ended.extend(ticket.map(|ticket| (ticket, Ok(0)))),
-        }
+            Operation::Read { .. } => ticket.map(|ticket| (ticket, self.memory.flush().map(|()| 0))),
+            _ => ticket.map(|ticket| (ticket, Ok(0))),
+        };
+        self.progress.extend(source.map(|source| (source, Progress::Local)));
+        self.progress.extend(ended.map(|(ticket, reply)| (ticket, Progress::Ended(reply))));
     }
 
     fn failed(&mut self, id: u64, failure: Failure) {
@@ -247,8 +252,8 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         peer.state = PeerState::Dead(why.clone());
         let undone = std::mem::take(&mut peer.undone).into_values().map(|bulk| bulk.ticket);
-        let sent = peer.sent.drain(..).map(|sent| sent.ticket);
-        let waiting = peer.waiting.drain(..).map(|(ticket, _)| ticket);
+        let sent = peer.sent.drain(..).map(|sent| sent.asked.ticket);
+        let waiting = peer.waiting.drain(..).map(|asked| asked.ticket);
         let mut tickets: Vec<_> = undone.chain(sent).chain(waiting).flatten().collect();
         (peer.reads, peer.writes, peer.owes) = (0, 0, Owes::Nothing);
         (peer.asks, peer.asked_over) = (None, None);
@@ -260,7 +265,7 @@ impl Book {
             }
         }
         let error = TransportError::Unreachable { peer: pe, why };
-        self.ended.extend(tickets.into_iter().map(|ticket| (ticket, Err(error.clone()))));
+        self.progress.extend(tickets.into_iter().map(|ticket| (ticket, Progress::Ended(Err(error.clone())))));
     }
 
     /// Posts what can be posted.
@@ -291,32 +296,34 @@ impl Book {
         let at = pe.raw() as usize;
         loop {
             let peer = &mut self.peers[at];
-            if peer.posted < peer.sent.len() {
-                let (number, task) = (peer.first + peer.posted as u64, peer.sent[peer.posted].task);
-                if !self.send(network, pe, number, &task) {
-                    return;
-                }
-                self.peers[at].posted += 1;
-                continue;
-            }
             if let Some(answer) = peer.answers.front().copied().filter(|_| peer.sent.len() < WINDOW) {
                 peer.answers.pop_front();
-                peer.say(None, answer);
+                if !self.say(pe, Asked::new(None, answer)) {
+                    return;
+                }
                 continue;
             }
-            let Some(&(ticket, task)) = peer.waiting.front() else { return };
-            let class = task.class();
-            if !peer.may_start(class, self.by_messages, self.is_ordered) {
-                return;
-            }
-            match task {
-                Task::Do(operation) if class != Class::Message && !self.by_messages => {
-                    let mut bulk = Bulk { ticket, operation, next: peer.first };
-                    let post = match operation {
-                        Operation::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
-                        Operation::Write { remote, local, bytes, .. } => Post::Write { remote, local, bytes },
+            let may_start = |asked: &Asked| peer.may_start(asked.task.class(), self.by_messages, self.is_ordered);
+            match peer.waiting.front().filter(|asked| may_start(asked)).map(|asked| (asked.ticket, asked.task)) {
+                Some((_, task)) if task.class() == Class::Message || self.by_messages => {
+                    let next = peer.waiting.pop_front();
+                    if !next.is_some_and(|asked| self.say(pe, asked)) {
+                        return;
+                    }
+                }
+                // What was said before goes before.
+                _ if peer.posted < peer.sent.len() => {
+                    if !self.send_next(network, pe) {
+                        return;
+                    }
+                }
+                Some((ticket, Task::Do(operation))) => {
+                    let (post, source) = match operation {
+                        Operation::Read { remote, local, bytes } => (Post::Read { remote, local, bytes }, None),
+                        Operation::Write { remote, local, bytes, .. } => (Post::Write { remote, local, bytes }, ticket),
                         _ => return,
                     };
+                    let mut bulk = Bulk { ticket, source, operation, next: peer.first };
                     let behind = if self.is_ordered { bulk.take_signal() } else { None };
                     if !self.post(network, pe, Posted::Bulk(bulk), post) {
                         return;
@@ -325,10 +332,7 @@ impl Book {
                     waiting.pop_front();
                     behind.into_iter().for_each(|behind| waiting.push_front(behind));
                 }
-                _ => {
-                    peer.waiting.pop_front();
-                    peer.say(ticket, task);
-                }
+                _ => return,
             }
         }
     }
@@ -361,7 +365,7 @@ impl Book {
     /// Goes on with what was under way when a connection failed.
     fn resume(&mut self, pe: Pe) {
         let done = self.peers[pe.raw() as usize].resume();
-        self.ended.extend(done.into_iter().map(|ticket| (ticket, Ok(0))));
+        self.progress.extend(done.into_iter().map(|ticket| (ticket, Progress::Ended(Ok(0)))));
     }
 
     /// Sends the replies that a peer is owed.
@@ -422,20 +426,68 @@ impl Book {
             return;
         }
         peer.asked = now;
-        let (number, task) = (peer.first, peer.sent[0].task);
-        let _sent = self.send(network, pe, number, &task);
+        let _sent = self.send(network, pe, 0..1);
     }
 
-    /// Posts a message.
-    fn send(&mut self, network: &mut dyn Network, pe: Pe, number: u64, task: &Task) -> bool {
-        let mut header = Header { number, ..self.header(pe) };
-        let mut data = (0, 0);
+    /// Notes a message that is to be posted, and reads what it carries: whoever asked for it need not wait until it is acknowledged, and it
+    /// may be posted again. False where the peer is given up.
+    fn say(&mut self, pe: Pe, mut asked: Asked) -> bool {
+        if let (Task::Do(Operation::Write { local, bytes: 1.., .. }), None) = (asked.task, &asked.data) {
+            let mut data = vec![0; asked.task.carries()].into_boxed_slice();
+            if let Err(error) = self.memory.take(local, &mut data) {
+                // Its bounds were checked when it was started.
+                self.die(pe, error.to_string());
+                return false;
+            }
+            asked.data = Some(data);
+            self.progress.extend(asked.ticket.map(|ticket| (ticket, Progress::Local)));
+        }
+        self.peers[pe.raw() as usize].say(asked);
+        true
+    }
+
+    /// Posts the messages that are next, as many as are sent together.
+    fn send_next(&mut self, network: &mut dyn Network, pe: Pe) -> bool {
+        let peer = &self.peers[pe.raw() as usize];
+        let mut room = Shell::MESSAGE;
+        let fit = peer.sent.range(peer.posted..).take_while(|sent| {
+            let left = room.checked_sub(Header::BYTES + sent.asked.data.as_ref().map_or(0, |data| data.len()));
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        let next = peer.posted..peer.posted + fit.count();
+        let end = next.end;
+        let is_posted = self.send(network, pe, next);
+        if is_posted {
+            self.peers[pe.raw() as usize].posted = end;
+        }
+        is_posted
+    }
+
+    /// Posts some of the messages that are not acknowledged, together.
+    fn send(&mut self, network: &mut dyn Network, pe: Pe, which: Range<usize>) -> bool {
+        let mut messages = Vec::new();
+        let peer = &self.peers[pe.raw() as usize];
+        for (number, sent) in (peer.first..).zip(&peer.sent).skip(which.start).take(which.len()) {
+            messages.extend(Header { number, ..self.header_of(pe, &sent.asked.task) }.encode());
+            messages.extend_from_slice(sent.asked.data.as_deref().unwrap_or_default());
+        }
+        self.peers[pe.raw() as usize].note_message();
+        let is_posted = self.post(network, pe, Posted::Message, Post::Send(&messages));
+        if is_posted {
+            self.peers[pe.raw() as usize].owes = Owes::Nothing;
+        }
+        is_posted
+    }
+
+    /// What a message begins with that asks a peer for this.
+    fn header_of(&self, pe: Pe, task: &Task) -> Header {
+        let mut header = self.header(pe);
         match *task {
             Task::Bye => header.kind = Kind::Bye,
             Task::Answer(to) => (header.kind, header.value) = (Kind::Answer, to),
-            Task::Do(Operation::Write { remote, local, bytes, then }) => {
+            Task::Do(Operation::Write { remote, bytes, then, .. }) => {
                 (header.kind, header.remote, header.bytes, header.then) = (Kind::Write, remote, bytes, then);
-                data = (local, bytes as usize);
             }
             Task::Do(Operation::Read { remote, local, bytes }) => {
                 (header.kind, header.remote, header.bytes, header.value) = (Kind::Read, remote, bytes, local);
@@ -452,21 +504,7 @@ impl Book {
                 (header.op, header.number_kind) = (atomic.op, atomic.kind);
             }
         }
-        let mut message = header.encode().to_vec();
-        message.resize(Header::BYTES + data.1, 0);
-        if data.1 > 0
-            && let Err(error) = self.memory.take(data.0, &mut message[Header::BYTES..])
-        {
-            // Its bounds were checked when it was started.
-            self.die(pe, error.to_string());
-            return false;
-        }
-        self.peers[pe.raw() as usize].note_message();
-        let is_posted = self.post(network, pe, Posted::Message, Post::Send(&message));
-        if is_posted {
-            self.peers[pe.raw() as usize].owes = Owes::Nothing;
-        }
-        is_posted
+        header
     }
 
     fn post(&mut self, network: &mut dyn Network, pe: Pe, posted: Posted, post: Post<'_>) -> bool {
@@ -486,17 +524,23 @@ impl Book {
         true
     }
 
-    fn receive(&mut self, bytes: &[u8]) {
+    fn receive_all(&mut self, mut messages: &[u8]) {
         // Whatever this PE's peers would not say is passed over.
-        let Some(header) = Header::decode(bytes) else { return };
+        while let Some((header, data, rest)) = Header::decode(messages) {
+            self.receive(&header, data);
+            messages = rest;
+        }
+    }
+
+    fn receive(&mut self, header: &Header, data: &[u8]) {
         let Some(peer) = self.peers.get_mut(header.from as usize).filter(|peer| !peer.is_dead()) else { return };
         peer.failures = 0;
         if header.done > peer.done {
-            Self::acknowledged(&mut self.ended, peer, header.done, None);
+            Self::acknowledged(&mut self.progress, peer, header.done, None);
         }
         match header.kind {
             Kind::Acknowledgement => {}
-            Kind::Reply => Self::acknowledged(&mut self.ended, peer, header.number, Some(header.value)),
+            Kind::Reply => Self::acknowledged(&mut self.progress, peer, header.number, Some(header.value)),
             Kind::Ask => peer.asked_over = Some(header.value),
             Kind::Tell => {
                 if peer.asks.is_some() && header.value == peer.connection {
@@ -513,14 +557,14 @@ impl Book {
             }
             _ if header.number > peer.next => {
                 if header.number - peer.next < WINDOW as u64 {
-                    peer.early.insert(header.number, bytes.to_vec());
+                    peer.early.insert(header.number, (*header, data.to_vec()));
                 }
             }
             _ => {
-                self.do_one(&header, &bytes[Header::BYTES..]);
+                self.do_one(header, data);
                 let at = header.from as usize;
-                while let Some((header, early)) = self.peers[at].take_early() {
-                    self.do_one(&header, &early[Header::BYTES..]);
+                while let Some((header, data)) = self.peers[at].take_early() {
+                    self.do_one(&header, &data);
                 }
             }
         }
@@ -550,7 +594,7 @@ impl Book {
             }
             Kind::Answer => {
                 let peer = &mut self.peers[header.from as usize];
-                Self::acknowledged(&mut self.ended, peer, value, Some(0));
+                Self::acknowledged(&mut self.progress, peer, value, Some(0));
                 Ok(0)
             }
             Kind::Bye | Kind::Acknowledgement | Kind::Reply | Kind::Ask | Kind::Tell => Ok(0),
@@ -572,27 +616,23 @@ impl Book {
     }
 
     /// A peer has done everything before `number`; and `number`, where it replies.
-    fn acknowledged(
-        ended: &mut Vec<(u64, Result<u64, TransportError>)>,
-        peer: &mut Peer,
-        number: u64,
-        reply: Option<u64>,
-    ) {
+    fn acknowledged(progress: &mut Vec<(u64, Progress)>, peer: &mut Peer, number: u64, reply: Option<u64>) {
         peer.heard_from();
         let asked = peer.first + peer.sent.len() as u64;
         // It does them in order, so before it replies to one, all before that.
         peer.done = peer.done.max(number.saturating_add(reply.is_some().into()).min(asked));
         let done = number.min(asked).saturating_sub(peer.first) as usize;
-        for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.task.has_reply()) {
+        for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.asked.task.has_reply()) {
             sent.reply = Some(0);
         }
         let asked = number.checked_sub(peer.first).and_then(|at| peer.sent.get_mut(at as usize));
         if let (Some(reply), Some(sent)) = (reply, asked) {
             sent.reply = Some(reply);
         }
-        while let Some(Sent { ticket, task, reply: Some(reply) }) = peer.sent.pop_front_if(|sent| sent.reply.is_some())
+        while let Some(Sent { asked: Asked { ticket, task, .. }, reply: Some(reply) }) =
+            peer.sent.pop_front_if(|sent| sent.reply.is_some())
         {
-            ended.extend(ticket.map(|ticket| (ticket, Ok(reply))));
+            progress.extend(ticket.map(|ticket| (ticket, Progress::Ended(Ok(reply)))));
             peer.reads -= usize::from(task.class() == Class::Read);
             peer.first += 1;
             peer.posted = peer.posted.saturating_sub(1);

@@ -110,8 +110,8 @@ impl Transport for Deaf {
         self.done.extend((peer != self.to).then_some(ticket));
         Ok(())
     }
-    fn poll(&mut self, done: &mut dyn FnMut(u64, Result<u64, TransportError>)) -> bool {
-        self.done.drain(..).for_each(|ticket| done(ticket, Ok(5)));
+    fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
+        self.done.drain(..).for_each(|ticket| tell(ticket, Progress::Ended(Ok(5))));
         false
     }
     fn state(&self, _: Pe) -> PeerState {
@@ -135,6 +135,25 @@ fn each_peer_is_told_of_by_itself() {
     assert!(bench.turn());
     assert_eq!(bench.told(0), (4, 0, [0, 0, 4]));
     assert_eq!(bench.told(1), (0, 0, [0; 3]));
+}
+
+/// Whoever waits for the source of a put does not wait for its peer.
+#[test]
+fn a_put_is_locally_complete_before_it_is_at_its_peer() {
+    let mut bench = Bench::new();
+    let local = |bench: &Bench| [1, 2].map(|peer| bench.word(0, Bench::layout().local(peer)).load(Ordering::Acquire));
+    for verb in [Verb::Put, Verb::Put] {
+        bench.ask(0, verb, 1);
+    }
+    assert!(bench.turn());
+    let [first, second] = [0, 1].map(|ticket| bench.server.rings.number(0, ticket));
+    bench.server.local(second);
+    assert_eq!((bench.told(0), local(&bench)), ((2, 0, [0; 3]), [0, 0]), "one ahead of it is not");
+    bench.server.local(first);
+    assert_eq!((bench.told(0), local(&bench)), ((2, 0, [0; 3]), [2, 0]));
+    bench.ask(0, Verb::Put, 2);
+    assert!(bench.turn());
+    assert_eq!((bench.told(0), local(&bench)), ((3, 0, [0, 0, 3]), [2, 3]), "what is complete is locally so, too");
 }
 
 #[test]

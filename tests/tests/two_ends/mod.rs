@@ -94,7 +94,7 @@ impl TwoEnds {
         self.ends[pe].poll(&mut |event| match event {
             Event::Done(id) => assert!(ended.insert(id, Ok(())).is_none(), "{id} has ended twice"),
             Event::Failed(id, failure) => assert!(ended.insert(id, Err(failure)).is_none(), "{id} has ended twice"),
-            Event::Message(message) => messages.push(message.to_vec()),
+            Event::Messages(message) => messages.push(message.to_vec()),
         });
     }
 

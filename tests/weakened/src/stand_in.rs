@@ -102,10 +102,11 @@ impl Host {
             own.end_stream(pe);
             let Place { heaps, stride, .. } = own.places[pe];
             let (at, layout) = (own.page(pe), own.layout());
-            let [requests, replies, through] =
-                [layout.request(0), layout.reply(0), layout.through(0)].map(|to| at + to);
+            let [requests, replies, through, local] =
+                [layout.request(0), layout.reply(0), layout.through(0), layout.local(0)].map(|to| at + to);
             let log2 = FEW_SLOTS.into();
-            own.add_host("serve", &[at, requests, replies, through, log2, heaps, stride, pe as u64, at + STOP]);
+            let words = [at, requests, replies, through, local, log2, heaps, stride, pe as u64, at + STOP];
+            own.add_host("serve", &words);
         }
         own.recording
     }

@@ -196,7 +196,7 @@ impl Fabric {
     fn completed(&mut self, context: *mut c_void, len: usize, hear: &mut dyn FnMut(Event<'_>)) {
         let Some(index) = index_of(context) else { return };
         if index < RECEIVES {
-            hear(Event::Message(self.buffers[index].get(..len).unwrap_or_default()));
+            hear(Event::Messages(self.buffers[index].get(..len).unwrap_or_default()));
             self.receive_again(index);
         } else {
             self.free.push(index);

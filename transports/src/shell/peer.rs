@@ -25,8 +25,8 @@ pub(super) struct Peer {
     /// When it is to be asked next what it has done, over this connection to it, counted.
     pub(super) asks: Option<Instant>,
     pub(super) connection: u64,
-    /// Not yet started. What nobody waits for has no ticket.
-    pub(super) waiting: VecDeque<(Option<u64>, Task)>,
+    /// Not yet started.
+    pub(super) waiting: VecDeque<Asked>,
     /// What it has asked for and is not sent yet. It waits for nothing that is asked of the peer, which may wait for this.
     pub(super) answers: VecDeque<Task>,
     /// Messages that are not acknowledged, the first with number `first`, of which so many are posted.
@@ -40,7 +40,7 @@ pub(super) struct Peer {
     pub(super) asked: Instant,
     /// The number of the message to do next, those that came before their turn, and the replies to the last ones done.
     pub(super) next: u64,
-    pub(super) early: BTreeMap<u64, Vec<u8>>,
+    pub(super) early: BTreeMap<u64, (Header, Vec<u8>)>,
     pub(super) replies: [u64; WINDOW],
     /// Whether it is owed an acknowledgement, and the numbers whose replies it is owed.
     pub(super) owes: Owes,
@@ -63,9 +63,22 @@ pub(super) enum Owes {
     Now,
 }
 
-pub(super) struct Sent {
+/// What is asked of a peer. What nobody waits for has no ticket.
+pub(super) struct Asked {
     pub(super) ticket: Option<u64>,
     pub(super) task: Task,
+    /// What its message carries, once that has been read.
+    pub(super) data: Option<Box<[u8]>>,
+}
+
+impl Asked {
+    pub(super) fn new(ticket: Option<u64>, task: Task) -> Self {
+        Self { ticket, task, data: None }
+    }
+}
+
+pub(super) struct Sent {
+    pub(super) asked: Asked,
     pub(super) reply: Option<u64>,
 }
 
@@ -73,6 +86,8 @@ pub(super) struct Sent {
 #[derive(Clone, Copy)]
 pub(super) struct Bulk {
     pub(super) ticket: Option<u64>,
+    /// Whose source a write reads, unless it is done again.
+    pub(super) source: Option<u64>,
     pub(super) operation: Operation,
     /// The number of the message behind it.
     pub(super) next: u64,
@@ -80,10 +95,10 @@ pub(super) struct Bulk {
 
 impl Bulk {
     /// Takes the signal from a write, which then is complete with the signal.
-    pub(super) fn take_signal(&mut self) -> Option<(Option<u64>, Task)> {
+    pub(super) fn take_signal(&mut self) -> Option<Asked> {
         let Operation::Write { then, .. } = &mut self.operation else { return None };
         let signal = then.take()?;
-        Some((self.ticket.take(), Task::signal(signal)))
+        Some(Asked::new(self.ticket.take(), Task::signal(signal)))
     }
 }
 
@@ -127,6 +142,14 @@ impl Task {
             Self::Do(Operation::Write { bytes, .. }) if *bytes > EAGER as u64 => Class::Write,
             Self::Do(Operation::Read { .. }) => Class::Read,
             _ => Class::Message,
+        }
+    }
+
+    /// How many bytes of data its message has.
+    pub(super) fn carries(&self) -> usize {
+        match self {
+            Self::Do(Operation::Write { bytes, .. }) => *bytes as usize,
+            _ => 0,
         }
     }
 
@@ -183,18 +206,17 @@ impl Peer {
 
     /// The message that is next, where it came before its turn.
     pub(super) fn take_early(&mut self) -> Option<(Header, Vec<u8>)> {
-        let early = self.early.remove(&self.next)?;
-        Header::decode(&early).map(|header| (header, early))
+        self.early.remove(&self.next)
     }
 
     /// Notes a message that is to be posted.
-    pub(super) fn say(&mut self, ticket: Option<u64>, task: Task) {
+    pub(super) fn say(&mut self, asked: Asked) {
         if self.sent.is_empty() {
             self.heard = Instant::now();
             self.asked = self.heard;
         }
-        self.reads += usize::from(task.class() == Class::Read);
-        self.sent.push_back(Sent { ticket, task, reply: None });
+        self.reads += usize::from(asked.task.class() == Class::Read);
+        self.sent.push_back(Sent { asked, reply: None });
     }
 
     pub(super) fn heard_from(&mut self) {
@@ -250,8 +272,8 @@ impl Peer {
             std::mem::take(&mut self.undone).into_values().partition(|bulk| bulk.next < self.done);
         if !again.is_empty() {
             // All of these come behind those writes, which were begun when no message was under way.
-            let behind = self.sent.drain(..).map(|sent| (sent.ticket, sent.task));
-            let again = again.into_iter().map(|bulk| (bulk.ticket, Task::Do(bulk.operation)));
+            let behind = self.sent.drain(..).map(|sent| sent.asked);
+            let again = again.into_iter().map(|bulk| Asked::new(bulk.ticket, Task::Do(bulk.operation)));
             let rest = std::mem::take(&mut self.waiting);
             self.waiting = again.chain(behind).chain(rest).collect();
         }

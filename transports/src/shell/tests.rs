@@ -21,6 +21,8 @@ struct Job {
     memories: Vec<Memory>,
     shells: Vec<Shell>,
     ended: Vec<Vec<(u64, Result<u64, TransportError>)>>,
+    /// Writes whose sources may be overwritten, of all PEs.
+    local: Vec<u64>,
     /// Whether every signal is expected to be answered soon.
     expects: bool,
     _heaps: Vec<u64>,
@@ -45,7 +47,7 @@ impl Job {
         };
         let shells = memories.iter().map(shell).collect();
         let expects = faults.seed % 2 == 1;
-        Self { memories, shells, ended: vec![Vec::new(); npes as usize], expects, _heaps: words }
+        Self { memories, shells, ended: vec![Vec::new(); npes as usize], local: Vec::new(), expects, _heaps: words }
     }
 
     fn start(&mut self, pe: usize, ticket: u64, peer: u32, operation: Operation) {
@@ -57,7 +59,10 @@ impl Job {
             self.shells[pe].book.peers.iter_mut().for_each(|peer| peer.quick = QUICK);
         }
         let ended = &mut self.ended[pe];
-        self.shells[pe].poll(&mut |ticket, reply| ended.push((ticket, reply)));
+        self.shells[pe].poll(&mut |ticket, progress| match progress {
+            Progress::Local => self.local.push(ticket),
+            Progress::Ended(reply) => ended.push((ticket, reply)),
+        });
     }
 
     /// Polls every PE until so many operations of PE 0's have ended, and looks at the heaps between.
@@ -129,6 +134,32 @@ fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
             let replies: Vec<_> = replies.map(|(_, reply)| reply.clone().unwrap()).collect();
             assert_eq!(replies, (0..ROUNDS).collect::<Vec<_>>(), "{faults:?}");
         }
+    }
+}
+
+/// Whoever overwrites a source once it may does not change what arrives, though it may have to be sent again.
+#[test]
+fn what_arrives_is_what_was_there_when_its_source_was_told_to_be_read() {
+    for (faults, by_messages) in (0..20).flat_map(networks) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, by_messages);
+        for round in 0..ROUNDS {
+            let bytes = [8, 696, 8192, 9000][round as usize % 4];
+            let ends = [FROM, FROM + bytes - 8];
+            let put = |job: &Job, value| ends.map(|at| job.memories[0].store(Pe::new(0), at, 8, value).unwrap());
+            put(&job, round + 1);
+            job.start(0, round, 1, write(bytes));
+            let began = Instant::now();
+            while !job.local.contains(&round) && job.ended[0].len() as u64 <= round {
+                (0..2).for_each(|pe| job.poll(pe));
+                assert!(began.elapsed() < Duration::from_secs(60), "{faults:?}");
+            }
+            put(&job, u64::MAX);
+            job.poll_until(round as usize + 1, |_| {});
+            assert_eq!(job.word(1, SIGNAL), round + 1, "{faults:?}");
+            assert_eq!(ends.map(|at| job.word(1, at + FURTHER)), [round + 1; 2], "{bytes} bytes, {faults:?}");
+        }
+        // Those that fail and are written again are told of when they end.
+        assert!(job.local.len() as u64 > ROUNDS / 2, "{faults:?}");
     }
 }
 
@@ -321,20 +352,23 @@ fn what_is_no_message_is_passed_over() {
     let mut job = Job::new(2, Duration::MAX, fine(), None);
     let write = Header { kind: Kind::Write, bytes: 8, ..job.shells[0].book.header(Pe::new(1)) };
     let message = [&write.encode()[..], &[7; 8]].concat();
-    assert_eq!(Header::decode(&message), Some(write));
+    assert_eq!(Header::decode(&message), Some((write, &[7; 8][..], &[][..])));
     for cut in 0..message.len() {
         assert_eq!(Header::decode(&message[..cut]), None, "{cut} bytes");
     }
-    for (at, byte) in [(0, 0), (0, 8), (1, 3), (2, 8), (3, 4), (32, 9)] {
+    for (at, byte) in [(0, 0), (0, 12), (1, 3), (2, 8), (3, 4), (32, 9)] {
         let mut changed = message.clone();
         changed[at] = byte;
         assert_eq!(Header::decode(&changed), None, "byte {at} is {byte}");
     }
+    // Of two that are sent together, the first.
+    let both = [&message[..], &message[..Header::BYTES]].concat();
+    assert_eq!(Header::decode(&both), Some((write, &[7; 8][..], &message[..Header::BYTES])));
     // From no PE; and from a peer, to a place that no heap has.
-    job.shells[1].book.receive(&Header { from: 9, bytes: 0, ..write }.encode());
+    job.shells[1].book.receive_all(&Header { from: 9, bytes: 0, ..write }.encode());
     assert_eq!(job.shells[1].state(Pe::new(0)), PeerState::Up);
     let outside = Header { kind: Kind::Store, remote: u64::MAX - 7, ..write };
-    job.shells[1].book.receive(&outside.encode());
+    job.shells[1].book.receive_all(&outside.encode());
     assert!(matches!(job.shells[1].state(Pe::new(0)), PeerState::Dead(_)));
 }
 

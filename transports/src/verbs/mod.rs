@@ -300,7 +300,7 @@ impl Verbs {
         if index < RECEIVES {
             if is_well {
                 let message = self.buffers[index].get(..completion.byte_len as usize).unwrap_or_default();
-                hear(Event::Message(message));
+                hear(Event::Messages(message));
             }
             // A queue that takes no receive has failed, which its device tells.
             let _posted = self.receive(index);
