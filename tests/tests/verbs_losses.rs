@@ -165,8 +165,8 @@ fn a_wrong_key_opens_nothing() {
     // The key is behind the address of the heap.
     let mut two = TwoEnds::joined(|card| card[8] ^= 0xff);
     let bytes = 4096;
-    for (round, post) in
-        (1..).zip([Post::Write { remote: 0, local: 0, bytes }, Post::Read { remote: 0, local: 0, bytes }])
+    for (round, post) in (1..)
+        .zip([Post::Write { remote: 0, local: 0, bytes, arrival: None }, Post::Read { remote: 0, local: 0, bytes }])
     {
         let before = two.post(0, Post::Send(b"before"));
         assert_eq!((two.end_of(0, before), two.message(1)), (Ok(()), b"before".to_vec()));
@@ -179,7 +179,7 @@ fn a_wrong_key_opens_nothing() {
         assert_eq!(connections().len(), 2, "round {round}");
     }
     // The other way the key is the right one.
-    let right = two.post(1, Post::Write { remote: 0, local: 0, bytes });
+    let right = two.post(1, Post::Write { remote: 0, local: 0, bytes, arrival: None });
     let behind = two.post(1, Post::Send(b"behind"));
     assert_eq!((two.end_of(1, right), two.end_of(1, behind), two.message(0)), (Ok(()), Ok(()), b"behind".to_vec()));
     assert_eq!(two.word(0, 1), 1 << 32 | 1);
@@ -196,13 +196,14 @@ fn an_end_that_is_gone_takes_nothing() {
     let bytes = 1 << 15;
     for _ in 0..3 {
         // Nothing is done with what is no part of the heap, and its connection has failed.
-        let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes });
+        let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes, arrival: None });
         let start = Instant::now();
         while two.reconnect(1) != Reconnect::UnderWay || connections().len() > 2 {
             two.poll(1);
             assert!(start.elapsed() < losing::PATIENCE, "the old end stays open");
         }
-        let lost = [Post::Write { remote: 0, local: 0, bytes }, Post::Send(b"lost")].map(|post| two.post(0, post));
+        let lost = [Post::Write { remote: 0, local: 0, bytes, arrival: None }, Post::Send(b"lost")]
+            .map(|post| two.post(0, post));
         for id in lost {
             let ended = two.end_of(0, id);
             assert!(matches!(ended, Err(Failure::RetryExceeded | Failure::Flushed)), "{ended:?}");
@@ -211,7 +212,7 @@ fn an_end_that_is_gone_takes_nothing() {
         assert_eq!(two.word(1, 1), 1 << 32 | 1);
         two.renew();
     }
-    let written = two.post(0, Post::Write { remote: 0, local: 0, bytes });
+    let written = two.post(0, Post::Write { remote: 0, local: 0, bytes, arrival: None });
     let behind = two.post(0, Post::Send(b"behind"));
     assert_eq!((two.end_of(0, written), two.end_of(0, behind), two.message(1)), (Ok(()), Ok(()), b"behind".to_vec()));
     assert_eq!([two.word(1, 1), two.word(1, 4095), two.word(1, 4096)], [1, 4095, 1 << 32 | 4096]);

@@ -22,12 +22,14 @@ pub struct Faults {
     /// Whether what is posted to a peer keeps its order: then nothing is lost or comes twice, and behind what fails all fails until the
     /// connection is made anew, of which some may have been done, if that was.
     pub in_order: bool,
+    /// Whether peers are told of writes that have arrived, where the other network does that.
+    pub tells_arrivals: bool,
 }
 
 impl Faults {
     /// What the suites use.
     pub fn seeded(seed: u64) -> Self {
-        Self { seed, delay: 8, wire: Duration::ZERO, one_of: 2000, in_order: false }
+        Self { seed, delay: 8, wire: Duration::ZERO, one_of: 2000, in_order: false, tells_arrivals: seed % 2 == 1 }
     }
 }
 
@@ -62,7 +64,7 @@ struct Held {
 }
 
 enum Owned {
-    Write { remote: u64, local: u64, bytes: u64 },
+    Write { remote: u64, local: u64, bytes: u64, arrival: Option<u32> },
     Read { remote: u64, local: u64, bytes: u64 },
     Send(Vec<u8>),
 }
@@ -70,7 +72,7 @@ enum Owned {
 impl Owned {
     fn of(post: Post<'_>) -> Self {
         match post {
-            Post::Write { remote, local, bytes } => Self::Write { remote, local, bytes },
+            Post::Write { remote, local, bytes, arrival } => Self::Write { remote, local, bytes, arrival },
             Post::Read { remote, local, bytes } => Self::Read { remote, local, bytes },
             Post::Send(message) => Self::Send(message.to_vec()),
         }
@@ -78,7 +80,7 @@ impl Owned {
 
     fn lend(&self) -> Post<'_> {
         match *self {
-            Self::Write { remote, local, bytes } => Post::Write { remote, local, bytes },
+            Self::Write { remote, local, bytes, arrival } => Post::Write { remote, local, bytes, arrival },
             Self::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
             Self::Send(ref message) => Post::Send(message),
         }
@@ -176,6 +178,10 @@ impl<N: Network> Network for Faulty<N> {
 
     fn is_ordered(&self) -> bool {
         self.faults.in_order
+    }
+
+    fn tells_arrivals(&self) -> bool {
+        self.faults.tells_arrivals && self.network.tells_arrivals()
     }
 
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {

@@ -1,6 +1,6 @@
 //! The network among PEs whose heaps this process maps: the smallest there is, for tests of what stands on networks.
 //!
-//! Writes and reads are copies by the CPU, done when they are posted. Messages lie in a box until their PE polls; a box is behind a
+//! Writes and reads are copies by the CPU, done when they are posted. Messages, and that writes have arrived, lie in a box until their PE polls; a box is behind a
 //! lock, so what a sender has copied is there for who takes its message, as [`Network`] demands.
 
 use std::collections::VecDeque;
@@ -13,13 +13,27 @@ use crate::{Event, Failure, Memory, Network, Post, Reconnect, TransportError};
 
 /// The PEs' boxes for messages.
 pub struct Exchange {
-    boxes: Vec<Mutex<VecDeque<Vec<u8>>>>,
+    boxes: Vec<Mutex<VecDeque<Come>>>,
+}
+
+/// What has come.
+enum Come {
+    Messages(Vec<u8>),
+    Arrival(u32),
 }
 
 impl Exchange {
     /// A box for each of so many PEs.
     pub fn new(npes: u32) -> Self {
         Self { boxes: (0..npes).map(|_| Mutex::default()).collect() }
+    }
+
+    /// False where there is no such PE.
+    fn put(&self, pe: Pe, come: Come) -> bool {
+        self.boxes.get(pe.raw() as usize).is_some_and(|inbox| {
+            inbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(come);
+            true
+        })
     }
 }
 
@@ -45,6 +59,10 @@ impl Network for InProcess {
         Vec::new()
     }
 
+    fn tells_arrivals(&self) -> bool {
+        true
+    }
+
     fn connect(&mut self, _cards: &[Vec<u8>]) -> Result<(), TransportError> {
         Ok(())
     }
@@ -52,12 +70,12 @@ impl Network for InProcess {
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
         let own = self.memory.pe();
         let done = match post {
-            Post::Write { remote, local, bytes } => self.memory.copy((peer, remote), (own, local), bytes).is_ok(),
+            Post::Write { remote, local, bytes, arrival } => {
+                self.memory.copy((peer, remote), (own, local), bytes).is_ok()
+                    && arrival.is_none_or(|number| self.exchange.put(peer, Come::Arrival(number)))
+            }
             Post::Read { remote, local, bytes } => self.memory.copy((own, local), (peer, remote), bytes).is_ok(),
-            Post::Send(message) => self.exchange.boxes.get(peer.raw() as usize).is_some_and(|inbox| {
-                inbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(message.to_vec());
-                true
-            }),
+            Post::Send(messages) => self.exchange.put(peer, Come::Messages(messages.to_vec())),
         };
         self.ended.push((id, (!done).then_some(Failure::RemoteAccess)));
         true
@@ -73,7 +91,12 @@ impl Network for InProcess {
             .boxes
             .get(own)
             .map(|inbox| std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner)));
-        come.unwrap_or_default().iter().for_each(|message| hear(Event::Messages(message)));
+        for come in come.unwrap_or_default() {
+            match come {
+                Come::Messages(messages) => hear(Event::Messages(&messages)),
+                Come::Arrival(number) => hear(Event::Arrived(number)),
+            }
+        }
     }
 
     fn reconnect(&mut self, _peer: Pe) -> Reconnect {

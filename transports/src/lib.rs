@@ -7,11 +7,12 @@
 //! - Where the network promises no order, implement [`Network`], which is smaller, and put a [`Shell`] around it.
 //!
 //! # What a transport must keep
-//! 1. Operations on one peer take effect in the order in which they were started; reads have no order among themselves.
+//! 1. Operations on one peer take effect in the order in which they were started; reads have no order among themselves. The data of a
+//!    write with a signal may land before signals alone that were started before it, but its own signal is after those.
 //! 2. The signal of a write becomes visible at the peer after the write's data, and with release: a PE that acquires the
 //!    signal sees the data (MM-2). Data and signal never travel as two unordered messages. Each transport argues this
 //!    rule in its own file.
-//! 3. A ticket comes back from [`poll`](Transport::poll) once: when the operation is complete at the peer, or with the reason
+//! 3. A ticket ends once ([`Progress::Ended`]): when the operation is complete at the peer, or with the reason
 //!    why it never will be, or why nobody knows.
 //! 4. What goes wrong with one peer ends the operations on that peer and no others.
 

@@ -35,6 +35,8 @@ pub(crate) struct Header {
     pub(crate) op: AtomicOp,
     pub(crate) number_kind: NumberKind,
     pub(crate) then: Option<Signal>,
+    /// It is done only when a bulk write has arrived that was told by its number.
+    pub(crate) awaits: bool,
 }
 
 impl Header {
@@ -43,7 +45,8 @@ impl Header {
     /// Nine words, little endian.
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let then = self.then.map_or(0, |signal| 1 + u64::from(signal.set));
-        let what = self.kind as u64 | then << 8 | (self.op as u64) << 16 | (self.number_kind as u64) << 24;
+        let flags = then | u64::from(self.awaits) << 7;
+        let what = self.kind as u64 | flags << 8 | (self.op as u64) << 16 | (self.number_kind as u64) << 24;
         let Signal { offset, value, .. } = self.then.unwrap_or(Signal { offset: 0, value: 0, set: false });
         let words = [
             what | u64::from(self.from) << 32,
@@ -67,7 +70,7 @@ impl Header {
         let mut words = head.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         let mut word = || words.next().unwrap_or(0);
         let what = word();
-        let [kind, then, op, number_kind] = [0, 8, 16, 24].map(|shift| (what >> shift) as u8);
+        let [kind, flags, op, number_kind] = [0, 8, 16, 24].map(|shift| (what >> shift) as u8);
         let header = Self {
             kind: match kind {
                 1 => Kind::Write,
@@ -108,7 +111,8 @@ impl Header {
                 3 => NumberKind::Bfloat,
                 _ => return None,
             },
-            then: match then {
+            awaits: flags & 1 << 7 != 0,
+            then: match flags & 0x7f {
                 0 => None,
                 set @ (1 | 2) => Some(Signal { offset: word(), value: word(), set: set == 2 }),
                 _ => return None,

@@ -22,6 +22,11 @@ pub trait Network: Send {
         false
     }
 
+    /// Whether it tells the peer that a write's data is there, where [`Post::Write`] asks for that.
+    fn tells_arrivals(&self) -> bool {
+        false
+    }
+
     /// Takes the cards of all PEs, in the order of PEs.
     ///
     /// # Errors
@@ -38,7 +43,7 @@ pub trait Network: Send {
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>));
 
     /// Connects to a peer anew after a failure, when everything posted to it has ended. It is called until that is done, or cannot be.
-    /// From then on nothing that was posted before takes effect.
+    /// From then on nothing that was posted before takes effect, and of nothing that failed is the peer told that it has arrived.
     fn reconnect(&mut self, peer: Pe) -> Reconnect;
 }
 
@@ -64,6 +69,8 @@ pub enum Post<'m> {
         local: u64,
         /// How many.
         bytes: u64,
+        /// Tells the peer by this number when they are there, where the network [tells](Network::tells_arrivals) that.
+        arrival: Option<u32>,
     },
     /// Copies bytes from the peer to here.
     Read {
@@ -85,6 +92,9 @@ pub enum Event<'m> {
     Done(u64),
     /// This has failed; the peer may have it or not.
     Failed(u64, Failure),
+    /// The data of a peer's write is in this PE's memory, which asked for that to be told by this number. Of a write that ended well it is
+    /// told once, of one that failed once or never.
+    Arrived(u32),
     /// Messages that were sent together have come.
     Messages(&'m [u8]),
 }

@@ -1,8 +1,8 @@
 //! Makes a [`Transport`] of a [`Network`]: order, signals, atomics and per-peer failure are here, once for all networks.
 //!
 //! To add a network, implement [`Network`] in a folder of its own; `in_process.rs` is the smallest that works, to copy from. It
-//! says nothing of order: messages may come late, twice, in any order or not at all. A network that [is ordered](Network::is_ordered)
-//! saves round trips.
+//! says nothing of order: messages may come late, twice, in any order or not at all. A network that [is ordered](Network::is_ordered) or
+//! [tells of arrivals](Network::tells_arrivals) saves round trips.
 //!
 //! # How
 //! What is done to a peer is of three classes. *Messages* carry an operation with up to [`EAGER`] bytes of data, which the peer's
@@ -10,7 +10,8 @@
 //! does them in the order of their numbers, each once, and acknowledges. Those that are asked for together are sent together, as many
 //! as fit, since a network takes as long for one as for some. *Bulk writes* and *bulk reads* are the network's own.
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
-//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them.
+//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them; where it
+//! tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
 //!
 //! Every message says how many of the receiver's own are done, and so acknowledges them. A message that brings no signal is acknowledged at
 //! once, since who waits for it may wait for nothing else. After a signal a lane may answer: where it lately did so within microseconds
@@ -30,15 +31,19 @@
 //! counters of what has arrived, no data that travels with a write. An ordered network itself brings the message after the data, so that
 //! it is posted at once.
 //!
+//! Where the network tells the peer that a write has arrived ([`Event::Arrived`]), the message with its signal is posted at once, too, and
+//! says that it awaits that: the peer does it, and what follows it, once it has heard of both, in either order. The write is told by the
+//! number of that message.
+//!
 //! # Why a failure changes nothing twice
 //! A message that is posted again has its old number, and the peer does no number twice; of those with a reply it keeps the
 //! replies for as long as they may be asked for. A bulk write that failed is posted again before anything that follows it, while its
 //! source is still the caller's promise, so that whoever sees it sees one write. A network's
 //! [`reconnect`](Network::reconnect) ends what was under way.
 //!
-//! Behind a bulk write that failed there may be messages of whose fate nobody knows, on an ordered network. Who acts on one of them may
+//! Behind a bulk write that failed there may be messages of whose fate nobody knows, where they were posted at once. Who acts on one of them may
 //! have changed again what was written. So the peer is asked first which messages it has done: a write before one of those was done,
-//! and is not posted again.
+//! and is not posted again. One that is, is not told by a number any more, and its message awaits nothing.
 
 mod peer;
 
@@ -53,13 +58,16 @@ use crate::message::{Header, Kind};
 use crate::{
     Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reconnect, Transport, TransportError,
 };
-use peer::{Asked, Bulk, Class, Owes, Peer, Sent, Task, pieces};
+use peer::{Asked, Bulk, Class, Owes, Peer, Sent, Task, bit, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
 
 /// Messages to one peer that are under way at once.
 const WINDOW: usize = 64;
+/// The number that tells of an arrival has the low bits of a message's number, which a window has, and above them whose write it is. Not
+/// more PEs than these can be told apart.
+const MOST_TOLD: u32 = u32::MAX / WINDOW as u32;
 /// Bulk reads from one peer that are under way at once.
 const READS: usize = 16;
 /// How long a message may be without answer before it is posted again.
@@ -90,6 +98,7 @@ impl Shell {
     pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration, by_messages: bool) -> Self {
         let book = Book {
             peers: (0..memory.npes()).map(|_| Peer::new()).collect(),
+            tells_arrivals: network.tells_arrivals() && memory.npes() <= MOST_TOLD,
             memory,
             patience,
             by_messages,
@@ -164,6 +173,8 @@ struct Book {
     by_messages: bool,
     /// Whether it brings what is posted to a peer in order.
     is_ordered: bool,
+    /// Whether it tells peers of writes that have arrived.
+    tells_arrivals: bool,
     peers: Vec<Peer>,
     posts: HashMap<u64, (Pe, Posted)>,
     next_id: u64,
@@ -188,6 +199,7 @@ impl Book {
     fn hear(&mut self, event: Event<'_>) {
         match event {
             Event::Messages(bytes) => self.receive_all(bytes),
+            Event::Arrived(number) => self.arrived(number),
             Event::Done(id) => self.ended_well(id),
             Event::Failed(id, failure) => self.failed(id, failure),
         }
@@ -201,7 +213,10 @@ impl Book {
         if let Posted::Bulk(bulk) = &posted {
             match Task::Do(bulk.operation).class() {
                 Class::Read => peer.reads -= 1,
-                _ => peer.writes -= 1,
+                _ => {
+                    peer.writes -= 1;
+                    peer.awaited -= usize::from(bulk.is_awaited);
+                }
             }
         }
         Some((pe, posted))
@@ -255,7 +270,7 @@ impl Book {
         let sent = peer.sent.drain(..).map(|sent| sent.asked.ticket);
         let waiting = peer.waiting.drain(..).map(|asked| asked.ticket);
         let mut tickets: Vec<_> = undone.chain(sent).chain(waiting).flatten().collect();
-        (peer.reads, peer.writes, peer.owes) = (0, 0, Owes::Nothing);
+        (peer.reads, peer.writes, peer.awaited, peer.owes) = (0, 0, 0, Owes::Nothing);
         (peer.asks, peer.asked_over) = (None, None);
         peer.owed.clear();
         peer.answers.clear();
@@ -303,38 +318,64 @@ impl Book {
                 }
                 continue;
             }
-            let may_start = |asked: &Asked| peer.may_start(asked.task.class(), self.by_messages, self.is_ordered);
-            match peer.waiting.front().filter(|asked| may_start(asked)).map(|asked| (asked.ticket, asked.task)) {
+            let peer = &self.peers[at];
+            let next = peer.waiting.front().map(|asked| (asked.ticket, asked.task));
+            let tells = next.is_some_and(|(_, task)| self.tells(&task) && peer.may_tell());
+            let may_start = |task: &Task| peer.may_start(task.class(), self.by_messages, self.is_ordered);
+            match next.filter(|(_, task)| tells || may_start(task)) {
                 Some((_, task)) if task.class() == Class::Message || self.by_messages => {
-                    let next = peer.waiting.pop_front();
+                    let next = self.peers[at].waiting.pop_front();
                     if !next.is_some_and(|asked| self.say(pe, asked)) {
                         return;
                     }
                 }
-                // What was said before goes before.
-                _ if peer.posted < peer.sent.len() => {
+                // What was said before goes before it, unless that goes with what awaits it.
+                _ if !tells && peer.posted < peer.sent.len() => {
                     if !self.send_next(network, pe) {
                         return;
                     }
                 }
                 Some((ticket, Task::Do(operation))) => {
-                    let (post, source) = match operation {
-                        Operation::Read { remote, local, bytes } => (Post::Read { remote, local, bytes }, None),
-                        Operation::Write { remote, local, bytes, .. } => (Post::Write { remote, local, bytes }, ticket),
-                        _ => return,
-                    };
-                    let mut bulk = Bulk { ticket, source, operation, next: peer.first };
-                    let behind = if self.is_ordered { bulk.take_signal() } else { None };
-                    if !self.post(network, pe, Posted::Bulk(bulk), post) {
+                    if !self.post_bulk(network, pe, ticket, operation) {
                         return;
                     }
-                    let waiting = &mut self.peers[at].waiting;
-                    waiting.pop_front();
-                    behind.into_iter().for_each(|behind| waiting.push_front(behind));
                 }
                 _ => return,
             }
         }
+    }
+
+    /// Whether it is a bulk write of whose arrival the peer is told.
+    fn tells(&self, task: &Task) -> bool {
+        let signals = matches!(task, Task::Do(Operation::Write { then: Some(_), .. }));
+        signals && task.class() == Class::Write && self.tells_arrivals && !self.is_ordered && !self.by_messages
+    }
+
+    /// Posts the bulk write or read that waits first.
+    fn post_bulk(&mut self, network: &mut dyn Network, pe: Pe, ticket: Option<u64>, operation: Operation) -> bool {
+        let next = self.peers[pe.raw() as usize].next_number();
+        let is_awaited = self.tells(&Task::Do(operation));
+        let (post, source) = match operation {
+            Operation::Read { remote, local, bytes } => (Post::Read { remote, local, bytes }, None),
+            Operation::Write { remote, local, bytes, .. } => {
+                let number = || self.memory.pe().raw() * WINDOW as u32 + (next % WINDOW as u64) as u32;
+                (Post::Write { remote, local, bytes, arrival: is_awaited.then(number) }, ticket)
+            }
+            _ => return false,
+        };
+        let mut bulk = Bulk { ticket, source, operation, next, is_awaited };
+        let behind = if self.is_ordered || is_awaited { bulk.take_signal() } else { None };
+        if !self.post(network, pe, Posted::Bulk(bulk), post) {
+            return false;
+        }
+        let peer = &mut self.peers[pe.raw() as usize];
+        peer.waiting.pop_front();
+        match behind {
+            // It has the number that is told.
+            Some(behind) if is_awaited => peer.say(Asked { awaits: true, ..behind }),
+            behind => behind.into_iter().for_each(|behind| peer.waiting.push_front(behind)),
+        }
+        true
     }
 
     fn connect_again(&mut self, network: &mut dyn Network, pe: Pe) {
@@ -406,7 +447,9 @@ impl Book {
     /// up where that lasts.
     fn ask_again(&mut self, network: &mut dyn Network, pe: Pe) {
         let peer = &mut self.peers[pe.raw() as usize];
-        let (now, is_waited_for) = (Instant::now(), !peer.sent.is_empty() && peer.asked.elapsed() >= AGAIN);
+        // What awaits a bulk write may take as long as that.
+        let owes_answer = !peer.sent.is_empty() && peer.awaited == 0;
+        let (now, is_waited_for) = (Instant::now(), owes_answer && peer.asked.elapsed() >= AGAIN);
         if !peer.asks.map_or(is_waited_for, |when| when <= now) {
             return;
         }
@@ -469,7 +512,8 @@ impl Book {
         let mut messages = Vec::new();
         let peer = &self.peers[pe.raw() as usize];
         for (number, sent) in (peer.first..).zip(&peer.sent).skip(which.start).take(which.len()) {
-            messages.extend(Header { number, ..self.header_of(pe, &sent.asked.task) }.encode());
+            messages
+                .extend(Header { number, awaits: sent.asked.awaits, ..self.header_of(pe, &sent.asked.task) }.encode());
             messages.extend_from_slice(sent.asked.data.as_deref().unwrap_or_default());
         }
         self.peers[pe.raw() as usize].note_message();
@@ -518,7 +562,10 @@ impl Book {
         peer.posts += 1;
         match post {
             Post::Read { .. } => peer.reads += 1,
-            Post::Write { .. } => peer.writes += 1,
+            Post::Write { arrival, .. } => {
+                peer.writes += 1;
+                peer.awaited += usize::from(arrival.is_some());
+            }
             Post::Send(_) => {}
         }
         true
@@ -555,18 +602,30 @@ impl Book {
                     peer.owed.push_back(header.number);
                 }
             }
-            _ if header.number > peer.next => {
+            _ if peer.may_do(header) => {
+                self.do_one(header, data);
+                self.do_early(header.from as usize);
+            }
+            _ => {
                 if header.number - peer.next < WINDOW as u64 {
                     peer.early.insert(header.number, (*header, data.to_vec()));
                 }
             }
-            _ => {
-                self.do_one(header, data);
-                let at = header.from as usize;
-                while let Some((header, data)) = self.peers[at].take_early() {
-                    self.do_one(&header, &data);
-                }
-            }
+        }
+    }
+
+    /// Takes note that a bulk write of a peer's has arrived, and does what awaited it.
+    fn arrived(&mut self, number: u32) {
+        let at = number as usize / WINDOW;
+        let Some(peer) = self.peers.get_mut(at).filter(|peer| !peer.is_dead()) else { return };
+        peer.arrived |= bit(number.into());
+        self.do_early(at);
+    }
+
+    /// Does messages whose turn has come meanwhile.
+    fn do_early(&mut self, at: usize) {
+        while let Some((header, data)) = self.peers[at].take_early() {
+            self.do_one(&header, &data);
         }
     }
 
@@ -605,7 +664,7 @@ impl Book {
         };
         let peer = &mut self.peers[header.from as usize];
         peer.replies[header.number as usize % WINDOW] = reply;
-        peer.next += 1;
+        peer.did_next();
         match header.kind {
             Kind::Load | Kind::Atomic => peer.owed.push_back(header.number),
             kind => {
@@ -654,6 +713,7 @@ impl Book {
             op: AtomicOp::Add,
             number_kind: NumberKind::Unsigned,
             then: None,
+            awaits: false,
         }
     }
 }

@@ -95,6 +95,7 @@ impl TwoEnds {
             Event::Done(id) => assert!(ended.insert(id, Ok(())).is_none(), "{id} has ended twice"),
             Event::Failed(id, failure) => assert!(ended.insert(id, Err(failure)).is_none(), "{id} has ended twice"),
             Event::Messages(message) => messages.push(message.to_vec()),
+            Event::Arrived(number) => panic!("nobody asked to be told of {number}"),
         });
     }
 

@@ -63,6 +63,8 @@ pub(super) struct DomainAttributes {
     pub(super) resource_mgmt: c_int,
     pub(super) av_type: c_int,
     pub(super) mr_mode: c_int,
+    pub(super) mr_key_size: usize,
+    pub(super) cq_data_size: usize,
 }
 
 /// The beginning of `struct fi_fabric_attr`.
@@ -184,13 +186,15 @@ pub(super) struct QueueOps {
     pub(super) readerr: unsafe extern "C" fn(*mut Queue, *mut QueueError, u64) -> isize,
 }
 
-/// `struct fi_cq_msg_entry`.
+/// `struct fi_cq_data_entry`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct QueueEntry {
     pub(super) context: *mut c_void,
     pub(super) flags: u64,
     pub(super) len: usize,
+    pub(super) buf: *mut c_void,
+    pub(super) data: u64,
 }
 
 /// `struct fi_cq_err_entry`.
@@ -290,6 +294,7 @@ pub(super) const RECV: u64 = 1 << 10;
 pub(super) const TRANSMIT: u64 = 1 << 11;
 pub(super) const REMOTE_READ: u64 = 1 << 12;
 pub(super) const REMOTE_WRITE: u64 = 1 << 13;
+pub(super) const REMOTE_CQ_DATA: u64 = 1 << 17;
 pub(super) const COMPLETION: u64 = 1 << 24;
 pub(super) const DELIVERY_COMPLETE: u64 = 1 << 28;
 /// `FI_CONTEXT` and `FI_CONTEXT2`: a context has room for the library.
@@ -302,7 +307,7 @@ pub(super) const MR_ALLOCATED: c_int = 1 << 5;
 pub(super) const MR_PROV_KEY: c_int = 1 << 6;
 pub(super) const MR_ENDPOINT: c_int = 1 << 9;
 pub(super) const THREAD_DOMAIN: c_int = 3;
-pub(super) const CQ_FORMAT_MSG: c_int = 2;
+pub(super) const CQ_FORMAT_DATA: c_int = 3;
 pub(super) const AV_TABLE: c_int = 2;
 pub(super) const ENABLE: c_int = 6;
 pub(super) const ADDR_UNSPEC: u64 = u64::MAX;
@@ -364,7 +369,7 @@ mod tests {
                 next, caps, mode, addr_format, src_addrlen, src_addr, handle, ep_attr, domain_attr, fabric_attr
             }
             "struct fi_ep_attr": EndpointAttributes { kind = "type", max_msg_size }
-            "struct fi_domain_attr": DomainAttributes { name, threading, mr_mode }
+            "struct fi_domain_attr": DomainAttributes { name, threading, mr_mode, cq_data_size }
             "struct fi_fabric_attr": FabricAttributes { name, prov_name }
             "struct fid_fabric": FabricObject { fid, ops }
             "struct fi_ops_fabric": FabricOps { domain }
@@ -378,7 +383,7 @@ mod tests {
             "struct fi_cq_attr": QueueAttributes { size, flags, format, wait_obj, wait_set }
             "struct fid_cq": Queue { ops }
             "struct fi_ops_cq": QueueOps { read, readerr }
-            "struct fi_cq_msg_entry": QueueEntry { context = "op_context", flags, len }
+            "struct fi_cq_data_entry": QueueEntry { context = "op_context", flags, len, data }
             "struct fi_cq_err_entry": QueueError { context = "op_context", err, prov_errno, err_data_size }
             "struct fid_ep": Endpoint { ops, cm, msg, rma }
             "struct fi_ops_cm": NameOps { getname }
@@ -398,6 +403,7 @@ mod tests {
             ("FI_TRANSMIT", TRANSMIT),
             ("FI_REMOTE_READ", REMOTE_READ),
             ("FI_REMOTE_WRITE", REMOTE_WRITE),
+            ("FI_REMOTE_CQ_DATA", REMOTE_CQ_DATA),
             ("FI_COMPLETION", COMPLETION),
             ("FI_DELIVERY_COMPLETE", DELIVERY_COMPLETE),
             ("FI_CONTEXT | FI_CONTEXT2", CONTEXTS),
@@ -409,14 +415,14 @@ mod tests {
             ("FI_MR_PROV_KEY", MR_PROV_KEY as u64),
             ("FI_MR_ENDPOINT", MR_ENDPOINT as u64),
             ("FI_THREAD_DOMAIN", THREAD_DOMAIN as u64),
-            ("FI_CQ_FORMAT_MSG", CQ_FORMAT_MSG as u64),
+            ("FI_CQ_FORMAT_DATA", CQ_FORMAT_DATA as u64),
             ("FI_AV_TABLE", AV_TABLE as u64),
             ("FI_ENABLE", ENABLE as u64),
             ("FI_ADDR_UNSPEC", ADDR_UNSPEC),
             ("FI_EAGAIN", EAGAIN as u64),
             ("FI_EAVAIL", EAVAIL as u64),
             ("FI_EADDRINUSE", EADDRINUSE as u64),
-            ("sizeof(struct fi_cq_msg_entry)", size_of::<QueueEntry>() as u64),
+            ("sizeof(struct fi_cq_data_entry)", size_of::<QueueEntry>() as u64),
             ("sizeof(struct fi_cq_attr)", size_of::<QueueAttributes>() as u64),
             ("sizeof(struct fi_msg_rma)", size_of::<RemoteMessage>() as u64),
             ("sizeof(struct fi_context2) <= 64", 1),

@@ -3,7 +3,9 @@
 //! # What it promises to the shell
 //! A write is posted with `FI_DELIVERY_COMPLETE`, so that its completion says that the data is in the peer's memory, where the
 //! peer's processor sees it ([`Event::Done`]). No provider promises that a message is after the data of a write before it, and none
-//! needs to.
+//! needs to. A write that is to tell of its arrival has remote completion data (`FI_REMOTE_CQ_DATA`), which the peer reads from its completion
+//! queue once the write has completed there (fi_cq(3)), so that it finds the data in its memory ([`Event::Arrived`]). Every
+//! provider that carries 4 bytes so does that.
 //! A message is in one receive buffer, whole. The target makes progress only while it polls, so proxies always do
 //! ([`Transport::serves`](crate::Transport::serves)).
 //!
@@ -193,10 +195,14 @@ impl Fabric {
     }
 
     /// Hears of one completion.
-    fn completed(&mut self, context: *mut c_void, len: usize, hear: &mut dyn FnMut(Event<'_>)) {
-        let Some(index) = index_of(context) else { return };
+    fn completed(&mut self, entry: &QueueEntry, hear: &mut dyn FnMut(Event<'_>)) {
+        // A peer's write, of which some providers say that it is one, and for which some lend a context.
+        if entry.flags & library::REMOTE_CQ_DATA != 0 && entry.flags & library::WRITE == 0 {
+            return hear(Event::Arrived(entry.data as u32));
+        }
+        let Some(index) = index_of(entry.context) else { return };
         if index < RECEIVES {
-            hear(Event::Messages(self.buffers[index].get(..len).unwrap_or_default()));
+            hear(Event::Messages(self.buffers[index].get(..entry.len).unwrap_or_default()));
             self.receive_again(index);
         } else {
             self.free.push(index);
@@ -267,6 +273,10 @@ impl Network for Fabric {
         !self.objects.region.is_null()
     }
 
+    fn tells_arrivals(&self) -> bool {
+        self.objects.carried() >= size_of::<u32>()
+    }
+
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError> {
         for (card, pe) in cards.iter().zip(0..) {
             let unreachable = |why: &str| TransportError::Unreachable { peer: Pe::new(pe), why: why.to_owned() };
@@ -329,7 +339,7 @@ impl Network for Fabric {
         // message and the context live until the operation completes. A write's vectors are read by the call alone.
         let outcome = unsafe {
             match post {
-                Post::Write { remote, bytes, .. } => {
+                Post::Write { remote, bytes, arrival, .. } => {
                     let from = library::Span { base: here.cast(), len: bytes as usize };
                     let to = library::RemoteSpan { addr: base.wrapping_add(remote), len: bytes as usize, key };
                     let mut descriptor = (*self.objects.region).mem_desc;
@@ -341,9 +351,10 @@ impl Network for Fabric {
                         rma_iov: &raw const to,
                         rma_iov_count: 1,
                         context: ptr::from_mut(context).cast(),
-                        data: 0,
+                        data: arrival.unwrap_or(0).into(),
                     };
-                    let flags = library::DELIVERY_COMPLETE | library::COMPLETION;
+                    let tells = if arrival.is_some() { library::REMOTE_CQ_DATA } else { 0 };
+                    let flags = library::DELIVERY_COMPLETE | library::COMPLETION | tells;
                     ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, flags)
                 }
                 Post::Read { remote, bytes, .. } => ((*(*endpoint).rma).read)(
@@ -383,7 +394,8 @@ impl Network for Fabric {
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
         std::mem::take(&mut self.unposted).into_iter().for_each(|index| self.receive_again(index));
         self.refused.drain(..).for_each(|(id, failure)| hear(Event::Failed(id, failure)));
-        let mut entries = [QueueEntry { context: ptr::null_mut(), flags: 0, len: 0 }; 16];
+        let none = QueueEntry { context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
+        let mut entries = [none; 16];
         loop {
             let queue = self.objects.queue;
             // SAFETY: the queue is open, of this format, and there is room for so many entries.
@@ -396,7 +408,7 @@ impl Network for Fabric {
             }
             let Ok(read @ 1..) = usize::try_from(read) else { return };
             for entry in entries.iter().take(read) {
-                self.completed(entry.context, entry.len, hear);
+                self.completed(entry, hear);
             }
         }
     }

@@ -88,6 +88,12 @@ impl Objects {
         unsafe { (*(*self.info).domain_attr).mr_mode & library::MR_VIRT_ADDR != 0 }
     }
 
+    /// How many bytes of a number a write carries to its peer's completion queue.
+    pub(super) fn carried(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*(*self.info).domain_attr).cq_data_size }
+    }
+
     /// Whether memory is registered with the endpoint.
     fn binds_regions(&self) -> bool {
         // SAFETY: an info that is there is the library's, with attributes.
@@ -118,7 +124,7 @@ impl Objects {
             let mut attributes = library::QueueAttributes {
                 size: 2 * (RECEIVES + SENDS),
                 flags: 0,
-                format: library::CQ_FORMAT_MSG,
+                format: library::CQ_FORMAT_DATA,
                 wait_obj: 0,
                 signaling_vector: 0,
                 wait_cond: 0,

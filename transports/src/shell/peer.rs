@@ -17,9 +17,10 @@ pub(super) struct Peer {
     pub(super) failures: u32,
     /// What is under way at the network.
     pub(super) posts: usize,
-    /// Bulk reads under way, and bulk writes.
+    /// Bulk reads under way, and bulk writes, of which so many are awaited by messages.
     pub(super) reads: usize,
     pub(super) writes: usize,
+    pub(super) awaited: usize,
     /// Those that failed, by the ids of their posts: they may have been done.
     pub(super) undone: BTreeMap<u64, Bulk>,
     /// When it is to be asked next what it has done, over this connection to it, counted.
@@ -41,6 +42,8 @@ pub(super) struct Peer {
     /// The number of the message to do next, those that came before their turn, and the replies to the last ones done.
     pub(super) next: u64,
     pub(super) early: BTreeMap<u64, (Header, Vec<u8>)>,
+    /// Of the next messages, by the low bits of their numbers, those whose bulk writes have arrived.
+    pub(super) arrived: u64,
     pub(super) replies: [u64; WINDOW],
     /// Whether it is owed an acknowledgement, and the numbers whose replies it is owed.
     pub(super) owes: Owes,
@@ -69,11 +72,13 @@ pub(super) struct Asked {
     pub(super) task: Task,
     /// What its message carries, once that has been read.
     pub(super) data: Option<Box<[u8]>>,
+    /// It is done only when the bulk write before it has arrived, of which the network tells.
+    pub(super) awaits: bool,
 }
 
 impl Asked {
     pub(super) fn new(ticket: Option<u64>, task: Task) -> Self {
-        Self { ticket, task, data: None }
+        Self { ticket, task, data: None, awaits: false }
     }
 }
 
@@ -91,6 +96,8 @@ pub(super) struct Bulk {
     pub(super) operation: Operation,
     /// The number of the message behind it.
     pub(super) next: u64,
+    /// That message awaits it at the peer, so that nothing need wait for it here.
+    pub(super) is_awaited: bool,
 }
 
 impl Bulk {
@@ -110,6 +117,11 @@ pub(super) enum Task {
     Answer(u64),
     /// Nothing more comes.
     Bye,
+}
+
+/// Where a number is in a set of numbers of which no two are a window apart.
+pub(super) fn bit(number: u64) -> u64 {
+    1 << (number % WINDOW as u64)
 }
 
 /// A write as messages, the last of which has its signal.
@@ -145,6 +157,11 @@ impl Task {
         }
     }
 
+    /// Whether it is a signal alone.
+    pub(super) fn is_signal(&self) -> bool {
+        matches!(self, Self::Do(Operation::Write { bytes: 0, .. }))
+    }
+
     /// How many bytes of data its message has.
     pub(super) fn carries(&self) -> usize {
         match self {
@@ -170,6 +187,7 @@ impl Peer {
             posts: 0,
             reads: 0,
             writes: 0,
+            awaited: 0,
             undone: BTreeMap::new(),
             asks: None,
             connection: 0,
@@ -183,6 +201,7 @@ impl Peer {
             asked: Instant::now(),
             next: 0,
             early: BTreeMap::new(),
+            arrived: 0,
             replies: [0; WINDOW],
             owes: Owes::Nothing,
             owed: VecDeque::new(),
@@ -206,7 +225,21 @@ impl Peer {
 
     /// The message that is next, where it came before its turn.
     pub(super) fn take_early(&mut self) -> Option<(Header, Vec<u8>)> {
+        self.early.get(&self.next).is_some_and(|(header, _)| self.may_do(header)).then_some(())?;
         self.early.remove(&self.next)
+    }
+
+    /// Whether it is a message's turn, which is not before what it awaits has arrived.
+    pub(super) fn may_do(&self, header: &Header) -> bool {
+        header.number == self.next && (!header.awaits || self.arrived & bit(self.next) != 0)
+    }
+
+    /// Notes that the next message is done.
+    pub(super) fn did_next(&mut self) {
+        // Also where it did not await what has arrived: after a failure it is not told to.
+        self.arrived &= !bit(self.next);
+        self.early.remove(&self.next);
+        self.next += 1;
     }
 
     /// Notes a message that is to be posted.
@@ -256,12 +289,23 @@ impl Peer {
     /// Whether what waits first may be posted beside what is under way. Reads may be messages, too, and then lie among those.
     pub(super) fn may_start(&self, class: Class, reads_are_messages: bool, is_ordered: bool) -> bool {
         let messages = self.sent.len() - if reads_are_messages { self.reads } else { 0 };
-        let after_bulk = self.reads == 0 && (self.writes == 0 || is_ordered);
+        let after_bulk = self.reads == 0 && (self.writes == self.awaited || is_ordered);
         match class {
             Class::Message => after_bulk && self.sent.len() < WINDOW,
             Class::Read => self.writes == 0 && messages == 0 && self.reads < READS,
             Class::Write => after_bulk && self.sent.is_empty(),
         }
+    }
+
+    /// Whether a bulk write that is told to have arrived may be posted, with the message that awaits it: beside signals alone that are under way.
+    pub(super) fn may_tell(&self) -> bool {
+        let has_room = self.reads == 0 && self.writes == 0 && self.sent.len() < WINDOW;
+        has_room && self.sent.iter().all(|sent| sent.asked.task.is_signal())
+    }
+
+    /// The number of the next message.
+    pub(super) fn next_number(&self) -> u64 {
+        self.first + self.sent.len() as u64
     }
 
     /// Takes up what was under way when the connection failed, in its order, now that it is known which messages the peer has done.
@@ -272,7 +316,8 @@ impl Peer {
             std::mem::take(&mut self.undone).into_values().partition(|bulk| bulk.next < self.done);
         if !again.is_empty() {
             // All of these come behind those writes, which were begun when no message was under way.
-            let behind = self.sent.drain(..).map(|sent| sent.asked);
+            // They are complete then.
+            let behind = self.sent.drain(..).map(|sent| Asked { awaits: false, ..sent.asked });
             let again = again.into_iter().map(|bulk| Asked::new(bulk.ticket, Task::Do(bulk.operation)));
             let rest = std::mem::take(&mut self.waiting);
             self.waiting = again.chain(behind).chain(rest).collect();

@@ -402,7 +402,7 @@ impl Network for Verbs {
         }
         let Some(slot) = self.free.pop() else { return false };
         let posted = match post {
-            Post::Write { remote, local, bytes } => {
+            Post::Write { remote, local, bytes, .. } => {
                 self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_WRITE, remote, local, bytes })
             }
             Post::Read { remote, local, bytes } => {
