@@ -230,7 +230,7 @@ impl<'h> Added<'h> {
     }
 
     fn layout(&self) -> RingLayout {
-        RingLayout::new(FEW_SLOTS, self.pages.len() as u32)
+        RingLayout::new(FEW_SLOTS, self.recording.pes as u32)
     }
 
     fn page(&self, pe: usize) -> u64 {
