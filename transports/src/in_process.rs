@@ -1,7 +1,7 @@
 //! The network among PEs whose heaps this process maps: the smallest there is, for tests of what stands on networks.
 //!
-//! Writes and reads are copies by the CPU, done when they are posted. Messages, and that writes have arrived, lie in a box until their PE polls; a box is behind a
-//! lock, so what a sender has copied is there for who takes its message, as [`Network`] demands.
+//! Writes and reads are copies by the CPU, done when they are posted. Messages, and that writes have arrived, lie in a box until their PE
+//! polls; a box is behind a lock, so what a sender has copied is there for who takes its message, as [`Network`] demands.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

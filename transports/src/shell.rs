@@ -10,8 +10,8 @@
 //! does them in the order of their numbers, each once, and acknowledges. Those that are asked for together are sent together, as many
 //! as fit, since a network takes as long for one as for some. *Bulk writes* and *bulk reads* are the network's own.
 //! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
-//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them; where it
-//! tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
+//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them;
+//! where it tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
 //!
 //! Every message says how many of the receiver's own are done, and so acknowledges them. A message that brings no signal is acknowledged at
 //! once, since who waits for it may wait for nothing else. After a signal a lane may answer: where it lately did so within microseconds
@@ -41,11 +41,12 @@
 //! source is still the caller's promise, so that whoever sees it sees one write. A network's
 //! [`reconnect`](Network::reconnect) ends what was under way.
 //!
-//! Behind a bulk write that failed there may be messages of whose fate nobody knows, where they were posted at once. Who acts on one of them may
-//! have changed again what was written. So the peer is asked first which messages it has done: a write before one of those was done,
+//! Behind a bulk write that failed there may be messages of whose fate nobody knows, where they were posted at once. Who acts on one of them
+//! may have changed again what was written. So the peer is asked first which messages it has done: a write before one of those was done,
 //! and is not posted again. One that is, is not told by a number any more, and its message awaits nothing.
 
 mod peer;
+mod receive;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,9 +57,9 @@ use congruent_heap::abi::{AtomicOp, NumberKind};
 
 use crate::message::{Header, Kind};
 use crate::{
-    Atomic, Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reconnect, Transport, TransportError,
+    Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reconnect, Transport, TransportError,
 };
-use peer::{Asked, Bulk, Class, Owes, Peer, Sent, Task, bit, pieces};
+use peer::{Asked, Bulk, Class, Owes, Peer, Task, pieces};
 
 /// The most data of a message, bytes.
 pub const EAGER: usize = 8192;
@@ -569,134 +570,6 @@ impl Book {
             Post::Send(_) => {}
         }
         true
-    }
-
-    fn receive_all(&mut self, mut messages: &[u8]) {
-        // Whatever this PE's peers would not say is passed over.
-        while let Some((header, data, rest)) = Header::decode(messages) {
-            self.receive(&header, data);
-            messages = rest;
-        }
-    }
-
-    fn receive(&mut self, header: &Header, data: &[u8]) {
-        let Some(peer) = self.peers.get_mut(header.from as usize).filter(|peer| !peer.is_dead()) else { return };
-        peer.failures = 0;
-        if header.done > peer.done {
-            Self::acknowledged(&mut self.progress, peer, header.done, None);
-        }
-        match header.kind {
-            Kind::Acknowledgement => {}
-            Kind::Reply => Self::acknowledged(&mut self.progress, peer, header.number, Some(header.value)),
-            Kind::Ask => peer.asked_over = Some(header.value),
-            Kind::Tell => {
-                if peer.asks.is_some() && header.value == peer.connection {
-                    self.resume(Pe::new(header.from));
-                }
-            }
-            _ if header.number < peer.next => {
-                peer.owes = Owes::Now;
-                let kept = peer.next - header.number <= WINDOW as u64;
-                let is_owed = peer.owed.contains(&header.number);
-                if kept && !is_owed && matches!(header.kind, Kind::Load | Kind::Atomic) {
-                    peer.owed.push_back(header.number);
-                }
-            }
-            _ if peer.may_do(header) => {
-                self.do_one(header, data);
-                self.do_early(header.from as usize);
-            }
-            _ => {
-                if header.number - peer.next < WINDOW as u64 {
-                    peer.early.insert(header.number, (*header, data.to_vec()));
-                }
-            }
-        }
-    }
-
-    /// Takes note that a bulk write of a peer's has arrived, and does what awaited it.
-    fn arrived(&mut self, number: u32) {
-        let at = number as usize / WINDOW;
-        let Some(peer) = self.peers.get_mut(at).filter(|peer| !peer.is_dead()) else { return };
-        peer.arrived |= bit(number.into());
-        self.do_early(at);
-    }
-
-    /// Does messages whose turn has come meanwhile.
-    fn do_early(&mut self, at: usize) {
-        while let Some((header, data)) = self.peers[at].take_early() {
-            self.do_one(&header, &data);
-        }
-    }
-
-    /// Does what a peer asks for, the next in order, to this PE's heap.
-    fn do_one(&mut self, header: &Header, data: &[u8]) {
-        let own = self.memory.pe();
-        let &Header { remote, bytes, value, expected, op, number_kind: kind, .. } = header;
-        // Devices write without messages alone.
-        let flushed = if self.by_messages { Ok(()) } else { self.memory.flush() };
-        let done = flushed.and_then(|()| match header.kind {
-            Kind::Write => self.memory.give(remote, data).and_then(|()| {
-                header.then.map_or(Ok(()), |signal| self.memory.signal(own, signal))?;
-                Ok(0)
-            }),
-            Kind::Store => self.memory.store(own, remote, bytes, value).map(|()| 0),
-            Kind::Load => self.memory.load(own, remote, bytes),
-            Kind::Atomic => self.memory.atomic(own, remote, Atomic { op, kind, bytes, value, expected }),
-            Kind::Read => {
-                let back = Operation::Write { remote: value, local: remote, bytes, then: None };
-                self.memory.check(Pe::new(header.from), &back).map(|()| {
-                    let peer = &mut self.peers[header.from as usize];
-                    peer.answers.extend(pieces(back).into_iter().chain([Task::Answer(header.number)]));
-                    0
-                })
-            }
-            Kind::Answer => {
-                let peer = &mut self.peers[header.from as usize];
-                Self::acknowledged(&mut self.progress, peer, value, Some(0));
-                Ok(0)
-            }
-            Kind::Bye | Kind::Acknowledgement | Kind::Reply | Kind::Ask | Kind::Tell => Ok(0),
-        });
-        let reply = match done {
-            Ok(reply) => reply,
-            Err(error) => return self.die(Pe::new(header.from), format!("of what it asked for: {error}")),
-        };
-        let peer = &mut self.peers[header.from as usize];
-        peer.replies[header.number as usize % WINDOW] = reply;
-        peer.did_next();
-        match header.kind {
-            Kind::Load | Kind::Atomic => peer.owed.push_back(header.number),
-            kind => {
-                peer.has_left |= kind == Kind::Bye;
-                peer.owe(header.then.is_some());
-            }
-        }
-    }
-
-    /// A peer has done everything before `number`; and `number`, where it replies.
-    fn acknowledged(progress: &mut Vec<(u64, Progress)>, peer: &mut Peer, number: u64, reply: Option<u64>) {
-        peer.heard_from();
-        let asked = peer.first + peer.sent.len() as u64;
-        // It does them in order, so before it replies to one, all before that.
-        peer.done = peer.done.max(number.saturating_add(reply.is_some().into()).min(asked));
-        let done = number.min(asked).saturating_sub(peer.first) as usize;
-        for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.asked.task.has_reply()) {
-            sent.reply = Some(0);
-        }
-        let asked = number.checked_sub(peer.first).and_then(|at| peer.sent.get_mut(at as usize));
-        if let (Some(reply), Some(sent)) = (reply, asked) {
-            sent.reply = Some(reply);
-        }
-        while let Some(Sent { asked: Asked { ticket, task, .. }, reply: Some(reply) }) =
-            peer.sent.pop_front_if(|sent| sent.reply.is_some())
-        {
-            progress.extend(ticket.map(|ticket| (ticket, Progress::Ended(Ok(reply)))));
-            peer.reads -= usize::from(task.class() == Class::Read);
-            peer.first += 1;
-            peer.posted = peer.posted.saturating_sub(1);
-            peer.asked = Instant::now();
-        }
     }
 
     /// What every message to a peer has.

@@ -297,7 +297,8 @@ impl Peer {
         }
     }
 
-    /// Whether a bulk write that is told to have arrived may be posted, with the message that awaits it: beside signals alone that are under way.
+    /// Whether a bulk write that is told to have arrived may be posted, with the message that awaits it: beside signals alone that are under
+    /// way.
     pub(super) fn may_tell(&self) -> bool {
         let has_room = self.reads == 0 && self.writes == 0 && self.sent.len() < WINDOW;
         has_room && self.sent.iter().all(|sent| sent.asked.task.is_signal())

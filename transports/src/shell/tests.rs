@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::memory::tests::heaps;
-use crate::{Exchange, Faults, Faulty, InProcess, Signal};
+use crate::{Atomic, Exchange, Faults, Faulty, InProcess, Signal};
 
 /// Bytes of a heap.
 const HEAP: u64 = 64 << 10;
