@@ -55,6 +55,13 @@ fn memory_of_gpus() {
     verbs_gpus("memory_of_gpus", |world| pass_around(world, false), "rdma=1");
 }
 
+/// The same where their driver has no dma-buf of it.
+#[test]
+fn memory_of_gpus_without_a_dma_buf() {
+    let driver = "rdma=1,fail=cuMemGetHandleForAddressRange:1:CUDA_ERROR_NOT_SUPPORTED";
+    verbs_gpus("memory_of_gpus_without_a_dma_buf", |world| pass_around(world, false), driver);
+}
+
 /// Virtual GPUs keep their memory to themselves, and proxies stage what they send.
 #[test]
 fn staged_memory_of_gpus() {

@@ -54,7 +54,7 @@ const RESERVE: &str = "cuMemAddressReserve";
 const WORDS: [&str; 2] = ["cuGetErrorName", "cuGetErrorString"];
 
 /// What only an RDMA device asks for: `conformance_verbs` has one, in a virtual machine.
-const OF_DEVICES: [&str; 1] = ["cuFlushGPUDirectRDMAWrites"];
+const OF_DEVICES: [&str; 2] = ["cuFlushGPUDirectRDMAWrites", "cuMemGetHandleForAddressRange"];
 
 /// Functions that worlds do without where a driver is too old for them: kernels are loaded at their first launch then.
 const SPARED: [&str; 1] = ["cuFuncLoad"];

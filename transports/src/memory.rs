@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::offset_of;
+use std::os::fd::OwnedFd;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 
@@ -55,6 +56,14 @@ pub trait Access: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Bytes of the heap as a dma-buf, for network devices that take those. `None` where there is none.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn dma_buf(&self, _from: *const u8, _bytes: usize) -> Option<OwnedFd> {
+        None
+    }
+
     /// Makes what network devices wrote to this PE's heap visible to who acquires what is written there from now on, and to this proxy.
     ///
     /// # Errors
@@ -104,6 +113,13 @@ impl Memory {
     /// Whether network devices may be given the heap.
     pub(crate) fn admits_devices(&self) -> bool {
         self.access.admits_devices()
+    }
+
+    /// This PE's heap as a dma-buf, where it is one.
+    pub(crate) fn dma_buf(&self) -> Option<OwnedFd> {
+        let heap = self.at(self.pe(), 0, self.bytes(), 1).ok()?;
+        // SAFETY: all of the heap, which is mapped.
+        unsafe { self.access.dma_buf(heap, self.bytes() as usize) }
     }
 
     /// Makes what network devices wrote to this PE's heap visible.

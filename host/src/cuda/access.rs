@@ -9,7 +9,9 @@
 //! what was copied before (MM-2). What a network's device wrote is flushed before that, where it has to be (CUDA Driver API,
 //! cuFlushGPUDirectRDMAWrites).
 
+use std::ffi::c_int;
 use std::fmt;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,8 @@ use congruent_device::{Kernel, KernelArgs, Pe, Relaxed, Sym, abi};
 use congruent_stream_kernels as kernels;
 use congruent_transports::{Access, Atomic};
 use cudarc::driver::sys::{
-    CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target, CUstreamWriteValue_flags,
+    CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target, CUmemRangeHandleType,
+    CUstreamWriteValue_flags,
 };
 
 use super::stream::CudaRunner;
@@ -35,6 +38,8 @@ pub(crate) struct HeapAccess {
     patience: Duration,
     /// Whether network devices may be given the heap.
     rdma: bool,
+    /// And as a dma-buf.
+    dma_buf: bool,
     /// Whether what they wrote has to be flushed.
     flushes: bool,
     /// Whether the proxy's thread may ask for anything while others capture streams.
@@ -75,6 +80,7 @@ impl CudaPe {
             room,
             patience,
             rdma,
+            dma_buf: rdma && known.dma_buf,
             flushes: rdma && !known.rdma_ordered,
             relaxed: OnceLock::new(),
         })
@@ -202,6 +208,20 @@ impl Access for HeapAccess {
 
     fn admits_devices(&self) -> bool {
         self.rdma
+    }
+
+    unsafe fn dma_buf(&self, from: *const u8, bytes: usize) -> Option<OwnedFd> {
+        if !self.dma_buf || self.stream().bind().is_err() {
+            return None;
+        }
+        let (mut file, address, kind): (c_int, _, _) =
+            (-1, from.addr() as u64, CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
+        let place = (&raw mut file).cast();
+        // SAFETY: the context is this thread's, the range is of the heap, and there is room for a descriptor. Where not all of it is
+        // mapped, or it is no whole pages, the driver refuses it.
+        let given = unsafe { self.runner.driver().mem_get_range_handle(place, address, bytes, kind, 0) };
+        // SAFETY: a descriptor that the driver has opened for this caller.
+        (given.is_ok() && file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file) })
     }
 
     fn flush(&self) -> Result<(), String> {

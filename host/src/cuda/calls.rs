@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult};
 use cudarc::driver::sys::{CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget};
-use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp};
+use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemRangeHandleType};
 use cudarc::driver::sys::{CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUuuid};
 use cudarc::driver::sys::{CUmulticastGranularity_flags, CUmulticastObjectProp, CUpointer_attribute};
 use cudarc::driver::sys::{CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus};
@@ -110,6 +110,9 @@ calls! {
 
     flush_rdma_writes = cuFlushGPUDirectRDMAWrites since (11, 3)
         (target: CUflushGPUDirectRDMAWritesTarget, scope: CUflushGPUDirectRDMAWritesScope);
+
+    mem_get_range_handle = cuMemGetHandleForAddressRange since (11, 7)
+        (handle: *mut c_void, address: CUdeviceptr, bytes: usize, kind: CUmemRangeHandleType, flags: c_ulonglong);
 
     mem_alloc_async = cuMemAllocAsync since (11, 2) (memory: *mut CUdeviceptr, bytes: usize, stream: CUstream);
     mem_free_async = cuMemFreeAsync since (11, 2) (memory: CUdeviceptr, stream: CUstream);

@@ -45,6 +45,8 @@ pub struct Properties {
     pub multicast: bool,
     /// Whether network cards can reach the heap.
     pub rdma: bool,
+    /// Whether it can be given to them as a dma-buf.
+    pub dma_buf: bool,
     /// Whether what they wrote comes in order for all devices, without being flushed.
     pub rdma_ordered: bool,
     /// Whether the host can flush it.
@@ -103,6 +105,7 @@ impl Properties {
             fabric_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
             multicast: can(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
             rdma: can(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+            dma_buf: can(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
             rdma_ordered: number(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
                 .is_ok_and(|order| order >= Order::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES as u32),
             rdma_flush: number(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
@@ -382,6 +385,7 @@ mod tests {
             fabric_handles: false,
             multicast: false,
             rdma: false,
+            dma_buf: false,
             rdma_ordered: false,
             rdma_flush: false,
             cooperative: true,

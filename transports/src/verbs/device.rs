@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::fd::BorrowedFd;
@@ -266,13 +267,28 @@ impl Device {
     ) -> Result<(u32, u32), VerbsError> {
         // SAFETY: the domain is open, and the memory stays, as the caller promises.
         let region = unsafe { (self.calls.reg_mr)(self.domain, memory.cast::<c_void>(), bytes, access) };
-        if region.is_null() {
+        self.registered(region).ok_or_else(|| {
             let reason = io::Error::last_os_error().to_string();
-            return Err(VerbsError::Registration { bytes, reason });
+            VerbsError::Registration { bytes, reason }
+        })
+    }
+
+    /// Registers a dma-buf as what lies at an address. `None` where library, device or system do not take it.
+    pub(super) fn register_dma_buf(&mut self, file: &OwnedFd, address: u64, bytes: usize) -> Option<(u32, u32)> {
+        let call = self.calls.reg_dmabuf_mr?;
+        // SAFETY: the domain is open. The system looks at what the descriptor is, and keeps that for as long as it is registered.
+        let region = unsafe { call(self.domain, 0, bytes, address, file.as_raw_fd(), library::ACCESS) };
+        self.registered(region)
+    }
+
+    /// The keys of what was registered, unless nothing was.
+    fn registered(&mut self, region: *mut Region) -> Option<(u32, u32)> {
+        if region.is_null() {
+            return None;
         }
         self.regions.push(region);
         // SAFETY: it was just registered.
-        Ok(unsafe { ((*region).lkey, (*region).rkey) })
+        Some(unsafe { ((*region).lkey, (*region).rkey) })
     }
 
     /// Opens a pair of queues of one kind, in the state INIT.

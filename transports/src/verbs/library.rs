@@ -323,11 +323,16 @@ pub(super) const EVENT_SRQ_ERR: c_int = 14;
 /// Bytes before a datagram (`struct ibv_grh`).
 pub(super) const GRH: usize = 40;
 
+/// `ibv_reg_dmabuf_mr`: a part of a dma-buf, from an offset on, at an address of its own.
+pub(super) type RegisterDmaBuf = unsafe extern "C" fn(*mut Opaque, u64, usize, u64, c_int, c_int) -> *mut Region;
+
 /// The functions that the library exports.
 macro_rules! calls {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub(super) struct Calls {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// From rdma-core 34 on.
+            pub(super) reg_dmabuf_mr: Option<RegisterDmaBuf>,
         }
 
         impl Calls {
@@ -338,7 +343,10 @@ macro_rules! calls {
                 unsafe {
                     // Its providers start threads of their own.
                     let library = std::mem::ManuallyDrop::new(Library::new("libibverbs.so.1")?);
-                    Ok(Self { $($name: *library.get(concat!("ibv_", stringify!($name), "\0").as_bytes())?,)* })
+                    Ok(Self {
+                        $($name: *library.get(concat!("ibv_", stringify!($name), "\0").as_bytes())?,)*
+                        reg_dmabuf_mr: library.get(b"ibv_reg_dmabuf_mr\0").ok().map(|call| *call),
+                    })
                 }
             }
         }

@@ -8,8 +8,9 @@
 //! write that is longer than a request may be keeps what is behind it back until its last request is posted. A connection that has failed
 //! at one request does none of those behind it.
 //!
-//! The memory of a GPU is registered as the host's is, where a driver between GPU and device lets it be (`nvidia-peermem`); where none does,
-//! the device moves messages alone. GPUDirect RDMA has not been tried on hardware.
+//! The memory of a GPU is registered as a dma-buf, where its driver and the device's have those; or else as the host's is, where a driver
+//! between the two lets it be (`nvidia-peermem`); where none does, the device moves messages alone. GPUDirect RDMA has not been tried on
+//! hardware.
 //!
 //! A message is in one receive buffer, whole. What has failed is told of each request, since each is signaled, and requests behind one that
 //! has failed fail, too.
@@ -127,6 +128,8 @@ pub struct Verbs {
     base: u64,
     /// Its keys, for requests from here and for peers', if the device reaches it.
     keys: Option<(u32, u32)>,
+    /// Whether it does so as a dma-buf.
+    is_dma_buf: bool,
     /// Those that are under way, by buffer.
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
@@ -180,14 +183,18 @@ impl Verbs {
         let heap = memory
             .at(memory.pe(), 0, memory.bytes(), 1)
             .map_err(|error| VerbsError::Call { doing: "registering the heap", reason: error.to_string() })?;
-        let keys = if memory.admits_devices() {
-            // SAFETY: the caller's promise.
-            match unsafe { device.register(heap, memory.bytes() as usize, library::ACCESS) } {
-                Err(_) if !memory.is_host() => None,
-                keys => Some(keys?),
+        let (base, bytes) = (heap.expose_provenance() as u64, memory.bytes() as usize);
+        let dma_buf = memory.dma_buf().and_then(|file| device.register_dma_buf(&file, base, bytes));
+        let is_dma_buf = dma_buf.is_some();
+        let keys = match dma_buf {
+            None if memory.admits_devices() => {
+                // SAFETY: the caller's promise.
+                match unsafe { device.register(heap, bytes, library::ACCESS) } {
+                    Err(_) if !memory.is_host() => None,
+                    keys => Some(keys?),
+                }
             }
-        } else {
-            None
+            keys => keys,
         };
         let mut buffers = vec![[0; Shell::MESSAGE]; RECEIVES + SENDS].into_boxed_slice();
         let (at, bytes) = (buffers.as_mut_ptr().cast(), size_of_val(&*buffers));
@@ -203,8 +210,9 @@ impl Verbs {
             device,
             memory,
             tries: (options.timeout, options.retries),
-            base: heap.expose_provenance() as u64,
+            base,
             keys,
+            is_dma_buf,
             buffers,
             buffers_key,
             requests: vec![None; SENDS],
@@ -221,9 +229,10 @@ impl Verbs {
         Ok(verbs)
     }
 
-    /// The port that it is on, by its name.
+    /// The port that it is on, by its name, and how it reaches the heap where that is not by addresses.
     pub fn port(&self) -> String {
-        format!("{}:{}", self.device.name, self.device.port)
+        let as_what = if self.is_dma_buf { " (dma-buf)" } else { "" };
+        format!("{}:{}{as_what}", self.device.name, self.device.port)
     }
 
     /// The address of a buffer.

@@ -134,6 +134,7 @@ impl Device {
             (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self.capability.1),
             (A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, u32::from(self.multicast)),
             (A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, u32::from(self.rdma)),
+            (A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, u32::from(self.rdma)),
             // What network devices write has to be flushed, by the host.
             (A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, u32::from(self.rdma)),
             (A::CU_DEVICE_ATTRIBUTE_MPS_ENABLED, u32::from(self.mps)),

@@ -146,6 +146,27 @@ fn misuse_is_refused() {
 }
 
 #[test]
+fn network_devices_are_given_what_is_mapped() {
+    const DMA_BUF: u32 = 1;
+    let give = |at: u64, granules: usize, kind: u32| {
+        let mut descriptor = -1;
+        let code = call!(cuMemGetHandleForAddressRange((&raw mut descriptor).cast(), at, granules * GRANULE, kind, 0));
+        // SAFETY: the driver gave the descriptor to us, to close.
+        (code == CUresult::CUDA_SUCCESS).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) }).ok_or(code)
+    };
+    alone("network_devices_are_given_what_is_mapped", "rdma=1", || {
+        ok!(cuInit(0));
+        let (memory, at) = (create(1), reserve(2));
+        assert_eq!(give(at, 1, DMA_BUF).unwrap_err(), INVALID, "nothing is mapped");
+        ok!(cuMemMap(at, GRANULE, 0, memory, 0));
+        assert_eq!(give(at, 2, DMA_BUF).unwrap_err(), INVALID, "half of it is mapped");
+        assert_eq!(give(at, 1, DMA_BUF + 1).unwrap_err(), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let file = std::fs::File::from(give(at, 1, DMA_BUF).unwrap());
+        assert_eq!(file.metadata().unwrap().len(), GRANULE as u64);
+    });
+}
+
+#[test]
 fn touching_without_access_faults() {
     let ending = ending("touching_without_access_faults", "", || {
         ok!(cuInit(0));

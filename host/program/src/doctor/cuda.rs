@@ -61,6 +61,7 @@ fn device(device: &Properties) -> Line {
         (device.multicast, "multicast"),
         (device.fabric_handles, "fabric handles"),
         (device.rdma, "RDMA"),
+        (device.dma_buf, "dma-buf"),
     ];
     let names = |wanted: bool| {
         let names: Vec<_> = can.iter().filter(|(has, _)| *has == wanted).map(|(_, name)| *name).collect();
@@ -111,6 +112,7 @@ mod tests {
             fabric_handles: false,
             multicast: true,
             rdma: false,
+            dma_buf: false,
             rdma_ordered: false,
             rdma_flush: false,
             cooperative: true,
@@ -134,7 +136,7 @@ mod tests {
             line.found.starts_with("3: a device, 1024 MiB, compute capability 9.0, 132 SMs; has virtual"),
             "{line:?}"
         );
-        assert!(line.found.ends_with("lacks fabric handles, RDMA"), "{line:?}");
+        assert!(line.found.ends_with("lacks fabric handles, RDMA, dma-buf"), "{line:?}");
         let line = device(&Properties { posix_handles: false, ..properties() });
         assert!(line.verdict == Verdict::Note && line.next.is_some_and(|next| next.contains("threads")));
         let line = device(&Properties { virtual_memory: false, ..properties() });

@@ -11,6 +11,9 @@ use crate::vmm::physical::{self, FabricHandle, Properties};
 use crate::vmm::{self, AccessOf, GRANULARITY, multicast};
 use crate::{driver, memory};
 
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF: u32 = 1;
+
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 /// Flags are for the future; what is not 0 is refused.
@@ -108,6 +111,21 @@ entry_points! {
             return given.cast::<FabricHandle>().set(physical::export_to_fabric(handle)?);
         }
         given.cast::<c_int>().set(physical::export(handle, kind)?)
+    }
+
+    /// A descriptor of the memory in a range. It is a file, for which no kernel has a dma-buf: who asks for one there is refused.
+    Driver fn cuMemGetHandleForAddressRange(
+        given: *mut c_void,
+        at: CUdeviceptr,
+        bytes: usize,
+        kind: c_uint,
+        flags: c_ulonglong,
+    ) {
+        no_flags(flags)?;
+        if !driver::get()?.config.rdma || kind != DMA_BUF {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        given.cast::<c_int>().set(vmm::describe(at, bytes as u64)?)
     }
 
     /// A handle from a descriptor, which is given in the pointer itself, or from a handle of the fabric.

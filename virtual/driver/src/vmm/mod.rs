@@ -8,7 +8,7 @@ pub(crate) mod multicast;
 pub(crate) mod physical;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUresult;
@@ -220,6 +220,16 @@ pub(crate) fn memory_at(at: u64) -> Outcome<Arc<Physical>> {
         Kind::Device { .. } | Kind::Host { .. } | Kind::Registered { .. } => None,
     });
     found.flatten().ok_or(INVALID)
+}
+
+/// A descriptor of what is mapped in a range, all of it. The caller closes it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not a number of whole mappings, `CUDA_ERROR_OPERATING_SYSTEM`
+pub(crate) fn describe(at: u64, bytes: u64) -> Outcome<i32> {
+    memory::with_all(|ranges| whole(ranges, at, bytes).map(drop))?;
+    let copy = memory_at(at)?.file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    Ok(copy.into_raw_fd())
 }
 
 fn from_flags(flags: u32) -> Outcome<Access> {
