@@ -185,6 +185,45 @@ fn a_wrong_key_opens_nothing() {
     assert_eq!(two.word(0, 1), 1 << 32 | 1);
 }
 
+/// Of messages that the device is given together each arrives, in order, and ends once, though it tells of few; where one of them fails, those
+/// before it have ended well.
+#[test]
+fn what_is_given_together_ends_one_by_one() {
+    const TEST: &str = "what_is_given_together_ends_one_by_one";
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    let mut two = TwoEnds::joined(|card| card[8] ^= 0xff);
+    // More than a queue holds, in all.
+    for count in [1_u8, 5, 33, 100, 64] {
+        let kept: Vec<_> = (1..count).map(|number| two.keep(0, Post::Send(&[number]))).collect();
+        two.poll_both();
+        assert_eq!(two.messages_so_far(1), 0, "nothing is given to the device before");
+        let last = two.post(0, Post::Send(&[count]));
+        assert!((1..=count).all(|number| two.message(1) == [number]), "{count} messages");
+        assert_eq!(two.end_of(0, last), Ok(()));
+        kept.into_iter().for_each(|id| assert_eq!(two.end_of(0, id), Ok(())));
+    }
+    let wrong = Post::Write { remote: 0, local: 0, bytes: 64, arrival: None };
+    let posts = [Post::Send(b"one"), Post::Send(b"two"), wrong, Post::Send(b"behind")];
+    let ids = posts.map(|post| two.keep(0, post));
+    let last = two.post(0, Post::Send(b"and behind"));
+    let failed = [Ok(()), Ok(()), Err(Failure::RemoteAccess), Err(Failure::Flushed)];
+    assert_eq!(ids.map(|id| two.end_of(0, id)), failed);
+    assert_eq!(two.end_of(0, last), Err(Failure::Flushed));
+    assert_eq!([two.message(1), two.message(1)], [b"one", b"two"]);
+    two.renew();
+    let again = two.post(0, Post::Send(b"again"));
+    assert_eq!((two.end_of(0, again), two.message(1)), (Ok(()), b"again".to_vec()));
+    // What is kept while its connection fails goes with it.
+    let kept = two.keep(0, Post::Send(b"kept"));
+    let outside = two.post(0, Post::Write { remote: 0, local: u64::MAX, bytes: 8, arrival: None });
+    assert_eq!(two.end_of(0, kept), Err(Failure::Flushed));
+    assert_eq!(two.end_of(0, outside), Err(Failure::LocalLength));
+    two.renew();
+    assert_eq!(two.messages_so_far(1), 0);
+}
+
 /// What goes to an end that the peer has closed meanwhile comes back as failed, whole, and the peer's new end takes what is posted then.
 #[test]
 fn an_end_that_is_gone_takes_nothing() {

@@ -197,6 +197,10 @@ impl<N: Network> Network for Faulty<N> {
         true
     }
 
+    fn submit(&mut self) {
+        self.network.submit();
+    }
+
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
         self.polls += 1;
         let (polls, now, fails, network) = (self.polls, Instant::now(), &mut self.fails, &mut self.network);

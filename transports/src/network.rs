@@ -33,11 +33,15 @@ pub trait Network: Send {
     /// Where one cannot be read, or its PE cannot be reached.
     fn connect(&mut self, cards: &[Vec<u8>]) -> Result<(), TransportError>;
 
-    /// Posts something, whose end [`poll`](Network::poll) tells by its id. False where there is no room now.
+    /// Posts something, whose end [`poll`](Network::poll) tells by its id. False where there is no room now. It may be kept until
+    /// [`submit`](Network::submit) is called, so that the device is given several things at once.
     ///
     /// A write or a read takes effect before it has ended; where it failed, before the peer is connected to anew, or never. A message may
     /// arrive at any time, more than once, or never.
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool;
+
+    /// Gives the device what was kept.
+    fn submit(&mut self) {}
 
     /// Gives `hear` everything that has happened since the last call.
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>));

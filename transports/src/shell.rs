@@ -88,7 +88,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// The most bytes of a message.
     /// The most bytes of a message, and of several that are sent together.
     pub const MESSAGE: usize = Header::BYTES + EAGER;
 
@@ -135,6 +134,7 @@ impl Transport for Shell {
         for peer in 0..book.memory.npes() {
             book.go_on(&mut **network, Pe::new(peer));
         }
+        network.submit();
         book.progress.drain(..).for_each(|(ticket, progress)| tell(ticket, progress));
         !book.posts.is_empty() || book.peers.iter().any(|peer| peer.owes != Owes::Nothing)
     }

@@ -83,6 +83,13 @@ impl TwoEnds {
 
     /// Posts something from a PE to the other.
     pub(crate) fn post(&mut self, from: usize, post: Post<'_>) -> u64 {
+        let id = self.keep(from, post);
+        self.ends[from].submit();
+        id
+    }
+
+    /// The same, to be given to the device with what is posted next.
+    pub(crate) fn keep(&mut self, from: usize, post: Post<'_>) -> u64 {
         self.posted += 1;
         assert!(self.ends[from].post(self.posted, Pe::new(1 - from as u32), post), "there is room");
         self.posted
@@ -99,7 +106,12 @@ impl TwoEnds {
         });
     }
 
-    fn poll_both(&mut self) {
+    /// How many messages have come to a PE that were not looked at.
+    pub(crate) fn messages_so_far(&self, pe: usize) -> usize {
+        self.messages[pe].len()
+    }
+
+    pub(crate) fn poll_both(&mut self) {
         (0..2).for_each(|pe| self.poll(pe));
     }
 

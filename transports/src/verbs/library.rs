@@ -222,9 +222,8 @@ pub(super) struct Send {
 
 impl Send {
     /// A request for one piece of memory.
-    pub(super) fn new(wr_id: u64, opcode: c_int, send_flags: u32, piece: &mut Span) -> Self {
+    pub(super) fn new(wr_id: u64, opcode: c_int, send_flags: u32, sg_list: *mut Span) -> Self {
         let (remote, key_or_pair, qkey) = (0, 0, 0);
-        let sg_list: *mut Span = piece;
         Self {
             wr_id,
             next: std::ptr::null_mut(),

@@ -1,18 +1,22 @@
 //! A connection to a peer: what PEs tell each other when they start, and how it is made anew when it has failed.
 
+use std::collections::VecDeque;
+
 use congruent_heap::Pe;
 
 use super::device::{self, Device, Ends, Way};
 use super::hello::Hello;
 use super::library::{self, Address, Gid, PairAttributes};
+use super::requests::Queued;
 use super::{Verbs, VerbsError};
 use crate::Reconnect;
 
 /// A connection to a peer.
 pub(super) struct Link {
     pub(super) ends: Ends,
-    /// Requests of it that are under way.
-    pub(super) under_way: u32,
+    /// The slots of its requests that have not ended, in order, the last of which are still to be given to the device.
+    pub(super) under_way: VecDeque<usize>,
+    pub(super) queued: Vec<Queued>,
     /// Whether the last one has more parts, which nothing may come before.
     pub(super) is_in_parts: bool,
     /// How often it was made anew.
@@ -46,7 +50,16 @@ pub(super) struct RemotePort {
 impl Link {
     /// One whose peer is not known yet.
     pub(super) fn new(ends: Ends) -> Self {
-        Self { ends, under_way: 0, is_in_parts: false, epoch: 0, state: LinkState::Connected, asked: None, port: None }
+        Self {
+            ends,
+            under_way: VecDeque::new(),
+            queued: Vec::new(),
+            is_in_parts: false,
+            epoch: 0,
+            state: LinkState::Connected,
+            asked: None,
+            port: None,
+        }
     }
 }
 
@@ -84,7 +97,7 @@ impl Verbs {
         let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else { return Reconnect::Impossible };
         match link.state {
             LinkState::Connected => return Reconnect::Done,
-            LinkState::Broken if link.under_way > 0 => {}
+            LinkState::Broken if !link.under_way.is_empty() => {}
             LinkState::Broken => {
                 if !self.renew(peer.raw()) {
                     return Reconnect::Impossible;
@@ -101,8 +114,8 @@ impl Verbs {
 
     /// Makes a broken connection anew where its peer has asked for that, and all that was posted has come back.
     pub(super) fn answer_if_drained(&mut self, peer: u32) {
-        let link = self.links[peer as usize].as_ref();
-        if link.is_some_and(|link| link.state == LinkState::Broken && link.under_way == 0 && link.asked.is_some()) {
+        let is_drained = |link: &Link| link.state == LinkState::Broken && link.under_way.is_empty();
+        if self.links[peer as usize].as_ref().is_some_and(|link| is_drained(link) && link.asked.is_some()) {
             // Where no ends can be opened, the shell asks again.
             let _renewed = self.renew(peer);
         }

@@ -24,6 +24,7 @@ mod device;
 mod hello;
 mod library;
 mod link;
+mod requests;
 
 use congruent_heap::Pe;
 
@@ -31,6 +32,7 @@ use self::device::{Device, Ends};
 use self::hello::Hellos;
 use self::library::{Completion, Span};
 use self::link::{Link, LinkState};
+use self::requests::{Piece, Request};
 use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
 
 /// Receives that are posted, and requests that may be under way from here, to all peers together and to one.
@@ -133,7 +135,7 @@ pub struct Verbs {
     /// Those that are under way, by buffer.
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
-    /// What failed when it was posted.
+    /// What failed without having been given to the device.
     refused: Vec<(u64, Failure)>,
     polls: u32,
     has_failed: bool,
@@ -141,24 +143,6 @@ pub struct Verbs {
 
 // SAFETY: the library's objects may be used by any thread, and are by one at a time.
 unsafe impl Send for Verbs {}
-
-/// What is known of a request that is under way.
-#[derive(Clone, Copy)]
-struct Request {
-    id: u64,
-    peer: u32,
-    /// What follows it, where it moves more than one request may.
-    rest: Option<Piece>,
-}
-
-/// Bytes to move.
-#[derive(Clone, Copy)]
-struct Piece {
-    opcode: i32,
-    remote: u64,
-    local: u64,
-    bytes: u64,
-}
 
 impl Verbs {
     /// Whether a port could be used here.
@@ -252,121 +236,6 @@ impl Verbs {
         }
         Err(VerbsError::Call { doing: "posting a receive", reason: format!("error {posted}") })
     }
-
-    /// Posts a request to a peer as number `slot`. Nothing is posted where this is an error.
-    fn request(&mut self, slot: usize, peer: u32, opcode: i32, flags: u32, mut piece: Span, remote: (u64, u32)) -> i32 {
-        let Some(link) = self.links.get_mut(peer as usize).and_then(Option::as_mut) else { return EINVAL };
-        let mut send = library::Send::new((RECEIVES + slot) as u64, opcode, flags, &mut piece);
-        (send.remote, send.key_or_pair) = remote;
-        let (context, mut bad) = (self.device.context, std::ptr::null_mut());
-        // SAFETY: the pair is open. What is moved is registered: a buffer, which is this request's until it completes, or a part of the heap,
-        // whose bounds were checked.
-        let posted = unsafe { ((*context).ops.post_send)(link.ends.pair, &raw mut send, &raw mut bad) };
-        if posted == 0 {
-            link.under_way += 1;
-        }
-        posted
-    }
-
-    /// Posts the next bytes of what is to be moved.
-    fn move_piece(&mut self, slot: usize, id: u64, peer: u32, piece: Piece) -> i32 {
-        let port = self.links.get(peer as usize).and_then(Option::as_ref).and_then(|link| link.port.as_ref());
-        let (Some(port), Some((own_key, _))) = (port, self.keys) else { return EINVAL };
-        let (base, key) = (port.base, port.key);
-        let most = MOST.min(self.device.facts.max_msg_sz.into()).max(1);
-        let bytes = piece.bytes.min(most);
-        let left =
-            Piece { remote: piece.remote + bytes, local: piece.local + bytes, bytes: piece.bytes - bytes, ..piece };
-        self.requests[slot] = Some(Request { id, peer, rest: (left.bytes > 0).then_some(left) });
-        let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: own_key };
-        let posted = self.request(slot, peer, piece.opcode, library::SEND_SIGNALED, here, (base + piece.remote, key));
-        if let Some(link) = self.links[peer as usize].as_mut().filter(|_| posted == 0) {
-            link.is_in_parts = left.bytes > 0;
-        }
-        posted
-    }
-
-    /// Tells, with the next poll, that something failed that was not posted. Nothing may come after it, so that its connection has failed.
-    fn refuse(&mut self, id: u64, peer: u32, failure: Failure) -> bool {
-        self.refused.push((id, failure));
-        self.break_link(peer);
-        true
-    }
-
-    /// Has all that is posted to a peer come back, and nothing more posted until the connection is made anew.
-    fn break_link(&mut self, peer: u32) {
-        let link = self.links.get_mut(peer as usize).and_then(Option::as_mut);
-        if let Some(link) = link.filter(|link| link.state != LinkState::Broken) {
-            (link.state, link.is_in_parts) = (LinkState::Broken, false);
-            self.device.end(&link.ends);
-        }
-    }
-
-    /// Hears of a completion.
-    fn completed(&mut self, completion: &Completion, hear: &mut dyn FnMut(Event<'_>)) {
-        let index = completion.wr_id as usize;
-        let is_well = completion.status == 0;
-        if index < RECEIVES {
-            if is_well {
-                let message = self.buffers[index].get(..completion.byte_len as usize).unwrap_or_default();
-                hear(Event::Messages(message));
-            }
-            // A queue that takes no receive has failed, which its device tells.
-            let _posted = self.receive(index);
-            return;
-        }
-        let slot = index - RECEIVES;
-        if slot >= SENDS {
-            if let Some(hello) = self.hellos.completed(&self.device, completion) {
-                self.greeted(hello);
-            }
-            return;
-        }
-        let Some(Request { id, peer, rest }) = self.requests[slot].take() else { return };
-        if let Some(link) = &mut self.links[peer as usize] {
-            link.under_way -= 1;
-        }
-        if !is_well {
-            self.break_link(peer);
-        }
-        match rest.filter(|_| is_well) {
-            Some(rest) if self.move_piece(slot, id, peer, rest) == 0 => return,
-            Some(_) => {
-                self.break_link(peer);
-                hear(Event::Failed(id, Failure::LocalOperation));
-            }
-            None if is_well => hear(Event::Done(id)),
-            None => hear(Event::Failed(id, failure(completion.status))),
-        }
-        self.requests[slot] = None;
-        self.free.push(slot);
-        self.answer_if_drained(peer);
-    }
-}
-
-/// `EINVAL` and `ENOMEM`.
-const EINVAL: i32 = 22;
-const ENOMEM: i32 = 12;
-
-/// What a status of `enum ibv_wc_status` is.
-fn failure(status: i32) -> Failure {
-    match status {
-        1 => Failure::LocalLength,
-        2 => Failure::LocalOperation,
-        4 => Failure::LocalProtection,
-        5 => Failure::Flushed,
-        7 => Failure::BadResponse,
-        8 => Failure::LocalAccess,
-        9 => Failure::RemoteInvalid,
-        10 => Failure::RemoteAccess,
-        11 => Failure::RemoteOperation,
-        12 => Failure::RetryExceeded,
-        13 => Failure::ReceiverNotReady,
-        16 => Failure::RemoteAborted,
-        19 => Failure::Fatal,
-        20 => Failure::TimedOut,
-        other => Failure::Other(other),
-    }
 }
 
 impl Network for Verbs {
@@ -393,52 +262,38 @@ impl Network for Verbs {
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
         let to = peer.raw();
         let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else {
-            return self.refuse(id, to, Failure::LocalOperation);
+            self.refused.push((id, Failure::LocalOperation));
+            return true;
         };
         if self.has_failed || link.state != LinkState::Connected {
             self.refused.push((id, if self.has_failed { Failure::Fatal } else { Failure::Flushed }));
             return true;
         }
-        if link.under_way >= self.device.most_requests || link.is_in_parts {
+        if link.under_way.len() >= self.device.most_requests as usize || link.is_in_parts {
             return false;
         }
-        let inline = link.ends.inline as usize;
+        let Some(slot) = self.free.pop() else { return false };
         // What lies here of it, so that the device reads and writes nothing but the heap.
         if let Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } = post
             && self.memory.at(self.memory.pe(), local, bytes, 1).is_err()
         {
-            return self.refuse(id, to, Failure::LocalLength);
-        }
-        let Some(slot) = self.free.pop() else { return false };
-        let posted = match post {
-            Post::Write { remote, local, bytes, .. } => {
-                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_WRITE, remote, local, bytes })
-            }
-            Post::Read { remote, local, bytes } => {
-                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_READ, remote, local, bytes })
-            }
-            Post::Send(message) => {
-                let index = RECEIVES + slot;
-                let Some(buffer) = self.buffers[index].get_mut(..message.len()) else {
-                    self.free.push(slot);
-                    return self.refuse(id, to, Failure::LocalLength);
-                };
-                buffer.copy_from_slice(message);
-                self.requests[slot] = Some(Request { id, peer: to, rest: None });
-                let flags = if message.len() <= inline { library::SEND_INLINE } else { 0 } | library::SEND_SIGNALED;
-                let piece = Span { addr: self.buffer(index), length: message.len() as u32, lkey: self.buffers_key };
-                self.request(slot, to, library::WR_SEND, flags, piece, (0, 0))
-            }
-        };
-        if posted == 0 {
+            self.refuse(slot, id, to, Failure::LocalLength);
             return true;
         }
-        self.requests[slot] = None;
-        self.free.push(slot);
-        if posted == ENOMEM {
-            return false;
+        match post {
+            Post::Write { remote, local, bytes, .. } => {
+                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_WRITE, remote, local, bytes });
+            }
+            Post::Read { remote, local, bytes } => {
+                self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_READ, remote, local, bytes });
+            }
+            Post::Send(message) => self.send_message(slot, id, to, message),
         }
-        self.refuse(id, to, Failure::LocalOperation)
+        true
+    }
+
+    fn submit(&mut self) {
+        (0..self.links.len()).for_each(|peer| self.submit_to(peer));
     }
 
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
@@ -457,10 +312,7 @@ impl Network for Verbs {
         self.replaced.clear();
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(ASKS) && !self.has_failed && self.device.has_failed() {
-            self.has_failed = true;
-            for request in self.requests.iter_mut().filter_map(Option::take) {
-                hear(Event::Failed(request.id, Failure::Fatal));
-            }
+            self.fail();
         }
     }
 
