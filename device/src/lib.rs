@@ -89,6 +89,7 @@ mod link;
 pub mod math;
 pub mod matrix;
 mod multicast;
+mod nic;
 mod nonblocking;
 mod operand;
 mod order;
@@ -107,8 +108,8 @@ mod wait;
 mod watch;
 
 pub use congruent_heap::{
-    Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Locatable, Node, Notify, NotifyOp, Pe, Place, Pod, Rank, Semaphore,
-    Signal, Sym, Tag, TeamView, ValueAt, World, abi, bf16, f16, kernel_arg, team_tag,
+    Awaited, Element, Fp8E4M3, Fp8E5M2, KernelArg, Locatable, NicWord, Node, Notify, NotifyOp, Pe, Place, Pod, Rank,
+    Semaphore, Signal, Sym, Tag, TeamView, ValueAt, World, abi, bf16, f16, kernel_arg, team_tag,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -19,18 +19,24 @@ use crate::{Ctx, Group};
 const ENDING: u64 = u64::MAX;
 
 impl Ctx<'_> {
+    /// Whether there is a proxy: some peers are reached through it.
+    #[inline(always)]
+    pub(crate) fn has_proxy(&self) -> bool {
+        self.abi().routes != 0
+    }
+
     /// Whether a peer is reached through the proxy.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn is_proxied(&self, pe: Pe) -> bool {
-        self.abi().routes != 0 && self.route_is_proxied(pe)
+        self.has_proxy() && self.route_is_proxied(pe)
     }
 
     /// The same for a group, whose threads all ask: those of a warp go the same way together.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn is_proxied_for(&self, group: &impl Group, pe: Pe) -> bool {
-        self.abi().routes != 0 && group.uniform(self.route_is_proxied(pe).into()) != 0
+        self.has_proxy() && group.uniform(self.route_is_proxied(pe).into()) != 0
     }
 
     outlined! {
@@ -193,7 +199,7 @@ impl Ctx<'_> {
 
     /// Waits for the reply to request `ticket` to a peer, and gives its place back. Nothing when the kernel must end.
     #[cold]
-    fn reply(&self, pe: Pe, ticket: u64) -> Option<u64> {
+    pub(crate) fn reply(&self, pe: Pe, ticket: u64) -> Option<u64> {
         if !self.complete(pe, ticket, Complete::AtPeer) {
             return None;
         }
@@ -320,7 +326,7 @@ unsafe fn count(ring: u64, offset: usize) -> Polled {
 const PEER: u32 = 32;
 
 #[inline(always)]
-const fn to(pe: Pe) -> u64 {
+pub(crate) const fn to(pe: Pe) -> u64 {
     (pe.raw() as u64) << PEER
 }
 

@@ -395,10 +395,13 @@ impl Server {
             Verb::Get => Operation::Read { remote, local: request.local, bytes },
             Verb::PutValue => Operation::Store { remote, bytes, value: request.value },
             Verb::GetValue => Operation::Load { remote, bytes },
-            Verb::Atomic | Verb::Post => {
+            Verb::Atomic | Verb::Post | Verb::NicAtomic | Verb::NicPost => {
                 let (op, kind) = (request.atomic(), request.kind());
                 let atomic = Atomic { op, kind, bytes, value: request.value, expected: request.second };
-                Operation::Atomic { remote, atomic }
+                match verb {
+                    Verb::NicAtomic | Verb::NicPost => Operation::NicAtomic { remote, atomic },
+                    _ => Operation::Atomic { remote, atomic },
+                }
             }
         };
         self.transport.start(number, peer, operation)

@@ -6,7 +6,8 @@ use std::time::Duration;
 use congruent_device::abi;
 use congruent_heap::abi::Route;
 use congruent_transports::{
-    Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Shell, Transport, Verbs, VerbsOptions,
+    Access, Exchange, Fabric, Faults, Faulty, InProcess, Local, Memory, Network, Reach, Shell, Transport, Verbs,
+    VerbsOptions,
 };
 
 use crate::BuildError;
@@ -153,12 +154,14 @@ impl Routes {
         };
         network.connect(&control.all_gather(&network.card())?)?;
         // Found out together: what one PE's network does not reach, no peer's writes to.
-        let reach = control.all_gather(&[u8::from(network.reaches_heap())])?;
-        let by_messages = reach.iter().any(|one| one[..] != [1]);
-        if by_messages {
-            self.by.push_str(", staged through the host");
-        }
-        Ok(Box::new(Shell::new(network, memory, patience(tunables), by_messages)))
+        let each = control.all_gather(&[network.reach() as u8])?;
+        let reach = Reach::of_all(each.iter().map(|one| one.first().copied().unwrap_or_default()));
+        self.by.push_str(match reach {
+            Reach::Nothing => ", staged through the host",
+            Reach::Data => "",
+            Reach::Atomics => ", NIC atomics",
+        });
+        Ok(Box::new(Shell::new(network, memory, patience(tunables), reach)))
     }
 }
 

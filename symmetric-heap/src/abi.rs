@@ -120,12 +120,16 @@ pub enum Verb {
     Atomic = 6,
     /// The same without a reply.
     Post = 7,
+    /// An [`Atomic`](Verb::Atomic) on a word of which network cards do all, where they can.
+    NicAtomic = 8,
+    /// The same without a reply.
+    NicPost = 9,
 }
 
 impl Verb {
     /// Whether its producer waits for a reply.
     pub const fn replies(self) -> bool {
-        matches!(self, Self::GetValue | Self::Atomic)
+        matches!(self, Self::GetValue | Self::Atomic | Self::NicAtomic)
     }
 }
 
@@ -262,6 +266,8 @@ impl Request {
             5 => Verb::Signal,
             6 => Verb::Atomic,
             7 => Verb::Post,
+            8 => Verb::NicAtomic,
+            9 => Verb::NicPost,
             _ => return None,
         })
     }

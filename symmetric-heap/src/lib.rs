@@ -14,6 +14,7 @@ pub mod abi;
 mod alloc;
 mod argument;
 mod fault;
+mod nic_word;
 mod pe;
 mod pod;
 mod print;
@@ -27,6 +28,7 @@ mod team;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use alloc::{AllocError, Allocator, FreeError, GRANULE, HeapStats, MAX_ALIGN};
 pub use argument::KernelArg;
+pub use nic_word::NicWord;
 pub use pe::{Node, Pe, Rank, Tag, World};
 pub use pod::{Element, Fp8E4M3, Fp8E5M2, Locatable, Pod, ValueAt, bf16, f16};
 #[doc(hidden)]

@@ -6,7 +6,8 @@ pub use bytemuck::Pod;
 pub use half::{bf16, f16};
 
 /// Anything that may live on the symmetric heap: plain data ([`Pod`]), and the words that PEs signal each other with
-/// ([`Semaphore`](crate::Semaphore), [`Signal`](crate::Signal)), which are not plain data so that no `put` can overwrite one.
+/// ([`Semaphore`](crate::Semaphore), [`Signal`](crate::Signal)) or network cards count with ([`NicWord`](crate::NicWord)), which are not
+/// plain data so that no `put` can overwrite one.
 ///
 /// # Safety
 /// All-zero bytes are a valid value, any torn mix of bytes is a valid value, the type holds no padding, reference or
@@ -19,6 +20,8 @@ unsafe impl<T: Pod> Element for T {}
 unsafe impl Element for crate::Semaphore {}
 // SAFETY: a Signal is one u64.
 unsafe impl Element for crate::Signal {}
+// SAFETY: a NicWord is one u64.
+unsafe impl Element for crate::NicWord {}
 
 /// An 8-bit float of the OCP format E4M3: no infinities, NaN where all but the sign is ones, largest value 448. Here it is
 /// bits alone; `congruent_device::SmallFloat` makes numbers of them and back.

@@ -49,6 +49,24 @@ families_of_two_hosts! {
     groups_of_two_hosts: groups, 2, ignore = "takes long: ./check --full runs it";
 }
 
+/// The device does atomics of the words that are its own.
+#[test]
+fn words_of_the_device() {
+    verbs("words_of_the_device", by_the_device, &SHAPES);
+}
+
+/// The same of two PEs on each of two hosts, of which those of one host reach each other by loads and stores.
+#[test]
+fn words_of_the_devices_of_two_hosts() {
+    verbs_hosts("words_of_the_devices_of_two_hosts", by_the_device, 2);
+}
+
+fn by_the_device(world: &mut World) -> Result<(), Error> {
+    let machine = world.machine();
+    assert!(machine.contains("NIC atomics"), "{machine}");
+    conformance::nic_words(world)
+}
+
 /// The RDMA device reads and writes the memory of virtual GPUs itself.
 #[test]
 fn memory_of_gpus() {

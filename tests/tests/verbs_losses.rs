@@ -11,8 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent::World;
+use congruent_heap::abi::{AtomicOp, NumberKind};
 use congruent_tests::guest;
-use congruent_transports::{Failure, Post, Reconnect};
+use congruent_transports::{Atomic, Failure, Post, Reconnect};
 use losing::Job;
 use processes::{Pe, Port, is_pe, myself, say, seat};
 use two_ends::TwoEnds;
@@ -222,6 +223,47 @@ fn what_is_given_together_ends_one_by_one() {
     assert_eq!(two.end_of(0, outside), Err(Failure::LocalLength));
     two.renew();
     assert_eq!(two.messages_so_far(1), 0);
+}
+
+/// Atomics of the device, by the peer and by the PE whose word it is, give what was there.
+#[test]
+fn atomics_of_the_device_give_what_was_there() {
+    const TEST: &str = "atomics_of_the_device_give_what_was_there";
+    if !guest::is_inside(TEST) {
+        return;
+    }
+    let atomic = |op, value, expected| {
+        let atomic = Atomic { op, kind: NumberKind::Unsigned, bytes: 8, value, expected };
+        Post::Atomic { remote: 8, atomic }
+    };
+    let add = |value| atomic(AtomicOp::Add, value, 0);
+    let swap = |expected, new| atomic(AtomicOp::CompareExchange, new, expected);
+    let mut two = TwoEnds::joined(|_| {});
+    let was = 1 << 32 | 1;
+    let first = two.post(0, add(5));
+    assert_eq!(two.value_of(0, first), Ok(was));
+    let own = two.post_to_own(1, add(u64::MAX));
+    assert_eq!(two.value_of(1, own), Ok(was + 5));
+    for (expected, left) in [(was, was + 4), (was + 4, 0)] {
+        let swapped = two.post(0, swap(expected, 0));
+        assert_eq!((two.value_of(0, swapped), two.word(1, 1)), (Ok(was + 4), left));
+    }
+    // Many at once, from both, and messages between.
+    let ids: Vec<_> = (0..40).map(|_| (two.keep(0, add(1)), two.keep(0, Post::Send(b"between")))).collect();
+    let own: Vec<_> = (0..40).map(|_| two.post_to_own(1, add(1))).collect();
+    let last = two.post(0, add(1));
+    let mut drawn: Vec<_> = ids.iter().map(|(id, _)| two.value_of(0, *id).unwrap()).collect();
+    ids.iter().for_each(|(_, message)| assert_eq!(two.end_of(0, *message), Ok(())));
+    assert!(drawn.is_sorted(), "{drawn:?}");
+    drawn.extend(own.into_iter().map(|id| two.value_of(1, id).unwrap()));
+    drawn.push(two.value_of(0, last).unwrap());
+    drawn.sort_unstable();
+    assert!(drawn.into_iter().eq(0..81));
+    assert_eq!([two.word(1, 1), two.word(0, 1)], [81, 1]);
+    // By a key that the peer did not give.
+    let mut two = TwoEnds::joined(|card| card[8] ^= 0xff);
+    let wrong = two.post(0, add(1));
+    assert_eq!((two.value_of(0, wrong), two.word(1, 1)), (Err(Failure::RemoteAccess), was));
 }
 
 /// What goes to an end that the peer has closed meanwhile comes back as failed, whole, and the peer's new end takes what is posted then.

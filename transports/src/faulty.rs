@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use congruent_heap::Pe;
 
-use crate::{Event, Failure, Network, Post, Reconnect, TransportError};
+use crate::{Atomic, Event, Failure, Network, Post, Reach, Reconnect, TransportError};
 
 /// How a [`Faulty`] network goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ struct Held {
 enum Owned {
     Write { remote: u64, local: u64, bytes: u64, arrival: Option<u32> },
     Read { remote: u64, local: u64, bytes: u64 },
+    Atomic { remote: u64, atomic: Atomic },
     Send(Vec<u8>),
 }
 
@@ -74,6 +75,7 @@ impl Owned {
         match post {
             Post::Write { remote, local, bytes, arrival } => Self::Write { remote, local, bytes, arrival },
             Post::Read { remote, local, bytes } => Self::Read { remote, local, bytes },
+            Post::Atomic { remote, atomic } => Self::Atomic { remote, atomic },
             Post::Send(message) => Self::Send(message.to_vec()),
         }
     }
@@ -82,6 +84,7 @@ impl Owned {
         match *self {
             Self::Write { remote, local, bytes, arrival } => Post::Write { remote, local, bytes, arrival },
             Self::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
+            Self::Atomic { remote, atomic } => Post::Atomic { remote, atomic },
             Self::Send(ref message) => Post::Send(message),
         }
     }
@@ -172,8 +175,9 @@ impl<N: Network> Network for Faulty<N> {
         self.network.card()
     }
 
-    fn reaches_heap(&self) -> bool {
-        self.network.reaches_heap()
+    fn reach(&self) -> Reach {
+        // One that fails would end what asks for it.
+        if self.faults.one_of == 0 { self.network.reach() } else { self.network.reach().min(Reach::Data) }
     }
 
     fn is_ordered(&self) -> bool {
@@ -224,7 +228,9 @@ impl<N: Network> Network for Faulty<N> {
         });
         network.poll(&mut |event| match event {
             Event::Done(id) | Event::Failed(id, _) if id & COPY != 0 => {}
-            Event::Done(id) => hear(fails.remove(&id).map_or(Event::Done(id), |failure| Event::Failed(id, failure))),
+            Event::Done(id) | Event::Fetched(id, _) if fails.contains_key(&id) => {
+                fails.remove(&id).into_iter().for_each(|failure| hear(Event::Failed(id, failure)));
+            }
             event => hear(event),
         });
     }

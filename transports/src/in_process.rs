@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use congruent_heap::Pe;
 
-use crate::{Event, Failure, Memory, Network, Post, Reconnect, TransportError};
+use crate::{Event, Failure, Memory, Network, Post, Reach, Reconnect, TransportError};
 
 /// The PEs' boxes for messages.
 pub struct Exchange {
@@ -41,7 +41,8 @@ impl Exchange {
 pub struct InProcess {
     memory: Memory,
     exchange: Arc<Exchange>,
-    ended: Vec<(u64, Option<Failure>)>,
+    /// What has ended, and what atomics have replied.
+    ended: Vec<(u64, Result<Option<u64>, Failure>)>,
 }
 
 impl InProcess {
@@ -59,6 +60,10 @@ impl Network for InProcess {
         Vec::new()
     }
 
+    fn reach(&self) -> Reach {
+        Reach::Atomics
+    }
+
     fn tells_arrivals(&self) -> bool {
         true
     }
@@ -69,21 +74,30 @@ impl Network for InProcess {
 
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
         let own = self.memory.pe();
+        let mut reply = None;
         let done = match post {
             Post::Write { remote, local, bytes, arrival } => {
                 self.memory.copy((peer, remote), (own, local), bytes).is_ok()
                     && arrival.is_none_or(|number| self.exchange.put(peer, Come::Arrival(number)))
             }
             Post::Read { remote, local, bytes } => self.memory.copy((own, local), (peer, remote), bytes).is_ok(),
+            Post::Atomic { remote, atomic } => {
+                reply = self.memory.atomic(peer, remote, atomic).ok();
+                reply.is_some()
+            }
             Post::Send(messages) => self.exchange.put(peer, Come::Messages(messages.to_vec())),
         };
-        self.ended.push((id, (!done).then_some(Failure::RemoteAccess)));
+        self.ended.push((id, if done { Ok(reply) } else { Err(Failure::RemoteAccess) }));
         true
     }
 
     fn poll(&mut self, hear: &mut dyn FnMut(Event<'_>)) {
-        for (id, failure) in self.ended.drain(..) {
-            hear(failure.map_or(Event::Done(id), |failure| Event::Failed(id, failure)));
+        for (id, ended) in self.ended.drain(..) {
+            hear(match ended {
+                Ok(None) => Event::Done(id),
+                Ok(Some(old)) => Event::Fetched(id, old),
+                Err(failure) => Event::Failed(id, failure),
+            });
         }
         let own = self.memory.pe().raw() as usize;
         let come = self

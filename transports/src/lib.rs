@@ -7,7 +7,7 @@
 //! - Where the network promises no order, implement [`Network`], which is smaller, and put a [`Shell`] around it.
 //!
 //! # What a transport must keep
-//! 1. Operations on one peer take effect in the order in which they were started; reads have no order among themselves. The data of a
+//! 1. Operations on one peer take effect in the order in which they were started; reads and NIC atomics have no order among themselves. The data of a
 //!    write with a signal may land before signals alone that were started before it, but its own signal is after those.
 //! 2. The signal of a write becomes visible at the peer after the write's data, and with release: a PE that acquires the
 //!    signal sees the data (MM-2). Data and signal never travel as two unordered messages. Each transport argues this
@@ -33,7 +33,7 @@ pub use faulty::{Faults, Faulty};
 pub use in_process::{Exchange, InProcess};
 pub use local::Local;
 pub use memory::{Access, Memory};
-pub use network::{Event, Failure, Network, Post, Reconnect};
+pub use network::{Event, Failure, Network, Post, Reach, Reconnect};
 pub use shell::{EAGER, Shell};
 pub use verbs::{Verbs, VerbsError, VerbsOptions};
 
@@ -124,6 +124,14 @@ pub enum Operation {
         /// What.
         atomic: Atomic,
     },
+    /// An atomic on a word of 8 bytes of which network cards do all atomics, this PE's own too, in worlds where they can: an addition of
+    /// integers or a compare-exchange.
+    NicAtomic {
+        /// Where.
+        remote: u64,
+        /// What.
+        atomic: Atomic,
+    },
 }
 
 /// What follows a write.
@@ -194,6 +202,16 @@ pub enum TransportError {
         /// The bytes.
         bytes: u64,
     },
+    /// An atomic of which nobody knows whether it was done.
+    #[error("nobody knows whether an atomic on the word at offset {remote:#x} of {peer} was done: {why}")]
+    Unknown {
+        /// The peer.
+        peer: Pe,
+        /// The heap offset.
+        remote: u64,
+        /// What the transport knows.
+        why: String,
+    },
     /// A heap that its machine does not access any more.
     #[error("the heap of {peer} cannot be accessed: {why}")]
     Memory {
@@ -208,7 +226,10 @@ impl TransportError {
     /// The peer that it is about.
     pub fn peer(&self) -> Pe {
         match self {
-            Self::Unreachable { peer, .. } | Self::Malformed { peer, .. } | Self::Memory { peer, .. } => *peer,
+            Self::Unreachable { peer, .. }
+            | Self::Malformed { peer, .. }
+            | Self::Unknown { peer, .. }
+            | Self::Memory { peer, .. } => *peer,
         }
     }
 }

@@ -38,7 +38,10 @@ impl Transport for Local {
             Operation::Read { remote, local, bytes } => self.memory.copy((own, local), (peer, remote), bytes)?,
             Operation::Store { remote, bytes, value } => self.memory.store(peer, remote, bytes, value)?,
             Operation::Load { remote, bytes } => reply = self.memory.load(peer, remote, bytes)?,
-            Operation::Atomic { remote, atomic } => reply = self.memory.atomic(peer, remote, atomic)?,
+            // No card is there, so that all do them by this PE's processor.
+            Operation::Atomic { remote, atomic } | Operation::NicAtomic { remote, atomic } => {
+                reply = self.memory.atomic(peer, remote, atomic)?;
+            }
         }
         self.done.push((ticket, reply));
         Ok(())

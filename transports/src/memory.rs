@@ -173,6 +173,10 @@ impl Memory {
                 self.word(peer, remote, bytes, &[1, 2, 4, 8]).map(drop)
             }
             Operation::Atomic { remote, atomic } => self.word(peer, remote, atomic.bytes, &[2, 4, 8]).map(drop),
+            Operation::NicAtomic { remote, atomic: Atomic { op, kind, bytes, .. } } => {
+                let is_one = kind == NumberKind::Unsigned && matches!(op, AtomicOp::Add | AtomicOp::CompareExchange);
+                self.word(peer, remote, bytes, if is_one { &[8] } else { &[] }).map(drop)
+            }
         }
     }
 

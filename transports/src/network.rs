@@ -4,16 +4,16 @@ use std::fmt;
 
 use congruent_heap::Pe;
 
-use crate::TransportError;
+use crate::{Atomic, TransportError};
 
 /// One PE's way to its peers by a network, which need promise no order.
 pub trait Network: Send {
     /// What peers must know to reach this PE.
     fn card(&self) -> Vec<u8>;
 
-    /// Whether it reads and writes this PE's heap itself, which may be a GPU's memory. If not, it is asked to send messages alone.
-    fn reaches_heap(&self) -> bool {
-        true
+    /// What it does to this PE's heap itself, which may be a GPU's memory.
+    fn reach(&self) -> Reach {
+        Reach::Data
     }
 
     /// Whether what is posted to one peer takes effect in the order of posting, messages after the data of the writes before them, and
@@ -51,6 +51,29 @@ pub trait Network: Send {
     fn reconnect(&mut self, peer: Pe) -> Reconnect;
 }
 
+/// What a network does to a heap itself. What it does not do, it is not asked to do.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Nothing: it sends messages alone.
+    Nothing,
+    /// It reads and writes bytes.
+    Data,
+    /// It does atomics too, which are atomic with its own on the same PE's heap, whoever asks for them, that PE included.
+    Atomics,
+}
+
+impl Reach {
+    /// What the networks of all PEs do, by what each does as a number.
+    pub fn of_all(each: impl IntoIterator<Item = u8>) -> Self {
+        match each.into_iter().min() {
+            None | Some(0) => Self::Nothing,
+            Some(1) => Self::Data,
+            Some(_) => Self::Atomics,
+        }
+    }
+}
+
 /// How a new connection comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconnect {
@@ -85,6 +108,13 @@ pub enum Post<'m> {
         /// How many.
         bytes: u64,
     },
+    /// An atomic on a word of 8 bytes of the peer's, where the network has [those](Reach::Atomics). [`Event::Fetched`] tells its end.
+    Atomic {
+        /// Where.
+        remote: u64,
+        /// An addition of integers, or a compare-exchange.
+        atomic: Atomic,
+    },
     /// Sends messages of at most [`Shell::MESSAGE`](crate::Shell::MESSAGE) bytes together.
     Send(&'m [u8]),
 }
@@ -94,6 +124,8 @@ pub enum Post<'m> {
 pub enum Event<'m> {
     /// This has ended well. The data of a write is in the peer's memory, that of a read in this PE's.
     Done(u64),
+    /// This atomic has ended well, and the word was so before.
+    Fetched(u64, u64),
     /// This has failed; the peer may have it or not.
     Failed(u64, Failure),
     /// The data of a peer's write is in this PE's memory, which asked for that to be told by this number. Of a write that ended well it is

@@ -9,7 +9,7 @@
 //! own proxy does to its heap: small writes, signals, stores, loads and atomics. They are numbered for each pair of PEs; the peer
 //! does them in the order of their numbers, each once, and acknowledges. Those that are asked for together are sent together, as many
 //! as fit, since a network takes as long for one as for some. *Bulk writes* and *bulk reads* are the network's own.
-//! Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
+//! Atomics of the network's own count as reads. Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
 //! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them;
 //! where it tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
 //!
@@ -19,7 +19,7 @@
 //! once more (`CpuMachine::run` of the host), or is one that another thread takes over from. So nobody waits for it longer than for the
 //! next poll, and once in many signals as long as the proxy's thread rests.
 //!
-//! Where networks do not [reach the heaps](Network::reaches_heap), they move messages alone. A bulk write is many of them then, and a bulk
+//! Where networks do not [reach the heaps](Network::reach), they move messages alone. A bulk write is many of them then, and a bulk
 //! read is one that the peer answers with writes, and with a message that says that these were all.
 //!
 //! # Why the signal follows the data
@@ -41,6 +41,9 @@
 //! source is still the caller's promise, so that whoever sees it sees one write. A network's
 //! [`reconnect`](Network::reconnect) ends what was under way.
 //!
+//! An atomic of the network's that failed is not done again: nobody knows whether it was done, and whoever asked for it is told that
+//! ([`TransportError::Unknown`]).
+//!
 //! Behind a bulk write that failed there may be messages of whose fate nobody knows, where they were posted at once. Who acts on one of them
 //! may have changed again what was written. So the peer is asked first which messages it has done: a write before one of those was done,
 //! and is not posted again. One that is, is not told by a number any more, and its message awaits nothing.
@@ -57,7 +60,7 @@ use congruent_heap::abi::{AtomicOp, NumberKind};
 
 use crate::message::{Header, Kind};
 use crate::{
-    Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reconnect, Transport, TransportError,
+    Event, Failure, Memory, Network, Operation, PeerState, Post, Progress, Reach, Reconnect, Transport, TransportError,
 };
 use peer::{Asked, Bulk, Class, Owes, Peer, Task, pieces};
 
@@ -93,15 +96,14 @@ impl Shell {
 
     /// The transport of the PE whose memory this is, over a network that is connected. A peer that is silent for `patience` while
     /// it owes the answer to a message, or what was posted to it does not come back for so long after a failure, is dead. Of the heaps,
-    /// only this PE's need be mapped. `by_messages` says, to all PEs alike, that not every PE's network [reaches](Network::reaches_heap)
-    /// its heap.
-    pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration, by_messages: bool) -> Self {
+    /// only this PE's need be mapped. `reach` says, to all PEs alike, what every PE's network does to its heap ([`Reach::of_all`]).
+    pub fn new(network: Box<dyn Network>, memory: Memory, patience: Duration, reach: Reach) -> Self {
         let book = Book {
             peers: (0..memory.npes()).map(|_| Peer::new()).collect(),
             tells_arrivals: network.tells_arrivals() && memory.npes() <= MOST_TOLD,
             memory,
             patience,
-            by_messages,
+            reach,
             is_ordered: network.is_ordered(),
             posts: HashMap::new(),
             next_id: 0,
@@ -115,11 +117,24 @@ impl Shell {
 impl Transport for Shell {
     fn start(&mut self, ticket: u64, peer: Pe, operation: Operation) -> Result<(), TransportError> {
         self.book.memory.check(peer, &operation)?;
+        let operation = match operation {
+            Operation::NicAtomic { remote, atomic } if self.book.reach < Reach::Atomics => {
+                Operation::Atomic { remote, atomic }
+            }
+            operation => operation,
+        };
+        // By the PE whose word it is, which here is this one.
+        if let (true, Operation::Atomic { remote, atomic }) = (peer == self.book.memory.pe(), operation) {
+            let ended = self.book.memory.atomic(peer, remote, atomic);
+            self.book.progress.push((ticket, Progress::Ended(ended)));
+            return Ok(());
+        }
+        let by_messages = self.book.by_messages();
         let entry = &mut self.book.peers[peer.raw() as usize];
         if let PeerState::Dead(why) = &entry.state {
             return Err(TransportError::Unreachable { peer, why: why.clone() });
         }
-        let mut tasks = if self.book.by_messages { pieces(operation) } else { vec![Task::Do(operation)] };
+        let mut tasks = if by_messages { pieces(operation) } else { vec![Task::Do(operation)] };
         // The last one ends it.
         let last = tasks.pop().map(|last| (Some(ticket), last));
         entry.waiting.extend(
@@ -170,8 +185,8 @@ impl Transport for Shell {
 struct Book {
     memory: Memory,
     patience: Duration,
-    /// Whether the network moves messages alone.
-    by_messages: bool,
+    /// What the networks of all PEs do to their heaps.
+    reach: Reach,
     /// Whether it brings what is posted to a peer in order.
     is_ordered: bool,
     /// Whether it tells peers of writes that have arrived.
@@ -197,11 +212,22 @@ enum Posted {
 }
 
 impl Book {
+    /// Whether the network moves messages alone.
+    fn by_messages(&self) -> bool {
+        self.reach == Reach::Nothing
+    }
+
     fn hear(&mut self, event: Event<'_>) {
         match event {
             Event::Messages(bytes) => self.receive_all(bytes),
             Event::Arrived(number) => self.arrived(number),
             Event::Done(id) => self.ended_well(id),
+            Event::Fetched(id, old) => {
+                if let Some((pe, Posted::Bulk(Bulk { ticket: Some(ticket), .. }))) = self.returned(id) {
+                    self.peers[pe.raw() as usize].heard_from();
+                    self.progress.push((ticket, Progress::Ended(Ok(old))));
+                }
+            }
             Event::Failed(id, failure) => self.failed(id, failure),
         }
     }
@@ -243,6 +269,11 @@ impl Book {
         let Some((pe, posted)) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
         match posted {
+            // Done again, it might be done twice.
+            Posted::Bulk(Bulk { ticket, operation: Operation::NicAtomic { remote, .. }, .. }) => {
+                let error = TransportError::Unknown { peer: pe, remote, why: failure.to_string() };
+                self.progress.extend(ticket.map(|ticket| (ticket, Progress::Ended(Err(error)))));
+            }
             Posted::Bulk(bulk) => drop(peer.undone.insert(id, bulk)),
             Posted::Reply(number) => peer.owed.push_back(number),
             Posted::Tell(connection) => peer.asked_over = Some(connection),
@@ -322,9 +353,9 @@ impl Book {
             let peer = &self.peers[at];
             let next = peer.waiting.front().map(|asked| (asked.ticket, asked.task));
             let tells = next.is_some_and(|(_, task)| self.tells(&task) && peer.may_tell());
-            let may_start = |task: &Task| peer.may_start(task.class(), self.by_messages, self.is_ordered);
+            let may_start = |task: &Task| peer.may_start(task.class(), self.by_messages(), self.is_ordered);
             match next.filter(|(_, task)| tells || may_start(task)) {
-                Some((_, task)) if task.class() == Class::Message || self.by_messages => {
+                Some((_, task)) if task.class() == Class::Message || self.by_messages() => {
                     let next = self.peers[at].waiting.pop_front();
                     if !next.is_some_and(|asked| self.say(pe, asked)) {
                         return;
@@ -349,7 +380,7 @@ impl Book {
     /// Whether it is a bulk write of whose arrival the peer is told.
     fn tells(&self, task: &Task) -> bool {
         let signals = matches!(task, Task::Do(Operation::Write { then: Some(_), .. }));
-        signals && task.class() == Class::Write && self.tells_arrivals && !self.is_ordered && !self.by_messages
+        signals && task.class() == Class::Write && self.tells_arrivals && !self.is_ordered && !self.by_messages()
     }
 
     /// Posts the bulk write or read that waits first.
@@ -358,6 +389,7 @@ impl Book {
         let is_awaited = self.tells(&Task::Do(operation));
         let (post, source) = match operation {
             Operation::Read { remote, local, bytes } => (Post::Read { remote, local, bytes }, None),
+            Operation::NicAtomic { remote, atomic } => (Post::Atomic { remote, atomic }, None),
             Operation::Write { remote, local, bytes, .. } => {
                 let number = || self.memory.pe().raw() * WINDOW as u32 + (next % WINDOW as u64) as u32;
                 (Post::Write { remote, local, bytes, arrival: is_awaited.then(number) }, ticket)
@@ -543,7 +575,8 @@ impl Book {
             Task::Do(Operation::Load { remote, bytes }) => {
                 (header.kind, header.remote, header.bytes) = (Kind::Load, remote, bytes);
             }
-            Task::Do(Operation::Atomic { remote, atomic }) => {
+            // A NIC's is none by message.
+            Task::Do(Operation::Atomic { remote, atomic } | Operation::NicAtomic { remote, atomic }) => {
                 (header.kind, header.remote, header.bytes) = (Kind::Atomic, remote, atomic.bytes);
                 (header.value, header.expected) = (atomic.value, atomic.expected);
                 (header.op, header.number_kind) = (atomic.op, atomic.kind);
@@ -562,7 +595,7 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         peer.posts += 1;
         match post {
-            Post::Read { .. } => peer.reads += 1,
+            Post::Read { .. } | Post::Atomic { .. } => peer.reads += 1,
             Post::Write { arrival, .. } => {
                 peer.writes += 1;
                 peer.awaited += usize::from(arrival.is_some());

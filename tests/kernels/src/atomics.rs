@@ -1,6 +1,6 @@
 //! Remote atomics: each operation once, with what it gave, and many at once.
 
-use congruent_device::{Group, Sym, Thread, bf16, f16, kernels};
+use congruent_device::{Group, NicWord, Sym, Thread, bf16, f16, kernels};
 
 /// How many words the sequence of an integer's operations tells.
 pub const INTEGER_STEPS: usize = 16;
@@ -14,6 +14,39 @@ pub trait Counted: bytemuck::Pod + Send + Sync {
     type Sequence: congruent_device::Kernel<Args = (Sym<Self>, Sym<Self>, Sym<Self>, Sym<u64>)>;
     /// Many at once: sums, how many threads took part, rounds.
     type Crowd: congruent_device::Kernel<Args = (Sym<Self>, Sym<u64>, u64)>;
+}
+
+kernels! {
+    /// Every thread of every block of every PE, `rounds` times: draws a ticket of every PE's first word and marks it there, and adds 2 to the
+    /// second; one thread of each block counts the third by compare-exchange.
+    pub fn nic_words(block, ctx, words: Sym<NicWord>, marks: Sym<u32>, threads: Sym<u64>, rounds: u64) {
+        let world = ctx.world();
+        ctx.add(threads.at(world.me()), 1);
+        for _ in 0..rounds {
+            for rank in world.ranks() {
+                let ticket = ctx.nic_fetch_add(words.elem(0).at(rank), 1);
+                ctx.add(marks.elem(ticket as usize).at(rank), 1);
+                ctx.nic_add(words.elem(1).at(rank), 2);
+                let mut seen = 0;
+                while block.leader() {
+                    match ctx.nic_compare_exchange(words.elem(2).at(rank), seen, seen + 1) {
+                        Ok(_) => break,
+                        Err(other) => seen = other,
+                    }
+                }
+            }
+        }
+        ctx.barrier(block, &world);
+    }
+
+    /// What this PE's words are.
+    pub fn read_nic_words(block, ctx, words: Sym<NicWord>, left: Sym<u64>) {
+        if block.leader() {
+            for i in 0..left.len() {
+                ctx.store(left, i, ctx.nic_fetch_add(words.elem(i).at(ctx.world().me()), 0));
+            }
+        }
+    }
 }
 
 macro_rules! crowd {

@@ -2,9 +2,9 @@
 
 use std::any::type_name;
 
-use congruent::device::{bf16, f16};
+use congruent::device::{NicWord, bf16, f16};
 use congruent::{Error, Grid, World};
-use congruent_test_kernels::atomics::{Counted, FLOAT_STEPS, INTEGER_STEPS};
+use congruent_test_kernels::atomics::{self as kernels, Counted, FLOAT_STEPS, INTEGER_STEPS};
 
 use super::pattern::{assert_same, neighbours, value, values};
 
@@ -27,7 +27,26 @@ pub fn atomics(world: &mut World) -> Result<(), Error> {
     crowd::<u64>(world, |count| count)?;
     crowd::<i64>(world, |count| count as i64)?;
     crowd::<f32>(world, |count| count as f32)?;
-    crowd::<f64>(world, |count| count as f64)
+    crowd::<f64>(world, |count| count as f64)?;
+    nic_words(world)
+}
+
+/// Atomics on words of network cards, whoever does them: of tickets each is drawn once.
+pub fn nic_words(world: &mut World) -> Result<(), Error> {
+    const ROUNDS: u64 = 3;
+    const GRID: Grid = Grid::new(2, 64);
+    let (stream, words, n) = (world.stream()?, world.alloc::<NicWord>(3)?, world.npes() as u64);
+    let (threads, left) = (world.alloc::<u64>(1)?, world.alloc::<u64>(3)?);
+    let marks = world.alloc::<u32>((2 * 64 * n * ROUNDS) as usize)?;
+    let arguments = (words.view(), marks.view(), threads.view(), ROUNDS);
+    world.run(&stream, kernels::nic_words, GRID, arguments)?;
+    world.run(&stream, kernels::read_nic_words, Grid::one(64), (words.view(), left.view()))?;
+    let drawn = threads.to_vec()?[0] * n * ROUNDS;
+    assert_eq!(left.to_vec()?, [drawn, 2 * drawn, 2 * n * ROUNDS]);
+    let marks = marks.to_vec()?;
+    let (once, never) = marks.split_at(drawn as usize);
+    assert!(once.iter().all(|mark| *mark == 1) && never.iter().all(|mark| *mark == 0), "{marks:?}");
+    Ok(())
 }
 
 trait Integer: Counted {

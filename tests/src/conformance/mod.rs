@@ -42,7 +42,7 @@ mod vectors;
 mod ways;
 
 pub use arithmetic::arithmetic;
-pub use atomics::atomics;
+pub use atomics::{atomics, nic_words};
 pub use buffers::buffers;
 pub use bulk::bulk;
 pub use collectives::collectives;

@@ -40,7 +40,8 @@ pub(crate) struct TwoEnds {
     // Closed before the heaps that are registered with it.
     ends: [Verbs; 2],
     heaps: Box<[u64]>,
-    ended: [HashMap<u64, Result<(), Failure>>; 2],
+    /// With what atomics gave.
+    ended: [HashMap<u64, Result<u64, Failure>>; 2],
     messages: [Vec<Vec<u8>>; 2],
     posted: u64,
 }
@@ -88,10 +89,21 @@ impl TwoEnds {
         id
     }
 
+    /// Posts something from a PE to itself.
+    pub(crate) fn post_to_own(&mut self, pe: usize, post: Post<'_>) -> u64 {
+        let id = self.keep_to(pe, pe, post);
+        self.ends[pe].submit();
+        id
+    }
+
     /// The same, to be given to the device with what is posted next.
     pub(crate) fn keep(&mut self, from: usize, post: Post<'_>) -> u64 {
+        self.keep_to(from, 1 - from, post)
+    }
+
+    fn keep_to(&mut self, from: usize, to: usize, post: Post<'_>) -> u64 {
         self.posted += 1;
-        assert!(self.ends[from].post(self.posted, Pe::new(1 - from as u32), post), "there is room");
+        assert!(self.ends[from].post(self.posted, Pe::new(to as u32), post), "there is room");
         self.posted
     }
 
@@ -99,7 +111,8 @@ impl TwoEnds {
     pub(crate) fn poll(&mut self, pe: usize) {
         let (ended, messages) = (&mut self.ended[pe], &mut self.messages[pe]);
         self.ends[pe].poll(&mut |event| match event {
-            Event::Done(id) => assert!(ended.insert(id, Ok(())).is_none(), "{id} has ended twice"),
+            Event::Done(id) => assert!(ended.insert(id, Ok(0)).is_none(), "{id} has ended twice"),
+            Event::Fetched(id, old) => assert!(ended.insert(id, Ok(old)).is_none(), "{id} has ended twice"),
             Event::Failed(id, failure) => assert!(ended.insert(id, Err(failure)).is_none(), "{id} has ended twice"),
             Event::Messages(message) => messages.push(message.to_vec()),
             Event::Arrived(number) => panic!("nobody asked to be told of {number}"),
@@ -117,6 +130,11 @@ impl TwoEnds {
 
     /// How something that a PE has posted ends.
     pub(crate) fn end_of(&mut self, pe: usize, id: u64) -> Result<(), Failure> {
+        self.value_of(pe, id).map(drop)
+    }
+
+    /// The same, with what an atomic gave.
+    pub(crate) fn value_of(&mut self, pe: usize, id: u64) -> Result<u64, Failure> {
         let start = Instant::now();
         loop {
             self.poll_both();

@@ -312,6 +312,7 @@ pub(super) const AV_TABLE: c_int = 2;
 pub(super) const ENABLE: c_int = 6;
 pub(super) const ADDR_UNSPEC: u64 = u64::MAX;
 pub(super) const EAGAIN: isize = 11;
+pub(super) const EOPNOTSUPP: isize = 95;
 pub(super) const EADDRINUSE: c_int = 98;
 pub(super) const EAVAIL: isize = 259;
 
@@ -421,6 +422,7 @@ mod tests {
             ("FI_ADDR_UNSPEC", ADDR_UNSPEC),
             ("FI_EAGAIN", EAGAIN as u64),
             ("FI_EAVAIL", EAVAIL as u64),
+            ("FI_EOPNOTSUPP", EOPNOTSUPP as u64),
             ("FI_EADDRINUSE", EADDRINUSE as u64),
             ("sizeof(struct fi_cq_data_entry)", size_of::<QueueEntry>() as u64),
             ("sizeof(struct fi_cq_attr)", size_of::<QueueAttributes>() as u64),

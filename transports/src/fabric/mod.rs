@@ -24,7 +24,7 @@ use congruent_heap::Pe;
 
 use self::library::QueueEntry;
 use self::objects::Objects;
-use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
+use crate::{Event, Failure, Memory, Network, Post, Reach, Reconnect, Shell, TransportError};
 
 /// The provider that is used unless another one is asked for.
 const PROVIDER: &str = "tcp;ofi_rxm";
@@ -269,8 +269,8 @@ impl Network for Fabric {
         [&key.to_le_bytes()[..], &self.base.to_le_bytes(), &provider, name].concat()
     }
 
-    fn reaches_heap(&self) -> bool {
-        !self.objects.region.is_null()
+    fn reach(&self) -> Reach {
+        if self.objects.region.is_null() { Reach::Nothing } else { Reach::Data }
     }
 
     fn tells_arrivals(&self) -> bool {
@@ -320,10 +320,11 @@ impl Network for Fabric {
         };
         // What lies here of it, so that the library reads and writes nothing but the heap.
         let here = match post {
-            Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } if self.reaches_heap() => {
+            Post::Write { local, bytes, .. } | Post::Read { local, bytes, .. } if self.reach() == Reach::Data => {
                 self.memory.at(self.memory.pe(), local, bytes, 1).ok()
             }
             Post::Write { .. } | Post::Read { .. } => None,
+            Post::Atomic { .. } => Some(ptr::null_mut()),
             Post::Send(message) => (message.len() <= Shell::MESSAGE).then_some(ptr::null_mut()),
         };
         let Some(here) = here else {
@@ -367,6 +368,8 @@ impl Network for Fabric {
                     key,
                     ptr::from_mut(context).cast(),
                 ),
+                // It says that it has none.
+                Post::Atomic { .. } => -library::EOPNOTSUPP,
                 Post::Send(message) => {
                     buffer[..message.len()].copy_from_slice(message);
                     ((*(*endpoint).msg).send)(

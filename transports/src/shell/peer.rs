@@ -152,7 +152,7 @@ impl Task {
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Do(Operation::Write { bytes, .. }) if *bytes > EAGER as u64 => Class::Write,
-            Self::Do(Operation::Read { .. }) => Class::Read,
+            Self::Do(Operation::Read { .. } | Operation::NicAtomic { .. }) => Class::Read,
             _ => Class::Message,
         }
     }

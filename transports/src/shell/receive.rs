@@ -74,7 +74,7 @@ impl Book {
         let own = self.memory.pe();
         let &Header { remote, bytes, value, expected, op, number_kind: kind, .. } = header;
         // Devices write without messages alone.
-        let flushed = if self.by_messages { Ok(()) } else { self.memory.flush() };
+        let flushed = if self.by_messages() { Ok(()) } else { self.memory.flush() };
         let done = flushed.and_then(|()| match header.kind {
             Kind::Write => self.memory.give(remote, data).and_then(|()| {
                 header.then.map_or(Ok(()), |signal| self.memory.signal(own, signal))?;

@@ -30,11 +30,11 @@ struct Job {
 
 impl Job {
     fn new(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>) -> Self {
-        Self::over(npes, patience, faults, fails, false)
+        Self::over(npes, patience, faults, fails, Reach::Data)
     }
 
-    /// The same, by messages alone or not.
-    fn over(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>, by_messages: bool) -> Self {
+    /// The same, of networks that do this to heaps.
+    fn over(npes: u32, patience: Duration, faults: Faults, fails: Option<(Pe, Failure)>, reach: Reach) -> Self {
         let mut words = vec![0; npes as usize * HEAP as usize / 8];
         let memories: Vec<_> = (0..npes).map(|pe| heaps(&mut words, npes, pe)).collect();
         let exchange = Arc::new(Exchange::new(npes));
@@ -43,7 +43,7 @@ impl Job {
             let network = unsafe { InProcess::new(memory.clone(), Arc::clone(&exchange)) };
             let mut network = Faulty::new(network, memory.pe(), faults);
             fails.iter().for_each(|&(peer, failure)| network.fail_next(peer, failure));
-            Shell::new(Box::new(network), memory.clone(), patience, by_messages)
+            Shell::new(Box::new(network), memory.clone(), patience, reach)
         };
         let shells = memories.iter().map(shell).collect();
         let expects = faults.seed % 2 == 1;
@@ -89,10 +89,10 @@ fn wrong(seed: u64) -> Faults {
 }
 
 /// The networks that a seed stands for: with no order, by messages alone and not, one that tells of arrivals, and one that keeps order.
-fn networks(seed: u64) -> [(Faults, bool); 4] {
+fn networks(seed: u64) -> [(Faults, Reach); 4] {
     let [tells, keeps_order] =
         [Faults { tells_arrivals: true, ..wrong(seed) }, Faults { in_order: true, ..wrong(seed) }];
-    [(wrong(seed), false), (wrong(seed), true), (tells, false), (keeps_order, false)]
+    [(wrong(seed), Reach::Data), (wrong(seed), Reach::Nothing), (tells, Reach::Data), (keeps_order, Reach::Data)]
 }
 
 fn write(bytes: u64) -> Operation {
@@ -108,8 +108,8 @@ fn add(value: u64) -> Operation {
 /// Whatever the network does, each signal follows what was written before, and each atomic is done once.
 #[test]
 fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
-    for (faults, by_messages) in (0..40).flat_map(networks) {
-        let mut job = Job::over(3, Duration::MAX, faults, None, by_messages);
+    for (faults, reach) in (0..40).flat_map(networks) {
+        let mut job = Job::over(3, Duration::MAX, faults, None, reach);
         for round in 0..ROUNDS {
             let mark = MARKS + 8 * round;
             job.memories[0].store(Pe::new(0), mark, 8, round + 1).unwrap();
@@ -142,8 +142,8 @@ fn nothing_is_lost_doubled_or_early_over_a_network_that_goes_wrong() {
 /// Signals alone go beside bulk writes, but before the signals of those that were asked for later; each once.
 #[test]
 fn signals_alone_are_not_overtaken_by_the_signals_of_bulk_writes() {
-    for (faults, by_messages) in (0..40).flat_map(networks) {
-        let mut job = Job::over(2, Duration::MAX, faults, None, by_messages);
+    for (faults, reach) in (0..40).flat_map(networks) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, reach);
         for round in 0..ROUNDS {
             let mark = MARKS + 8 * round;
             job.memories[0].store(Pe::new(0), mark, 8, round + 1).unwrap();
@@ -167,8 +167,8 @@ fn signals_alone_are_not_overtaken_by_the_signals_of_bulk_writes() {
 fn what_arrives_is_what_was_there_when_its_source_was_told_to_be_read() {
     // So that what is told by the low bits of numbers comes again.
     const ROUNDS: u64 = 3 * WINDOW as u64;
-    for (faults, by_messages) in (0..8).flat_map(networks) {
-        let mut job = Job::over(2, Duration::MAX, faults, None, by_messages);
+    for (faults, reach) in (0..8).flat_map(networks) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, reach);
         for round in 0..ROUNDS {
             let bytes = [8, 9000, 8192, 9000][round as usize % 4];
             let ends = [FROM, FROM + bytes - 8];
@@ -199,8 +199,8 @@ fn reads_and_writes_of_one_peer_keep_their_order() {
     const READ: u64 = SENT + 8 * ROUNDS;
     /// What changes at PE 1: the end of what is read.
     const LAST: u64 = FROM + BYTES - 8;
-    for (faults, by_messages) in (0..20).flat_map(networks) {
-        let mut job = Job::over(2, Duration::MAX, faults, None, by_messages);
+    for (faults, reach) in (0..20).flat_map(networks) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, reach);
         for round in 0..ROUNDS {
             let (sent, read) = (SENT + 8 * round, READ + 8 * round);
             job.memories[0].store(Pe::new(0), sent, 8, round + 1).unwrap();
@@ -211,9 +211,9 @@ fn reads_and_writes_of_one_peer_keep_their_order() {
         job.poll_until(3 * ROUNDS as usize, |_| ());
         assert!(job.ended[0].iter().all(|(_, ended)| ended == &Ok(0)));
         for round in 0..ROUNDS {
-            assert_eq!(job.word(0, READ + 8 * round), round + 1, "{faults:?}, by messages {by_messages}");
+            assert_eq!(job.word(0, READ + 8 * round), round + 1, "{faults:?}, {reach:?}");
         }
-        assert_eq!(job.word(0, LAST), ROUNDS, "{faults:?}, by messages {by_messages}");
+        assert_eq!(job.word(0, LAST), ROUNDS, "{faults:?}, {reach:?}");
     }
 }
 
@@ -296,8 +296,8 @@ fn what_was_signalled_is_not_written_again() {
 /// Each waits for what the other one reads to it.
 #[test]
 fn two_that_read_of_each_other_both_get_it() {
-    for by_messages in [false, true] {
-        let mut job = Job::over(2, Duration::MAX, fine(), None, by_messages);
+    for reach in [Reach::Data, Reach::Nothing] {
+        let mut job = Job::over(2, Duration::MAX, fine(), None, reach);
         for pe in [0, 1] {
             job.memories[pe].store(Pe::new(pe as u32), FROM, 8, pe as u64 + 7).unwrap();
             job.start(pe, 1, 1 - pe as u32, Operation::Read { remote: FROM, local: FROM + FURTHER, bytes: 9000 });
@@ -305,7 +305,7 @@ fn two_that_read_of_each_other_both_get_it() {
         let began = Instant::now();
         while job.ended.iter().any(Vec::is_empty) {
             (0..2).for_each(|pe| job.poll(pe));
-            assert!(began.elapsed() < Duration::from_secs(20), "by messages {by_messages}: {:?}", job.ended);
+            assert!(began.elapsed() < Duration::from_secs(20), "{reach:?}: {:?}", job.ended);
         }
         assert_eq!([0, 1].map(|pe| job.word(pe, FROM + FURTHER)), [8, 7]);
     }
@@ -314,7 +314,8 @@ fn two_that_read_of_each_other_both_get_it() {
 #[test]
 fn who_leaves_stays_for_the_others() {
     for seed in 0..20 {
-        let mut job = Job::over(3, Duration::MAX, wrong(seed), None, seed % 2 == 1);
+        let mut job =
+            Job::over(3, Duration::MAX, wrong(seed), None, if seed % 2 == 1 { Reach::Nothing } else { Reach::Data });
         // PE 0 leaves at once, PE 1 has work for it.
         (0..100).for_each(|ticket| job.start(1, ticket, 0, add(1)));
         let (mut left, began) = ([false; 3], Instant::now());
@@ -356,6 +357,86 @@ fn what_passes_is_got_over_and_what_does_not_ends_one_peer() {
             assert_eq!(job.ended[0][3], (5, Ok(1)));
         }
     }
+}
+
+fn nic(atomic: Atomic) -> Operation {
+    Operation::NicAtomic { remote: COUNT, atomic }
+}
+
+fn nic_add(value: u64) -> Operation {
+    nic(Atomic { op: AtomicOp::Add, kind: NumberKind::Unsigned, bytes: 8, value, expected: 0 })
+}
+
+/// All PEs add to a word of one of them, that one too: by the network, or where one network has no atomics by that PE.
+#[test]
+fn atomics_of_networks_count_whoever_asks() {
+    const ROUNDS: u64 = 20;
+    for (seed, reach) in
+        (0..6).flat_map(|seed| [Reach::Atomics, Reach::Data, Reach::Nothing].map(|reach| (seed, reach)))
+    {
+        let faults = Faults { one_of: 0, ..Faults::seeded(seed) };
+        let mut job = Job::over(3, Duration::MAX, faults, None, reach);
+        for pe in 0..3 {
+            (0..ROUNDS).for_each(|round| job.start(pe, round, 1, nic_add(1)));
+            let swap = Atomic {
+                op: AtomicOp::CompareExchange,
+                kind: NumberKind::Unsigned,
+                bytes: 8,
+                value: 7,
+                expected: 1 << 40,
+            };
+            job.start(pe, ROUNDS, 1, nic(swap));
+        }
+        let began = Instant::now();
+        while job.ended.iter().any(|ended| ended.len() <= ROUNDS as usize) {
+            (0..3).for_each(|pe| job.poll(pe));
+            assert!(began.elapsed() < Duration::from_secs(20), "{reach:?}, seed {seed}: {:?}", job.ended);
+        }
+        let old = |pe: usize| {
+            job.ended[pe].iter().filter(|(ticket, _)| *ticket < ROUNDS).map(|(_, old)| *old.as_ref().unwrap())
+        };
+        let mut all: Vec<_> = (0..3).flat_map(old).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..3 * ROUNDS), "{reach:?}, seed {seed}: {:?}", job.ended);
+        assert_eq!(job.word(1, COUNT), 3 * ROUNDS);
+        let by_messages = job.shells[0].book.peers[1].first > 0;
+        assert_eq!(by_messages, reach < Reach::Atomics, "{reach:?}");
+    }
+}
+
+/// What comes after a put finds its data, and what comes before one is done before.
+#[test]
+fn atomics_of_networks_keep_their_place() {
+    for seed in 0..20 {
+        let faults = Faults { one_of: 0, ..Faults::seeded(seed) };
+        let mut job = Job::over(2, Duration::MAX, faults, None, Reach::Atomics);
+        for (ticket, bytes) in (0..).zip([8, 20_000, 8]) {
+            job.start(0, 2 * ticket, 1, write(bytes));
+            job.start(0, 2 * ticket + 1, 1, nic_add(1));
+        }
+        job.poll_until(6, |job| {
+            let (count, signal) = (job.word(1, COUNT), job.word(1, SIGNAL));
+            assert!(count <= signal && signal <= count + 1, "seed {seed}: {signal} writes, {count} atomics");
+        });
+    }
+}
+
+/// An atomic of the network's that fails is done once or not at all, and who asked for it is told that nobody knows.
+#[test]
+fn a_failed_atomic_of_a_network_is_not_done_again() {
+    let mut job = Job::over(3, Duration::MAX, fine(), Some((Pe::new(1), Failure::Reset)), Reach::Atomics);
+    job.start(0, 1, 1, nic_add(1));
+    job.start(0, 2, 1, nic_add(1));
+    job.start(0, 3, 2, nic_add(1));
+    job.start(0, 4, 1, add(1));
+    job.poll_until(4, |_| ());
+    let ends: BTreeMap<_, _> = job.ended[0].iter().cloned().collect();
+    let unknown = TransportError::Unknown { peer: Pe::new(1), remote: COUNT, why: Failure::Reset.to_string() };
+    assert_eq!(ends[&1], Err(unknown));
+    assert_eq!((&ends[&2], &ends[&3]), (&Ok(0), &Ok(0)));
+    assert!(ends[&4].is_ok());
+    assert_eq!(job.word(1, COUNT), 2);
+    assert_eq!(job.shells[0].state(Pe::new(1)), PeerState::Up);
 }
 
 #[test]
@@ -410,6 +491,9 @@ fn what_is_outside_of_the_heap_is_not_started() {
         Operation::Read { remote: 0, local: u64::MAX, bytes: 8 },
         Operation::Load { remote: 0, bytes: 3 },
         Operation::Store { remote: 4, bytes: 8, value: 0 },
+        nic(Atomic { op: AtomicOp::Swap, kind: NumberKind::Unsigned, bytes: 8, value: 0, expected: 0 }),
+        nic(Atomic { op: AtomicOp::Add, kind: NumberKind::Float, bytes: 8, value: 0, expected: 0 }),
+        nic(Atomic { op: AtomicOp::Add, kind: NumberKind::Unsigned, bytes: 4, value: 0, expected: 0 }),
     ] {
         let refused = job.shells[0].start(0, Pe::new(1), operation);
         assert!(matches!(refused, Err(TransportError::Malformed { .. })), "{operation:?}: {refused:?}");

@@ -26,6 +26,9 @@ pub(super) struct Device {
     is_v2: bool,
     /// The most requests of a pair, and reads that a peer may have under way at one.
     pub(super) most_requests: u32,
+    /// What peers may do to a heap, and whether that is atomics too.
+    pub(super) access: i32,
+    pub(super) has_atomics: bool,
     pub(super) most_reads: u8,
     pub(super) queue: *mut Queue,
     pub(super) shared: *mut Shared,
@@ -120,6 +123,8 @@ pub(super) fn open(options: &VerbsOptions<'_>) -> Result<Device, VerbsError> {
         gid: [0; 16],
         is_v2: false,
         most_requests: 0,
+        access: 0,
+        has_atomics: false,
         most_reads: 0,
         queue: ptr::null_mut(),
         shared: ptr::null_mut(),
@@ -182,6 +187,7 @@ impl Device {
         fcntl_getfl(events)
             .and_then(|flags| fcntl_setfl(events, flags | OFlags::NONBLOCK))
             .map_err(|error| VerbsError::Call { doing: "asking for its events", reason: error.to_string() })?;
+        (self.access, self.has_atomics) = (facts.access(), facts.has_atomics());
         self.most_requests = facts.max_qp_wr.clamp(1, super::REQUESTS) as u32;
         self.most_reads = facts.max_qp_rd_atom.min(facts.max_qp_init_rd_atom).clamp(1, super::READS.into()) as u8;
         self.gid_index = match options.gid_index {
@@ -277,7 +283,7 @@ impl Device {
     pub(super) fn register_dma_buf(&mut self, file: &OwnedFd, address: u64, bytes: usize) -> Option<(u32, u32)> {
         let call = self.calls.reg_dmabuf_mr?;
         // SAFETY: the domain is open. The system looks at what the descriptor is, and keeps that for as long as it is registered.
-        let region = unsafe { call(self.domain, 0, bytes, address, file.as_raw_fd(), library::ACCESS) };
+        let region = unsafe { call(self.domain, 0, bytes, address, file.as_raw_fd(), self.access) };
         self.registered(region)
     }
 
@@ -334,7 +340,7 @@ impl Device {
         if kind == library::QPT_UD {
             (new.qkey, mask) = (super::hello::KEY, mask | library::QP_QKEY);
         } else {
-            (new.qp_access_flags, mask) = (library::ACCESS as u32, mask | library::QP_ACCESS_FLAGS);
+            (new.qp_access_flags, mask) = (self.access as u32, mask | library::QP_ACCESS_FLAGS);
         }
         self.modify(ends, new, mask, "a pair of queues, to INIT")
     }

@@ -84,7 +84,9 @@ pub(super) struct DeviceAttributes {
     pub(super) max_qp_rd_atom: c_int,
     before_max_qp_init_rd_atom: [c_int; 2],
     pub(super) max_qp_init_rd_atom: c_int,
-    before_max_srq_wr: [c_int; 14],
+    max_ee_init_rd_atom: c_int,
+    pub(super) atomic_cap: c_int,
+    before_max_srq_wr: [c_int; 12],
     pub(super) max_srq_wr: c_int,
     max_srq_sge: c_int,
     max_pkeys: u16,
@@ -217,7 +219,10 @@ pub(super) struct Send {
     pub(super) key_or_pair: u32,
     /// `wr.ud.remote_qkey`.
     pub(super) qkey: u32,
-    rest: [u64; 9],
+    /// `wr.atomic.swap` and `wr.atomic.rkey`.
+    pub(super) swap: u64,
+    pub(super) atomic_key: u32,
+    rest: [u32; 15],
 }
 
 impl Send {
@@ -235,8 +240,17 @@ impl Send {
             remote,
             key_or_pair,
             qkey,
-            rest: [0; 9],
+            swap: 0,
+            atomic_key: 0,
+            rest: [0; 15],
         }
+    }
+
+    /// Makes it an atomic on a word of a peer's: what is added or compared with (`wr.atomic.compare_add`), and what is swapped in.
+    pub(super) fn atomic(&mut self, (remote, key): (u64, u32), compare_add: u64, swap: u64) {
+        let ([a, b, c, d, e, f, g, h], to) = (compare_add.to_ne_bytes(), u32::from_ne_bytes);
+        (self.remote, self.key_or_pair, self.qkey) = (remote, to([a, b, c, d]), to([e, f, g, h]));
+        (self.swap, self.atomic_key) = (swap, key);
     }
 }
 
@@ -282,10 +296,12 @@ pub(super) struct AsyncEvent {
     pub(super) event_type: c_int,
 }
 
-pub(super) const ACCESS: c_int = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ;
+const ACCESS: c_int = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ;
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 const ACCESS_REMOTE_READ: c_int = 1 << 2;
+const ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
+const ATOMIC_NONE: c_int = 0;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const PORT_ACTIVE: c_int = 4;
 pub(super) const QPT_RC: c_int = 2;
@@ -314,6 +330,8 @@ pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 pub(super) const WR_RDMA_WRITE: c_int = 0;
 pub(super) const WR_SEND: c_int = 2;
 pub(super) const WR_RDMA_READ: c_int = 4;
+pub(super) const WR_ATOMIC_CMP_AND_SWP: c_int = 5;
+pub(super) const WR_ATOMIC_FETCH_AND_ADD: c_int = 6;
 pub(super) const SEND_SIGNALED: u32 = 1 << 1;
 pub(super) const SEND_INLINE: u32 = 1 << 3;
 pub(super) const EVENT_CQ_ERR: c_int = 0;
@@ -324,6 +342,18 @@ pub(super) const GRH: usize = 40;
 
 /// `ibv_reg_dmabuf_mr`: a part of a dma-buf, from an offset on, at an address of its own.
 pub(super) type RegisterDmaBuf = unsafe extern "C" fn(*mut Opaque, u64, usize, u64, c_int, c_int) -> *mut Region;
+
+impl DeviceAttributes {
+    /// Whether it does atomics, at least with its own.
+    pub(super) fn has_atomics(&self) -> bool {
+        self.atomic_cap != ATOMIC_NONE
+    }
+
+    /// What peers may do to a heap by it.
+    pub(super) fn access(&self) -> c_int {
+        if self.has_atomics() { ACCESS | ACCESS_REMOTE_ATOMIC } else { ACCESS }
+    }
+}
 
 /// The functions that the library exports.
 macro_rules! calls {
@@ -408,7 +438,7 @@ mod tests {
             "struct ibv_qp": Pair { context, qp_num }
             "struct ibv_mr": Region { lkey, rkey }
             "struct ibv_device_attr": DeviceAttributes {
-                max_qp_wr, max_cqe, max_qp_rd_atom, max_qp_init_rd_atom, max_srq_wr, phys_port_cnt
+                max_qp_wr, max_cqe, max_qp_rd_atom, max_qp_init_rd_atom, atomic_cap, max_srq_wr, phys_port_cnt
             }
             "struct ibv_port_attr": PortAttributes { state, active_mtu, gid_tbl_len, max_msg_sz, lid, link_layer }
             "struct ibv_qp_init_attr": NewPair { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
@@ -424,7 +454,8 @@ mod tests {
             "struct ibv_sge": Span { addr, length, lkey }
             "struct ibv_send_wr": Send {
                 wr_id, next, sg_list, num_sge, opcode, send_flags, remote = "wr.rdma.remote_addr",
-                key_or_pair = "wr.rdma.rkey", qkey = "wr.ud.remote_qkey"
+                key_or_pair = "wr.rdma.rkey", qkey = "wr.ud.remote_qkey", key_or_pair = "wr.atomic.compare_add",
+                swap = "wr.atomic.swap", atomic_key = "wr.atomic.rkey"
             }
             "struct ibv_recv_wr": Receive { wr_id, next, sg_list, num_sge }
             "struct ibv_wc": Completion { wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags }
@@ -462,6 +493,10 @@ mod tests {
             ("IBV_WR_RDMA_WRITE", WR_RDMA_WRITE as u64),
             ("IBV_WR_SEND", WR_SEND as u64),
             ("IBV_WR_RDMA_READ", WR_RDMA_READ as u64),
+            ("IBV_WR_ATOMIC_CMP_AND_SWP", WR_ATOMIC_CMP_AND_SWP as u64),
+            ("IBV_WR_ATOMIC_FETCH_AND_ADD", WR_ATOMIC_FETCH_AND_ADD as u64),
+            ("IBV_ATOMIC_NONE", ATOMIC_NONE as u64),
+            ("IBV_ACCESS_REMOTE_ATOMIC", ACCESS_REMOTE_ATOMIC as u64),
             ("IBV_SEND_SIGNALED", SEND_SIGNALED.into()),
             ("IBV_SEND_INLINE", SEND_INLINE.into()),
             ("IBV_EVENT_CQ_ERR", EVENT_CQ_ERR as u64),

@@ -92,6 +92,21 @@ impl Verbs {
         connect(&self.device, &link.ends, port, pair, self.tries).map_err(|error| error.to_string())
     }
 
+    /// Opens the connection to this PE itself, by which its own atomics go, unless it is open. False where that cannot be.
+    pub(super) fn has_own_link(&mut self) -> bool {
+        let own = self.memory.pe().index();
+        if self.links[own].is_none() {
+            let Ok(ends) = self.device.open_pair(library::QPT_RC) else { return false };
+            self.links[own] = Some(Link::new(ends));
+            let card = self.own_card();
+            if self.join(own, &card).is_err() {
+                self.links[own] = None;
+                return false;
+            }
+        }
+        true
+    }
+
     /// How far a failed connection is from being made anew. It is asked again and again.
     pub(super) fn renewed(&mut self, peer: Pe) -> Reconnect {
         let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else { return Reconnect::Impossible };

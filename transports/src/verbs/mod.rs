@@ -33,7 +33,7 @@ use self::hello::Hellos;
 use self::library::{Completion, Span};
 use self::link::{Link, LinkState};
 use self::requests::{Piece, Request};
-use crate::{Event, Failure, Memory, Network, Post, Reconnect, Shell, TransportError};
+use crate::{Event, Failure, Memory, Network, Post, Reach, Reconnect, Shell, TransportError};
 
 /// Receives that are posted, and requests that may be under way from here, to all peers together and to one.
 const RECEIVES: usize = 512;
@@ -114,7 +114,7 @@ pub struct VerbsOptions<'a> {
 /// One PE's port, and its connections.
 pub struct Verbs {
     // What stands on the device is closed before it, and its memory is freed after it.
-    /// By PE; none for this one.
+    /// By PE. The one to this PE itself is there once it is used.
     links: Vec<Option<Link>>,
     /// Ends that were replaced, until all that they completed is taken.
     replaced: Vec<Ends>,
@@ -173,7 +173,7 @@ impl Verbs {
         let keys = match dma_buf {
             None if memory.admits_devices() => {
                 // SAFETY: the caller's promise.
-                match unsafe { device.register(heap, bytes, library::ACCESS) } {
+                match unsafe { device.register(heap, bytes, device.access) } {
                     Err(_) if !memory.is_host() => None,
                     keys => Some(keys?),
                 }
@@ -243,8 +243,12 @@ impl Network for Verbs {
         self.own_card()
     }
 
-    fn reaches_heap(&self) -> bool {
-        self.keys.is_some()
+    fn reach(&self) -> Reach {
+        match self.keys {
+            None => Reach::Nothing,
+            Some(_) if self.device.has_atomics => Reach::Atomics,
+            Some(_) => Reach::Data,
+        }
     }
 
     fn is_ordered(&self) -> bool {
@@ -261,6 +265,10 @@ impl Network for Verbs {
 
     fn post(&mut self, id: u64, peer: Pe, post: Post<'_>) -> bool {
         let to = peer.raw();
+        if peer == self.memory.pe() && !self.has_own_link() {
+            self.refused.push((id, Failure::LocalOperation));
+            return true;
+        }
         let Some(link) = self.links.get(peer.index()).and_then(Option::as_ref) else {
             self.refused.push((id, Failure::LocalOperation));
             return true;
@@ -287,6 +295,7 @@ impl Network for Verbs {
             Post::Read { remote, local, bytes } => {
                 self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_READ, remote, local, bytes });
             }
+            Post::Atomic { remote, atomic } => self.fetch(slot, id, to, remote, &atomic),
             Post::Send(message) => self.send_message(slot, id, to, message),
         }
         true

@@ -8,11 +8,15 @@
 
 use std::ptr;
 
+use congruent_heap::abi::AtomicOp;
+
 use super::library::{self, Completion, Send, Span};
 use super::link::LinkState;
 use super::{MOST, RECEIVES, SENDS, Verbs};
-use crate::{Event, Failure};
+use crate::{Atomic, Event, Failure};
 
+/// Bytes of an old value.
+const OLD: usize = size_of::<u64>();
 /// In a longer chain of messages, one of so many is signaled.
 const SIGNALED: usize = 32;
 
@@ -23,6 +27,8 @@ pub(super) struct Request {
     peer: u32,
     /// What follows it, where it moves more than one request may.
     rest: Option<Piece>,
+    /// The old value of a word comes to its buffer.
+    fetches: bool,
 }
 
 /// Bytes to move.
@@ -51,7 +57,24 @@ impl Verbs {
         let piece = Span { addr: self.buffer(index), length: message.len() as u32, lkey: self.buffers_key };
         let Some(link) = self.links[peer as usize].as_ref() else { return };
         let flags = if message.len() <= link.ends.inline as usize { library::SEND_INLINE } else { 0 };
-        self.queue(slot, Request { id, peer, rest: None }, (library::WR_SEND, flags), piece, (0, 0));
+        let send = self.request(slot, library::WR_SEND, flags);
+        self.queue(slot, Request { id, peer, rest: None, fetches: false }, send, piece);
+    }
+
+    /// Queues an atomic on a word of a peer's.
+    pub(super) fn fetch(&mut self, slot: usize, id: u64, peer: u32, remote: u64, atomic: &Atomic) {
+        let Some(port) = self.links[peer as usize].as_ref().and_then(|link| link.port.as_ref()) else {
+            return self.refuse(slot, id, peer, Failure::LocalOperation);
+        };
+        let there = (port.base + remote, port.key);
+        let (opcode, compare_add, swap) = match atomic.op {
+            AtomicOp::CompareExchange => (library::WR_ATOMIC_CMP_AND_SWP, atomic.expected, atomic.value),
+            _ => (library::WR_ATOMIC_FETCH_AND_ADD, atomic.value, 0),
+        };
+        let here = Span { addr: self.buffer(RECEIVES + slot), length: OLD as u32, lkey: self.buffers_key };
+        let mut send = self.request(slot, opcode, library::SEND_SIGNALED);
+        send.atomic(there, compare_add, swap);
+        self.queue(slot, Request { id, peer, rest: None, fetches: true }, send, here);
     }
 
     /// Queues the next bytes of what is to be moved between the heaps.
@@ -66,14 +89,18 @@ impl Verbs {
         let left =
             Piece { remote: piece.remote + bytes, local: piece.local + bytes, bytes: piece.bytes - bytes, ..piece };
         let here = Span { addr: self.base + piece.local, length: bytes as u32, lkey: own_key };
-        let request = Request { id, peer, rest: (left.bytes > 0).then_some(left) };
-        self.queue(slot, request, (piece.opcode, library::SEND_SIGNALED), here, there);
+        let request = Request { id, peer, rest: (left.bytes > 0).then_some(left), fetches: false };
+        let mut send = self.request(slot, piece.opcode, library::SEND_SIGNALED);
+        (send.remote, send.key_or_pair) = there;
+        self.queue(slot, request, send, here);
     }
 
-    fn queue(&mut self, slot: usize, request: Request, what: (i32, u32), piece: Span, there: (u64, u32)) {
+    fn request(&self, slot: usize, opcode: i32, flags: u32) -> Send {
+        Send::new((RECEIVES + slot) as u64, opcode, flags, ptr::null_mut())
+    }
+
+    fn queue(&mut self, slot: usize, request: Request, send: Send, piece: Span) {
         let Some(link) = &mut self.links[request.peer as usize] else { return };
-        let mut send = Send::new((RECEIVES + slot) as u64, what.0, what.1, ptr::null_mut());
-        (send.remote, send.key_or_pair) = there;
         link.queued.push(Queued { send, piece });
         link.under_way.push_back(slot);
         link.is_in_parts = request.rest.is_some();
@@ -167,11 +194,15 @@ impl Verbs {
 
     /// A request has ended with this status, and what follows it is posted.
     fn ended(&mut self, slot: usize, status: i32, hear: &mut dyn FnMut(Event<'_>)) {
-        let Some(Request { id, peer, rest }) = self.requests[slot].take() else { return };
+        let Some(Request { id, peer, rest, fetches }) = self.requests[slot].take() else { return };
         let is_connected = self.links[peer as usize].as_ref().is_some_and(|link| link.state == LinkState::Connected);
         match rest {
             Some(rest) if status == 0 && is_connected => return self.move_piece(slot, id, peer, rest),
             Some(_) if status == 0 => hear(Event::Failed(id, Failure::Flushed)),
+            None if status == 0 && fetches => {
+                let old = self.buffers[RECEIVES + slot].first_chunk::<OLD>();
+                hear(Event::Fetched(id, old.map_or(0, |old| u64::from_ne_bytes(*old))));
+            }
             None if status == 0 => hear(Event::Done(id)),
             _ => {
                 self.break_link(peer);
