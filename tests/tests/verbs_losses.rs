@@ -166,9 +166,10 @@ fn a_wrong_key_opens_nothing() {
     // The key is behind the address of the heap.
     let mut two = TwoEnds::joined(|card| card[8] ^= 0xff);
     let bytes = 4096;
-    for (round, post) in (1..)
-        .zip([Post::Write { remote: 0, local: 0, bytes, arrival: None }, Post::Read { remote: 0, local: 0, bytes }])
-    {
+    for (round, post) in (1..).zip([
+        Post::Write { remote: 0, local: 0, bytes, arrival: None, data: None },
+        Post::Read { remote: 0, local: 0, bytes },
+    ]) {
         let before = two.post(0, Post::Send(b"before"));
         assert_eq!((two.end_of(0, before), two.message(1)), (Ok(()), b"before".to_vec()));
         let wrong = two.post(0, post);
@@ -180,7 +181,7 @@ fn a_wrong_key_opens_nothing() {
         assert_eq!(connections().len(), 2, "round {round}");
     }
     // The other way the key is the right one.
-    let right = two.post(1, Post::Write { remote: 0, local: 0, bytes, arrival: None });
+    let right = two.post(1, Post::Write { remote: 0, local: 0, bytes, arrival: None, data: None });
     let behind = two.post(1, Post::Send(b"behind"));
     assert_eq!((two.end_of(1, right), two.end_of(1, behind), two.message(0)), (Ok(()), Ok(()), b"behind".to_vec()));
     assert_eq!(two.word(0, 1), 1 << 32 | 1);
@@ -205,7 +206,7 @@ fn what_is_given_together_ends_one_by_one() {
         assert_eq!(two.end_of(0, last), Ok(()));
         kept.into_iter().for_each(|id| assert_eq!(two.end_of(0, id), Ok(())));
     }
-    let wrong = Post::Write { remote: 0, local: 0, bytes: 64, arrival: None };
+    let wrong = Post::Write { remote: 0, local: 0, bytes: 64, arrival: None, data: None };
     let posts = [Post::Send(b"one"), Post::Send(b"two"), wrong, Post::Send(b"behind")];
     let ids = posts.map(|post| two.keep(0, post));
     let last = two.post(0, Post::Send(b"and behind"));
@@ -216,9 +217,22 @@ fn what_is_given_together_ends_one_by_one() {
     two.renew();
     let again = two.post(0, Post::Send(b"again"));
     assert_eq!((two.end_of(0, again), two.message(1)), (Ok(()), b"again".to_vec()));
+    // Bytes that were read before, few enough to lie in a request and more, and not those of the heap.
+    for bytes in [8, 4096] {
+        let data = vec![bytes as u8; bytes];
+        let write = Post::Write { remote: 8, local: 0, bytes: bytes as u64, arrival: None, data: Some(&data) };
+        let written = two.keep(1, write);
+        let behind = two.post(1, Post::Send(b"behind"));
+        assert_eq!(
+            (two.end_of(1, written), two.end_of(1, behind), two.message(0)),
+            (Ok(()), Ok(()), b"behind".to_vec())
+        );
+        let word = u64::from_ne_bytes([bytes as u8; 8]);
+        assert_eq!([two.word(0, 0), two.word(0, 1), two.word(0, bytes / 8)], [0, word, word]);
+    }
     // What is kept while its connection fails goes with it.
     let kept = two.keep(0, Post::Send(b"kept"));
-    let outside = two.post(0, Post::Write { remote: 0, local: u64::MAX, bytes: 8, arrival: None });
+    let outside = two.post(0, Post::Write { remote: 0, local: u64::MAX, bytes: 8, arrival: None, data: None });
     assert_eq!(two.end_of(0, kept), Err(Failure::Flushed));
     assert_eq!(two.end_of(0, outside), Err(Failure::LocalLength));
     two.renew();
@@ -277,13 +291,13 @@ fn an_end_that_is_gone_takes_nothing() {
     let bytes = 1 << 15;
     for _ in 0..3 {
         // Nothing is done with what is no part of the heap, and its connection has failed.
-        let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes, arrival: None });
+        let outside = two.post(1, Post::Write { remote: 0, local: u64::MAX, bytes, arrival: None, data: None });
         let start = Instant::now();
         while two.reconnect(1) != Reconnect::UnderWay || connections().len() > 2 {
             two.poll(1);
             assert!(start.elapsed() < losing::PATIENCE, "the old end stays open");
         }
-        let lost = [Post::Write { remote: 0, local: 0, bytes, arrival: None }, Post::Send(b"lost")]
+        let lost = [Post::Write { remote: 0, local: 0, bytes, arrival: None, data: None }, Post::Send(b"lost")]
             .map(|post| two.post(0, post));
         for id in lost {
             let ended = two.end_of(0, id);
@@ -293,7 +307,7 @@ fn an_end_that_is_gone_takes_nothing() {
         assert_eq!(two.word(1, 1), 1 << 32 | 1);
         two.renew();
     }
-    let written = two.post(0, Post::Write { remote: 0, local: 0, bytes, arrival: None });
+    let written = two.post(0, Post::Write { remote: 0, local: 0, bytes, arrival: None, data: None });
     let behind = two.post(0, Post::Send(b"behind"));
     assert_eq!((two.end_of(0, written), two.end_of(0, behind), two.message(1)), (Ok(()), Ok(()), b"behind".to_vec()));
     assert_eq!([two.word(1, 1), two.word(1, 4095), two.word(1, 4096)], [1, 4095, 1 << 32 | 4096]);

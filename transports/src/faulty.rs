@@ -64,7 +64,7 @@ struct Held {
 }
 
 enum Owned {
-    Write { remote: u64, local: u64, bytes: u64, arrival: Option<u32> },
+    Write { remote: u64, local: u64, bytes: u64, arrival: Option<u32>, data: Option<Vec<u8>> },
     Read { remote: u64, local: u64, bytes: u64 },
     Atomic { remote: u64, atomic: Atomic },
     Send(Vec<u8>),
@@ -73,7 +73,9 @@ enum Owned {
 impl Owned {
     fn of(post: Post<'_>) -> Self {
         match post {
-            Post::Write { remote, local, bytes, arrival } => Self::Write { remote, local, bytes, arrival },
+            Post::Write { remote, local, bytes, arrival, data } => {
+                Self::Write { remote, local, bytes, arrival, data: data.map(<[u8]>::to_vec) }
+            }
             Post::Read { remote, local, bytes } => Self::Read { remote, local, bytes },
             Post::Atomic { remote, atomic } => Self::Atomic { remote, atomic },
             Post::Send(message) => Self::Send(message.to_vec()),
@@ -82,7 +84,9 @@ impl Owned {
 
     fn lend(&self) -> Post<'_> {
         match *self {
-            Self::Write { remote, local, bytes, arrival } => Post::Write { remote, local, bytes, arrival },
+            Self::Write { remote, local, bytes, arrival, ref data } => {
+                Post::Write { remote, local, bytes, arrival, data: data.as_deref() }
+            }
             Self::Read { remote, local, bytes } => Post::Read { remote, local, bytes },
             Self::Atomic { remote, atomic } => Post::Atomic { remote, atomic },
             Self::Send(ref message) => Post::Send(message),

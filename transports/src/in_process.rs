@@ -76,9 +76,12 @@ impl Network for InProcess {
         let own = self.memory.pe();
         let mut reply = None;
         let done = match post {
-            Post::Write { remote, local, bytes, arrival } => {
-                self.memory.copy((peer, remote), (own, local), bytes).is_ok()
-                    && arrival.is_none_or(|number| self.exchange.put(peer, Come::Arrival(number)))
+            Post::Write { remote, local, bytes, arrival, data } => {
+                let copied = match data {
+                    Some(data) => self.memory.give(peer, remote, data),
+                    None => self.memory.copy((peer, remote), (own, local), bytes),
+                };
+                copied.is_ok() && arrival.is_none_or(|number| self.exchange.put(peer, Come::Arrival(number)))
             }
             Post::Read { remote, local, bytes } => self.memory.copy((own, local), (peer, remote), bytes).is_ok(),
             Post::Atomic { remote, atomic } => {

@@ -187,11 +187,11 @@ impl Memory {
         Self::done(self.pe(), unsafe { self.access.copy(to.as_mut_ptr(), src, to.len()) })
     }
 
-    /// Copies `bytes` to this PE's heap.
-    pub(crate) fn give(&self, remote: u64, bytes: &[u8]) -> Result<(), TransportError> {
-        let dst = self.at(self.pe(), remote, bytes.len() as u64, 1)?;
+    /// Copies `bytes` to a PE's heap.
+    pub(crate) fn give(&self, pe: Pe, remote: u64, bytes: &[u8]) -> Result<(), TransportError> {
+        let dst = self.at(pe, remote, bytes.len() as u64, 1)?;
         // SAFETY: as in `take`.
-        Self::done(self.pe(), unsafe { self.access.copy(dst, bytes.as_ptr(), bytes.len()) })
+        Self::done(pe, unsafe { self.access.copy(dst, bytes.as_ptr(), bytes.len()) })
     }
 
     /// Adds to a PE's word or sets it, with release, and wakes who sleeps on it.

@@ -98,6 +98,8 @@ pub enum Post<'m> {
         bytes: u64,
         /// Tells the peer by this number when they are there, where the network [tells](Network::tells_arrivals) that.
         arrival: Option<u32>,
+        /// The bytes themselves, no more than a message has, where they were read before and may be others by now.
+        data: Option<&'m [u8]>,
     },
     /// Copies bytes from the peer to here.
     Read {
@@ -129,7 +131,7 @@ pub enum Event<'m> {
     /// This has failed; the peer may have it or not.
     Failed(u64, Failure),
     /// The data of a peer's write is in this PE's memory, which asked for that to be told by this number. Of a write that ended well it is
-    /// told once, of one that failed once or never.
+    /// told once, and before any message that was posted after its end; of one that failed once or never.
     Arrived(u32),
     /// Messages that were sent together have come.
     Messages(&'m [u8]),

@@ -9,9 +9,13 @@
 //! own proxy does to its heap: small writes, signals, stores, loads and atomics. They are numbered for each pair of PEs; the peer
 //! does them in the order of their numbers, each once, and acknowledges. Those that are asked for together are sent together, as many
 //! as fit, since a network takes as long for one as for some. *Bulk writes* and *bulk reads* are the network's own.
-//! Atomics of the network's own count as reads. Messages are under way together, and so are reads; a bulk write is under way alone. What is of another class than what is
-//! under way waits until that is complete. Where the network is ordered, bulk writes are under way together, and messages behind them;
-//! where it tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
+//! Atomics of the network's own count as reads. Messages are under way together, and so are reads; a bulk write is under way alone. What
+//! is of another class than what is under way waits until that is complete. Where the network is ordered, bulk writes are under way
+//! together, and messages behind them; where it tells of arrivals, messages behind one bulk write, which does not wait for signals alone.
+//!
+//! A small write without a signal, which a message could carry, is a write of the network's own where no message before it is under way:
+//! over a network with order always, over one that tells of arrivals where it waits alone. It tells the number of the next message, which
+//! awaits it if it is asked for meanwhile. No number is told twice, since the peer could take one arrival for the other.
 //!
 //! Every message says how many of the receiver's own are done, and so acknowledges them. A message that brings no signal is acknowledged at
 //! once, since who waits for it may wait for nothing else. After a signal a lane may answer: where it lately did so within microseconds
@@ -145,6 +149,13 @@ impl Transport for Shell {
 
     fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
         let Self { network, book } = self;
+        // What was asked for goes out before the network is looked at, which takes it a while.
+        for peer in 0..book.memory.npes() {
+            if !book.peers[peer as usize].waiting.is_empty() {
+                book.go_on(&mut **network, Pe::new(peer));
+            }
+        }
+        network.submit();
         network.poll(&mut |event| book.hear(event));
         for peer in 0..book.memory.npes() {
             book.go_on(&mut **network, Pe::new(peer));
@@ -200,7 +211,6 @@ struct Book {
 }
 
 /// What was posted.
-#[derive(Clone, Copy)]
 enum Posted {
     Bulk(Bulk),
     Message,
@@ -352,6 +362,12 @@ impl Book {
             }
             let peer = &self.peers[at];
             let next = peer.waiting.front().map(|asked| (asked.ticket, asked.task));
+            if peer.waiting.front().is_some_and(|asked| self.is_small_write(peer, asked)) {
+                if !self.post_small(network, pe) {
+                    return;
+                }
+                continue;
+            }
             let tells = next.is_some_and(|(_, task)| self.tells(&task) && peer.may_tell());
             let may_start = |task: &Task| peer.may_start(task.class(), self.by_messages(), self.is_ordered);
             match next.filter(|(_, task)| tells || may_start(task)) {
@@ -377,6 +393,46 @@ impl Book {
         }
     }
 
+    /// Whether what waits first is written by the network, though a message could carry it: with nothing to be done at the peer it is complete
+    /// sooner. Not beside messages, whose data may still land; and where the network has no order, not while something else waits, which
+    /// would be longer under way together with it than as messages.
+    fn is_small_write(&self, peer: &Peer, asked: &Asked) -> bool {
+        let is_one = matches!(asked.task, Task::Do(Operation::Write { bytes: 1.., then: None, .. }));
+        let is_small = is_one && asked.task.class() == Class::Message && !self.by_messages();
+        let may_tell = self.tells_arrivals && peer.writes == 0 && (peer.waiting.len() == 1 || asked.is_again);
+        is_small && peer.sent.is_empty() && peer.reads == 0 && (self.is_ordered || may_tell)
+    }
+
+    /// Posts the small write that waits first.
+    fn post_small(&mut self, network: &mut dyn Network, pe: Pe) -> bool {
+        let at = pe.raw() as usize;
+        let Some(mut asked) = self.peers[at].waiting.pop_front() else { return false };
+        let Task::Do(operation @ Operation::Write { remote, local, bytes, .. }) = asked.task else { return false };
+        if !self.read(pe, &mut asked) {
+            return false;
+        }
+        let peer = &self.peers[at];
+        let next = peer.next_number();
+        let is_awaited = !self.is_ordered && peer.told != Some(next);
+        let arrival = is_awaited.then(|| self.arrival(next));
+        let post = Post::Write { remote, local, bytes, arrival, data: asked.data.as_deref() };
+        // Kept for when the network fails.
+        let data = asked.data.clone();
+        let bulk = Bulk { ticket: asked.ticket, source: None, operation, next, is_awaited, data };
+        let is_posted = self.post(network, pe, Posted::Bulk(bulk), post);
+        let peer = &mut self.peers[at];
+        match is_posted {
+            true => peer.told = if is_awaited { Some(next) } else { peer.told },
+            false => peer.waiting.push_front(asked),
+        }
+        is_posted
+    }
+
+    /// The number by which a peer is told of the write before this message.
+    fn arrival(&self, next: u64) -> u32 {
+        self.memory.pe().raw() * WINDOW as u32 + (next % WINDOW as u64) as u32
+    }
+
     /// Whether it is a bulk write of whose arrival the peer is told.
     fn tells(&self, task: &Task) -> bool {
         let signals = matches!(task, Task::Do(Operation::Write { then: Some(_), .. }));
@@ -385,18 +441,19 @@ impl Book {
 
     /// Posts the bulk write or read that waits first.
     fn post_bulk(&mut self, network: &mut dyn Network, pe: Pe, ticket: Option<u64>, operation: Operation) -> bool {
-        let next = self.peers[pe.raw() as usize].next_number();
-        let is_awaited = self.tells(&Task::Do(operation));
+        let peer = &self.peers[pe.raw() as usize];
+        let next = peer.next_number();
+        let is_awaited = self.tells(&Task::Do(operation)) && peer.may_tell();
         let (post, source) = match operation {
             Operation::Read { remote, local, bytes } => (Post::Read { remote, local, bytes }, None),
             Operation::NicAtomic { remote, atomic } => (Post::Atomic { remote, atomic }, None),
             Operation::Write { remote, local, bytes, .. } => {
-                let number = || self.memory.pe().raw() * WINDOW as u32 + (next % WINDOW as u64) as u32;
-                (Post::Write { remote, local, bytes, arrival: is_awaited.then(number) }, ticket)
+                let arrival = is_awaited.then(|| self.arrival(next));
+                (Post::Write { remote, local, bytes, arrival, data: None }, ticket)
             }
             _ => return false,
         };
-        let mut bulk = Bulk { ticket, source, operation, next, is_awaited };
+        let mut bulk = Bulk { ticket, source, operation, next, is_awaited, data: None };
         let behind = if self.is_ordered || is_awaited { bulk.take_signal() } else { None };
         if !self.post(network, pe, Posted::Bulk(bulk), post) {
             return false;
@@ -404,8 +461,10 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         peer.waiting.pop_front();
         match behind {
-            // It has the number that is told.
-            Some(behind) if is_awaited => peer.say(Asked { awaits: true, ..behind }),
+            Some(behind) if is_awaited => {
+                peer.told = Some(next);
+                peer.say(behind);
+            }
             behind => behind.into_iter().for_each(|behind| peer.waiting.push_front(behind)),
         }
         true
@@ -508,6 +567,15 @@ impl Book {
     /// Notes a message that is to be posted, and reads what it carries: whoever asked for it need not wait until it is acknowledged, and it
     /// may be posted again. False where the peer is given up.
     fn say(&mut self, pe: Pe, mut asked: Asked) -> bool {
+        let is_read = self.read(pe, &mut asked);
+        if is_read {
+            self.peers[pe.raw() as usize].say(asked);
+        }
+        is_read
+    }
+
+    /// Reads what a message, or a small write, carries.
+    fn read(&mut self, pe: Pe, asked: &mut Asked) -> bool {
         if let (Task::Do(Operation::Write { local, bytes: 1.., .. }), None) = (asked.task, &asked.data) {
             let mut data = vec![0; asked.task.carries()].into_boxed_slice();
             if let Err(error) = self.memory.take(local, &mut data) {
@@ -518,7 +586,6 @@ impl Book {
             asked.data = Some(data);
             self.progress.extend(asked.ticket.map(|ticket| (ticket, Progress::Local)));
         }
-        self.peers[pe.raw() as usize].say(asked);
         true
     }
 

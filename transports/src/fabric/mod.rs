@@ -5,7 +5,8 @@
 //! peer's processor sees it ([`Event::Done`]). No provider promises that a message is after the data of a write before it, and none
 //! needs to. A write that is to tell of its arrival has remote completion data (`FI_REMOTE_CQ_DATA`), which the peer reads from its completion
 //! queue once the write has completed there (fi_cq(3)), so that it finds the data in its memory ([`Event::Arrived`]). Every
-//! provider that carries 4 bytes so does that.
+//! provider that carries 4 bytes so does that. That entry is in the queue before the peer says that the write is complete, and so before
+//! that of a message which is posted after that.
 //! A message is in one receive buffer, whole. The target makes progress only while it polls, so proxies always do
 //! ([`Transport::serves`](crate::Transport::serves)).
 //!
@@ -340,10 +341,16 @@ impl Network for Fabric {
         // message and the context live until the operation completes. A write's vectors are read by the call alone.
         let outcome = unsafe {
             match post {
-                Post::Write { remote, bytes, arrival, .. } => {
-                    let from = library::Span { base: here.cast(), len: bytes as usize };
+                Post::Write { remote, bytes, arrival, data, .. } => {
+                    let (at, mut descriptor) = match data.filter(|data| data.len() as u64 == bytes) {
+                        Some(data) => {
+                            buffer[..data.len()].copy_from_slice(data);
+                            (buffer.as_mut_ptr(), self.buffers_key)
+                        }
+                        None => (here, (*self.objects.region).mem_desc),
+                    };
+                    let from = library::Span { base: at.cast(), len: bytes as usize };
                     let to = library::RemoteSpan { addr: base.wrapping_add(remote), len: bytes as usize, key };
-                    let mut descriptor = (*self.objects.region).mem_desc;
                     let message = library::RemoteMessage {
                         msg_iov: &raw const from,
                         desc: &raw mut descriptor,
@@ -412,6 +419,10 @@ impl Network for Fabric {
             let Ok(read @ 1..) = usize::try_from(read) else { return };
             for entry in entries.iter().take(read) {
                 self.completed(entry, hear);
+            }
+            // These were all. To be told so would take the system calls of another look.
+            if read < entries.len() {
+                return;
             }
         }
     }

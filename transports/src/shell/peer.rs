@@ -21,6 +21,8 @@ pub(super) struct Peer {
     pub(super) reads: usize,
     pub(super) writes: usize,
     pub(super) awaited: usize,
+    /// The message by whose number the peer was last told of a write. It is not told of another one by that.
+    pub(super) told: Option<u64>,
     /// Those that failed, by the ids of their posts: they may have been done.
     pub(super) undone: BTreeMap<u64, Bulk>,
     /// When it is to be asked next what it has done, over this connection to it, counted.
@@ -74,11 +76,14 @@ pub(super) struct Asked {
     pub(super) data: Option<Box<[u8]>>,
     /// It is done only when the bulk write before it has arrived, of which the network tells.
     pub(super) awaits: bool,
+    /// It was a small write of the network's, which failed, and is to be one again: as a message it would take a number by which the peer may
+    /// know another one.
+    pub(super) is_again: bool,
 }
 
 impl Asked {
     pub(super) fn new(ticket: Option<u64>, task: Task) -> Self {
-        Self { ticket, task, data: None, awaits: false }
+        Self { ticket, task, data: None, awaits: false, is_again: false }
     }
 }
 
@@ -87,8 +92,7 @@ pub(super) struct Sent {
     pub(super) reply: Option<u64>,
 }
 
-/// A bulk write or read that is posted.
-#[derive(Clone, Copy)]
+/// A write or read of the network's own that is posted.
 pub(super) struct Bulk {
     pub(super) ticket: Option<u64>,
     /// Whose source a write reads, unless it is done again.
@@ -98,6 +102,8 @@ pub(super) struct Bulk {
     pub(super) next: u64,
     /// That message awaits it at the peer, so that nothing need wait for it here.
     pub(super) is_awaited: bool,
+    /// What a small write carries.
+    pub(super) data: Option<Box<[u8]>>,
 }
 
 impl Bulk {
@@ -188,6 +194,7 @@ impl Peer {
             reads: 0,
             writes: 0,
             awaited: 0,
+            told: None,
             undone: BTreeMap::new(),
             asks: None,
             connection: 0,
@@ -243,7 +250,8 @@ impl Peer {
     }
 
     /// Notes a message that is to be posted.
-    pub(super) fn say(&mut self, asked: Asked) {
+    pub(super) fn say(&mut self, mut asked: Asked) {
+        asked.awaits = self.awaited > 0 && self.told == Some(self.next_number());
         if self.sent.is_empty() {
             self.heard = Instant::now();
             self.asked = self.heard;
@@ -282,7 +290,7 @@ impl Peer {
     /// Notes that a message is posted to it, which acknowledges all that is done here.
     pub(super) fn note_message(&mut self) {
         if let Some(signalled) = self.signalled.take() {
-            self.quick = if signalled.elapsed() < SOON { (self.quick + 1).min(QUICK) } else { 0 };
+            self.quick = if signalled.elapsed() < SOON { (self.quick + 1).min(QUICK) } else { self.quick / 2 };
         }
     }
 
@@ -293,7 +301,7 @@ impl Peer {
         match class {
             Class::Message => after_bulk && self.sent.len() < WINDOW,
             Class::Read => self.writes == 0 && messages == 0 && self.reads < READS,
-            Class::Write => after_bulk && self.sent.is_empty(),
+            Class::Write => self.reads == 0 && (self.writes == 0 || is_ordered) && self.sent.is_empty(),
         }
     }
 
@@ -301,7 +309,7 @@ impl Peer {
     /// way.
     pub(super) fn may_tell(&self) -> bool {
         let has_room = self.reads == 0 && self.writes == 0 && self.sent.len() < WINDOW;
-        has_room && self.sent.iter().all(|sent| sent.asked.task.is_signal())
+        has_room && self.told != Some(self.next_number()) && self.sent.iter().all(|sent| sent.asked.task.is_signal())
     }
 
     /// The number of the next message.
@@ -319,7 +327,10 @@ impl Peer {
             // All of these come behind those writes, which were begun when no message was under way.
             // They are complete then.
             let behind = self.sent.drain(..).map(|sent| Asked { awaits: false, ..sent.asked });
-            let again = again.into_iter().map(|bulk| Asked::new(bulk.ticket, Task::Do(bulk.operation)));
+            let again = again.into_iter().map(|bulk| {
+                let is_again = bulk.data.is_some();
+                Asked { data: bulk.data, is_again, ..Asked::new(bulk.ticket, Task::Do(bulk.operation)) }
+            });
             let rest = std::mem::take(&mut self.waiting);
             self.waiting = again.chain(behind).chain(rest).collect();
         }

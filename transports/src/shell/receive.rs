@@ -76,7 +76,7 @@ impl Book {
         // Devices write without messages alone.
         let flushed = if self.by_messages() { Ok(()) } else { self.memory.flush() };
         let done = flushed.and_then(|()| match header.kind {
-            Kind::Write => self.memory.give(remote, data).and_then(|()| {
+            Kind::Write => self.memory.give(own, remote, data).and_then(|()| {
                 header.then.map_or(Ok(()), |signal| self.memory.signal(own, signal))?;
                 Ok(0)
             }),

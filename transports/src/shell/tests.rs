@@ -162,6 +162,115 @@ fn signals_alone_are_not_overtaken_by_the_signals_of_bulk_writes() {
     }
 }
 
+/// Small puts by themselves, whose source is overwritten as soon as it may be, between all else and after pauses of every length: what comes
+/// after one finds its data, and is not found by it.
+#[test]
+fn small_writes_keep_their_place() {
+    /// What small puts write, and long ones at last, and what long ones with signals write at last.
+    const WORD: u64 = FROM + FURTHER + 24_000;
+    const LAST: u64 = FROM + FURTHER + LONG - 8;
+    const LONG: u64 = 9000;
+    // So that the numbers of messages come again.
+    const ROUNDS: u64 = 4 * WINDOW as u64;
+    for (seed, (faults, reach)) in (0..40).flat_map(|seed| networks(seed).map(|network| (seed, network))) {
+        let mut job = Job::over(2, Duration::MAX, faults, None, reach);
+        let mut chance = seed;
+        let mut draw = |below: u64| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (chance >> 33) % below
+        };
+        // By signal, what the words were when it was asked for.
+        let (mut said, mut written, seen) = (vec![[0, 0]], [0, 0], Cell::new(0));
+        let look = |job: &Job, said: &[[u64; 2]]| {
+            let (signal, now) = (job.word(1, SIGNAL), [WORD, LAST].map(|at| job.word(1, at)));
+            let least = said.get(signal as usize).copied().unwrap_or([u64::MAX; 2]);
+            // Writes that are under way together, where there is order, are all done again where one fails.
+            let stays = now[0] >= seen.replace(now[0]) || faults.in_order;
+            let is_late = stays && now[0] >= least[0] && now[1] >= least[1];
+            assert!(is_late, "{reach:?}, {faults:?}: {now:?} after {seen:?}, signal {signal} of {said:?}");
+        };
+        let mut asked = 0;
+        for round in 1..=ROUNDS {
+            let (put, then) = (asked, Some(Signal { offset: SIGNAL, value: 1, set: false }));
+            let puts = draw(4) > 0;
+            if puts {
+                job.memories[0].store(Pe::new(0), FROM, 8, 2 * round).unwrap();
+                job.start(0, put, 1, Operation::Write { remote: WORD, local: FROM, bytes: 8, then: None });
+                written[0] = 2 * round;
+                asked += 1;
+            }
+            for _ in 0..draw(4) {
+                (0..2).for_each(|pe| job.poll(pe));
+                look(&job, &said);
+            }
+            let behind = match draw(8) {
+                0 => Some(Operation::Write { remote: 0, local: 0, bytes: 0, then }),
+                1 => {
+                    // What an earlier one still reads may be later, too.
+                    job.memories[0].store(Pe::new(0), FROM + LONG, 8, round).unwrap();
+                    written[1] = round;
+                    Some(Operation::Write { remote: FROM + FURTHER, local: FROM + 8, bytes: LONG, then })
+                }
+                2 => {
+                    job.memories[0].store(Pe::new(0), FROM + 2 * LONG - 8, 8, 2 * round + 1).unwrap();
+                    written[0] = 2 * round + 1;
+                    let remote = WORD + 8 - LONG;
+                    Some(Operation::Write { remote, local: FROM + LONG, bytes: LONG, then: None })
+                }
+                3 => Some(add(1)),
+                _ => None,
+            };
+            let is_long = matches!(behind, Some(Operation::Write { then: None, .. }));
+            if let Some(operation) = behind {
+                job.start(0, asked, 1, operation);
+                asked += 1;
+                if matches!(operation, Operation::Write { then: Some(_), .. }) {
+                    said.push(written);
+                }
+            }
+            // Until the sources may be overwritten, and longer.
+            let awaits = draw(3);
+            let awaits_all = is_long || awaits == 0;
+            let began = Instant::now();
+            let is_read =
+                |job: &Job| !puts || job.local.contains(&put) || job.ended[0].iter().any(|(ticket, _)| *ticket == put);
+            while !is_read(&job) || awaits_all && job.ended[0].len() < asked as usize {
+                (0..2).for_each(|pe| job.poll(pe));
+                look(&job, &said);
+                assert!(began.elapsed() < Duration::from_secs(20), "{faults:?}, {reach:?}");
+            }
+            for _ in 0..if awaits == 1 { draw(30) } else { 0 } {
+                (0..2).for_each(|pe| job.poll(pe));
+                look(&job, &said);
+            }
+        }
+        job.poll_until(asked as usize, |job| look(job, &said));
+        assert!(job.ended[0].iter().all(|(_, ended)| ended.is_ok()), "{faults:?}");
+        let left = [SIGNAL, WORD, LAST].map(|at| job.word(1, at));
+        assert_eq!(left, [said.len() as u64 - 1, written[0], written[1]], "{faults:?}, {reach:?}");
+    }
+}
+
+/// A put by itself is complete without its peer's doing, where the network keeps order or tells of arrivals.
+#[test]
+fn a_small_write_takes_no_message() {
+    for [in_order, tells_arrivals] in [[true, false], [false, true], [false, false]] {
+        let mut job = Job::new(2, Duration::MAX, Faults { in_order, tells_arrivals, ..fine() }, None);
+        job.memories[0].store(Pe::new(0), FROM, 8, 7).unwrap();
+        for ticket in 0..3 {
+            job.start(0, ticket, 1, Operation::Write { remote: FROM, local: FROM, bytes: 8, then: None });
+            // PE 1 does not poll.
+            (0..4).for_each(|_| job.poll(0));
+        }
+        let by_network = in_order || tells_arrivals;
+        assert_eq!((job.ended[0].len(), job.word(1, FROM)), if by_network { (3, 7) } else { (0, 0) });
+        assert_eq!(job.local.len() + job.ended[0].len(), if by_network { 6 } else { 3 });
+        job.start(0, 3, 1, write(0));
+        job.poll_until(4, |_| ());
+        assert_eq!(job.word(1, SIGNAL), 1);
+    }
+}
+
 /// Whoever overwrites a source once it may does not change what arrives, though it may have to be sent again.
 #[test]
 fn what_arrives_is_what_was_there_when_its_source_was_told_to_be_read() {
@@ -223,8 +332,8 @@ fn a_signal_goes_with_its_data_where_that_keeps_order_or_tells_that_it_is_there(
     for [in_order, tells_arrivals] in [[true, false], [false, true], [false, false]] {
         let mut job = Job::new(2, Duration::MAX, Faults { in_order, tells_arrivals, ..fine() }, None);
         job.start(0, 1, 1, write(15_000));
-        // What is posted in a poll goes out at the next one.
-        [0, 0, 1].into_iter().for_each(|pe| job.poll(pe));
+        // What is posted once the network was looked at goes out at the next poll.
+        [0, 1].into_iter().for_each(|pe| job.poll(pe));
         assert_eq!(job.word(1, SIGNAL), u64::from(in_order || tells_arrivals));
         job.poll_until(1, |_| ());
         assert_eq!(job.word(1, SIGNAL), 1);

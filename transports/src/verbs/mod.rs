@@ -289,6 +289,7 @@ impl Network for Verbs {
             return true;
         }
         match post {
+            Post::Write { remote, data: Some(data), .. } => self.write(slot, id, to, remote, data),
             Post::Write { remote, local, bytes, .. } => {
                 self.move_piece(slot, id, to, Piece { opcode: library::WR_RDMA_WRITE, remote, local, bytes });
             }

@@ -49,16 +49,31 @@ pub(super) struct Queued {
 impl Verbs {
     /// Queues a message to a peer, in the buffer of its slot.
     pub(super) fn send_message(&mut self, slot: usize, id: u64, peer: u32, message: &[u8]) {
-        let index = RECEIVES + slot;
-        let Some(buffer) = self.buffers[index].get_mut(..message.len()) else {
+        let send = self.request(slot, library::WR_SEND, 0);
+        self.queue_bytes(Request { id, peer, rest: None, fetches: false }, slot, send, message);
+    }
+
+    /// Queues a write of bytes, in the buffer of its slot.
+    pub(super) fn write(&mut self, slot: usize, id: u64, peer: u32, remote: u64, data: &[u8]) {
+        let Some(port) = self.links[peer as usize].as_ref().and_then(|link| link.port.as_ref()) else {
+            return self.refuse(slot, id, peer, Failure::LocalOperation);
+        };
+        let mut send = self.request(slot, library::WR_RDMA_WRITE, library::SEND_SIGNALED);
+        (send.remote, send.key_or_pair) = (port.base + remote, port.key);
+        self.queue_bytes(Request { id, peer, rest: None, fetches: false }, slot, send, data);
+    }
+
+    fn queue_bytes(&mut self, request: Request, slot: usize, mut send: Send, bytes: &[u8]) {
+        let (index, Request { id, peer, .. }) = (RECEIVES + slot, request);
+        let Some(buffer) = self.buffers[index].get_mut(..bytes.len()) else {
             return self.refuse(slot, id, peer, Failure::LocalLength);
         };
-        buffer.copy_from_slice(message);
-        let piece = Span { addr: self.buffer(index), length: message.len() as u32, lkey: self.buffers_key };
-        let Some(link) = self.links[peer as usize].as_ref() else { return };
-        let flags = if message.len() <= link.ends.inline as usize { library::SEND_INLINE } else { 0 };
-        let send = self.request(slot, library::WR_SEND, flags);
-        self.queue(slot, Request { id, peer, rest: None, fetches: false }, send, piece);
+        buffer.copy_from_slice(bytes);
+        let piece = Span { addr: self.buffer(index), length: bytes.len() as u32, lkey: self.buffers_key };
+        if self.links[peer as usize].as_ref().is_some_and(|link| bytes.len() <= link.ends.inline as usize) {
+            send.send_flags |= library::SEND_INLINE;
+        }
+        self.queue(slot, request, send, piece);
     }
 
     /// Queues an atomic on a word of a peer's.
