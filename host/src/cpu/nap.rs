@@ -1,7 +1,8 @@
 //! How a waiting lane, or proxy, gives up its core: it yields for a while, then sleeps on the word it polls.
 //!
 //! Where other programs compute, a yield gives the core away for a whole slice of theirs, some milliseconds, while who is woken
-//! gets a core soon. So a thread whose yield took long sleeps instead of yielding for a while.
+//! gets a core soon. So a thread whose yield took long sleeps instead of yielding for a while. One whose yield came back at once has its core
+//! for itself, and looks at the network some times before the next one.
 //!
 //! A sleeper registers in the header of its PE's heap, so that who changes a word makes the system call to wake it only
 //! when someone sleeps. The check of the notifier and the registration here are not ordered (that would cost every notify a
@@ -31,9 +32,15 @@ const LONG: Duration = Duration::from_micros(800);
 /// How long a thread does not yield after that.
 const CROWDED: Duration = Duration::from_millis(50);
 
+/// A yield that takes less found nobody who wants the core. Who polls a network looks at it so many times before the next one.
+const ALONE: Duration = Duration::from_micros(2);
+const LOOKS: u32 = 8;
+
 thread_local! {
     /// Until when this thread does not yield.
     static CROWDED_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// How often this thread goes on before its next yield.
+    static LOOKS_LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// How often who waits yields before it sleeps.
@@ -46,7 +53,7 @@ pub(crate) fn yields(polls: bool) -> u32 {
 /// # Safety
 /// As for `Machine::pause`; the heap of the PE that `context` is of is mapped.
 pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, seen: u32, polls: bool) {
-    if turn < yields(polls) && gives_way() {
+    if turn < yields(polls) && (polls && is_alone() || gives_way()) {
         return;
     }
     let nap = if polls { SHORT } else { NAP };
@@ -70,9 +77,18 @@ fn gives_way() -> bool {
             return false;
         }
         std::thread::yield_now();
-        until.set((now.elapsed() > LONG).then(|| now + CROWDED));
+        let took = now.elapsed();
+        until.set((took > LONG).then(|| now + CROWDED));
+        LOOKS_LEFT.set(if took < ALONE { LOOKS } else { 0 });
         true
     })
+}
+
+/// Whether nobody wanted the core lately.
+fn is_alone() -> bool {
+    let left = LOOKS_LEFT.get();
+    LOOKS_LEFT.set(left.saturating_sub(1));
+    left > 0
 }
 
 /// Where the count of those who sleep on words of this PE is.
