@@ -32,7 +32,10 @@ pub(crate) fn say(text: &str) {
 /// This test binary, about to run the test of that name alone.
 pub(crate) fn myself(test: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env("CONGRUENT_TEST_PE", "1").env_remove("RUST_BACKTRACE");
+    command
+        .args(["--exact", "--include-ignored", test, "--nocapture"])
+        .env("CONGRUENT_TEST_PE", "1")
+        .env_remove("RUST_BACKTRACE");
     command
 }
 
