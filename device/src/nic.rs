@@ -90,6 +90,7 @@ impl Ctx<'_> {
         };
         if old == expected { Ok(old) } else { Err(old) }
     }
+
     /// An atomic through the proxy.
     #[inline(always)]
     #[track_caller]
