@@ -191,7 +191,7 @@ impl Warp {
                 executed += u64::from(lanes.count_ones());
                 self.issued += 1;
                 if let Some(counts) = &mut around.counts {
-                    let count = Count { warps: 1, lanes: active.count_ones().into() };
+                    let count = Count { warps: 1, lanes: active.count_ones().into(), leaders: (active & 1).into() };
                     counts.instructions[code.first as usize + at].add(count);
                 }
                 if let Some(reached) = &around.program.reached {

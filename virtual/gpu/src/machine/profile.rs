@@ -19,12 +19,15 @@ pub(crate) struct Count {
     pub(crate) warps: u64,
     /// By a lane.
     pub(crate) lanes: u64,
+    /// By a warp's first lane.
+    pub(crate) leaders: u64,
 }
 
 impl Count {
     pub(crate) fn add(&mut self, other: Self) {
         self.warps += other.warps;
         self.lanes += other.lanes;
+        self.leaders += other.leaders;
     }
 }
 
@@ -165,17 +168,25 @@ fn kind(operation: &Operation) -> Option<&'static str> {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# Instructions that warps of virtual GPUs have executed, and how many lanes of them on average.")?;
+        writeln!(
+            f,
+            "# Instructions that warps of virtual GPUs have executed, how many lanes of them on average, and how many first lanes."
+        )?;
         writeln!(f, "# Of a function or a line of a source: with those of what was inlined there, and its own.")?;
         for (name, kernel) in &self.kernels {
             let Kernel { launches, longest, all, kinds, places } = kernel;
             let lanes = |count: &Count| count.lanes as f64 / count.warps.max(1) as f64;
             let share = |count: &Count| 100.0 * count.warps as f64 / all.warps as f64;
             writeln!(f, "\n{name}: {launches} launches, {longest} instructions in the longest warp")?;
-            writeln!(f, "{:>14} {:>8} {:>6} {:>14}  where", "instructions", "share", "lanes", "own")?;
+            writeln!(
+                f,
+                "{:>14} {:>8} {:>6} {:>14} {:>14}  where",
+                "instructions", "share", "lanes", "first lanes", "own"
+            )?;
             let row = |f: &mut fmt::Formatter<'_>, count: &Count, own: &Count, what: &str| {
                 let (share, lanes) = (share(count), lanes(count));
-                writeln!(f, "{:14} {share:6.2} % {lanes:6.1} {:14}  {what}", count.warps, own.warps)
+                let Count { warps, leaders, .. } = count;
+                writeln!(f, "{warps:14} {share:6.2} % {lanes:6.1} {leaders:14} {:14}  {what}", own.warps)
             };
             row(f, all, all, "everything")?;
             for (kind, count) in kinds {
