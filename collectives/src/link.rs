@@ -8,7 +8,10 @@
 //! What is *direct* goes, in the simple protocol, straight to where it belongs at the receiver, who has said that it may, and a signal
 //! without a slot follows. Over the other protocols it goes through slots as well.
 
-use congruent_device::{Awaited, Group, Keep, Notify, Operand, Pod, Rank, Reducer, Signal, Sym, World, operands};
+use core::iter::from_fn;
+use core::num::NonZero;
+
+use congruent_device::{Group, Keep, Operand, PLAIN, Pe, Pod, Rank, Reducer, Sym, World, operands};
 
 use crate::Protocol;
 use crate::plan::Layout;
@@ -27,6 +30,16 @@ const RECEIVED: usize = 1;
 const SIGNALLED: usize = 2;
 const AWAITED: usize = 3;
 
+/// An operand of a step, before it is looked up where it is.
+struct Unplaced {
+    memory: Sym<u8>,
+    at: Rank<World>,
+    form: u32,
+    flag: u32,
+    sender: Pe,
+    is_partial: bool,
+}
+
 /// One of the links that a session has open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link(u32);
@@ -36,17 +49,42 @@ impl Link {
     pub(crate) const B: Self = Self(1);
     pub(crate) const C: Self = Self(2);
 
+    #[inline(always)]
+    fn index(self) -> usize {
+        // There are three, which the compiler does not know.
+        (self.0 as usize).min(2)
+    }
+
+    /// For each choice of links, the number of the first one, of the second and of the third, of two bits each. A GPU looks it up in a
+    /// few instructions.
+    const NTH: u64 = {
+        let (mut all, mut of) = (0, 0_u32);
+        while of < 8 {
+            let (mut rest, mut i) = (of, 0);
+            while rest != 0 {
+                all |= (rest.trailing_zeros() as u64) << (6 * of + 2 * i);
+                (rest, i) = (rest & (rest - 1), i + 1);
+            }
+            of += 1;
+        }
+        all
+    };
+
     /// Link number `i` of those whose bits are set.
     #[inline(always)]
-    fn nth(i: usize, of: u32) -> Self {
-        let rest = (0..i).fold(of, |rest, _| rest & rest.wrapping_sub(1));
-        Self(rest.trailing_zeros())
+    const fn nth(i: usize, of: u32) -> Self {
+        Self((Self::NTH >> (6 * of + 2 * i as u32)) as u32 & 3)
     }
 
     /// Those whose bits are set.
     #[inline(always)]
     fn each(of: u32) -> impl Iterator<Item = Self> {
-        (0..of.count_ones() as usize).map(move |i| Self::nth(i, of))
+        let mut rest = of;
+        from_fn(move || {
+            let first = NonZero::new(rest)?;
+            rest &= rest - 1;
+            Some(Self(first.trailing_zeros()))
+        })
     }
 }
 
@@ -124,14 +162,6 @@ impl Step {
     const fn has(self, bits: u32) -> bool {
         self.0 & bits != 0
     }
-    #[inline(always)]
-    const fn receives_from(self, link: Link) -> bool {
-        self.has(1 << (Self::RECEIVES + link.0))
-    }
-    #[inline(always)]
-    const fn sends_to(self, link: Link) -> bool {
-        self.has(1 << (Self::SENDS + link.0))
-    }
     /// A bit for each link.
     #[inline(always)]
     const fn receives(self) -> u32 {
@@ -146,23 +176,13 @@ impl Step {
 impl<B: Group> Coll<'_, B> {
     #[inline(always)]
     pub(crate) fn link(&self, link: Link) -> &LinkState {
-        match link.0 {
-            0 => &self.a,
-            1 => &self.b,
-            _ => &self.c,
-        }
+        &self.links[link.index()]
     }
 
     /// Changes a link; the group meets behind it, before it looks at it.
     #[inline(always)]
     fn change_link(&mut self, link: Link, change: impl FnOnce(&mut LinkState)) {
-        self.change(|state| {
-            change(match link.0 {
-                0 => &mut state.a,
-                1 => &mut state.b,
-                _ => &mut state.c,
-            });
-        });
+        self.change(|state| change(&mut state.links[link.index()]));
     }
 
     /// Opens a link with a member, of which none is open that goes the same way. The group meets behind it.
@@ -172,10 +192,12 @@ impl<B: Group> Coll<'_, B> {
         let (team, ctx, counters) = (self.team(), self.ctx(), self.plan.counters(self.memory, member));
         // By whoever changes it, which on a GPU is one thread.
         self.change_link(link, |state| {
-            let count = |which| ctx.load(counters, which);
-            let (sent, received, signalled, awaited) = (count(SENT), count(RECEIVED), count(SIGNALLED), count(AWAITED));
             let (rank, pe) = (member as u32, team.rank(member).pe().raw());
-            *state = LinkState { rank, pe, sent, received, signalled, awaited };
+            *state = LinkState {
+                rank,
+                pe,
+                counts: [SENT, RECEIVED, SIGNALLED, AWAITED].map(|which| ctx.load(counters, which)),
+            };
         });
     }
 
@@ -187,13 +209,14 @@ impl<B: Group> Coll<'_, B> {
         if self.group().leader() {
             let state = self.link(link);
             let (ctx, counters) = (self.ctx(), self.plan.counters(self.memory, state.rank as usize));
+            let keep = |which| ctx.store(counters, which, state.counts[which]);
             if sent {
-                ctx.store(counters, SENT, state.sent);
-                ctx.store(counters, SIGNALLED, state.signalled);
+                keep(SENT);
+                keep(SIGNALLED);
             }
             if received {
-                ctx.store(counters, RECEIVED, state.received);
-                ctx.store(counters, AWAITED, state.awaited);
+                keep(RECEIVED);
+                keep(AWAITED);
             }
         }
         // Who opens it next finds the new counts.
@@ -204,10 +227,10 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn tell(&mut self, link: Link) {
-        self.change_link(link, |state| state.signalled += 1);
+        self.change_link(link, |state| state.counts[SIGNALLED] += 1);
         self.ctx().notify_by_leader(self.group(), || {
             let state = self.link(link);
-            self.signal(READY).at(state.peer()).set(state.signalled)
+            self.signal(READY).at(state.peer()).set(state.counts[SIGNALLED])
         });
     }
 
@@ -215,10 +238,10 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
     pub(crate) fn hear(&mut self, link: Link) {
-        self.change_link(link, |state| state.awaited += 1);
+        self.change_link(link, |state| state.counts[AWAITED] += 1);
         self.ctx().wait_by_leader(self.group(), || {
             let state = self.link(link);
-            (self.signal_of(state.rank as usize, READY).from_rank(state.peer()), state.awaited)
+            (self.signal_of(state.rank as usize, READY).from_rank(state.peer()), state.counts[AWAITED])
         });
     }
 
@@ -263,17 +286,11 @@ impl<B: Group> Coll<'_, B> {
         range.slice((round * most).min(range.len())..((round + 1) * most).min(range.len()))
     }
 
-    /// What goes in round `round` of this block's share of a buffer's chunk: that of the member so many ranks before this one.
+    /// What goes in round `round` of this block's share of a buffer's chunk or part, as the buffer's division was kept: that of the member so
+    /// many ranks before this one.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     pub(crate) fn chunk_in<T: Pod>(&self, whole: Sym<T>, back: usize, round: usize) -> Sym<T> {
-        self.cut(self.chunk(whole, self.before(back)), round)
-    }
-
-    /// The same of a buffer with a part for each member.
-    #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    #[track_caller]
-    pub(crate) fn part_in<T: Pod>(&self, parts: Sym<T>, back: usize, round: usize) -> Sym<T> {
-        self.cut(self.mine(self.part(parts, self.before(back))), round)
+        self.cut(self.kept_chunk(whole, self.before(back)), round)
     }
 
     /// How many rounds this block's share of a range takes.
@@ -282,12 +299,10 @@ impl<B: Group> Coll<'_, B> {
         self.mine(range).len().div_ceil(self.plan.slot_elements::<T>())
     }
 
-    /// How many rounds the longest of the members' chunks takes. A block may have nothing of a chunk and something of a shorter one,
-    /// so every chunk is asked.
+    /// How many rounds the first of a buffer's chunks takes, as its division was kept: none is longer, nor is a block's share of one.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     pub(crate) fn rounds_of_chunks<T: Pod>(&self, whole: Sym<T>) -> usize {
-        let longest = (0..self.n()).map(|i| self.chunk(whole, i).len()).max().unwrap_or(0);
-        longest.div_ceil(self.plan.slot_elements::<T>())
+        self.kept_chunk(whole, 0).len().div_ceil(self.plan.slot_elements::<T>())
     }
 
     /// The member so many ranks before this one, at most `n`.
@@ -300,10 +315,10 @@ impl<B: Group> Coll<'_, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put<T: Pod>(&mut self, link: Link, dst: Sym<T>, src: Sym<T>) {
-        self.change_link(link, |state| state.signalled += 1);
+        self.change_link(link, |state| state.counts[SIGNALLED] += 1);
         self.group().sync();
         let state = self.link(link);
-        let signal = self.signal(READY).at(state.peer()).set(state.signalled);
+        let signal = self.signal(READY).at(state.peer()).set(state.counts[SIGNALLED]);
         self.ctx().put_signal(self.group(), dst.at(state.peer()), src, signal);
     }
 
@@ -340,9 +355,12 @@ impl<B: Group> Coll<'_, B> {
         let credits = if direct_send { 0 } else { step.sends() };
         let data = if simple { step.receives() } else { 0 };
         let first = credits.count_ones() as usize;
-        self.ctx().wait_each(self.group(), first + data.count_ones() as usize, |i| match i.checked_sub(first) {
-            None => self.credit(Link::nth(i, credits)),
-            Some(i) => Some(self.data(Link::nth(i, data), direct_receive)),
+        self.ctx().wait_each(self.group(), first + data.count_ones() as usize, |i| {
+            let (state, which, count) = match i.checked_sub(first) {
+                None => self.freed(Link::nth(i, credits))?,
+                Some(i) => self.arrived(Link::nth(i, data), direct_receive),
+            };
+            Some((self.signal_of(state.rank as usize, which).from_rank(state.peer()), count))
         });
         if !simple {
             Link::each(step.sends()).for_each(|link| self.clean(link, bytes));
@@ -375,24 +393,33 @@ impl<B: Group> Coll<'_, B> {
         let sends = stored.count_ones() as usize;
         let (srcs, dsts) = (received + usize::from(uses_own), sends + usize::from(keeps) + usize::from(stages));
         dsts > 0 && {
+            // Each is chosen first and looked up then, so that a GPU's threads, which take one each, do that together.
             let from = operands(srcs, |i| {
                 let first = step.has(Step::SRC_FIRST);
-                if uses_own && i == if first { 0 } else { srcs - 1 } {
-                    return self.operand(own).partial(step.has(Step::SRC_PARTIAL));
-                }
-                let link = Link::nth(i - usize::from(uses_own && first), receives);
-                self.received(link, bytes).partial(!step.has(Step::CONTRIBUTIONS))
+                let is_own = uses_own && i == if first { 0 } else { srcs - 1 };
+                let it = if is_own {
+                    Unplaced { is_partial: step.has(Step::SRC_PARTIAL), ..self.own_bytes(own) }
+                } else {
+                    let link = Link::nth(i - usize::from(uses_own && first), receives);
+                    Unplaced { is_partial: !step.has(Step::CONTRIBUTIONS), ..self.received(link) }
+                };
+                self.operand_of(it, bytes)
             });
             let to = operands(dsts, |i| {
-                if keeps && i == 0 {
-                    return self.operand(dst);
-                }
-                let i = i - usize::from(keeps);
-                if stages && i == 0 {
-                    return self.operand(self.staging(bytes));
-                }
-                let link = Link::nth(i - usize::from(stages), stored);
-                if direct_send { self.ctx().operand(dst.at(self.link(link).peer())) } else { self.sent(link, bytes) }
+                let (kept, staged) = (usize::from(keeps), usize::from(stages));
+                let it = if i < kept {
+                    self.own_bytes(dst)
+                } else if i < kept + staged {
+                    self.own_bytes(self.staging(bytes))
+                } else {
+                    let link = Link::nth(i - kept - staged, stored);
+                    if direct_send {
+                        Unplaced { at: self.link(link).peer(), ..self.own_bytes(dst) }
+                    } else {
+                        self.sent(link)
+                    }
+                };
+                self.operand_of(it, bytes)
             });
             let members = if step.has(Step::FINISHED) { self.n() } else { 0 };
             self.ctx().fold_unmet(self.group(), bytes, to, from, op, members)
@@ -407,20 +434,10 @@ impl<B: Group> Coll<'_, B> {
         let (simple, direct_receive, direct_send) = self.ways(step);
         // Others may still fold, of what they have in hand.
         self.change(|state| {
-            let count = |link: Link, state: &mut LinkState| {
-                let (sends, receives) = (step.sends_to(link), step.receives_from(link));
-                // Of a link that is not open there are no counts.
-                if !sends && !receives {
-                    return;
-                }
-                state.sent += u64::from(sends && !direct_send);
-                state.signalled += u64::from(sends && direct_send);
-                state.received += u64::from(receives && !direct_receive);
-                state.awaited += u64::from(receives && direct_receive);
-            };
-            count(Link::A, &mut state.a);
-            count(Link::B, &mut state.b);
-            count(Link::C, &mut state.c);
+            let (sent, received) =
+                (if direct_send { SIGNALLED } else { SENT }, if direct_receive { AWAITED } else { RECEIVED });
+            Link::each(step.sends()).for_each(|link| state.links[link.index()].counts[sent] += 1);
+            Link::each(step.receives()).for_each(|link| state.links[link.index()].counts[received] += 1);
         });
         self.ctx().join(self.group(), failed);
         let (proxied, credits) = (self.proxied(step), if direct_receive { 0 } else { step.receives() });
@@ -431,32 +448,30 @@ impl<B: Group> Coll<'_, B> {
         let sent = if simple { step.sends() & !proxied } else { 0 };
         let first = sent.count_ones() as usize;
         self.ctx().notify_each_met(self.group(), first + credits.count_ones() as usize, |i| {
-            match i.checked_sub(first) {
-                None => self.sent_signal(Link::nth(i, sent), direct_send),
+            let (state, which, count) = match i.checked_sub(first) {
+                None => self.sent_count(Link::nth(i, sent), direct_send),
                 Some(i) => {
                     let state = self.link(Link::nth(i, credits));
-                    self.signal(CREDIT).at(state.peer()).set(state.received)
+                    (state, CREDIT, state.counts[RECEIVED])
                 }
-            }
+            };
+            self.signal(which).at(state.peer()).set(count)
         });
     }
 
-    /// The signal that says that the queue to a member has a free slot, and its value. `None` where all were free.
+    /// Which signal of a link says that the queue to a member has a free slot, and its count. `None` where all were free.
     #[inline(always)]
-    #[track_caller]
-    fn credit(&self, link: Link) -> Option<(Awaited<Signal>, u64)> {
+    fn freed(&self, link: Link) -> Option<(&LinkState, usize, u64)> {
         let state = self.link(link);
-        let free = state.sent.checked_sub(Layout::DEPTH)?;
-        Some((self.signal_of(state.rank as usize, CREDIT).from_rank(state.peer()), free + 1))
+        let free = state.counts[SENT].checked_sub(Layout::DEPTH)?;
+        Some((state, CREDIT, free + 1))
     }
 
-    /// The signal that says that data from a member is there, in a slot or where it belongs, and its value.
+    /// Which signal of a link says that data from a member is there, in a slot or where it belongs, and its count.
     #[inline(always)]
-    #[track_caller]
-    fn data(&self, link: Link, direct: bool) -> (Awaited<Signal>, u64) {
+    fn arrived(&self, link: Link, direct: bool) -> (&LinkState, usize, u64) {
         let state = self.link(link);
-        let (which, count) = if direct { (READY, state.awaited) } else { (DATA, state.received) };
-        (self.signal_of(state.rank as usize, which).from_rank(state.peer()), count + 1)
+        if direct { (state, READY, state.counts[AWAITED] + 1) } else { (state, DATA, state.counts[RECEIVED] + 1) }
     }
 
     /// Writes the rest of the slot that is next to a member, where the flags have wrapped around ([`PlanView::cleans`](crate::PlanView)).
@@ -464,19 +479,20 @@ impl<B: Group> Coll<'_, B> {
     #[track_caller]
     fn clean(&self, link: Link, bytes: usize) {
         let state = self.link(link);
-        if self.plan.cleans(state.sent, Layout::DEPTH) {
-            let behind = self.slot_to(state.sent).slice(self.sent(link, bytes).extent()..).cast::<u64>();
-            self.ctx().start_fill_at(self.group(), behind.at(state.peer()), self.plan.flag(state.sent).into());
+        if self.plan.cleans(state.counts[SENT], Layout::DEPTH) {
+            let behind = self
+                .slot_to(state.counts[SENT])
+                .slice(self.operand_of(self.sent(link), bytes).extent()..)
+                .cast::<u64>();
+            self.ctx().start_fill_at(self.group(), behind.at(state.peer()), self.plan.flag(state.counts[SENT]).into());
         }
     }
 
-    /// The signal that says that data is there, once the counts have it.
+    /// Which signal of a link says that data is there, and its count, once the counts have it.
     #[inline(always)]
-    #[track_caller]
-    fn sent_signal(&self, link: Link, direct: bool) -> Notify {
+    fn sent_count(&self, link: Link, direct: bool) -> (&LinkState, usize, u64) {
         let state = self.link(link);
-        let (which, count) = if direct { (READY, state.signalled) } else { (DATA, state.sent) };
-        self.signal(which).at(state.peer()).set(count)
+        if direct { (state, READY, state.counts[SIGNALLED]) } else { (state, DATA, state.counts[SENT]) }
     }
 
     /// Sends data and its signal through the proxy, once the counts have it: the fold could not store it there.
@@ -484,14 +500,16 @@ impl<B: Group> Coll<'_, B> {
     #[track_caller]
     fn put_sent(&self, link: Link, direct: bool, from: Sym<u8>) {
         let state = self.link(link);
-        let to = if direct { from } else { self.slot_to(state.sent - 1).slice(..from.len()) };
-        self.ctx().put_signal_by_proxy(self.group(), to.at(state.peer()), from, self.sent_signal(link, direct));
+        let to = if direct { from } else { self.slot_to(state.counts[SENT] - 1).slice(..from.len()) };
+        let (_, which, count) = self.sent_count(link, direct);
+        let signal = self.signal(which).at(state.peer()).set(count);
+        self.ctx().put_signal_by_proxy(self.group(), to.at(state.peer()), from, signal);
     }
 
     /// The links that a step sends to through a proxy, a bit for each. Packets go to those only that are reached without.
     #[inline(always)]
     fn proxied(&self, step: Step) -> u32 {
-        if self.plan.protocol() != Protocol::Simple {
+        if !self.ctx().has_proxy() || self.plan.protocol() != Protocol::Simple {
             return 0;
         }
         let bit = |link: Link| u32::from(!self.ctx().reaches(self.link(link).peer())) << link.0;
@@ -510,21 +528,53 @@ impl<B: Group> Coll<'_, B> {
         self.plan.slot(self.memory, self.me(), (step % Layout::DEPTH) as usize)
     }
 
-    /// The data that is next from a member.
+    /// The slot that is next from a member.
     #[inline(always)]
-    #[track_caller]
-    fn received(&self, link: Link, bytes: usize) -> Operand {
+    fn received(&self, link: Link) -> Unplaced {
         let state = self.link(link);
-        let slot = self.plan.slot(self.memory, state.rank as usize, (state.received % Layout::DEPTH) as usize);
-        self.packed(slot, self.own(), bytes, self.plan.flag(state.received)).from_pe(state.peer().pe())
+        let memory =
+            self.plan.slot(self.memory, state.rank as usize, (state.counts[RECEIVED] % Layout::DEPTH) as usize);
+        Unplaced {
+            sender: state.peer().pe(),
+            flag: self.plan.flag(state.counts[RECEIVED]),
+            ..self.slot_of(memory, self.own())
+        }
     }
 
-    /// Where what is next to a member goes.
+    /// The slot that what is next to a member goes to.
+    #[inline(always)]
+    fn sent(&self, link: Link) -> Unplaced {
+        let state = self.link(link);
+        Unplaced {
+            flag: self.plan.flag(state.counts[SENT]),
+            ..self.slot_of(self.slot_to(state.counts[SENT]), state.peer())
+        }
+    }
+
+    /// A slot, in the plan's protocol.
+    #[inline(always)]
+    fn slot_of(&self, memory: Sym<u8>, at: Rank<World>) -> Unplaced {
+        Unplaced { memory, at, form: self.form, ..self.own_bytes(memory) }
+    }
+
+    /// This member's elements, as they are.
+    #[inline(always)]
+    fn own_bytes<T: Pod>(&self, own: Sym<T>) -> Unplaced {
+        Unplaced {
+            memory: own.cast(),
+            at: self.own(),
+            form: PLAIN,
+            flag: 0,
+            sender: self.own().pe(),
+            is_partial: false,
+        }
+    }
+
     #[inline(always)]
     #[track_caller]
-    fn sent(&self, link: Link, bytes: usize) -> Operand {
-        let state = self.link(link);
-        self.packed(self.slot_to(state.sent), state.peer(), bytes, self.plan.flag(state.sent))
+    fn operand_of(&self, it: Unplaced, bytes: usize) -> Operand {
+        let operand = self.ctx().in_form(it.memory.at(it.at), bytes, it.form, it.flag);
+        operand.from_pe(it.sender).partial(it.is_partial)
     }
 
     /// `bytes` bytes at the start of a slot of a queue or an inbox, in the plan's protocol.

@@ -14,7 +14,7 @@ use congruent_device::{
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
-use crate::session::Coll;
+use crate::session::{Coll, State};
 use crate::{Algorithm, Collective, Protocol, check};
 
 /// The name of its steps.
@@ -139,14 +139,17 @@ fn exchange<T: Pod, B: Group, const GATHERS: bool>(
     if src.of(0).is_empty() {
         return;
     }
-    coll.change(|state| state.exchange = Exchange::new(dst, src));
+    let most = most::<T, B>(coll) * size_of::<T>();
+    let next = |state: &mut State| {
+        let half = state.plan.inbox(state.memory, (state.exchanges % 2) as usize);
+        state.exchange.next(most, half, state.plan.flag(state.exchanges));
+    };
+    // The group meets: what any thread of it has stored is sent.
+    coll.set(|state| {
+        state.exchange = Exchange::new(dst, src);
+        next(state);
+    });
     loop {
-        let most = most::<T, B>(coll) * size_of::<T>();
-        // The group meets: what any thread of it has stored is sent.
-        coll.set(|state| {
-            let half = state.plan.inbox(state.memory, (state.exchanges % 2) as usize);
-            state.exchange.next(most, half, state.plan.flag(state.exchanges));
-        });
         // Read before the group meets again: then it may change.
         let (bytes, left) = (coll.exchange.bytes(), coll.exchange.left());
         let _step = step(coll, parts_of(src.of(0).bytes(), left, most), bytes);
@@ -156,11 +159,15 @@ fn exchange<T: Pod, B: Group, const GATHERS: bool>(
         } else {
             exchange_lines::<T, B, GATHERS>(coll, op);
         }
-        coll.change(|state| state.exchanges += 1);
         if left == 0 {
             break;
         }
+        coll.set(|state| {
+            state.exchanges += 1;
+            next(state);
+        });
     }
+    coll.change(|state| state.exchanges += 1);
 }
 
 /// Which of how many exchanges has so many bytes of all left behind it.
@@ -246,7 +253,8 @@ fn half<B: Group>(coll: &Coll<'_, B>, from: usize) -> Sym<u8> {
     coll.plan.inbox(coll.memory, (coll.exchanges % 2) as usize).of(from)
 }
 
-/// Where the flags have wrapped around: writes the rest of this member's half of each other member's inbox.
+/// Where the flags have wrapped around: writes the rest of this member's half of each other member's inbox. In its own, whoever looks for
+/// packets has sent them.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn clean_all<B: Group>(coll: &Coll<'_, B>, bytes: usize) {

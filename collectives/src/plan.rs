@@ -246,7 +246,7 @@ impl Shape for Layout {
             simple_slot: self.channel(Protocol::Simple).slot as u32,
             packed_slot: self.channel(Protocol::Ll).slot as u32,
             blocks: self.blocks,
-            flag_bits: self.flag_bits,
+            flag_mask: (1 << self.flag_bits) - 1,
             line: self.line,
             protocol: Protocol::Simple as u32,
             first: 0,
@@ -254,6 +254,9 @@ impl Shape for Layout {
             abort_aware: 0,
             slot_bytes: 0,
             slot_payload: 0,
+            inbox_payload: 0,
+            slots: 0,
+            inboxes: 0,
         }
         .over(Protocol::Simple)
     }
@@ -286,7 +289,8 @@ kernel_arg! {
         simple_slot: u32,
         packed_slot: u32,
         pub(crate) blocks: u32,
-        pub(crate) flag_bits: u32,
+        /// What flags count up to.
+        flag_mask: u32,
         pub(crate) line: u32,
         protocol: u32,
         /// The slot of block 0, or of the one group that enters.
@@ -297,6 +301,11 @@ kernel_arg! {
         /// Bytes of a slot in the protocol, and of the data that it holds.
         pub(crate) slot_bytes: u32,
         slot_payload: u32,
+        /// The same of data that one member sends another in one exchange of all with all.
+        inbox_payload: u32,
+        /// Where the queues begin in a channel's memory, and the inboxes of a protocol that has some.
+        slots: u32,
+        inboxes: u32,
     }
     most_blocks = Self::launch_blocks;
 }
@@ -306,9 +315,16 @@ impl PlanView {
     #[must_use]
     #[inline(always)]
     pub const fn over(self, protocol: Protocol) -> Self {
-        let slot_bytes = self.layout_of(protocol).slot as u32;
-        let slot_payload = payload(slot_bytes as usize, protocol, self.line) as u32;
-        Self { protocol: protocol as u32, slot_bytes, slot_payload, ..self }
+        let layout = self.layout_of(protocol);
+        Self {
+            protocol: protocol as u32,
+            slot_bytes: layout.slot as u32,
+            slot_payload: payload(layout.slot, protocol, self.line) as u32,
+            inbox_payload: payload(layout.inbox, protocol, self.line) as u32,
+            slots: layout.slot(0, 0) as u32,
+            inboxes: if layout.inbox > 0 { layout.inbox(0, 0) as u32 } else { 0 },
+            ..self
+        }
     }
 
     /// The same plan, for a group that calls collectives by itself, on buffers that no other block shares: it uses slot
@@ -395,8 +411,8 @@ impl PlanView {
 
     /// Bytes of data that one member sends another in one exchange of all with all, in its protocol.
     #[inline(always)]
-    pub(crate) fn shot_bytes(&self) -> usize {
-        payload(self.layout().inbox, self.protocol(), self.line)
+    pub(crate) const fn shot_bytes(&self) -> usize {
+        self.inbox_payload as usize
     }
 
     #[inline(always)]
@@ -452,14 +468,15 @@ impl PlanView {
     /// Slot `index` of the queue that a member writes and a channel's owner reads.
     #[inline(always)]
     pub(crate) fn slot(&self, memory: u64, member: usize, index: usize) -> Sym<u8> {
-        Sym::from_raw(memory + self.layout().slot(member, index) as u64, self.slot_bytes.into())
+        let before = (member * Layout::DEPTH as usize + index) as u64 * u64::from(self.slot_bytes);
+        Sym::from_raw(memory + u64::from(self.slots) + before, self.slot_bytes.into())
     }
 
-    /// Half `half` of what each member writes to a channel's inbox.
+    /// Half `half` of what each member writes to a channel's inbox, which has one.
     #[inline(always)]
     pub(crate) fn inbox(&self, memory: u64, half: usize) -> PerMember<u8> {
-        let layout = self.layout();
-        PerMember::new(Sym::from_raw(memory + layout.inbox(0, half) as u64, layout.inbox as u64), layout.inbox)
+        let (each, before) = (2 * self.slot_bytes as usize, if half == 0 { 0 } else { self.team.size() });
+        PerMember::new(Sym::from_raw(memory + u64::from(self.inboxes) + (before * each) as u64, each as u64), each)
     }
 
     /// Signal `which` that a member sets for a channel's owner.
@@ -473,17 +490,17 @@ impl PlanView {
     /// words hold.
     #[inline(always)]
     pub(crate) fn flag(&self, step: u64) -> u32 {
-        (step & ((1 << self.flag_bits) - 1)) as u32 + 1
+        (step as u32 & self.flag_mask) + 1
     }
 
     /// Whether at this step the whole slot must be written, with a queue or inbox of `slots` slots.
     ///
-    /// A flag comes again after `2^flag_bits` steps. A word that no message has reached since then would be taken for new.
+    /// A flag comes again after `flag_mask + 1` steps. A word that no message has reached since then would be taken for new.
     /// So twice in that time every slot is written as a whole: no word ever holds a flag older than half the time (NCCL's
     /// `LL_CLEAN`).
     #[inline(always)]
     pub(crate) fn cleans(&self, step: u64, slots: u64) -> bool {
-        step & ((1 << (self.flag_bits - 1)) - 1) < slots
+        step & u64::from(self.flag_mask >> 1) < slots
     }
 }
 

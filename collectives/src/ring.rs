@@ -15,6 +15,7 @@ use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::schedule::Teller;
 use crate::session::Coll;
+use crate::share::Share;
 use crate::{Algorithm, Collective, Protocol, check};
 
 /// The neighbours' links.
@@ -55,6 +56,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     if coll.n() == 1 {
         return coll.alone(dst, src, op);
     }
+    coll.keep_chunks::<T>(Share::largest::<T>(src.len(), coll.n()));
     open(coll, dst, src);
     for round in 0..coll.rounds_of_chunks(src) {
         let from = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.src::<T>(), back, round);
@@ -84,9 +86,10 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     if coll.n() == 1 {
         return coll.alone(dst, src, op);
     }
+    coll.keep_chunks::<T>(dst.len());
     open(coll, dst, src);
-    for round in 0..coll.rounds_of(dst) {
-        let from = |coll: &Coll<'_, B>, back| coll.part_in(coll.src::<T>(), back, round);
+    for round in 0..coll.rounds_of_chunks(src) {
+        let from = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.src::<T>(), back, round);
         scatter(coll, from, |coll, _| coll.cut(coll.mine(coll.dst::<T>()), round), RECV_REDUCE_COPY, op);
     }
     close(coll);
@@ -112,9 +115,10 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     }
     if coll.n() > 1 {
         coll.ready(Some(coll.before(1)), Some(coll.wrap(coll.me() + 1)));
+        coll.keep_chunks::<T>(src.len());
         open(coll, dst, src);
-        for round in 0..coll.rounds_of(src) {
-            let piece = |coll: &Coll<'_, B>, back| coll.part_in(coll.dst::<T>(), back, round);
+        for round in 0..coll.rounds_of_chunks(dst) {
+            let piece = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
             let own = piece(coll, 0);
             coll.moves(COPY_SEND, own, own);
             gather(coll, piece);
@@ -243,9 +247,8 @@ fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, piece: impl Fn(&Coll<'_, B>,
 #[track_caller]
 fn open<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
     coll.keep(dst, src);
-    let (n, me) = (coll.n(), coll.me());
-    coll.open(LEFT, coll.wrap(me + n - 1));
-    coll.open(RIGHT, coll.wrap(me + 1));
+    coll.open(LEFT, coll.before(1));
+    coll.open(RIGHT, coll.wrap(coll.me() + 1));
     coll.group().sync();
 }
 

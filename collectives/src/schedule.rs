@@ -119,7 +119,8 @@ impl Teller<'_> {
 
     /// Bytes of this block's share of chunk `i` of a buffer that is divided among the members.
     pub fn chunk(&self, i: usize) -> usize {
-        self.mine(Share::new(i, self.n).of(self.whole())).len()
+        let (whole, Share { index, count }) = (self.whole(), self.blocks);
+        Share::of_chunk(index, whole, i, Share::lengths::<u8>(Share::largest::<u8>(whole.len(), self.n), count)).len()
     }
 
     /// Bytes of data in a slot.

@@ -2,6 +2,7 @@
 
 use core::ops::Deref;
 
+use bytemuck::Zeroable;
 use congruent_device::{
     Bound, Ctx, Exchange, Group, Keep, Kept, Mark, Operand, Operands, Pe, Pod, Rank, Reducer, Signal, Span, Sym, Team,
     World, kernel_arg, refuse,
@@ -9,7 +10,7 @@ use congruent_device::{
 
 use crate::names::Operation;
 use crate::node::Node;
-use crate::plan::PlanView;
+use crate::plan::{COUNTERS, PlanView};
 use crate::share::Share;
 
 /// Instead of the count of exchanges, while a session uses the channel: this, and the number of its [`Operation`] more.
@@ -48,6 +49,8 @@ kernel_arg! {
         pub(crate) form: u32,
         /// How many exchanges of all with all this channel has seen.
         pub(crate) exchanges: u64,
+        /// What the channel's head says, as far as the leader knows.
+        said: u64,
         /// Where the channel's memory is.
         pub(crate) memory: u64,
         /// The exchange that is under way.
@@ -55,6 +58,8 @@ kernel_arg! {
         /// Destination and source of the collective that is under way: offsets and lengths, in elements.
         dst: [u64; 2],
         src: [u64; 2],
+        /// How many elements chunks or parts have, and a block's shares of them.
+        chunks: [u64; 2],
         /// What an exchange with a partner gives, what it combines with what comes, and where that goes: likewise.
         give: [u64; 2],
         own: [u64; 2],
@@ -62,29 +67,22 @@ kernel_arg! {
         /// Where this member stands in the two trees of an all-reduce.
         node_a: Node,
         node_b: Node,
-        pub(crate) a: LinkState,
-        pub(crate) b: LinkState,
-        pub(crate) c: LinkState,
+        pub(crate) links: [LinkState; 3],
     }
 }
 
-kernel_arg! {
-    /// A link between this block and a member's, while it is open. Counts are since the plan was made.
-    #[doc(hidden)]
-    pub struct LinkState {
-        pub(crate) rank: u32,
-        pub(crate) pe: u32,
-        /// Slots that this side has sent, and received.
-        pub(crate) sent: u64,
-        pub(crate) received: u64,
-        /// Signals without a slot that this side has sent, and awaited.
-        pub(crate) signalled: u64,
-        pub(crate) awaited: u64,
-    }
+/// A link between this block and a member's, while it is open. Counts are since the plan was made.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct LinkState {
+    pub(crate) rank: u32,
+    pub(crate) pe: u32,
+    /// Slots that this side has sent, and received; signals without a slot that it has sent, and awaited.
+    pub(crate) counts: [u64; COUNTERS],
 }
 
 impl LinkState {
-    const NONE: Self = Self { rank: 0, pe: 0, sent: 0, received: 0, signalled: 0, awaited: 0 };
+    const NONE: Self = Self { rank: 0, pe: 0, counts: [0; COUNTERS] };
 
     #[inline(always)]
     pub(crate) fn peer(&self) -> Rank<World> {
@@ -123,25 +121,25 @@ impl PlanView {
             blocks: blocks.count as u32,
             form: self.form(),
             exchanges: 0,
+            said: BUSY,
             memory,
             exchange: Exchange::NONE,
             dst: [0; 2],
             src: [0; 2],
+            chunks: [0; 2],
             give: [0; 2],
             own: [0; 2],
             to: [0; 2],
             node_a: Node::NONE,
             node_b: Node::NONE,
-            a: LinkState::NONE,
-            b: LinkState::NONE,
-            c: LinkState::NONE,
+            links: [LinkState::NONE; 3],
         };
-        let State { plan, n, me, channel, block, blocks, form, memory, .. } = blank;
+        let State { plan, n, me, channel, block, blocks, form, said, memory, .. } = blank;
         // The rest is set where it is used.
         let state = B::Kept::<State>::new(group, exchanges, blank, |state, exchanges| {
             (state.plan, state.n, state.me, state.channel) = (plan, n, me, channel);
             (state.block, state.blocks, state.form, state.exchanges) = (block, blocks, form, exchanges);
-            state.memory = memory;
+            (state.said, state.memory) = (said, memory);
         });
         match state.exchanges {
             ENDING => ctx.end(),
@@ -271,11 +269,18 @@ impl<'c, B: Group> Coll<'c, B> {
         }
     }
 
-    /// Says in the channel's head what is done with it.
+    /// Says in the channel's head what is done with it. By the group's leader.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     fn say(&self, word: u64) {
-        if self.group().leader() {
-            self.ctx().store(self.plan.head(self.memory), EXCHANGES, word);
+        self.ctx().store(self.plan.head(self.memory), EXCHANGES, word);
+    }
+
+    /// Says which collective begins. One that follows another of its kind has nothing to say.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    fn say_begun(&mut self, word: u64) {
+        if self.group().leader() && self.said != word {
+            self.say(word);
+            self.change(|state| state.said = word);
         }
     }
 
@@ -283,7 +288,7 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn begin(&mut self, operation: Operation, bytes: usize) -> Span<'c> {
-        self.say(BUSY + operation as u64);
+        self.say_begun(BUSY + operation as u64);
         self.ctx().span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) })
     }
 
@@ -291,6 +296,21 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     pub(crate) fn keep<T: Pod>(&mut self, dst: Sym<T>, src: Sym<T>) {
         self.change(|state| (state.dst, state.src) = (words(dst), words(src)));
+    }
+
+    /// Keeps how a buffer is divided: into chunks or parts of so many elements, and each of these among the blocks. A GPU divides once, and
+    /// not at every step. The group meets behind it.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn keep_chunks<T: Pod>(&mut self, each: usize) {
+        self.change(|state| {
+            state.chunks = Share::lengths::<T>(each, state.blocks as usize).map(|length| length as u64)
+        });
+    }
+
+    /// This block's share of chunk or part `i` of a buffer, as was kept.
+    #[inline(always)]
+    pub(crate) fn kept_chunk<T: Pod>(&self, whole: Sym<T>, i: usize) -> Sym<T> {
+        Share::of_chunk(self.block as usize, whole, i, self.chunks.map(|length| length as usize))
     }
 
     /// The same of what an exchange with a partner gives, of this member's part in it, and of where the result goes.
@@ -368,7 +388,8 @@ impl<'c, B: Group> Coll<'c, B> {
     /// This block's share of chunk `i` of a buffer that is divided among the members.
     #[inline(always)]
     pub(crate) fn chunk<T: Pod>(&self, whole: Sym<T>, i: usize) -> Sym<T> {
-        self.mine(Share::new(i, self.n()).of(whole))
+        let each = Share::largest::<T>(whole.len(), self.n());
+        Share::of_chunk(self.block as usize, whole, i, Share::lengths::<T>(each, self.blocks as usize))
     }
 
     /// This member's elements, as an operand.

@@ -36,6 +36,21 @@ impl Share {
         whole.slice(start..(start + each).min(whole.len()))
     }
 
+    /// This part of chunk `i` of `whole`, of which each chunk has so many elements and each part of one so many
+    /// ([`lengths`](Self::lengths)), but that the buffer may end before.
+    #[inline(always)]
+    pub(crate) fn of_chunk<T: Element>(index: usize, whole: Sym<T>, i: usize, [each, part]: [usize; 2]) -> Sym<T> {
+        let end = ((i + 1) * each).min(whole.len());
+        let start = (i * each + index * part).min(end);
+        whole.slice(start..(start + part).min(end))
+    }
+
+    /// Elements of a chunk, and of each of so many parts of it.
+    #[inline(always)]
+    pub(crate) fn lengths<T>(chunk: usize, count: usize) -> [usize; 2] {
+        [chunk, if count == 1 { chunk } else { Self::largest::<T>(chunk, count) }]
+    }
+
     /// Elements of the largest part of `len` in `count` parts.
     #[inline(always)]
     pub fn largest<T>(len: usize, count: usize) -> usize {

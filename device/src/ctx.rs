@@ -300,8 +300,14 @@ impl<'m> Ctx<'m> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn word_of<W: Word + Element>(&self, offset: u64, pe: Pe) -> Polled<W> {
-        let word = self.locate(Sym::<W>::from_raw(arch::opaque(offset), 1), pe);
-        // SAFETY: `locate` checked that it is on that heap, which `Ctx::new` vouches for, and aligned.
+        // As `locate`, in a few instructions where it is.
+        let offset = arch::opaque(offset);
+        if !is_inside(offset, 1, (size_of::<W>(), align_of::<W>()), self.abi().heap_bytes) {
+            refuse!("a symmetric object reaches past the heap: is it of another world?");
+        }
+        self.check_pe(pe);
+        let word = with_exposed_provenance_mut(self.abi().address(pe, offset) as usize);
+        // SAFETY: it is on that heap, which `Ctx::new` vouches for, and aligned.
         unsafe { Polled::new(word) }
     }
 

@@ -6,7 +6,9 @@ use core::ptr::with_exposed_provenance_mut;
 use congruent_heap::abi::{self, NO_PE};
 use congruent_heap::{Pe, Pod, Sym, TeamView, kernel_arg, refuse};
 
-use crate::arch::{self, Share, each};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::arch::each;
+use crate::arch::{self, Share};
 use crate::group::share;
 use crate::operand::{PACKETS, PLAIN, packed_words};
 use crate::rma::check_same;
@@ -152,46 +154,11 @@ impl Ctx<'_> {
         if const { !matches!(size_of::<T>(), 1 | 2 | 4 | 8) } {
             refuse!("elements that do not fill words are not packed");
         }
-        self.check_exchange(team, exchange);
         let exchanged = Exchanged { ctx: self, group, team, exchange };
-        // SAFETY: all is inside the heaps, and aligned for its form.
-        let failed = unsafe {
-            arch::send(&exchanged);
-            !op.receive(&exchanged)
-        };
+        arch::send(&exchanged);
+        // SAFETY: what was sent lies inside the heaps, aligned for its form.
+        let failed = unsafe { !op.receive(&exchanged) };
         self.join(group, failed);
-    }
-
-    outlined! {
-        /// Refuses what does not lie in the heaps, or cannot be reached.
-        fn check_exchange(&self, team: &TeamView, exchange: &Exchange) {
-            let Exchange { inbox, part, dst, dst_step, src, src_step, bytes, .. } = *exchange;
-            let abi::Context { heap_bytes, npes, .. } = *self.abi();
-            if !team.fits(npes) {
-                refuse!("a rank names a PE that this world lacks: is it of another world?");
-            }
-            // Without branches. Nothing overflows: all heaps together have fewer than 2^62 bytes.
-            let (part, others) = (u64::from(part), team.size() as u64 - 1);
-            let is_outside = |first: u64, step: u64, bytes: u64| {
-                let is_huge = (first > heap_bytes) | (step > heap_bytes) | (bytes > heap_bytes);
-                is_huge | (first.wrapping_add(step.wrapping_mul(others)).wrapping_add(bytes) > heap_bytes)
-            };
-            if is_outside(inbox, part, part) | is_outside(dst, dst_step, bytes) | is_outside(src, src_step, bytes) {
-                refuse!("a symmetric object reaches past the heap: is it of another world?");
-            }
-            if packed_words(bytes as usize, PACKETS) as u64 * 8 > part {
-                refuse!("too few words for these bytes in packets or lines");
-            }
-            if (inbox | part) & 15 != 0 {
-                refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
-            }
-            if self.abi().routes != 0 {
-                let team = self.known_team(*team);
-                if team.ranks().any(|rank| self.is_proxied(rank.pe())) {
-                    refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
-                }
-            }
-        }
     }
 }
 
@@ -220,15 +187,49 @@ pub(crate) struct Work<'w> {
 }
 
 impl Work<'_> {
+    /// Refuses what does not lie in the heaps, or cannot be reached.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(crate) fn check(&self) {
+        let Exchange { inbox, part, dst, dst_step, src, src_step, bytes, .. } = *self.exchange;
+        let abi::Context { heap_bytes, npes, routes, .. } = *self.ctx.abi();
+        if !self.team.fits(npes) {
+            refuse!("a rank names a PE that this world lacks: is it of another world?");
+        }
+        // Without branches. Nothing overflows: all heaps together have fewer than 2^62 bytes.
+        let (part, others) = (u64::from(part), self.team.size() as u64 - 1);
+        let is_outside = |first: u64, step: u64, bytes: u64| {
+            let is_huge = (first > heap_bytes) | (step > heap_bytes) | (bytes > heap_bytes);
+            is_huge | (first.wrapping_add(step.wrapping_mul(others)).wrapping_add(bytes) > heap_bytes)
+        };
+        if is_outside(inbox, part, part) | is_outside(dst, dst_step, bytes) | is_outside(src, src_step, bytes) {
+            refuse!("a symmetric object reaches past the heap: is it of another world?");
+        }
+        if packed_words(bytes as usize, PACKETS) as u64 * 8 > part {
+            refuse!("too few words for these bytes in packets or lines");
+        }
+        if (inbox | part) & 15 != 0 {
+            refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
+        }
+        if routes != 0 {
+            let team = self.ctx.known_team(*self.team);
+            if team.ranks().any(|rank| self.ctx.is_proxied(rank.pe())) {
+                refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
+            }
+        }
+    }
+
     /// All other members, the next one first.
+    #[cfg(not(target_arch = "nvptx64"))]
     #[inline(always)]
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
         each(1..self.team.size()).map(|i| self.after(i))
     }
 
     /// The member so many ranks behind this one, which is less than all.
+    #[cfg(not(target_arch = "nvptx64"))]
     #[inline(always)]
-    pub(crate) fn after(&self, i: usize) -> usize {
+    fn after(&self, i: usize) -> usize {
         let (rank, n) = (self.team.me() + i, self.team.size());
         if rank < n { rank } else { rank - n }
     }
@@ -263,6 +264,7 @@ impl Work<'_> {
     }
 
     /// What is for a member.
+    #[cfg(not(target_arch = "nvptx64"))]
     #[inline(always)]
     pub(crate) fn src(&self, to: usize) -> Operand {
         self.plain(self.exchange.src + self.exchange.src_step * to as u64)

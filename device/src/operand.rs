@@ -6,7 +6,7 @@
 //! flag: 15/16 of the bytes are data, but the line must arrive as a whole, which only some hardware grants.
 
 use congruent_heap::abi::NO_PE;
-use congruent_heap::{Pe, Place, Pod, refuse};
+use congruent_heap::{Pe, Place, Pod, is_inside, refuse};
 
 use crate::Ctx;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -235,20 +235,22 @@ impl Ctx<'_> {
             if self.is_proxied(pe) {
                 refuse!("folds work on peers that loads and stores reach; this one is reached through a proxy");
             }
-            if form == PLAIN {
-                if bytes > room {
-                    refuse!("too little memory for these bytes");
-                }
-            } else {
-                if packed_words(bytes, form) * 8 > room {
-                    refuse!("too few words for these bytes in packets or lines");
-                }
-                let align = if form == PACKETS { 16 } else { u64::from(form) };
-                if offset & (align - 1) != 0 {
-                    refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
-                }
+            let (extent, align) = match form {
+                PLAIN => (bytes, 1),
+                PACKETS => (packed_words(bytes, PACKETS) * 8, 16),
+                line => (packed_words(bytes, line) * 8, u64::from(line)),
+            };
+            if extent > room {
+                refuse!("too little memory for these bytes, in words with flags where they are packed");
             }
-            self.address_of(offset, room as u64, (1, 1), pe)
+            if offset & (align - 1) != 0 {
+                refuse!("packets start on a multiple of 16 bytes, lines on one of their size");
+            }
+            if !is_inside(offset, room as u64, (1, 1), self.abi().heap_bytes) {
+                refuse!("a symmetric object reaches past the heap: is it of another world?");
+            }
+            self.check_pe(pe);
+            self.abi().address(pe, offset)
         }
     }
 }

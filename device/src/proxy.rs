@@ -20,8 +20,9 @@ const ENDING: u64 = u64::MAX;
 
 impl Ctx<'_> {
     /// Whether there is a proxy: some peers are reached through it.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn has_proxy(&self) -> bool {
+    pub fn has_proxy(&self) -> bool {
         self.abi().routes != 0
     }
 

@@ -9,20 +9,18 @@ use super::fold::{Work, with_all};
 use crate::exchange::Exchanged;
 use crate::{Group, ReduceOp, Reduction};
 
-/// Sends what is for others.
-///
-/// # Safety
-/// What the exchange names lies in the heaps, aligned for its form.
+/// Looks at what the exchange names, refuses what does not lie in the heaps, aligned for its form, and sends what is for others.
 #[inline(always)]
 #[track_caller]
-pub(crate) unsafe fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
+pub(crate) fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
     let (ctx, group, bytes) = (exchanged.ctx, exchanged.group, exchanged.exchange.bytes());
     let work = exchanged.work();
+    work.check();
     let is_alone = work.share.size == 1;
     for to in work.others() {
         let packets = work.sent(to);
         ctx.check_pe(Pe::new(packets.pe));
-        // SAFETY: the caller's contract.
+        // SAFETY: `check` found both in the heaps, and the PE is there.
         unsafe { copy(work.share, packets.data(), work.src(to).start(), bytes) };
         if is_alone {
             ctx.sent(group, &packets);
@@ -42,7 +40,7 @@ pub(crate) unsafe fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
 /// recorded.
 ///
 /// # Safety
-/// As [`send`], which came before.
+/// [`send`] came before.
 #[inline(always)]
 #[track_caller]
 pub(crate) unsafe fn receive<T: Pod, O: ReduceOp<T>, B: Group>(exchanged: &Exchanged<'_, B>, op: O) -> bool {

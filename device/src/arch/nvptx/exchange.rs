@@ -4,12 +4,12 @@
 use core::iter::from_fn;
 use core::ptr::with_exposed_provenance_mut;
 
-use congruent_heap::abi::{self, NO_PE};
-use congruent_heap::{Pe, Pod, TeamView, refuse};
+use congruent_heap::abi;
+use congruent_heap::{Pod, TeamView, refuse};
 
 use super::fold::stateless;
-use super::words::{filled, load_up_to_8, store_packets, store_up_to_8};
-use super::{block_share, fold_reduction, load_words, opaque};
+use super::words::{filled, load_up_to_8, store_up_to_8};
+use super::{block_share, fold_reduction, load_words, opaque, store_words};
 use crate::arch::{Share, each};
 use crate::bulk::Fold;
 use crate::exchange::{Exchange, Exchanged, Work};
@@ -31,115 +31,114 @@ impl Work<'_> {
         })
     }
 
-    /// This member's own and the packets of all others, in rank order.
+    /// The packets of all members, in rank order.
     #[inline(always)]
     fn sources(&self) -> impl Operands {
-        let (own, me) = (self.ctx.pe(), self.team.me());
-        operands(self.team.size(), move |i| if i == me { self.src(me) } else { self.packets(own, i) })
+        let own = self.ctx.pe();
+        operands(self.team.size(), move |i| self.packets(own, i))
     }
 
-    /// Sends what is for others.
-    ///
-    /// # Safety
-    /// What the exchange names lies in the heaps, aligned for its form, and so do the PEs of a team that is computed.
+    /// Looks at what the exchange names, and sends what is for each member, this one too, so that all that comes is packets. The thread that
+    /// looks for these has stored them before, at the same addresses, so it finds no older ones (PTX ISA, 8.10.5). Every word is
+    /// two packets, whether it has data for both or not.
     #[inline(always)]
-    unsafe fn send(&self) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if self.team.members().is_empty() {
-                self.send_to(|i| self.team.rank_with(i, |_| NO_PE).pe());
-            } else {
-                self.send_to(|i| {
-                    let pe = self.ctx.known_team(*self.team).rank(i).pe();
-                    self.ctx.check_pe(pe);
-                    pe
-                });
-            }
-        }
-    }
-
-    /// The same, to members whose PEs are told.
-    ///
-    /// # Safety
-    /// As [`send`](Self::send); the PEs are there.
-    #[inline(always)]
-    unsafe fn send_to(&self, pe_of: impl Fn(usize) -> Pe) {
+    fn send(&self) {
+        self.check();
         let Exchange { inbox, part, src, src_step, flag, .. } = *self.exchange;
         // Read once: behind a store, the compiler reads memory again.
         let abi::Context { base, stride, .. } = *self.ctx.abi();
-        let (from, to) = (self.own(src), inbox + u64::from(part) * self.team.me() as u64);
-        for (at, n) in self.words() {
-            // SAFETY: the caller's contract; `at` is inside.
+        let (n, me, is_listed) = (self.team.size(), self.team.me(), !self.team.members().is_empty());
+        let to = inbox + u64::from(part) * me as u64;
+        // Where a member's heap is, in a team that is computed: so far from the first one's for each rank.
+        let (first, second) = (self.team.rank_with(0, |_| 0).pe(), self.team.rank_with(1, |_| 0).pe());
+        let (first, step) = (base + u64::from(first.raw()) * stride, u64::from(second.raw() - first.raw()) * stride);
+        let from = self.own(src);
+        for (at, len) in self.words() {
+            // SAFETY: `check` found all in the heaps, and PEs that are listed are looked at here; `at` is inside. A part is a multiple of
+            // 16 bytes, so that there is room for both packets.
             unsafe {
-                let mut data = load_up_to_8(from.add(at), n, 1);
-                for i in self.others() {
+                let (from, to) = (from.add(at), to + 2 * at as u64);
+                let load = |from: *const u8| {
+                    let [low, high] = load_up_to_8(from, len, 1);
+                    // An operator is given whole elements, whether there is data or not.
+                    [low, if len > 4 { high } else { low }].map(|data| u64::from(data) << 32 | u64::from(flag))
+                };
+                let mut packets = load(from);
+                let mut member = me;
+                loop {
+                    member = if member + 1 < n { member + 1 } else { 0 };
                     if src_step > 0 {
-                        data = load_up_to_8(from.add(src_step as usize * i + at), n, 1);
+                        packets = load(from.add(src_step as usize * member));
                     }
-                    let packets =
-                        with_exposed_provenance_mut::<u8>((base + u64::from(pe_of(i).raw()) * stride + to) as usize);
-                    store_packets(packets.add(2 * at), n, data, flag);
+                    let heap = if is_listed {
+                        let pe = self.ctx.known_team(*self.team).rank(member).pe();
+                        self.ctx.check_pe(pe);
+                        base + u64::from(pe.raw()) * stride
+                    } else {
+                        first + step * member as u64
+                    };
+                    store_words(with_exposed_provenance_mut((heap + to) as usize), packets);
+                    if member == me {
+                        break;
+                    }
                 }
             }
         }
     }
 
-    /// Combines what comes from all with what is this member's own, or stores each where it belongs. False when a wait ended without
-    /// what it was for; the reason is recorded.
+    /// Combines what comes from all, or stores each where it belongs. False when a wait ended without what it was for; the reason is
+    /// recorded.
     ///
     /// # Safety
-    /// As [`send`](Self::send), which came before.
+    /// [`send`](Self::send) came before.
     #[inline(always)]
     unsafe fn receive<P: PackOp>(&self, by: P) -> bool {
-        let (n, me) = (self.team.size(), self.team.me());
+        let n = self.team.size();
         let Exchange { inbox, part, dst, dst_step, src, src_step, bytes, flag, .. } = *self.exchange;
         if (dst | dst_step | src | src_step | bytes) as usize & (by.multiple() - 1) != 0 {
             refuse!("bytes that are folded as a type are aligned for it and end with an element");
         }
         let inbox = self.own(inbox);
         // Computed where it is needed, so that no register of a GPU holds it through the loops.
-        let src = || self.own(self.exchange.src + self.exchange.src_step * me as u64);
         let dst = |i: usize| self.own(self.exchange.dst + self.exchange.dst_step * i as u64);
         for (at, len) in self.words() {
             let packets = |i: usize| inbox.wrapping_add(part as usize * i + 2 * at);
-            // SAFETY: the caller's contract; `at` is inside. Where one packet is all there is, the other word is not looked at, and
-            // mapped, as pages are multiples of 16 bytes. A packet's word is mapped and aligned.
+            // SAFETY: the caller's contract; `at` is inside. A packet's word is mapped and aligned.
             unsafe {
-                let own = load_up_to_8(src().add(at), len, P::UNIT);
                 let (mut sums, mut first) = (by.none(), 0);
                 while first < n {
-                    // So many members at a time: what is missing of them is asked for again together.
-                    let is_one = |k: usize| k < P::AHEAD && first + k < n;
-                    let ask = |k: usize| if is_one(k) { load_words(packets(first + k)) } else { [0; 2] };
-                    let lacks = |k: usize, [low, high]: [u64; 2]| {
-                        let differs = |word: u64| word as u32 != flag;
-                        is_one(k) & (first + k != me) & (differs(low) | (len > 4) & differs(high))
+                    // So many members at a time: what is missing of them is asked for again together. Behind the last one, its packets are
+                    // asked for once more, as that takes no branch.
+                    let ask = |k: usize| {
+                        if k < P::AHEAD { load_words(packets((first + k).min(n - 1))) } else { [flag.into(); 2] }
                     };
-                    let lack = |a, b, c, d| lacks(0, a) | lacks(1, b) | lacks(2, c) | lacks(3, d);
+                    let lacks = |[low, high]: [u64; 2]| (low as u32 ^ flag) | (high as u32 ^ flag);
                     // Four variables and no array, which would be in memory.
                     let (mut a, mut b, mut c, mut d) = ([0; 2], [0; 2], [0; 2], [0; 2]);
                     let come = || {
                         (a, b, c, d) = (ask(0), ask(1), ask(2), ask(3));
-                        !lack(a, b, c, d)
+                        lacks(a) | lacks(b) | lacks(c) | lacks(d) == 0
                     };
                     // One of those that still lack is named.
                     let late = |_| {
-                        let late = first + each(0..P::AHEAD).find(|&k| lacks(k, ask(k))).unwrap_or(0);
+                        let late = first + each(0..P::AHEAD).find(|&k| lacks(ask(k)) != 0).unwrap_or(0);
+                        let late = late.min(n - 1);
                         (self.packets(self.ctx.pe(), late), load_words(packets(late))[0])
                     };
                     if !self.ctx.all_packets(late, Polled::new(packets(first).cast()), come) {
                         return false;
                     }
                     let mut take = |k: usize, words: [u64; 2]| {
-                        if !is_one(k) {
+                        if k >= P::AHEAD || first + k >= n {
                             return;
                         }
-                        let values = if first + k == me { own } else { words.map(|packet| (packet >> 32) as u32) };
+                        let values = words.map(|packet| (packet >> 32) as u32);
                         if P::ONE {
                             store_up_to_8(dst(first + k).add(at), len, P::UNIT, values);
                         } else {
-                            let is_first = k == 0 && first == 0;
-                            sums = by.next(sums, filled(values, len, by.multiple()), is_first, false);
+                            // Of elements of 4 bytes and more, what was sent fills the word.
+                            let values = if P::UNIT < 4 { filled(values, len, by.multiple()) } else { values };
+                            sums = by.next(sums, values, k == 0 && first == 0, false);
                         }
                     };
                     take(0, a);
@@ -157,21 +156,22 @@ impl Work<'_> {
     }
 }
 
-/// Sends what is for others.
-///
-/// # Safety
-/// What the exchange names lies in the heaps, aligned for its form.
+/// Looks at what the exchange names, refuses what does not lie in the heaps, aligned for its form, and sends what is for each member.
 #[inline(always)]
-pub(crate) unsafe fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
-    // SAFETY: the caller's contract.
-    unsafe { if B::IS_BLOCK { send_block(exchanged.team, exchanged.exchange) } else { exchanged.work().send() } }
+pub(crate) fn send<B: Group>(exchanged: &Exchanged<'_, B>) {
+    if B::IS_BLOCK {
+        // SAFETY: a block's threads call it together, with a team and an exchange that all of them see.
+        unsafe { send_block(exchanged.team, exchanged.exchange) }
+    } else {
+        exchanged.work().send();
+    }
 }
 
 /// Combines what comes by an operator on elements whose type is known. False when a wait ended without what it was for; the reason is
 /// recorded.
 ///
 /// # Safety
-/// As [`send`], which came before.
+/// [`send`] came before.
 #[inline(always)]
 pub(crate) unsafe fn receive<T: Pod, O: ReduceOp<T>, B: Group>(exchanged: &Exchanged<'_, B>, op: O) -> bool {
     // SAFETY: the caller's contract.
@@ -230,10 +230,10 @@ pub(crate) unsafe fn receive_reduction<B: Group>(exchanged: &Exchanged<'_, B>, r
 }
 
 /// # Safety
-/// As [`send`], by every thread of the block, of what all of them see.
+/// By every thread of the block, of what all of them see.
 #[inline(never)]
 unsafe fn send_block(team: &TeamView, exchange: &Exchange) {
-    // SAFETY: the caller's contract. An exchange is within a kernel.
+    // SAFETY: an exchange is within a kernel.
     unsafe { of_block(&Ctx::of_kernel(), team, exchange).send() }
 }
 

@@ -161,7 +161,7 @@ kernels! { in crate::PTX;
     ) launch_bounds(128, 3) {
         let worker = Worker { block, ctx, memory: model.memory, place };
         let (is_first, is_last) = (place.stage == 0, place.stage + 1 == place.stages);
-        let (batch, sublayers, sequences) = (schedule.batch, worker.sublayers(), SEQUENCES as u32);
+        let (batch, sequences) = (schedule.batch, SEQUENCES as u32);
         let count = batch.saturating_sub(place.group).div_ceil(place.groups);
         let (steps, share) = (starts.len() as u32 / sequences / batch, 1.0 / (batch * ROWS as u32) as f32);
         for step in 0..steps {
@@ -177,7 +177,7 @@ kernels! { in crate::PTX;
                     let start = starts[(first + row / CONTEXT as u32) as usize];
                     u32::from(text[(start + row % CONTEXT as u32 + later) as usize])
                 };
-                let kept = |sublayer| worker.kept(if is_last { sublayer } else { micro * sublayers + sublayer }, sublayer);
+                let kept = |sublayer| worker.kept(if is_last { sublayer } else { micro * worker.sublayers() + sublayer }, sublayer);
                 let most = model.arrived.len() / 2;
                 let inbox = |way: usize| model.inbox.chunk(way * most + micro as usize, 2 * most);
                 let arrived = |way: usize| model.arrived.elem(way * most + micro as usize);
@@ -195,7 +195,7 @@ kernels! { in crate::PTX;
                         ctx.wait_at_least(block, arrived(0), now);
                         worker.fill(|at| ctx.load(inbox(0), at as usize));
                     }
-                    for sublayer in 0..sublayers {
+                    for sublayer in 0..worker.sublayers() {
                         worker.forward(sublayer, kept(sublayer));
                     }
                     if !is_last {
@@ -210,7 +210,7 @@ kernels! { in crate::PTX;
                         ctx.wait_at_least(block, arrived(1), now);
                         worker.fill(|at| ctx.load(inbox(1), at as usize));
                     }
-                    for sublayer in (0..sublayers).rev() {
+                    for sublayer in (0..worker.sublayers()).rev() {
                         worker.backward(sublayer, kept(sublayer));
                     }
                     if is_first {
