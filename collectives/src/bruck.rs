@@ -86,14 +86,14 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         coll.open(Link::A, coll.wrap(coll.me() + bit));
         for round in 0..rounds {
             let piece = coll.cut(message, round);
-            coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
+            coll.moves(Step::NEW.reduce().send(Link::A), piece);
         }
         coll.close(Link::A, true, false);
         coll.group().sync();
         coll.open(Link::A, coll.before(bit));
         for round in 0..rounds {
             let piece = coll.cut(message, round);
-            coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
+            coll.moves(Step::NEW.recv(Link::A).copy(), piece);
         }
         coll.close(Link::A, false, true);
         for (i, distance) in blocks().enumerate() {

@@ -305,8 +305,8 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
         coll.group().sync();
         for round in 0..coll.rounds_of(part) {
             let piece = coll.cut(coll.mine(part), round);
-            coll.moves(Step::NEW.reduce().send(Link::A), piece, piece);
-            coll.moves(Step::NEW.recv(Link::A).copy(), piece, piece);
+            coll.moves(Step::NEW.reduce().send(Link::A), piece);
+            coll.moves(Step::NEW.recv(Link::A).copy(), piece);
         }
         // Of the group, only who signals at the end of a step still looks at the link, and on a GPU that is who opens the next one.
         coll.close(Link::A, true, true);

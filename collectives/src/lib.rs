@@ -41,6 +41,10 @@
 //! block returns, its [share](Share) of the result is there, and the whole of it when the kernel ends. A block that calls
 //! one for itself says so with `plan.alone(slot)`; several blocks may then have several collectives in flight.
 //!
+//! # Members
+//! All members call the same collective with the same lengths, operator and root, and with the same ranges of their heaps: members write
+//! to each other's `dst`, and read each other's `src`, where their own is.
+//!
 //! # Order of summation
 //! Each algorithm states the order in which it combines, and that order depends on the team and the length only: results
 //! are the same for every number of blocks and threads, on every machine.

@@ -5,8 +5,8 @@
 //! counts only grow, and what each side expects next lies in its own memory, so nothing is ever reset (NCCL's primitives work
 //! alike; Hu and others, "Demystifying NCCL", 2025).
 //!
-//! What is *direct* goes, in the simple protocol, straight to where it belongs at the receiver, who has said that it may, and a signal
-//! without a slot follows. Over the other protocols it goes through slots as well.
+//! What is *direct* goes, in the simple protocol, straight to where it belongs at the receiver, who has said that it may, or has sent
+//! what was there, and a signal without a slot follows. Over the other protocols it goes through slots as well.
 
 use core::iter::from_fn;
 use core::num::NonZero;
@@ -109,6 +109,8 @@ impl Step {
     const FINISHED: u32 = 1 << 11;
     const DIRECT_RECEIVE: u32 = 1 << 12;
     const DIRECT_SEND: u32 = 1 << 13;
+    /// All that is sent are elements of this member, as they are.
+    const SENDS_OWN: u32 = 1 << 14;
 
     /// Nothing yet.
     pub(crate) const NEW: Self = Self(0);
@@ -156,6 +158,12 @@ impl Step {
     #[inline(always)]
     pub(crate) const fn reduces(self) -> bool {
         self.has(Self::SRC)
+    }
+
+    /// The same where no operator changes what goes.
+    #[inline(always)]
+    const fn unchanged(self) -> Self {
+        Self(self.0 | if self.receives() == 0 { Self::SENDS_OWN } else { 0 })
     }
 
     #[inline(always)]
@@ -322,11 +330,12 @@ impl<B: Group> Coll<'_, B> {
         self.ctx().put_signal(self.group(), dst.at(state.peer()), src, signal);
     }
 
-    /// A step without arithmetic; see [`step_of`](Coll::step_of).
+    /// A step on elements without arithmetic; see [`step_of`](Coll::step_of).
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn moves<T: Pod>(&mut self, step: Step, dst: Sym<T>, src: Sym<T>) {
-        self.step_of(step, dst.cast::<u8>(), src.cast(), Keep);
+    pub(crate) fn moves<T: Pod>(&mut self, step: Step, elements: Sym<T>) {
+        let elements = elements.cast::<u8>();
+        self.step_of(step.unchanged(), elements, elements, Keep);
     }
 
     /// Does a step on at most a slot's worth of elements: waits for slots and data, folds what it receives and `src` into `dst` and
@@ -382,10 +391,10 @@ impl<B: Group> Coll<'_, B> {
         let (_, direct_receive, direct_send) = self.ways(step);
         let own = if step.has(Step::SRC) { src } else { dst };
         let bytes = own.bytes();
-        // A send through a proxy is from memory that this member stores to: the result itself, or the queue that it has to itself.
+        // A send through a proxy is from what is sent as it is, or else from the queue that this member has to itself.
         let proxied = self.proxied(step);
         let keeps = step.has(Step::DST) && (!direct_receive || step.has(Step::SRC));
-        let stages = proxied != 0 && !direct_send;
+        let stages = proxied != 0 && !direct_send && !step.has(Step::SENDS_OWN);
         let receives = if direct_receive { 0 } else { step.receives() };
         let stored = step.sends() & !proxied;
         let received = receives.count_ones() as usize;
@@ -442,7 +451,7 @@ impl<B: Group> Coll<'_, B> {
         self.ctx().join(self.group(), failed);
         let (proxied, credits) = (self.proxied(step), if direct_receive { 0 } else { step.receives() });
         for link in Link::each(proxied) {
-            let from = if direct_send { dst } else { self.staging(bytes) };
+            let from = if direct_send || step.has(Step::SENDS_OWN) { dst } else { self.staging(bytes) };
             self.put_sent(link, direct_send, from);
         }
         let sent = if simple { step.sends() & !proxied } else { 0 };

@@ -153,7 +153,8 @@ fn exchange<T: Pod, B: Group, const GATHERS: bool>(
         // Read before the group meets again: then it may change.
         let (bytes, left) = (coll.exchange.bytes(), coll.exchange.left());
         let _step = step(coll, parts_of(src.of(0).bytes(), left, most), bytes);
-        clean_all(coll, bytes);
+        // Both packets of a last word are written below, whatever of it has data; a thread that cleaned one would not be the same.
+        clean_all(coll, bytes.next_multiple_of(size_of::<u64>()));
         if coll.plan.protocol() == Protocol::Ll {
             coll.ctx().exchange_packets(coll.group(), &coll.plan.team, &coll.exchange, op);
         } else {

@@ -28,6 +28,9 @@ use crate::{Algorithm, Collective, Protocol, check, scratch};
 const PARTNER: Link = Link::A;
 const SEND: Step = Step::NEW.reduce().send(PARTNER);
 const RECV: Step = Step::NEW.recv(PARTNER).copy();
+/// What is the same for both, and goes where it belongs: who has had a member's elements may overwrite them.
+const COPY_SEND: Step = Step::NEW.direct_send(PARTNER);
+const RECV_COPY: Step = Step::NEW.direct_recv(PARTNER).copy();
 /// What a core does with what comes from the member that it takes part for.
 const FOLD_IN: Step = Step::NEW.recv(PARTNER).reduce_into().copy().partial(false, false);
 
@@ -90,14 +93,13 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 let undone = steps - 1 - step;
                 let partner = core ^ (1 << undone);
                 let (have, lack) = (kept(to, core, undone + 1), kept(to, partner, undone + 1));
-                let exchange =
-                    Exchange { step: (step, steps), ..Exchange::new(step::GATHER, pairs.rank(partner), RECV) };
+                let exchange = Exchange { step: (step, steps), ..Exchange::direct(step::GATHER, pairs.rank(partner)) };
                 (exchange, have, lack, lack)
             }
             (pairs::Step::FoldOut, Role::Core(_, Some(extra))) => {
-                (Exchange::new(step::FOLD_OUT, extra, RECV), to, none, none)
+                (Exchange::direct(step::FOLD_OUT, extra), to, none, none)
             }
-            (pairs::Step::FoldOut, Role::Extra) => (Exchange::new(step::FOLD_OUT, coll.me() - 1, RECV), none, to, to),
+            (pairs::Step::FoldOut, Role::Extra) => (Exchange::direct(step::FOLD_OUT, coll.me() - 1), none, to, to),
             _ => continue,
         };
         exchange.run(coll, give, own, to, op);
@@ -244,6 +246,7 @@ struct Exchange {
     name: &'static str,
     step: (usize, usize),
     peer: usize,
+    send: Step,
     recv: Step,
 }
 
@@ -251,7 +254,13 @@ impl Exchange {
     /// The only one of its name.
     #[inline(always)]
     const fn new(name: &'static str, peer: usize, recv: Step) -> Self {
-        Self { name, step: (0, 1), peer, recv }
+        Self { name, step: (0, 1), peer, send: SEND, recv }
+    }
+
+    /// The same of elements that go to their place at the partner, who gave what was there before.
+    #[inline(always)]
+    const fn direct(name: &'static str, peer: usize) -> Self {
+        Self { send: COPY_SEND, ..Self::new(name, peer, RECV_COPY) }
     }
 
     /// Sends `give`, and receives to `to`, with `own` where it reduces: slot by slot in turn, so that neither waits for the other with a
@@ -265,12 +274,12 @@ impl Exchange {
         coll.group().sync();
         for round in 0..give.len().max(to.len()).div_ceil(coll.plan.slot_elements::<T>()) {
             let piece = coll.cut(coll.give::<T>(), round);
-            coll.moves(SEND, piece, piece);
+            coll.moves(self.send, piece);
             let (to, own) = (coll.cut(coll.to(), round), coll.cut(coll.own_part(), round));
             if self.recv.reduces() {
                 coll.step_of(self.recv, to, own, op);
             } else {
-                coll.moves(self.recv, to, to);
+                coll.moves(self.recv, to);
             }
         }
         coll.close(PARTNER, true, true);

@@ -120,7 +120,7 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         for round in 0..coll.rounds_of_chunks(dst) {
             let piece = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
             let own = piece(coll, 0);
-            coll.moves(COPY_SEND, own, own);
+            coll.moves(COPY_SEND, own);
             gather(coll, piece);
         }
         close(coll);
@@ -163,7 +163,7 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
             } else {
                 RECV_COPY_SEND
             };
-            coll.moves(step, piece, piece);
+            coll.moves(step, piece);
         }
         close(coll);
     }
@@ -239,7 +239,7 @@ fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, piece: impl Fn(&Coll<'_, B>,
     for back in 1..n {
         let dst = piece(coll, back);
         let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.wrap(coll.me() + 1), dst.bytes());
-        coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst, dst);
+        coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst);
     }
 }
 

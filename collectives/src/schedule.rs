@@ -119,8 +119,7 @@ impl Teller<'_> {
 
     /// Bytes of this block's share of chunk `i` of a buffer that is divided among the members.
     pub fn chunk(&self, i: usize) -> usize {
-        let (whole, Share { index, count }) = (self.whole(), self.blocks);
-        Share::of_chunk(index, whole, i, Share::lengths::<u8>(Share::largest::<u8>(whole.len(), self.n), count)).len()
+        self.blocks.of_chunks(self.whole(), i, self.n).len()
     }
 
     /// Bytes of data in a slot.

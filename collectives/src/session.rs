@@ -388,8 +388,7 @@ impl<'c, B: Group> Coll<'c, B> {
     /// This block's share of chunk `i` of a buffer that is divided among the members.
     #[inline(always)]
     pub(crate) fn chunk<T: Pod>(&self, whole: Sym<T>, i: usize) -> Sym<T> {
-        let each = Share::largest::<T>(whole.len(), self.n());
-        Share::of_chunk(self.block as usize, whole, i, Share::lengths::<T>(each, self.blocks as usize))
+        Share::new(self.block as usize, self.blocks as usize).of_chunks(whole, i, self.n())
     }
 
     /// This member's elements, as an operand.

@@ -36,6 +36,13 @@ impl Share {
         whole.slice(start..(start + each).min(whole.len()))
     }
 
+    /// This part of chunk `i` of `whole`, which is divided into so many chunks.
+    #[inline(always)]
+    pub(crate) fn of_chunks<T: Element>(self, whole: Sym<T>, i: usize, chunks: usize) -> Sym<T> {
+        let each = Self::largest::<T>(whole.len(), chunks);
+        Self::of_chunk(self.index, whole, i, Self::lengths::<T>(each, self.count))
+    }
+
     /// This part of chunk `i` of `whole`, of which each chunk has so many elements and each part of one so many
     /// ([`lengths`](Self::lengths)), but that the buffer may end before.
     #[inline(always)]

@@ -211,7 +211,7 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
         step = step.direct_send(child(i));
     }
     coll.group().sync();
-    coll.moves(step, piece, piece);
+    coll.moves(step, piece);
     close(coll, node);
 }
 
