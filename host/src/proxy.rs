@@ -22,8 +22,10 @@ use crate::route::Routes;
 
 /// How often the proxy finds nothing to do before it gives up its core, as a waiting lane does.
 const SPINS: u32 = 200;
-/// How long the thread rests while lanes serve, and once after they have.
+/// How long the thread rests while lanes serve, and once after they have; and how long after it has found that they go on. Each time it
+/// wakes, it takes a lane's core for some microseconds.
 const REST: Duration = Duration::from_micros(200);
+const LONG_REST: Duration = Duration::from_millis(1);
 /// The most requests of a ring that it has begun: as long as a slow peer has fewer, nobody else's requests wait for it.
 const MOST: usize = 1 << 16;
 
@@ -162,14 +164,15 @@ impl SharedServer {
 
     /// Serves until it is told to stop, and rests while lanes do.
     fn go_on(&self, orders: &Orders, oldest: &OldestPeer) {
-        let (mut looked, mut asked) = (Instant::now(), 0);
+        let (mut looked, mut asked, mut naps) = (Instant::now(), 0, Naps::NEW);
         loop {
             let stops = orders.stop.load(Ordering::Acquire);
             let before = std::mem::replace(&mut asked, self.asked.load(Ordering::Relaxed));
             let rests = before != asked && !stops;
+            let time = naps.next(rests);
             if rests && looked.elapsed() <= LOOK {
                 // They need not wait for a lock.
-                thread::sleep(REST);
+                thread::sleep(time);
                 continue;
             }
             let rest = {
@@ -177,7 +180,7 @@ impl SharedServer {
                     Ok(server) => server,
                     // A lane serves. Who slept on the lock would have to be woken by it each time.
                     Err(TryLockError::WouldBlock) => {
-                        thread::sleep(REST);
+                        thread::sleep(time);
                         continue;
                     }
                     Err(TryLockError::Poisoned(server)) => server.into_inner(),
@@ -196,7 +199,7 @@ impl SharedServer {
                     server.look_for_lost().into_iter().for_each(|lost| (server.failed)(lost));
                 }
                 match server.idle.checked_sub(SPINS) {
-                    _ if rests => Rest::Asleep(REST),
+                    _ if rests => Rest::Asleep(time),
                     None => Rest::Spinning,
                     // The network, and peers' proxies, need cores.
                     Some(_) if waits => Rest::Yielding,
@@ -226,6 +229,22 @@ impl Service for SharedServer {
             Err(TryLockError::WouldBlock) => Served::NothingYet,
             Ok(None) | Err(TryLockError::Poisoned(_)) => Served::Nothing,
         }
+    }
+}
+
+/// How long the thread rests each time. In turn a short time, in which lanes that go on would ask, and a long one: after a long one alone it
+/// would not know whether they still do, and a PE that waits once in a while would be served by nobody between its waits.
+struct Naps {
+    was_long: bool,
+}
+
+impl Naps {
+    const NEW: Self = Self { was_long: true };
+
+    /// How long it may rest, where lanes have asked since it last looked or have not.
+    fn next(&mut self, asked: bool) -> Duration {
+        self.was_long = !asked || !self.was_long;
+        if asked && self.was_long { LONG_REST } else { REST }
     }
 }
 

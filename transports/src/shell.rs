@@ -113,6 +113,8 @@ impl Shell {
             posts: HashMap::new(),
             next_id: 0,
             progress: Vec::new(),
+            messages: Vec::new(),
+            now: Instant::now(),
             leaving: None,
         };
         Self { network, book }
@@ -150,14 +152,22 @@ impl Transport for Shell {
 
     fn poll(&mut self, tell: &mut dyn FnMut(u64, Progress)) -> bool {
         let Self { network, book } = self;
+        book.now = Instant::now();
         // What was asked for goes out before the network is looked at, which takes it a while.
         for peer in 0..book.memory.npes() {
-            if !book.peers[peer as usize].waiting.is_empty() {
-                book.go_on(&mut **network, Pe::new(peer));
+            if book.peers[peer as usize].may_be_asked() {
+                book.go_on_asking(&mut **network, Pe::new(peer));
             }
         }
         network.submit();
-        network.poll(&mut |event| book.hear(event));
+        let mut has_heard = false;
+        network.poll(&mut |event| {
+            // That may have taken long.
+            if !std::mem::replace(&mut has_heard, true) {
+                book.now = Instant::now();
+            }
+            book.hear(event);
+        });
         for peer in 0..book.memory.npes() {
             book.go_on(&mut **network, Pe::new(peer));
         }
@@ -207,6 +217,10 @@ struct Book {
     posts: HashMap<u64, (Pe, Posted)>,
     next_id: u64,
     progress: Vec<(u64, Progress)>,
+    /// Messages that are sent together; kept for its memory.
+    messages: Vec<u8>,
+    /// When the last poll began, or heard something: to ask for the time takes as long as much of a poll.
+    now: Instant,
     /// Whether this PE leaves, and since when it has heard that all others do.
     leaving: Option<Option<Instant>>,
 }
@@ -235,7 +249,7 @@ impl Book {
             Event::Done(id) => self.ended_well(id),
             Event::Fetched(id, old) => {
                 if let Some((pe, Posted::Bulk(Bulk { ticket: Some(ticket), .. }))) = self.returned(id) {
-                    self.peers[pe.raw() as usize].heard_from();
+                    self.peers[pe.raw() as usize].heard_from(self.now);
                     self.progress.push((ticket, Progress::Ended(Ok(old))));
                 }
             }
@@ -263,7 +277,7 @@ impl Book {
     fn ended_well(&mut self, id: u64) {
         let Some((pe, Posted::Bulk(Bulk { ticket, source, operation, .. }))) = self.returned(id) else { return };
         let peer = &mut self.peers[pe.raw() as usize];
-        peer.heard_from();
+        peer.heard_from(self.now);
         let ended = match operation {
             Operation::Write { then: Some(signal), .. } => {
                 peer.waiting.push_front(Asked::new(ticket, Task::signal(signal)));
@@ -343,7 +357,7 @@ impl Book {
         }
         self.reply(network, pe);
         self.ask_again(network, pe);
-        if self.peers[at].asks.is_none() {
+        if self.peers[at].may_be_asked() {
             self.go_on_asking(network, pe);
         }
         self.acknowledge(network, pe);
@@ -358,7 +372,7 @@ impl Book {
                 (peer.state, peer.why) = (PeerState::Up, None);
                 peer.posted = 0;
                 peer.connection += 1;
-                peer.heard = Instant::now();
+                peer.heard = self.now;
                 if peer.undone.is_empty() || peer.sent.is_empty() {
                     self.resume(pe);
                 } else {
@@ -420,11 +434,12 @@ impl Book {
         let peer = &mut self.peers[pe.raw() as usize];
         // What awaits a bulk write may take as long as that.
         let owes_answer = !peer.sent.is_empty() && peer.awaited == 0;
-        let (now, is_waited_for) = (Instant::now(), owes_answer && peer.asked.elapsed() >= AGAIN);
+        let (now, since) = (self.now, |then: Instant| self.now.saturating_duration_since(then));
+        let is_waited_for = owes_answer && since(peer.asked) >= AGAIN;
         if !peer.asks.map_or(is_waited_for, |when| when <= now) {
             return;
         }
-        let silent = peer.heard.elapsed();
+        let silent = since(peer.heard);
         if silent > self.patience {
             return self.die(pe, format!("it has been silent for {} ms", silent.as_millis()));
         }
@@ -448,7 +463,7 @@ impl Book {
     fn say(&mut self, pe: Pe, mut asked: Asked) -> bool {
         let is_read = self.read(pe, &mut asked);
         if is_read {
-            self.peers[pe.raw() as usize].say(asked);
+            self.peers[pe.raw() as usize].say(asked, self.now);
         }
         is_read
     }
@@ -488,7 +503,8 @@ impl Book {
 
     /// Posts some of the messages that are not acknowledged, together.
     fn send(&mut self, network: &mut dyn Network, pe: Pe, which: Range<usize>) -> bool {
-        let mut messages = Vec::new();
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.clear();
         let peer = &self.peers[pe.raw() as usize];
         for (number, sent) in (peer.first..).zip(&peer.sent).skip(which.start).take(which.len()) {
             messages
@@ -497,6 +513,7 @@ impl Book {
         }
         self.peers[pe.raw() as usize].note_message();
         let is_posted = self.post(network, pe, Posted::Message, Post::Send(&messages));
+        self.messages = messages;
         if is_posted {
             self.peers[pe.raw() as usize].owes = Owes::Nothing;
         }

@@ -238,3 +238,10 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(bench.told(0), (2, 0, [0, 0, 2]), "{peer}");
     }
 }
+
+#[test]
+fn a_long_rest_follows_a_short_one_in_which_lanes_asked() {
+    let mut naps = Naps::NEW;
+    let times = [true, true, true, false, true, true].map(|asked| naps.next(asked));
+    assert_eq!(times, [REST, LONG_REST, REST, REST, REST, LONG_REST]);
+}

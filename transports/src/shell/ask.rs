@@ -123,7 +123,7 @@ impl Book {
         match behind {
             Some(behind) if is_awaited => {
                 peer.told = Some(next);
-                peer.say(behind);
+                peer.say(behind, self.now);
             }
             behind => behind.into_iter().for_each(|behind| peer.waiting.push_front(behind)),
         }

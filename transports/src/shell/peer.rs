@@ -223,6 +223,12 @@ impl Peer {
         matches!(self.state, PeerState::Dead(_))
     }
 
+    /// Whether something is to be posted to it, and may be as far as the connection goes.
+    pub(super) fn may_be_asked(&self) -> bool {
+        let has_some = !self.waiting.is_empty() || !self.answers.is_empty() || self.posted < self.sent.len();
+        has_some && self.state == PeerState::Up && self.asks.is_none()
+    }
+
     /// Whether nothing is asked of it and nothing owed to it.
     pub(super) fn is_settled(&self) -> bool {
         let asks_nothing = self.waiting.is_empty() && self.undone.is_empty() && self.sent.is_empty();
@@ -250,19 +256,18 @@ impl Peer {
     }
 
     /// Notes a message that is to be posted.
-    pub(super) fn say(&mut self, mut asked: Asked) {
+    pub(super) fn say(&mut self, mut asked: Asked, now: Instant) {
         asked.awaits = self.awaited > 0 && self.told == Some(self.next_number());
         if self.sent.is_empty() {
-            self.heard = Instant::now();
-            self.asked = self.heard;
+            (self.heard, self.asked) = (now, now);
         }
         self.reads += usize::from(asked.task.class() == Class::Read);
         self.sent.push_back(Sent { asked, reply: None });
     }
 
-    pub(super) fn heard_from(&mut self) {
+    pub(super) fn heard_from(&mut self, now: Instant) {
         self.failures = 0;
-        self.heard = Instant::now();
+        self.heard = now;
     }
 
     /// Notes that a message of the peer's is done, which signals or does not.

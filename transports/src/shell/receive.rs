@@ -23,11 +23,11 @@ impl Book {
         let Some(peer) = self.peers.get_mut(header.from as usize).filter(|peer| !peer.is_dead()) else { return };
         peer.failures = 0;
         if header.done > peer.done {
-            Self::acknowledged(&mut self.progress, peer, header.done, None);
+            peer.acknowledged(header.done, None, self.now, &mut self.progress);
         }
         match header.kind {
             Kind::Acknowledgement => {}
-            Kind::Reply => Self::acknowledged(&mut self.progress, peer, header.number, Some(header.value)),
+            Kind::Reply => peer.acknowledged(header.number, Some(header.value), self.now, &mut self.progress),
             Kind::Ask => peer.asked_over = Some(header.value),
             Kind::Tell => {
                 if peer.asks.is_some() && header.value == peer.connection {
@@ -93,7 +93,7 @@ impl Book {
             }
             Kind::Answer => {
                 let peer = &mut self.peers[header.from as usize];
-                Self::acknowledged(&mut self.progress, peer, value, Some(0));
+                peer.acknowledged(value, Some(0), self.now, &mut self.progress);
                 Ok(0)
             }
             Kind::Bye | Kind::Acknowledgement | Kind::Reply | Kind::Ask | Kind::Tell => Ok(0),
@@ -113,29 +113,31 @@ impl Book {
             }
         }
     }
+}
 
-    /// A peer has done everything before `number`; and `number`, where it replies.
-    fn acknowledged(progress: &mut Vec<(u64, Progress)>, peer: &mut Peer, number: u64, reply: Option<u64>) {
-        peer.heard_from();
-        let asked = peer.first + peer.sent.len() as u64;
+impl Peer {
+    /// The peer has done everything before `number`; and `number`, where it replies.
+    fn acknowledged(&mut self, number: u64, reply: Option<u64>, now: Instant, progress: &mut Vec<(u64, Progress)>) {
+        self.heard_from(now);
+        let asked = self.first + self.sent.len() as u64;
         // It does them in order, so before it replies to one, all before that.
-        peer.done = peer.done.max(number.saturating_add(reply.is_some().into()).min(asked));
-        let done = number.min(asked).saturating_sub(peer.first) as usize;
-        for sent in peer.sent.iter_mut().take(done).filter(|sent| !sent.asked.task.has_reply()) {
+        self.done = self.done.max(number.saturating_add(reply.is_some().into()).min(asked));
+        let done = number.min(asked).saturating_sub(self.first) as usize;
+        for sent in self.sent.iter_mut().take(done).filter(|sent| !sent.asked.task.has_reply()) {
             sent.reply = Some(0);
         }
-        let asked = number.checked_sub(peer.first).and_then(|at| peer.sent.get_mut(at as usize));
+        let asked = number.checked_sub(self.first).and_then(|at| self.sent.get_mut(at as usize));
         if let (Some(reply), Some(sent)) = (reply, asked) {
             sent.reply = Some(reply);
         }
         while let Some(Sent { asked: Asked { ticket, task, .. }, reply: Some(reply) }) =
-            peer.sent.pop_front_if(|sent| sent.reply.is_some())
+            self.sent.pop_front_if(|sent| sent.reply.is_some())
         {
             progress.extend(ticket.map(|ticket| (ticket, Progress::Ended(Ok(reply)))));
-            peer.reads -= usize::from(task.class() == Class::Read);
-            peer.first += 1;
-            peer.posted = peer.posted.saturating_sub(1);
-            peer.asked = Instant::now();
+            self.reads -= usize::from(task.class() == Class::Read);
+            self.first += 1;
+            self.posted = self.posted.saturating_sub(1);
+            self.asked = now;
         }
     }
 }
