@@ -190,7 +190,7 @@ impl Bench {
         // Where a step moves a part of the buffer only, there are as many at once as parts.
         let parts = match (way.collective, way.algorithm) {
             (Collective::AllReduce, Algorithm::RING | Algorithm::DIRECT | Algorithm::MULTIMEM) => n,
-            (Collective::AllReduce, Algorithm::TREE) => 2,
+            (Collective::AllReduce, Algorithm::TREE) => n.min(2),
             _ => 1,
         };
         let step = |bytes: usize| bytes / size_of::<T>() * blocks as usize * parts;
