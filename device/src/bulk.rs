@@ -63,7 +63,8 @@ impl Ctx<'_> {
     /// # Panics
     /// Where the lengths differ, there is no source, or elements that do not fill words of 8 bytes are packed. Of a
     /// [`Reduction`](crate::Reduction) also where an operand is not aligned for its type or ends within an element, and on a GPU
-    /// where the group is less than a block.
+    /// where the group is less than a block. On a GPU also of more than 8 GiB for one group, where plain operands are not aligned to 16
+    /// bytes, any is packed, or a [`Reduction`](crate::Reduction) is no sum of `f32`, `f16` or `bf16`.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]

@@ -1,6 +1,5 @@
 //! Reductions: what combines elements. The loops that do are the machine's ([`arch`](crate::arch)).
 
-mod any;
 mod located;
 mod names;
 mod number;

@@ -5,8 +5,7 @@ use core::mem::transmute_copy;
 
 use congruent_heap::Pod;
 
-use super::any::{AnyExtreme, AnyOfFloats};
-use super::{Integer, Number, for_datatype};
+use super::{AccumulateIn, Integer, Number, for_datatype};
 use crate::arch::opaque;
 use crate::{Datatype, Fp8E4M3, Fp8E5M2, Op, ReduceOp, Reduction, bf16, f16};
 
@@ -65,6 +64,10 @@ pub(crate) struct Typed<T, O> {
 }
 
 impl<T: Pod, O: ReduceOp<T>> Typed<T, O> {
+    #[cfg_attr(
+        not(any(test, target_arch = "nvptx64")),
+        expect(dead_code, reason = "the folds of CPUs have loops of their own")
+    )]
     #[inline(always)]
     pub(crate) fn new(op: O) -> Self {
         Self { op, element: PhantomData }
@@ -170,13 +173,18 @@ struct Integers {
     scalar: u64,
 }
 
-// What `Integers::of` computes with.
+/// The first types of 32 and of 8 bits among those of floats.
+const F32: u32 = Datatype::F32 as u32;
+const F8: u32 = Datatype::F8E4M3 as u32;
+
+// What `Integers::of` and `Floats::bits` compute with.
 const _: () = {
     let mut i = 0;
     while i < Datatype::ALL.len() {
         let one = Datatype::ALL[i];
         assert!(one as usize == i && one.is_integer() == (i < 8));
         assert!(i >= 8 || one.size() == 1 << (i / 2));
+        assert!(i < 8 || matches!((one.size(), i as u32), (1, F8..) | (4, F32) | (8, 11) | (2, ..F32)));
         assert!(i >= 8 || matches!(one, Datatype::I8 | Datatype::I16 | Datatype::I32 | Datatype::I64) == (i % 2 == 0));
         i += 1;
     }
@@ -245,43 +253,146 @@ impl Integers {
     }
 }
 
-/// What the operator of a [`Reduction`] of floats does, as the operator of its type that looks at run time what it is. The type is found
-/// again at each pack: if the compiler knew that it is the same for all, it would make a loop for every type after all.
-macro_rules! of_floats {
-    ($reduction:expr, |$typed:ident| $do:expr) => {{
-        let [names, scalar] = $reduction.to_words();
-        let reduction = Reduction::from_words([opaque(names), scalar]);
-        let op = reduction.op();
-        macro_rules! of {
-            ($F:ty) => {
-                if let Op::Min | Op::Max = op {
-                    let $typed = Typed::<$F, _>::new(AnyExtreme { op });
-                    $do
-                } else {
-                    let $typed = Typed::<$F, _>::new(AnyOfFloats { op, scalar: reduction.scalar::<$F>() });
-                    $do
-                }
-            };
-        }
-        match reduction.datatype() {
-            Datatype::F16 => of!(f16),
-            Datatype::Bf16 => of!(bf16),
-            Datatype::F64 => of!(f64),
-            Datatype::F8E4M3 => of!(Fp8E4M3),
-            Datatype::F8E5M2 => of!(Fp8E5M2),
-            // What is no integer and none of those.
-            _ => of!(f32),
-        }
-    }};
+/// Floats of up to 4 bytes, all those of a word of 8 bytes: one loop for all types, which computes in `f32`. A minimum or maximum stays as
+/// many bits as its type has, for it is one of the values, and not all of these come back from an `f32`.
+#[derive(Clone, Copy)]
+struct Floats {
+    reduction: Reduction,
 }
 
-/// Sums as words, whatever they are held in: of 8 bytes, which have up to 8 lanes.
+impl Floats {
+    /// Those of a reduction of floats, if they are not of 8 bytes.
+    #[inline(always)]
+    fn of(reduction: Reduction) -> Option<Self> {
+        (reduction.datatype() != Datatype::F64).then_some(Self { reduction })
+    }
+
+    /// The same, of which the compiler does not know that it is: it would have a loop for each type, or keep what it found out about one in
+    /// registers.
+    #[inline(always)]
+    fn again(self) -> Self {
+        let [names, scalar] = self.reduction.to_words();
+        Self { reduction: Reduction::from_words([opaque(names), scalar]) }
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        let [names, _] = self.reduction.to_words();
+        // Compared as numbers: a choice among names would become a table in memory. What is no integer and none of those is f32.
+        let datatype = names as u32 & 0xff;
+        if datatype >= F8 {
+            8
+        } else if datatype >= F32 {
+            32
+        } else {
+            16
+        }
+    }
+
+    #[inline(always)]
+    fn is_extreme(self) -> bool {
+        matches!(self.reduction.op(), Op::Min | Op::Max)
+    }
+
+    #[inline(always)]
+    fn widen(self, bits: u32) -> f32 {
+        match self.reduction.datatype() {
+            Datatype::F16 => f16::from_bits(bits as u16).into_acc(),
+            Datatype::Bf16 => bf16::from_bits(bits as u16).into_acc(),
+            Datatype::F8E4M3 => Fp8E4M3(bits as u8).into_acc(),
+            Datatype::F8E5M2 => Fp8E5M2(bits as u8).into_acc(),
+            _ => f32::from_bits(bits),
+        }
+    }
+
+    #[inline(always)]
+    fn narrow(self, value: f32) -> u32 {
+        match self.reduction.datatype() {
+            Datatype::F16 => f16::from_acc(value).to_bits().into(),
+            Datatype::Bf16 => bf16::from_acc(value).to_bits().into(),
+            Datatype::F8E4M3 => Fp8E4M3::from_acc(value).0.into(),
+            Datatype::F8E5M2 => Fp8E5M2::from_acc(value).0.into(),
+            _ => value.to_bits(),
+        }
+    }
+
+    /// Sums, each made anew. They go around: a register has no number that is computed.
+    #[inline(always)]
+    fn each(self, sums: Words, mut sum: impl FnMut(Self, u32) -> u32) -> Words {
+        let ([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h], mut left) = (sums, 64);
+        while left > 0 {
+            let this = self.again();
+            let (new, bits) = (sum(this, a), this.bits());
+            (a, b, c, d) = (b, if bits == 32 { new } else { c }, d, if bits == 16 { new } else { e });
+            (e, f, g, h) = (f, g, h, new);
+            left -= bits;
+        }
+        [a, b, c, d, e, f, g, h]
+    }
+
+    #[inline(always)]
+    fn next(self, sums: Words, mut values: u64, first: bool, partial: bool) -> Words {
+        self.each(sums, |this, sum| {
+            let value = values as u32 & u32::MAX >> (32 - this.bits());
+            values >>= this.bits();
+            let op = this.reduction.op();
+            if this.is_extreme() {
+                let (a, b) = (this.widen(sum), this.widen(value));
+                return if !first && combine(op, a, b).to_bits() == a.to_bits() { sum } else { value };
+            }
+            let mut wide = this.widen(value);
+            if op == Op::PreMulSum && !partial {
+                wide = wide.times(this.widen(this.reduction.scalar()));
+            }
+            if first { wide } else { combine(op, f32::from_bits(sum), wide) }.to_bits()
+        })
+    }
+
+    #[inline(always)]
+    fn last(self, sums: Words, members: u32) -> u64 {
+        let mut word = 0;
+        self.each(sums, |this, sum| {
+            let op = this.reduction.op();
+            let bits = if this.is_extreme() { sum } else { this.narrow(finish(op, f32::from_bits(sum), members)) };
+            word = word >> this.bits() | u64::from(bits) << (64 - this.bits());
+            sum
+        });
+        word
+    }
+}
+
+/// A sum of floats with one more value.
+#[inline(always)]
+fn combine<T: Number>(op: Op, sum: T, value: T) -> T {
+    match op {
+        Op::Min => sum.smaller(value),
+        Op::Max => sum.larger(value),
+        Op::Prod => sum.times(value),
+        _ => sum.plus(value),
+    }
+}
+
+/// What a sum of floats becomes that has the contributions of all `members`, or is not finished where that is 0.
+#[inline(always)]
+fn finish<T: Number>(op: Op, sum: T, members: u32) -> T {
+    if members > 0 && op == Op::Avg { sum.over(members as usize) } else { sum }
+}
+
+/// Sums as words: those of 8 bytes, which have up to 8 lanes.
 type Words = [u32; 8];
 
 /// The first 8 bytes of words.
 #[inline(always)]
 fn first_8(words: &[u32]) -> u64 {
     u64::from(words[0]) | u64::from(words[1]) << 32
+}
+
+/// Words whose first 8 bytes are these.
+#[inline(always)]
+fn of_8<const K: usize>(word: u64) -> [u32; K] {
+    let mut words = [0; K];
+    (words[0], words[1]) = (word as u32, (word >> 32) as u32);
+    words
 }
 
 impl PackOp for Reduction {
@@ -304,66 +415,30 @@ impl PackOp for Reduction {
 
     #[inline(always)]
     fn next<const K: usize>(self, sums: Words, values: [u32; K], first: bool, partial: bool) -> Words {
+        let (sum, values) = (first_8(&sums), first_8(&values));
         if let Some(integers) = Integers::of(self) {
-            let sums = integers.next(first_8(&sums), first_8(&values), first, partial);
-            return [sums as u32, (sums >> 32) as u32, 0, 0, 0, 0, 0, 0];
+            return of_8(integers.next(sum, values, first, partial));
         }
-        of_floats!(self, |typed| typed.pack(typed.next::<K>(typed.unpack(sums), values, first, partial)))
+        if let Some(floats) = Floats::of(self) {
+            return floats.next(sums, values, first, partial);
+        }
+        let mut value = f64::from_bits(values);
+        if self.op() == Op::PreMulSum && !partial {
+            value = value.times(self.scalar());
+        }
+        of_8(if first { value } else { combine(self.op(), f64::from_bits(sum), value) }.to_bits())
     }
 
     #[inline(always)]
     fn last<const K: usize>(self, sums: Words, members: u32) -> [u32; K] {
-        if let Some(integers) = Integers::of(self) {
-            let result = integers.last(first_8(&sums), members);
-            let mut words = [0; K];
-            (words[0], words[1]) = (result as u32, (result >> 32) as u32);
-            return words;
-        }
-        of_floats!(self, |typed| typed.last::<K>(typed.unpack(sums), members))
-    }
-}
-
-impl<T: Pod, O: ReduceOp<T>> Typed<T, O> {
-    /// Sums of the lanes of 8 bytes as words.
-    #[inline(always)]
-    fn pack(self, sums: Sums<O::Acc>) -> Words {
-        let mut words = [0; 8];
-        each_lane!(T, 2, |I| {
-            // SAFETY: of each transmute_copy: the branch's `size_of` makes both types equally large, and what accumulates numbers
-            // has no padding.
-            unsafe {
-                match size_of::<O::Acc>() {
-                    8 => {
-                        let bits: u64 = transmute_copy(&sums[I]);
-                        words[2 * I % 8] = bits as u32;
-                        words[(2 * I + 1) % 8] = (bits >> 32) as u32;
-                    }
-                    4 => words[I % 8] = transmute_copy(&sums[I]),
-                    2 => words[I % 8] = transmute_copy::<O::Acc, u16>(&sums[I]).into(),
-                    _ => words[I % 8] = transmute_copy::<O::Acc, u8>(&sums[I]).into(),
-                }
-            }
-        });
-        words
-    }
-
-    /// What [`pack`](Self::pack) was given, of the lanes that there are.
-    #[inline(always)]
-    fn unpack(self, words: Words) -> Sums<O::Acc> {
-        let sum = |i: usize| {
-            // SAFETY: of each transmute_copy: as in `pack`, whose bytes these are.
-            unsafe {
-                match size_of::<O::Acc>() {
-                    8 => transmute_copy(&(u64::from(words[2 * i % 8]) | u64::from(words[(2 * i + 1) % 8]) << 32)),
-                    4 => transmute_copy(&words[i % 8]),
-                    2 => transmute_copy(&(words[i % 8] as u16)),
-                    _ => transmute_copy(&(words[i % 8] as u8)),
-                }
-            }
-        };
-        let mut sums = [sum(0); LANES];
-        each_lane!(T, 2, |I| sums[I] = sum(I));
-        sums
+        let sum = first_8(&sums);
+        of_8(if let Some(integers) = Integers::of(self) {
+            integers.last(sum, members)
+        } else if let Some(floats) = Floats::of(self) {
+            floats.last(sums, members)
+        } else {
+            finish(self.op(), f64::from_bits(sum), members).to_bits()
+        })
     }
 }
 

@@ -55,10 +55,23 @@ cases! {
     SumOfHalves: f16, Typed<f16, Sum> = Typed::new(Sum), Sum;
     MeanOfFloats: f32, Typed<f32, Avg> = Typed::new(Avg), Avg;
     SumInDoubles: f32, Typed<f32, In<f64, Sum>> = Typed::new(Sum.accumulate_in::<f64>()), Sum.accumulate_in::<f64>();
+    SumOfWhatIsThere: u32, Typed<u32, fn(u32, u32) -> u32> = Typed::new(of_what_is_there), of_what_is_there;
     XorOfLong: u64, Typed<u64, BitXor> = Typed::new(BitXor), BitXor;
     Moves: u8, Move<true> = Move, |first: u8, _| first;
     AnyMaxOfBytes: u8, Reduction = chosen::<u8>(Op::Max), Max;
     AnyMeanOfBfloats: bf16, Reduction = chosen::<bf16>(Op::Avg), Avg;
+    AnySumOfHalves: f16, Reduction = chosen::<f16>(Op::Sum), Sum;
+    AnyMinOfHalves: f16, Reduction = chosen::<f16>(Op::Min), Min;
+    AnyProductOfFloats: f32, Reduction = chosen::<f32>(Op::Prod), Prod;
+    AnyMaxOfFloats: f32, Reduction = chosen::<f32>(Op::Max), Max;
+    AnyMeanOfDoubles: f64, Reduction = chosen::<f64>(Op::Avg), Avg;
+    AnyMinOfDoubles: f64, Reduction = chosen::<f64>(Op::Min), Min;
+    AnyMultipleOfDoubles: f64, Reduction = Reduction::new::<f64>(Op::PreMulSum, Some(0.3)).expect("it is one"), PreMulSum(0.3_f64);
+    AnyMultipleOfBfloats: bf16, Reduction = Reduction::new::<bf16>(Op::PreMulSum, Some(bf16::from_f32(-0.3))).expect("it is one"),
+        PreMulSum(bf16::from_f32(-0.3));
+    AnySumOfE4M3: Fp8E4M3, Reduction = chosen::<Fp8E4M3>(Op::Sum), Sum;
+    AnyMeanOfE5M2: Fp8E5M2, Reduction = chosen::<Fp8E5M2>(Op::Avg), Avg;
+    AnyMaxOfE5M2: Fp8E5M2, Reduction = chosen::<Fp8E5M2>(Op::Max), Max;
     AnySumOfLong: i64, Reduction = chosen::<i64>(Op::Sum), Sum;
     AnyMeanOfSignedBytes: i8, Reduction = chosen::<i8>(Op::Avg), Avg;
     AnyMeanOfBytes: u8, Reduction = chosen::<u8>(Op::Avg), Avg;
@@ -69,6 +82,12 @@ cases! {
     AnyMultipleOfShorts: i16, Reduction = Reduction::new::<i16>(Op::PreMulSum, Some(-3)).expect("it is one"), PreMulSum(-3_i16);
     AnyMeanOfLong: i64, Reduction = chosen::<i64>(Op::Avg), Avg;
     AnyOrOfUnsignedLong: u64, Reduction = chosen::<u64>(Op::Or), BitOr;
+}
+
+/// A sum of numbers that are not 0.
+fn of_what_is_there(a: u32, b: u32) -> u32 {
+    assert!(a != 0 && b != 0, "an operand that nobody sent");
+    a.wrapping_add(b) | 1
 }
 
 fn words<const K: usize>(source: &[u8]) -> [u32; K] {
@@ -112,6 +131,17 @@ fn packs_of_every_size_are_folded_as_elements_are() {
     check::<Moves>();
     check::<AnyMaxOfBytes>();
     check::<AnyMeanOfBfloats>();
+    check::<AnySumOfHalves>();
+    check::<AnyMinOfHalves>();
+    check::<AnyProductOfFloats>();
+    check::<AnyMaxOfFloats>();
+    check::<AnyMeanOfDoubles>();
+    check::<AnyMinOfDoubles>();
+    check::<AnyMultipleOfDoubles>();
+    check::<AnyMultipleOfBfloats>();
+    check::<AnySumOfE4M3>();
+    check::<AnyMeanOfE5M2>();
+    check::<AnyMaxOfE5M2>();
     check::<AnySumOfLong>();
     check::<AnyMeanOfSignedBytes>();
     check::<AnyMeanOfBytes>();
@@ -122,6 +152,21 @@ fn packs_of_every_size_are_folded_as_elements_are() {
     check::<AnyMultipleOfShorts>();
     check::<AnyMeanOfLong>();
     check::<AnyOrOfUnsignedLong>();
+}
+
+/// E5M2 has infinities, and no wider float is narrowed to one.
+#[test]
+fn extremes_of_floats_are_one_of_them_bit_for_bit() {
+    for op in [Op::Min, Op::Max] {
+        for a in 0..=u8::MAX {
+            for b in [0, 0x80, 0x3c, 0xbd, 0x7b, 0x7c, 0xfc, 0x7e, 0xff] {
+                let (one, other) = (Fp8E5M2(a), Fp8E5M2(b));
+                let extreme = if op == Op::Min { one.smaller(other) } else { one.larger(other) };
+                let found = fold::<2>(chosen::<Fp8E5M2>(op), &[[a; 8].to_vec(), [b; 8].to_vec()], 0);
+                assert_eq!(found, [extreme.0; 8], "{op:?} of {a:#x} and {b:#x}");
+            }
+        }
+    }
 }
 
 #[test]

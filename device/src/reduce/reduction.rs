@@ -34,6 +34,11 @@ impl Reduction {
         op.supports(T::DATATYPE).then_some(Self { names, scalar: u64::from_ne_bytes(bytes) })
     }
 
+    /// The sum of `T`s, which every type has.
+    pub const fn sum<T: HasDatatype>() -> Self {
+        Self { names: T::DATATYPE as u64 | (Op::Sum as u64) << 8, scalar: 0 }
+    }
+
     /// What combines partial results of this one: of a premul-sum, a sum.
     #[must_use]
     pub const fn of_partials(self) -> Self {

@@ -9,7 +9,7 @@ use congruent_heap::{Pod, TeamView, refuse};
 
 use super::fold::stateless;
 use super::words::{filled, load_up_to_8, store_up_to_8};
-use super::{block_share, fold_reduction, load_words, opaque, store_words};
+use super::{block_share, fold_reduction, load_words, opaque_word, store_words};
 use crate::arch::{Share, each};
 use crate::bulk::Fold;
 use crate::exchange::{Exchange, Exchanged, Work};
@@ -19,15 +19,15 @@ use crate::reduce::packs::{Move, PackOp, Typed};
 use crate::{Ctx, Datatype, Group, Op, ReduceOp, Reduction, Sum, bf16, f16};
 
 impl Work<'_> {
-    /// Where the thread's words begin, and how many bytes each has.
+    /// Where the thread's words begin, and how many bytes each has: a part of an inbox, which has room for them, is counted in 32 bits.
     #[inline(always)]
-    fn words(&self) -> impl Iterator<Item = (usize, u32)> + use<> {
-        let (Share { rank, size }, bytes) = (self.share, self.exchange.bytes as usize);
-        let mut next = rank * 8;
+    fn words(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let (Share { rank, size }, bytes) = (self.share, self.exchange.bytes as u32);
+        let (mut next, step) = (rank as u32 * 8, size as u32 * 8);
         from_fn(move || {
             let at = next;
-            next = at + size * 8;
-            (at < bytes).then(|| (at, (bytes - at).min(8) as u32))
+            next = at + step;
+            (at < bytes).then(|| (at, (bytes - at).min(8)))
         })
     }
 
@@ -57,7 +57,7 @@ impl Work<'_> {
             // SAFETY: `check` found all in the heaps, and PEs that are listed are looked at here; `at` is inside. A part is a multiple of
             // 16 bytes, so that there is room for both packets.
             unsafe {
-                let (from, to) = (from.add(at), to + 2 * at as u64);
+                let (from, to) = (from.add(at as usize), to + 2 * u64::from(at));
                 let load = |from: *const u8| {
                     let [low, high] = load_up_to_8(from, len, 1);
                     // An operator is given whole elements, whether there is data or not.
@@ -93,24 +93,24 @@ impl Work<'_> {
     /// [`send`](Self::send) came before.
     #[inline(always)]
     unsafe fn receive<P: PackOp>(&self, by: P) -> bool {
-        let n = self.team.size();
+        let n = self.team.size() as u32;
         let Exchange { inbox, part, dst, dst_step, src, src_step, bytes, flag, .. } = *self.exchange;
         if (dst | dst_step | src | src_step | bytes) as usize & (by.multiple() - 1) != 0 {
             refuse!("bytes that are folded as a type are aligned for it and end with an element");
         }
         let inbox = self.own(inbox);
         // Computed where it is needed, so that no register of a GPU holds it through the loops.
-        let dst = |i: usize| self.own(self.exchange.dst + self.exchange.dst_step * i as u64);
+        let dst = |i: u32| self.own(self.exchange.dst + self.exchange.dst_step * u64::from(i));
         for (at, len) in self.words() {
-            let packets = |i: usize| inbox.wrapping_add(part as usize * i + 2 * at);
+            let packets = |i: u32| inbox.wrapping_add(part as usize * i as usize + 2 * at as usize);
             // SAFETY: the caller's contract; `at` is inside. A packet's word is mapped and aligned.
             unsafe {
-                let (mut sums, mut first) = (by.none(), 0);
+                let (mut sums, mut first) = (by.none(), 0_u32);
                 while first < n {
                     // So many members at a time: what is missing of them is asked for again together. Behind the last one, its packets are
                     // asked for once more, as that takes no branch.
-                    let ask = |k: usize| {
-                        if k < P::AHEAD { load_words(packets((first + k).min(n - 1))) } else { [flag.into(); 2] }
+                    let ask = |k: u32| {
+                        if k < P::AHEAD as u32 { load_words(packets((first + k).min(n - 1))) } else { [flag.into(); 2] }
                     };
                     let lacks = |[low, high]: [u64; 2]| (low as u32 ^ flag) | (high as u32 ^ flag);
                     // Four variables and no array, which would be in memory.
@@ -121,20 +121,20 @@ impl Work<'_> {
                     };
                     // One of those that still lack is named.
                     let late = |_| {
-                        let late = first + each(0..P::AHEAD).find(|&k| lacks(ask(k)) != 0).unwrap_or(0);
-                        let late = late.min(n - 1);
-                        (self.packets(self.ctx.pe(), late), load_words(packets(late))[0])
+                        let late = each(0..P::AHEAD).find(|&k| lacks(ask(k as u32)) != 0).unwrap_or(0);
+                        let late = (first + late as u32).min(n - 1);
+                        (self.packets(self.ctx.pe(), late as usize), load_words(packets(late))[0])
                     };
                     if !self.ctx.all_packets(late, Polled::new(packets(first).cast()), come) {
                         return false;
                     }
-                    let mut take = |k: usize, words: [u64; 2]| {
-                        if k >= P::AHEAD || first + k >= n {
+                    let mut take = |k: u32, words: [u64; 2]| {
+                        if k >= P::AHEAD as u32 || first + k >= n {
                             return;
                         }
                         let values = words.map(|packet| (packet >> 32) as u32);
                         if P::ONE {
-                            store_up_to_8(dst(first + k).add(at), len, P::UNIT, values);
+                            store_up_to_8(dst(first + k).add(at as usize), len, P::UNIT, values);
                         } else {
                             // Of elements of 4 bytes and more, what was sent fills the word.
                             let values = if P::UNIT < 4 { filled(values, len, by.multiple()) } else { values };
@@ -145,10 +145,10 @@ impl Work<'_> {
                     take(1, b);
                     take(2, c);
                     take(3, d);
-                    first = opaque((first + P::AHEAD) as u64) as usize;
+                    first = opaque_word(first + P::AHEAD as u32);
                 }
                 if !P::ONE {
-                    store_up_to_8(dst(0).add(at), len, P::UNIT, by.last(sums, n as u32));
+                    store_up_to_8(dst(0).add(at as usize), len, P::UNIT, by.last(sums, n));
                 }
             }
         }

@@ -50,13 +50,13 @@ pub(super) unsafe fn fold<P: PackOp>(
         let mut at = 0;
         if P::VECTORS && !packets && line == 0 && apart.is_multiple_of(16) {
             at = bytes / 16 * 16;
-            let mut from = share.rank * 16;
             if P::ONE {
-                from = several::<4, 16>(share, from, dst, src, at, members, by);
+                several::<4, 16>(share, dst, src, at, members, by);
             } else if P::PAIRS {
-                from = several::<2, 8>(share, from, dst, src, at, members, by);
+                several::<2, 8>(share, dst, src, at, members, by);
+            } else {
+                several::<1, 4>(share, dst, src, at, members, by);
             }
-            several::<1, 4>(share, from, dst, src, at, members, by);
         }
         words::fold(share, dst, src, at, bytes, members, line, by, ctx)
     }
@@ -68,32 +68,35 @@ pub(super) fn sources<P: PackOp>(src: &impl Operands) -> usize {
     if P::ONE { 1 } else { src.count() }
 }
 
-/// `V` vectors of 16 bytes a thread at a time, which are `K` words, from byte `at` of the first `bytes`; all operands plain and aligned.
-/// Gives where the thread's first vector is that is left over.
+/// The first `bytes` bytes, `V` vectors of 16 bytes a thread at a time, which are `K` words; all operands plain and aligned.
 ///
-/// Several vectors, and those of several sources on their way, are what hides the latency of memory behind a few warps.
+/// Several vectors, and those of several sources on their way, are what hides the latency of memory behind a few warps. What is behind the
+/// end is not asked for: one loop for all, as each is the arithmetic of a type.
 ///
 /// # Safety
 /// As [`fold`].
 #[inline(always)]
 unsafe fn several<const V: usize, const K: usize>(
     share: Share,
-    mut at: usize,
     dst: &impl Operands,
     src: &impl Operands,
     bytes: usize,
     members: u32,
     by: impl PackOp,
-) -> usize {
+) {
     const { assert!(K == 4 * V) };
     let step = share.size * 16;
-    while at + (V - 1) * step < bytes {
-        // SAFETY: the caller's contract, and `at + (V - 1) * step + 16 <= bytes`, as all are multiples of 16.
+    let mut at = share.rank * 16;
+    while at < bytes {
+        let is_inside = |v: usize| v == 0 || at + v * step < bytes;
+        // SAFETY: the caller's contract; vectors are loaded and stored where they are inside, as all numbers are multiples of 16.
         unsafe {
             let load = |from: *const u8| {
                 let mut words = [0; K];
                 for v in 0..V {
-                    words[4 * v..4 * v + 4].copy_from_slice(&load16(from.add(v * step)));
+                    // Behind the end, the first vector again: what operators make of it is nobody's, and nothing that they refuse.
+                    let vector = if is_inside(v) { load16(from.add(v * step)) } else { first(&words) };
+                    words[4 * v..4 * v + 4].copy_from_slice(&vector);
                 }
                 words
             };
@@ -101,50 +104,56 @@ unsafe fn several<const V: usize, const K: usize>(
             for i in each(0..dst.count()) {
                 let to = dst.get(i).start().add(at);
                 for v in 0..V {
-                    store16(to.add(v * step), [result[4 * v], result[4 * v + 1], result[4 * v + 2], result[4 * v + 3]]);
+                    if is_inside(v) {
+                        store16(
+                            to.add(v * step),
+                            [result[4 * v], result[4 * v + 1], result[4 * v + 2], result[4 * v + 3]],
+                        );
+                    }
                 }
             }
         }
         at += V * step;
     }
-    at
 }
 
-/// The sum of all sources' packs at byte `at`. Four of them are on their way at a time, and of those that may go through queues two:
-/// algorithms fold three of these at most.
+/// The first vector of a pack.
+#[inline(always)]
+fn first<const K: usize>(words: &[u32; K]) -> [u32; 4] {
+    [words[0], words[1], words[2], words[3]]
+}
+
+/// The sum of all sources' packs at byte `at`, of which two are on their way at a time.
 ///
 /// # Safety
 /// As [`fold`], and `load` may read at `at` of every source.
 #[inline(always)]
-unsafe fn pack<P: PackOp, S: Operands, const K: usize>(
-    src: &S,
+unsafe fn pack<P: PackOp, const K: usize>(
+    src: &impl Operands,
     at: usize,
     members: u32,
     by: P,
     load: impl Fn(*const u8) -> [u32; K],
 ) -> [u32; K] {
     let count = sources::<P>(src);
-    // SAFETY: the caller's contract.
-    let load = |i| load(unsafe { src.get(i).start().add(at) });
-    let next = |sums, values, i| by.next(sums, values, i == 0, src.get(i).is_partial());
+    let load = |i| match i < count {
+        // SAFETY: the caller's contract.
+        true => load(unsafe { src.get(i).start().add(at) }),
+        false => [0; K],
+    };
+    let next = |sums, values, i| match i < count {
+        true => by.next(sums, values, i == 0, src.get(i).is_partial()),
+        false => sums,
+    };
     if P::ONE {
         return by.last(next(by.none(), load(0), 0), members);
     }
-    // Of a number that it knows, the compiler would have loops of their own for the first sources.
+    // Of a number that it knows, the compiler would have a loop of its own for the first sources.
     let (mut sums, mut i) = (by.none(), opaque(0) as usize);
-    // Variables and no array, which would be in memory.
-    while const { S::PLAIN } && i + 4 <= count {
-        let (a, b, c, d) = (load(i), load(i + 1), load(i + 2), load(i + 3));
-        sums = next(next(next(next(sums, a, i), b, i + 1), c, i + 2), d, i + 3);
-        i = opaque(i as u64 + 4) as usize;
-    }
-    while i + 2 <= count {
+    while i < count {
         let (a, b) = (load(i), load(i + 1));
         sums = next(next(sums, a, i), b, i + 1);
         i = opaque(i as u64 + 2) as usize;
-    }
-    if i < count {
-        sums = next(sums, load(i), i);
     }
     by.last(sums, members)
 }

@@ -16,7 +16,7 @@ use crate::operand::packed_words;
 use crate::reduce::packs::Move;
 use crate::reduce::packs::tests::{
     AnyMaxOfBytes, AnyMeanOfBfloats, AnySumOfLong, Case, MaxOfBytes, MeanOfFloats, Moves, SumInDoubles, SumOfHalves,
-    XorOfLong,
+    SumOfWhatIsThere, XorOfLong,
 };
 
 const FLAG: u32 = 77;
@@ -212,6 +212,16 @@ fn every_form_is_folded_as_elements_are() {
         }
     }
     each_case!(check);
+}
+
+/// What is behind the end of vectors is no element. No number of these few is 0.
+#[test]
+fn operators_are_given_what_was_sent_and_nothing_else() {
+    for packed in [Kind::Plain(0), Kind::Packets, Kind::Lines(64)] {
+        for bytes in [8, 16, 24] {
+            compare::<SumOfWhatIsThere>(&[packed], &[packed; 3], bytes, 3, false);
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Folds 8 bytes at a time: what vectors leave over, and packets and lines, which are awaited.
 
+use congruent_heap::refuse;
+
 use super::vectors::sources;
 use super::{Lane, load, load_acquire, load_words, store, store_release, store_words};
 use crate::arch::{Share, each};
@@ -9,7 +11,8 @@ use crate::reduce::packs::PackOp;
 use crate::{Ctx, Operand, Operands};
 
 /// Bytes `from..bytes`: plain ones, aligned or not, and packets or lines from the first. Words of [`PackOp::AHEAD`] sources are on their
-/// way at a time, and of two where any may be packed: a step has packets or lines of at most two members. False when a wait ended without what it was for; the reason is recorded.
+/// way at a time, and of two where any may be packed: a step has packets or lines of at most two members. False when a wait ended without
+/// what it was for; the reason is recorded.
 ///
 /// Of lines of `line` bytes, whose flags are words too, a thread takes two words, one after the other, and neighbouring threads store a line
 /// together, by one instruction for the two. That it then arrives as a whole is a property of the hardware, not of the PTX model (MM-8):
@@ -79,7 +82,7 @@ pub(super) unsafe fn fold<P: PackOp, S: Operands>(
                     PACKETS => store_packets(operand.start().add(2 * here.at), here.n, result, operand.flag),
                     _ if here.word < words.all && here.word % 2 == 1 => {
                         let last = if here.is_flag { [operand.flag, 0] } else { result };
-                        let to = operand.start().add((here.word - 1) * 8);
+                        let to = operand.start().add((here.word - 1) as usize * 8);
                         give_pair(to, before, last, words.together());
                     }
                     _ => {}
@@ -92,13 +95,16 @@ pub(super) unsafe fn fold<P: PackOp, S: Operands>(
     true
 }
 
-/// The words of 8 bytes that a thread takes, one after the other, of `all`. Words of lines are counted with their flags.
+/// The words of 8 bytes that a thread takes, one after the other, of `all`. Words of lines are counted with their flags. A GPU counts in 32
+/// bits: registers are what these loops are short of.
 struct Words {
+    /// Where the first one is.
+    from: usize,
     /// What a word is behind the thread's turn.
-    base: usize,
-    all: usize,
+    base: u32,
+    all: u32,
     /// From a word to the next one; of lines, from the second of two.
-    stride: usize,
+    stride: u32,
     /// Bytes of a line, or 0.
     line: u32,
 }
@@ -106,7 +112,7 @@ struct Words {
 /// A word, or a flag.
 #[derive(Clone, Copy)]
 struct Here {
-    word: usize,
+    word: u32,
     /// Where its data is, and how many bytes.
     at: usize,
     n: u32,
@@ -116,14 +122,21 @@ struct Here {
 impl Words {
     /// Those of bytes `from..bytes`, and the thread's first turn.
     #[inline(always)]
-    fn new(Share { rank, size }: Share, from: usize, bytes: usize, line: u32) -> (Self, usize) {
-        if line == 0 {
-            return (Self { base: 0, all: bytes.div_ceil(8), stride: size, line }, from / 8 + rank);
+    fn new(Share { rank, size }: Share, from: usize, bytes: usize, line: u32) -> (Self, u32) {
+        if bytes - from > MOST_BYTES {
+            refuse!(
+                "of what is not aligned to 16 bytes, is packed or not hot, a fold takes at most 8 GiB; fold part by part"
+            );
         }
-        let (all, threads_of_line) = (packed_words(bytes, line), line as usize / 16);
+        let (rank, size) = (rank as u32, size as u32);
+        if line == 0 {
+            return (Self { from, base: 0, all: (bytes - from).div_ceil(8) as u32, stride: size, line }, rank);
+        }
+        let (all, threads_of_line) = (packed_words(bytes, line) as u32, line / 16);
         // As many threads as fill whole lines, so that each line is of threads of one warp in one turn; the others are past the end.
         let threads = if size < threads_of_line { 1 } else { size & !(threads_of_line - 1) };
-        (Self { base: if rank < threads { rank * 2 } else { all }, all, stride: threads * 2 - 1, line }, 0)
+        let base = if rank < threads { rank * 2 } else { all };
+        (Self { from, base, all, stride: threads * 2 - 1, line }, 0)
     }
 
     /// Whether threads store a line together.
@@ -133,26 +146,29 @@ impl Words {
     }
 
     #[inline(always)]
-    fn at(&self, turn: usize, bytes: usize) -> Here {
+    fn at(&self, turn: u32, bytes: usize) -> Here {
         let word = turn + self.base;
         let (lines, is_flag) = match self.line {
             0 => (0, false),
-            line => (lines_before(word, line), word | !(line as usize / 8 - 1) == usize::MAX),
+            line => (lines_before(word, line), word | !(line / 8 - 1) == u32::MAX),
         };
-        let at = (word - lines) * 8;
+        let at = self.from + (word - lines) as usize * 8;
         let n = if word < self.all && !is_flag && at < bytes { (bytes - at).min(8) as u32 } else { 0 };
         Here { word, at, n, is_flag }
     }
 
     #[inline(always)]
-    fn next(&self, turn: usize) -> usize {
+    fn next(&self, turn: u32) -> u32 {
         turn + if self.line > 0 && turn.is_multiple_of(2) { 1 } else { self.stride }
     }
 }
 
+/// The most bytes whose words are counted in 32 bits, of lines of 16 bytes too, of which every other word is a flag.
+const MOST_BYTES: usize = 8 << 30;
+
 /// How many lines are in front of a word. A line has a power of two of words: no division, which is a call.
 #[inline(always)]
-fn lines_before(word: usize, line: u32) -> usize {
+fn lines_before(word: u32, line: u32) -> u32 {
     word >> (line / 8).trailing_zeros()
 }
 
@@ -231,13 +247,13 @@ unsafe fn take(
             }
             _ => {
                 // What the line holds, the flag acquires.
-                let flag = (lines_before(here.word, operand.form()) + 1) * operand.form() as usize - 8;
+                let flag = (lines_before(here.word, operand.form()) as usize + 1) * operand.form() as usize - 8;
                 let flag = operand.start().add(flag).cast::<u64>();
                 let has_arrived = || load_acquire(flag) as u32 == operand.flag;
                 if !has_arrived() && !ctx.packet(|| src.get(i), Polled::new(flag), has_arrived) {
                     return None;
                 }
-                Some(low_high(load(operand.start().add(here.word * 8).cast::<u64>())))
+                Some(low_high(load(operand.start().add(here.word as usize * 8).cast::<u64>())))
             }
         }
     }
