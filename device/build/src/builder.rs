@@ -132,7 +132,7 @@ impl Builder {
         let compile = |target: &Target| {
             let workshop = Workshop::take(&base, &rustc, target)?;
             let ptx = recipe.run(target, &workshop, "false")?;
-            let ptx = bounds::with_directives(&symbols::renumber_crates(&ptx));
+            let ptx = bounds::with_directives(&symbols::without_notes(&symbols::renumber_crates(&ptx)));
             let text = header::with_header(&ptx, &rustc, target);
             let debug = self.lines.then(|| recipe.run(target, &workshop, "line-tables-only")).transpose()?;
             let lines = debug.map(|debug| lines::lines(&text, &debug)).transpose();

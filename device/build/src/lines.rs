@@ -18,7 +18,7 @@ use crate::symbols;
 /// What is wrong with the debugger's sections
 pub(crate) fn lines(shipped: &str, debug: &str) -> Result<Lines, gimli::Error> {
     // As in what is shipped, so that names of functions are the same.
-    let debug = symbols::renumber_crates(debug);
+    let debug = symbols::without_notes(&symbols::renumber_crates(debug));
     let scopes = Scopes::read(&debug)?;
     let files = files(&debug);
     let (shipped, debug) = (functions(shipped), functions(&debug));
