@@ -95,6 +95,7 @@ pub use congruent_device as device;
 pub use congruent_fused as fused;
 pub use congruent_heap::HeapStats;
 pub use congruent_kernels as kernels;
+pub use congruent_moe_kernels as moe_kernels;
 pub use cudarc;
 
 pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target, Tiled};

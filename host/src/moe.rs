@@ -8,8 +8,8 @@ use congruent_collectives::HasDatatype;
 use congruent_collectives::moe::{
     Added, Combining, Dispatched, Idle, MoeConfig, MoeConfigError, MoeShape, MoeView, Received, Refusal, Step, Tokens,
 };
-use congruent_device::{KernelArg, Sym, Tag, TeamView};
-use congruent_kernels as kernels;
+use congruent_device::{KernelArg, Reduction, Sym, Tag, TeamView};
+use congruent_moe_kernels as kernels;
 
 use crate::comm::usual_blocks;
 use crate::launch::Target;
@@ -398,7 +398,7 @@ impl<'m> StreamBatch<'m, Combining> {
                 (rows, 1)
             }
         };
-        let args = (self.view, self.index, T::DATATYPE as u32, dst.cast(), more.cast(), for_each);
+        let args = (self.view, self.index, Reduction::sum::<T>(), dst.cast(), more.cast(), for_each);
         self.target(stream).launch(kernels::moe_combine_recv, args)?;
         Ok(self.next())
     }

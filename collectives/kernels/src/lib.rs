@@ -16,8 +16,6 @@ mod entries;
 // A GPU runs what was compiled for older ones, so what is compiled for newer ones is what those cannot run.
 #[cfg(not(target_feature = "sm_90"))]
 mod exchange;
-#[cfg(not(target_feature = "sm_90"))]
-mod moe;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90"))]
 mod multimem;
 #[cfg(not(target_feature = "sm_90"))]
@@ -32,7 +30,6 @@ pub use multimem::*;
 #[cfg(not(target_feature = "sm_90"))]
 pub use {
     exchange::*,
-    moe::*,
     perf::{perf_barrier, perf_fetch_add, perf_get, perf_ping_pong, perf_put, perf_put_value},
     reduce::*,
     share::*,

@@ -4,7 +4,9 @@ use core::array;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-use congruent_device::{Group, Number, Pack, Peer, Pod, Sum, Sym, Vectorized, opaque_word, refuse, vectorized};
+use congruent_device::{
+    Datatype, Group, Number, Pack, Peer, Pod, Reducer, Sum, Sym, Vectorized, bf16, f16, opaque_word, refuse, vectorized,
+};
 
 use super::gates::Half;
 use super::route::NOWHERE;
@@ -125,33 +127,44 @@ impl Moe<'_> {
         }
     }
 
-    /// The same of answers that lie in symmetric memory of this PE, of which `at` gives the row.
+    /// The same of answers that lie in symmetric memory of this PE, of which `at` gives the row. Their type is looked at row by row, so that
+    /// what finds the rows, and the way back, is there once for all types.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn send_rows<T: Number<Acc = f32>>(
+    pub fn send_rows(
         &self,
         batch: &MicroBatch<Received>,
+        datatype: Datatype,
         weight: impl Fn(&Row, usize) -> f32,
         answers: Sym<u8>,
         at: impl Fn(&Row, usize) -> usize,
     ) {
+        if !matches!(datatype, Datatype::F32 | Datatype::F16 | Datatype::Bf16) {
+            refuse!("answers are of f32, f16 or bf16");
+        }
         let bytes = self.view.output as usize;
-        let row = |row: &Row, k| {
+        let is_wide = (answers.offset() as usize | bytes).is_multiple_of(16);
+        let from = |row: &Row, k| {
             let start = at(row, k) * bytes;
             answers.slice(start..start + bytes)
         };
-        match (size_of::<T>(), (answers.offset() as usize | bytes).is_multiple_of(16)) {
-            (2, true) => {
-                self.send_packs::<T, 8, _>(batch, weight, |of, k| self.loaded::<Pack<u64, 2>, T, _>(row(of, k)))
+        self.each_row(batch, |row| {
+            let way = self.way_back(&self.block, batch, row, 0..bytes);
+            macro_rules! send {
+                ($T:ty, $W:ty, $N:literal) => {
+                    way.send::<$T, $N, _>(&weight, |of, k| self.loaded::<$W, $T, $N>(from(of, k)))
+                };
             }
-            (2, false) => self.send_packs::<T, 4, _>(batch, weight, |of, k| self.loaded::<u64, T, _>(row(of, k))),
-            (4, true) => {
-                self.send_packs::<T, 4, _>(batch, weight, |of, k| self.loaded::<Pack<u64, 2>, T, _>(row(of, k)))
+            match (datatype, is_wide) {
+                (Datatype::F32, true) => send!(f32, Pack<u64, 2>, 4),
+                (Datatype::F32, false) => send!(f32, u64, 2),
+                (Datatype::F16, true) => send!(f16, Pack<u64, 2>, 8),
+                (Datatype::F16, false) => send!(f16, u64, 4),
+                (_, true) => send!(bf16, Pack<u64, 2>, 8),
+                (_, false) => send!(bf16, u64, 4),
             }
-            (4, false) => self.send_packs::<T, 2, _>(batch, weight, |of, k| self.loaded::<u64, T, _>(row(of, k))),
-            _ => refuse!("answers are of f32, f16 or bf16"),
-        }
+        });
     }
 
     /// A row of this PE's memory, a word at a time.
@@ -175,18 +188,23 @@ impl Moe<'_> {
         if !matches!(pack, 8 | 16) || !(self.view.output as usize).is_multiple_of(pack) {
             refuse!("a row of outputs is of whole packs, and a pack of 8 or 16 bytes");
         }
+        let packs = self.view.output as usize / pack;
+        self.each_row(batch, |row| self.send_part::<T, N, A>(&self.block, batch, row, 0..packs, &weight, &answer));
+    }
+
+    /// Deals the rows of all sources to the blocks, in turn, and gives this one those that are its.
+    #[inline(always)]
+    #[track_caller]
+    fn each_row(&self, batch: &MicroBatch<Received>, send: impl Fn(&Row)) {
         self.check(batch);
         let (blocks, mut before) = (self.block.count(), 0);
         for i in 0..self.n() {
             // Each begins with another one, so that not all send to the same at once.
             let source = self.after(i);
             let count = self.count(batch, source);
-            // Rows of all sources together are dealt in turn.
             let mut slot = (self.block.index() + blocks - before % blocks) % blocks;
             while slot < count {
-                let row = self.row_at(batch, source, slot);
-                let packs = 0..self.view.output as usize / pack;
-                self.send_part::<T, N, A>(&self.block, batch, &row, packs, &weight, &answer);
+                send(&self.row_at(batch, source, slot));
                 slot += blocks;
             }
             before += count;
@@ -225,7 +243,7 @@ impl Moe<'_> {
         // What was computed for the steps before is not kept in registers for this one.
         let (moe, batch) = self.anew(&batch);
         moe.await_answers(&batch);
-        moe.sum_answers(&batch, dst, &added);
+        moe.sum_answers(&batch, dst, &added, Sum);
         moe.close(batch)
     }
 
@@ -238,16 +256,22 @@ impl Moe<'_> {
         self.hear(self.combined(batch.index), batch.exchange);
     }
 
-    /// The part of it that depends on what answers are of.
+    /// The part of it that depends on what answers are of, which `sum` sums.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub fn sum_answers<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, dst: Sym<T>, added: &Added<T>) {
+    pub fn sum_answers<T: Pod>(
+        &self,
+        batch: &MicroBatch<Combining>,
+        dst: Sym<T>,
+        added: &Added<T>,
+        sum: impl Reducer<T>,
+    ) {
         let count = self.ctx.load(self.counts(batch.index, batch.table), self.n());
         let count = self.block.uniform(count.into()) as usize;
         let mut token = opaque_word(self.block.index() as u32) as usize;
         while token < count {
-            self.sum(batch, token, dst, added);
+            self.sum(batch, token, dst, added, sum);
             token += self.block.count();
         }
     }
@@ -265,35 +289,46 @@ impl Moe<'_> {
         weight: &impl Fn(&Row, usize) -> f32,
         answer: &impl Fn(&Row, usize) -> A,
     ) {
+        let size = size_of::<[T; N]>();
+        let bytes = packs.start * size..packs.end * size;
+        self.way_back(group, batch, row, bytes).send::<T, N, A>(weight, answer);
+    }
+
+    /// Where bytes of a row's answers go, and which packs of them are this thread's of the group.
+    #[inline(always)]
+    #[track_caller]
+    fn way_back<'r>(
+        &'r self,
+        group: &impl Group,
+        batch: &MicroBatch<Received>,
+        row: &'r Row,
+        bytes: Range<usize>,
+    ) -> WayBack<'r> {
         let (index, source, slot) = (batch.index, row.source(), row.slot());
         let mine = self.mine(row);
         let there = self.output(index, self.me(), slot, self.token(row), mine.trailing_zeros() as usize);
         let staged = || self.outputs(index, self.view.layout.staged_outputs, source, slot, 1);
         let (there, at) = self.towards(source, there, staged);
-        let (bytes, size) = (self.view.output as usize, size_of::<[T; N]>());
-        let words = there.slice(..bytes).cast::<u64>().at(at);
-        let wide = there.slice(..bytes / 16 * 16).cast::<Pack<u64, 2>>().at(at);
-        self.ctx.stores_to(group, there.slice(packs.start * size..packs.end * size).at(at));
-        // What `towards` gives is reached.
-        let (Some(words), Some(wide)) = (self.ctx.direct(words), self.ctx.direct(wide)) else { return };
-        vectorized(Weighed {
-            row,
-            mine,
-            weight,
-            answer,
-            first: packs.start + group.rank(),
-            step: group.size(),
-            end: packs.end,
-            words,
-            wide,
-            of: PhantomData::<(T, A)>,
-        });
+        let whole = there.slice(..self.view.output as usize);
+        let words = whole.cast::<u64>().at(at);
+        let wide = whole.slice(..whole.len() / 16 * 16).cast::<Pack<u64, 2>>().at(at);
+        let Range { start: first, end } = bytes;
+        self.ctx.stores_to(group, there.slice(bytes).at(at));
+        let (words, wide) = (self.ctx.direct(words), self.ctx.direct(wide));
+        WayBack { row, mine, first, end, rank: group.rank(), size: group.size(), words, wide }
     }
 
     /// Sums what came back for a token.
     #[inline(always)]
     #[track_caller]
-    fn sum<T: Number<Acc = f32>>(&self, batch: &MicroBatch<Combining>, token: usize, dst: Sym<T>, added: &Added<T>) {
+    fn sum<T: Pod>(
+        &self,
+        batch: &MicroBatch<Combining>,
+        token: usize,
+        dst: Sym<T>,
+        added: &Added<T>,
+        sum: impl Reducer<T>,
+    ) {
         let Self { block, ctx, .. } = *self;
         let elements = self.view.output as usize / size_of::<T>();
         let dst = dst.slice(token * elements..(token + 1) * elements);
@@ -313,7 +348,7 @@ impl Moe<'_> {
         let rows = came.count_ones() as usize;
         let all = rows + usize::from(more.is_some());
         if all == 0 {
-            return ctx.start_fill_at(&block, dst.at(self.own_rank()), T::from_acc(0.0));
+            return ctx.start_fill_at(&block, dst.at(self.own_rank()), T::zeroed());
         }
         let most = self.view.tokens;
         let sources = ctx.places(all, |i| {
@@ -330,7 +365,7 @@ impl Moe<'_> {
             row.at(self.own_rank())
         });
         let dst = ctx.places(1, |_| dst.at(self.own_rank()));
-        ctx.fold::<T>(&block, self.view.output as usize, dst, sources, Sum, all);
+        ctx.fold::<T>(&block, self.view.output as usize, dst, sources, sum, all);
     }
 
     /// Tells the members that their answers are on their way, and that what was received is read.
@@ -359,19 +394,39 @@ impl Moe<'_> {
     }
 }
 
-/// What the experts of this PE answered to a row, on its way back: in packs of `N` elements.
-struct Weighed<'r, T, A, W, F, const N: usize> {
+/// The way back of a row's answers, for a thread of the group that sends them.
+#[derive(Clone, Copy)]
+struct WayBack<'r> {
     row: &'r Row,
+    /// The token's choices that are experts of this PE.
     mine: u32,
-    weight: &'r W,
-    answer: &'r F,
-    /// This thread's packs.
+    /// Which bytes of them.
     first: usize,
-    step: usize,
     end: usize,
-    /// Where it goes, for packs of 16 bytes and for those of 8.
-    wide: Peer<'r, Pack<u64, 2>>,
-    words: Peer<'r, u64>,
+    rank: usize,
+    size: usize,
+    /// Where they go, for packs of 16 bytes and for those of 8: what [`towards`](Moe::towards) gives is reached.
+    wide: Option<Peer<'r, Pack<u64, 2>>>,
+    words: Option<Peer<'r, u64>>,
+}
+
+impl WayBack<'_> {
+    /// Sends this thread's packs of `N` elements.
+    #[inline(always)]
+    fn send<T: Number<Acc = f32>, const N: usize, A: Fn(usize) -> [f32; N]>(
+        self,
+        weight: impl Fn(&Row, usize) -> f32,
+        answer: impl Fn(&Row, usize) -> A,
+    ) {
+        vectorized(Weighed { way: self, weight, answer, of: PhantomData::<(T, A)> });
+    }
+}
+
+/// What the experts of this PE answered to a row, in packs of `N` elements.
+struct Weighed<'r, T, A, W, F, const N: usize> {
+    way: WayBack<'r>,
+    weight: W,
+    answer: F,
     of: PhantomData<(T, A)>,
 }
 
@@ -384,23 +439,25 @@ where
 {
     #[inline(always)]
     fn run(self) {
-        let (mut at, step) = (self.first, self.step);
-        while at < self.end {
+        let WayBack { row, size: step, .. } = self.way;
+        let size = size_of::<[T; N]>();
+        let (mut at, end) = (self.way.first / size + self.way.rank, self.way.end / size);
+        while at < end {
             // Some are on their way together, and what goes for the row is asked for once for these.
             let pack = |v: usize| at + v * step;
-            let (mut sums, mut left) = ([[0.0; N]; TOGETHER], self.mine);
+            let (mut sums, mut left) = ([[0.0; N]; TOGETHER], self.way.mine);
             while left != 0 {
                 let k = left.trailing_zeros() as usize;
                 left &= left - 1;
-                let (weight, answer) = ((self.weight)(self.row, k), (self.answer)(self.row, k));
+                let (weight, answer) = ((self.weight)(row, k), (self.answer)(row, k));
                 for (v, sums) in sums.iter_mut().enumerate() {
                     // Behind the last one, that one again.
-                    let more = answer(pack(v).min(self.end - 1));
+                    let more = answer(pack(v).min(end - 1));
                     *sums = array::from_fn(|j| sums[j] + weight * more[j]);
                 }
             }
             for (v, sums) in sums.into_iter().enumerate() {
-                if pack(v) < self.end {
+                if pack(v) < end {
                     self.store(pack(v), sums.map(T::from_acc));
                 }
             }
@@ -413,8 +470,8 @@ impl<T: Number, A, W, F, const N: usize> Weighed<'_, T, A, W, F, N> {
     #[inline(always)]
     fn store(&self, i: usize, pack: [T; N]) {
         match size_of::<[T; N]>() {
-            16 => self.wide.store(i, bytemuck::cast(pack)),
-            _ => self.words.store(i, bytemuck::cast(pack)),
+            16 => self.way.wide.into_iter().for_each(|wide| wide.store(i, bytemuck::cast(pack))),
+            _ => self.way.words.into_iter().for_each(|words| words.store(i, bytemuck::cast(pack))),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use congruent::{kernels, moe_kernels};
 use congruent_device::Module;
-use congruent_kernels::{MULTIMEM, PTX};
 
 use super::failure::Failure;
 use super::output::print;
@@ -36,13 +36,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each image's architecture and text.
-fn images() -> impl Iterator<Item = (&'static str, &'static str)> {
-    [&PTX, &MULTIMEM].into_iter().flat_map(|Module { images, .. }| images.iter().copied())
+/// Each image's crate, architecture and text.
+fn images() -> impl Iterator<Item = (String, &'static str, &'static str)> {
+    let modules = [&kernels::PTX, &kernels::MULTIMEM, &moe_kernels::PTX];
+    modules.into_iter().flat_map(|Module { name, images }| {
+        let of = name.split(' ').next().unwrap_or(name).replace('-', "_");
+        images.iter().map(move |&(arch, text)| (of.clone(), arch, text))
+    })
 }
 
 fn list() -> String {
-    let kernels = |(arch, text)| {
+    let kernels = |(_, arch, text)| {
         let mut names: Vec<_> = Functions::of(text).entries().collect();
         names.sort_unstable();
         names.into_iter().map(move |name| format!("{arch:6} {name}\n"))
@@ -51,7 +55,7 @@ fn list() -> String {
 }
 
 fn show(kernel: &str) -> Result<String, Failure> {
-    let found = images().find_map(|(_, text)| Functions::of(text).program(kernel));
+    let found = images().find_map(|(_, _, text)| Functions::of(text).program(kernel));
     found.ok_or_else(|| {
         Failure::Usage(format!("there is no kernel {kernel}; `congruent ptx` lists those that there are"))
     })
@@ -60,8 +64,8 @@ fn show(kernel: &str) -> Result<String, Failure> {
 fn write(folder: &Path) -> Result<(), Failure> {
     let failed = |path: &Path, error| Failure::Failed(format!("cannot write {}: {error}", path.display()));
     fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
-    for (arch, text) in images() {
-        let path = folder.join(format!("congruent_kernels.{arch}.ptx"));
+    for (of, arch, text) in images() {
+        let path = folder.join(format!("{of}.{arch}.ptx"));
         fs::write(&path, text).map_err(|error| failed(&path, error))?;
         print(&format!("{}\n", path.display()))?;
     }

@@ -124,7 +124,8 @@ impl Modules {
     /// PEs meet before any of them launches a kernel. A file that the driver is too old for is left to launches, which say so.
     pub(super) fn load_known(&self, multicast: bool) -> Result<(), CudaError> {
         let multimem = multicast.then_some(&congruent_kernels::MULTIMEM);
-        let own = [&congruent_kernels::PTX, &congruent_stream_kernels::PTX].into_iter().chain(multimem);
+        let own = [&congruent_kernels::PTX, &congruent_moe_kernels::PTX, &congruent_stream_kernels::PTX];
+        let own = own.into_iter().chain(multimem);
         for module in own.chain(files::all(self.device.properties.compute)) {
             match self.get(module) {
                 Err(CudaError::PtxTooNew { .. }) => {}

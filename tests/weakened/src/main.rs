@@ -14,7 +14,7 @@ mod recording;
 mod stand_in;
 mod survivors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::error::Error;
 use std::iter;
@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Instant;
 
 use calls::Which;
-use congruent::kernels;
+use congruent::{kernels, moe_kernels};
 use congruent_example_kernels as examples;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
@@ -237,7 +237,9 @@ fn two_at_a_time<T: Send>(
 
 /// The images that are shipped, and at last that of the examples.
 fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
-    let texts = [&kernels::PTX, &kernels::MULTIMEM, &examples::PTX].into_iter().flat_map(|module| module.images);
+    let texts = [&kernels::PTX, &kernels::MULTIMEM, &moe_kernels::PTX, &examples::PTX]
+        .into_iter()
+        .flat_map(|module| module.images);
     let programs = texts.map(|(_, text)| {
         let module = ptx::parse(text).map_err(|error| error.message)?;
         Ok(Program::of(&module, text)?)
@@ -245,12 +247,34 @@ fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
     programs.collect()
 }
 
-/// All that can be taken away: of each shipped image, and of kernels of the examples.
+/// All that can be taken away: of each shipped image, and of kernels of the examples. A function that several images have is judged in the
+/// first of them.
 fn mutants(programs: &[Arc<Program>]) -> Vec<(usize, Mutant)> {
     let examples = programs.len() - 1;
     let each = programs.iter().enumerate();
     let all = each.flat_map(|(of, program)| program.mutants().into_iter().map(move |less| (of, less)));
-    all.filter(|(of, less)| *of < examples || FUSED.contains(&less.function.as_str())).collect()
+    let mut first_in: HashMap<String, usize> = HashMap::new();
+    all.filter(|(of, less)| match of {
+        _ if *of == examples => FUSED.contains(&less.function.as_str()),
+        _ => *first_in.entry(source_of(&less.function)).or_insert(*of) == *of,
+    })
+    .collect()
+}
+
+/// The name of a function without the numbers that its crates have in an image, and without the crate that it was compiled in.
+fn source_of(function: &str) -> String {
+    let mut parts = function.split("Cs");
+    let mut name = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        let after = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        let is_of_crate = after.starts_with('_') && after.len() < part.len();
+        name.push_str("Cs");
+        name.push_str(if is_of_crate { after } else { part });
+    }
+    match name.rfind("Cs_") {
+        Some(at) if name.ends_with("kernels") => name[..at].to_string(),
+        _ => name,
+    }
 }
 
 /// Those that the arguments ask for, in the order of the texts.

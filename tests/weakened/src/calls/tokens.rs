@@ -1,8 +1,8 @@
 //! Exchanges of tokens.
 
 use congruent::collectives::moe::{MoeConfig, MoeShape};
-use congruent::device::{Sym, bf16, f16};
-use congruent::{Answer, Error, Grid, MoeError, SymVec, kernels};
+use congruent::device::{Reduction, Sym, bf16, f16};
+use congruent::{Answer, Error, Grid, MoeError, SymVec, moe_kernels as kernels};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
 
@@ -80,7 +80,8 @@ impl Calls<'_> {
             let weighted = u32::from(!again);
             world.launch(stream, kernels::moe_combine_send, grid, (view, 0, datatype, answers, starts, weighted))?;
             calls.go_on(none, answers)?;
-            world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, datatype, sums, more, for_each))?;
+            let sum = Reduction::sum::<T>();
+            world.launch(stream, kernels::moe_combine_recv, grid, (view, 0, sum, sums, more, for_each))?;
             calls.go_on(sums, none)
         };
         // The kernels are in a module of their own.

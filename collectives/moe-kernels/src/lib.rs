@@ -1,25 +1,17 @@
 //! The steps of an exchange of tokens, each a launch of its own. Payloads, answers and sums are bytes.
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 use congruent_collectives::moe::{Added, MoeView, Row, Tokens};
-use congruent_device::{Datatype, Group, Sym, kernels, refuse};
+use congruent_device::{Datatype, Group, Op, Reduction, Sym, kernels, refuse};
 
-/// Runs a step for the type of answers that is named.
-macro_rules! for_float {
-    ($datatype:expr, $float:ident => $step:expr) => {
-        for_float!($datatype, $float => $step; F32: f32, F16: congruent_device::f16, Bf16: congruent_device::bf16)
-    };
-    ($datatype:expr, $float:ident => $step:expr; $($name:ident: $type:ty),*) => {
-        match Datatype::from_raw($datatype) {
-            $(Datatype::$name => {
-                type $float = $type;
-                $step
-            })*
-            _ => refuse!("answers are of f32, f16 or bf16"),
-        }
-    };
-}
+/// The PTX of the kernels here.
+#[cfg(not(target_arch = "nvptx64"))]
+pub static PTX: congruent_device::Module = congruent_device::Module {
+    name: "congruent-moe-kernels",
+    images: &[("sm_80", include_str!(concat!(env!("OUT_DIR"), "/congruent_moe_kernels.sm_80.ptx")))],
+};
 
-kernels! { in crate::PTX;
+kernels! { in PTX;
     /// Sends a micro-batch's tokens.
     pub fn moe_dispatch_send(
         block, ctx, moe: MoeView, batch: u32,
@@ -70,31 +62,28 @@ kernels! { in crate::PTX;
         let Ok(received) = moe.resume(batch as usize) else { return };
         let first = moe.experts().start;
         let weight = |row: &Row, k| if weighted != 0 { moe.weight(row, k) } else { 1.0 };
-        // As `combine_send`, of which one part is there for each type.
-        for_float!(datatype, F => {
-            moe.send_rows::<F>(&received, weight, answers, |row, k| {
-                ctx.load(starts, moe.expert(row, k) as usize - first) as usize + moe.place(row, k)
-            });
+        moe.send_rows(&received, Datatype::from_raw(datatype), weight, answers, |row, k| {
+            ctx.load(starts, moe.expert(row, k) as usize - first) as usize + moe.place(row, k)
         });
         let _combining = moe.answered(received);
     }
 
     /// Waits for a micro-batch's answers, and sums them. What is added is a row for all tokens, or one for each.
     pub fn moe_combine_recv(
-        block, ctx, moe: MoeView, batch: u32, datatype: u32, dst: Sym<u8>, added: Sym<u8>, for_each: u32,
+        block, ctx, moe: MoeView, batch: u32, sum: Reduction, dst: Sym<u8>, added: Sym<u8>, for_each: u32,
     ) {
+        if sum.op() != Op::Sum || !matches!(sum.datatype(), Datatype::F32 | Datatype::F16 | Datatype::Bf16) {
+            refuse!("what is summed is of f32, f16 or bf16");
+        }
         let moe = moe.enter(block, ctx);
         let Ok(combining) = moe.resume(batch as usize) else { return };
-        // As `combine_recv`, of which one part is there for each type.
         moe.await_answers(&combining);
-        for_float!(datatype, F => {
-            let added = match (added.is_empty(), for_each) {
-                (true, _) => Added::Nothing,
-                (false, 0) => Added::Bias(added.cast()),
-                (false, _) => Added::Residual(added.cast()),
-            };
-            moe.sum_answers(&combining, dst.cast::<F>(), &added);
-        });
+        let added = match (added.is_empty(), for_each) {
+            (true, _) => Added::Nothing,
+            (false, 0) => Added::Bias(added),
+            (false, _) => Added::Residual(added),
+        };
+        moe.sum_answers(&combining, dst, &added, sum);
         let _idle = moe.close(combining);
     }
 }
