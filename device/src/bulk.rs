@@ -35,7 +35,8 @@ impl Ctx<'_> {
     /// As [`put`](Ctx::put) for the destinations.
     ///
     /// # Panics
-    /// Where the lengths differ, or a place is reached only through a proxy.
+    /// Where the lengths differ, or a place is reached only through a proxy; on a GPU also of more than 8 GiB that are not aligned to 16
+    /// bytes.
     #[inline(always)]
     #[track_caller]
     pub fn combine<T: Pod, G, const D: usize, const S: usize>(

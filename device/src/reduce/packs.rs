@@ -278,7 +278,7 @@ impl Floats {
     #[inline(always)]
     fn bits(self) -> u32 {
         let [names, _] = self.reduction.to_words();
-        // Compared as numbers: a choice among names would become a table in memory. What is no integer and none of those is f32.
+        // Compared as numbers: a choice among names would become a table in memory.
         let datatype = names as u32 & 0xff;
         if datatype >= F8 {
             8

@@ -124,9 +124,7 @@ impl Words {
     #[inline(always)]
     fn new(Share { rank, size }: Share, from: usize, bytes: usize, line: u32) -> (Self, u32) {
         if bytes - from > MOST_BYTES {
-            refuse!(
-                "of what is not aligned to 16 bytes, is packed or not hot, a fold takes at most 8 GiB; fold part by part"
-            );
+            refuse!("a group folds at most 8 GiB word by word; align operands to 16 bytes, or fold part by part");
         }
         let (rank, size) = (rank as u32, size as u32);
         if line == 0 {
