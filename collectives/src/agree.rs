@@ -1,4 +1,4 @@
-//! Members wait for each other, and tell each other a few words while they do.
+//! Members wait for each other, and post each other a few words while they do.
 
 use congruent_device::{Disagreement, Group, kernel_arg};
 
@@ -7,7 +7,7 @@ use crate::names::Operation;
 use crate::session::{BARRIERS, Coll, ONE_ROUND};
 use crate::{Algorithm, Collective, Protocol};
 
-/// The most words that a member tells another at once.
+/// The most words that a member posts at another at once.
 pub(crate) const WORDS: usize = 4;
 
 kernel_arg! {
@@ -74,10 +74,10 @@ pub fn agree<B: Group>(coll: &mut Coll<'_, B>, description: Description) {
         2 => count,
         _ => rest,
     };
-    let heard = Heard::tell(coll, WORDS, |_, word| mine(word));
+    let posts = Posts::exchange(coll, WORDS, |_, word| mine(word));
     let differs = |i| {
         (0..WORDS).find_map(|word| {
-            let (peer, mine, theirs) = (coll.rank(i).pe(), mine(word), heard.from(i, word));
+            let (peer, mine, theirs) = (coll.rank(i).pe(), mine(word), posts.from(i, word));
             (mine != theirs).then_some(Disagreement::Call { peer, number, called, word: word as u32, mine, theirs })
         })
     };
@@ -85,20 +85,20 @@ pub fn agree<B: Group>(coll: &mut Coll<'_, B>, description: Description) {
     coll.ctx().end_if(group, group.strided(coll.n()).filter(|&i| i != coll.me()).find_map(differs));
 }
 
-/// What the members told this one, until they tell it something else.
-pub(crate) struct Heard<'h, 'c, B: Group> {
+/// What the members have posted here, until they post something else.
+pub(crate) struct Posts<'h, 'c, B: Group> {
     coll: &'h Coll<'c, B>,
     half: usize,
 }
 
-impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
-    /// Tells every other member so many words, and waits until all have told theirs.
+impl<'h, 'c, B: Group> Posts<'h, 'c, B> {
+    /// Posts so many words at every other member, and waits for theirs.
     ///
-    /// Words are written to two places in turn. Who tells the next ones has met all members, and who tells those after them has
+    /// Words are written to two places in turn. Who posts the next ones has met all members, and who posts those after them has
     /// met them again: by then all have read the first ones.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn tell(coll: &'h Coll<'c, B>, words: usize, word: impl Fn(usize, usize) -> u64) -> Self {
+    pub(crate) fn exchange(coll: &'h Coll<'c, B>, words: usize, word: impl Fn(usize, usize) -> u64) -> Self {
         let (ctx, group, head) = (coll.ctx(), coll.group(), coll.plan.head(coll.memory));
         // Which of the two changes each time that the members meet.
         let half = (ctx.load(head, BARRIERS) % 2) as usize;
@@ -106,13 +106,13 @@ impl<'h, 'c, B: Group> Heard<'h, 'c, B> {
             let to = coll.after(1 + i / words);
             coll.post(to, half * WORDS + i % words, word(to.index(), i % words));
         }
-        // Not only those that this member tells directly wait for it: `barrier` passes on that it has come.
+        // Not only those that this member signals directly wait for it: `barrier` passes on that it has come.
         ctx.await_proxy(group);
         coll.barrier();
         Self { coll, half }
     }
 
-    /// A word that another member told.
+    /// A word that another member posted.
     #[inline(always)]
     pub(crate) fn from(&self, member: usize, word: usize) -> u64 {
         self.coll.posted(member, self.half * WORDS + word)

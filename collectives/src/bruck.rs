@@ -17,7 +17,7 @@ use crate::session::Coll;
 use crate::{Algorithm, Collective, Protocol, check, scratch};
 
 /// The name of its steps.
-const TRAVEL: &str = "travel";
+const HOP: &str = "hop";
 
 /// Part `i` of member `j`'s `src` becomes part `j` of member `i`'s `dst`.
 ///
@@ -56,7 +56,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
             coll.start_copy(coll.part(held, distance), from);
         }
         coll.group().sync();
-        travel(coll, held, message);
+        hop(coll, held, message);
         for distance in 0..coll.n() {
             let to = part(coll, dst, coll.before(distance)).slice(range.clone());
             coll.start_copy(to, coll.part(held, distance));
@@ -68,7 +68,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 /// Moves every block by its distance: on return block `j` is from the member at distance `j` before this one.
 #[inline(always)]
 #[track_caller]
-fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u8>) {
+fn hop<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u8>) {
     let n = coll.n();
     let steps = n.next_power_of_two().trailing_zeros() as usize;
     for step in 0..steps {
@@ -76,7 +76,7 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         let blocks = || (bit..n).filter(|distance| distance & bit != 0);
         let message = message.slice(..blocks().count() * held.bytes() / n).cast::<T>();
         let packed = |i| message.slice(i * held.len() / n..(i + 1) * held.len() / n);
-        let _step = coll.step(TRAVEL, (step, steps), coll.wrap(coll.me() + bit), message.bytes());
+        let _step = coll.step(HOP, (step, steps), coll.wrap(coll.me() + bit), message.bytes());
         for (i, distance) in blocks().enumerate() {
             coll.start_copy(packed(i), coll.part(held, distance));
         }
@@ -85,17 +85,17 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
         // There is a round, in which the group meets before any but the leader looks at the link, and at what was copied.
         coll.open(Link::A, coll.wrap(coll.me() + bit));
         for round in 0..rounds {
-            let piece = coll.cut(message, round);
-            coll.moves(Step::NEW.reduce().send(Link::A), piece);
+            let chunk = coll.cut(message, round);
+            coll.moves(Step::NEW.reduce().send(Link::A), chunk);
         }
-        coll.close(Link::A, true, false);
+        coll.close_sender(Link::A);
         coll.group().sync();
         coll.open(Link::A, coll.before(bit));
         for round in 0..rounds {
-            let piece = coll.cut(message, round);
-            coll.moves(Step::NEW.recv(Link::A).copy(), piece);
+            let chunk = coll.cut(message, round);
+            coll.moves(Step::NEW.recv(Link::A).copy(), chunk);
         }
-        coll.close(Link::A, false, true);
+        coll.close_receiver(Link::A);
         for (i, distance) in blocks().enumerate() {
             coll.start_copy(coll.part(held, distance), packed(i));
         }
@@ -104,13 +104,13 @@ fn travel<T: Pod, B: Group>(coll: &mut Coll<'_, B>, held: Sym<T>, message: Sym<u
 }
 
 /// [`all_to_all`].
-pub static ALL_TO_ALL: Descriptor = Descriptor { queued: true, ..DESCRIBED }.telling(|teller| {
-    let (n, me, steps) = (teller.n(), teller.me(), teller.n().next_power_of_two().trailing_zeros() as usize);
+pub static ALL_TO_ALL: Descriptor = Descriptor { queued: true, ..DESCRIBED }.scheduled(|schedule| {
+    let (n, me, steps) = (schedule.n(), schedule.me(), schedule.n().next_power_of_two().trailing_zeros() as usize);
     // Blocks are held in the first two thirds of the scratch, and packed in the last.
-    teller.in_scratch(scratch::SLOTS / 3 * 2, |teller, len| {
+    schedule.in_scratch(scratch::SLOTS / 3 * 2, |schedule, len| {
         for (step, bit) in (0..steps).map(|step| (step, 1 << step)) {
             let blocks = (bit..n).filter(|distance| distance & bit != 0).count();
-            teller.queued(TRAVEL, (step, steps), teller.wrap(me + bit), blocks * len);
+            schedule.queued(HOP, (step, steps), schedule.wrap(me + bit), blocks * len);
         }
     });
 });

@@ -5,7 +5,7 @@
 
 use core::ops::Add;
 
-use crate::schedule::Teller;
+use crate::schedule::Schedule;
 use crate::{Algorithm, Collective, Protocol};
 use crate::{agree, bruck, direct, exchange, multimem, one_shot, recursive, ring, send_recv, tree, two_level};
 
@@ -22,7 +22,7 @@ pub struct Descriptor {
     pub members: Members,
     /// Whether members load from or store to each other's buffers themselves, so that the proxy cannot stand in.
     pub direct_only: bool,
-    /// Whether it uses multicast addresses, and has links reduce what it reduces. What it moves costs as they do.
+    /// Whether it uses multicast addresses, and has the switch reduce what it reduces. What it moves costs as they do.
     pub multicast: bool,
     /// Whether each member combines its own contribution itself, so that members may multiply by scalars of their own.
     pub own_scalars: bool,
@@ -33,9 +33,9 @@ pub struct Descriptor {
     pub levels: bool,
     /// What a member does in a call of two members or more, one after the other.
     pub work: fn(&Call) -> Work,
-    /// Tells what a member moves. `None` where only the call's lists say it, or where data goes to a switch and not from one
+    /// Writes down what a member moves. `None` where only the call's lists say it, or where data goes to a switch and not from one
     /// member to another.
-    pub moves: Option<fn(&mut Teller<'_>)>,
+    pub moves: Option<fn(&mut Schedule<'_>)>,
 }
 
 impl Descriptor {
@@ -107,8 +107,8 @@ impl Descriptor {
         Self { direct_only: true, ..self }
     }
 
-    /// The same, telling its moves.
-    pub const fn telling(self, moves: fn(&mut Teller<'_>)) -> Self {
+    /// The same, with a schedule of its moves.
+    pub const fn scheduled(self, moves: fn(&mut Schedule<'_>)) -> Self {
         Self { moves: Some(moves), ..self }
     }
 

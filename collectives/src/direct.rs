@@ -203,18 +203,18 @@ pub fn scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T
     if dst.is_empty() {
     } else if coll.me() == root {
         for i in 1..coll.n() {
-            coll.tell_member(coll.wrap(root + i));
+            coll.signal_member(coll.wrap(root + i));
         }
         for i in 1..coll.n() {
-            coll.hear_member(coll.wrap(root + i));
+            coll.wait_member(coll.wrap(root + i));
         }
     } else {
         let _step = coll.step(step::TAKE, (0, 1), root, to.bytes());
         coll.open(Link::A, root);
-        coll.hear(Link::A);
+        coll.wait_ready(Link::A);
         coll.ctx().get(coll.group(), to, from.at(coll.rank(root)));
-        coll.tell(Link::A);
-        coll.close(Link::A, true, true);
+        coll.signal_ready(Link::A);
+        coll.close(Link::A);
     }
 }
 
@@ -242,17 +242,17 @@ pub fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
     if src.is_empty() {
     } else if coll.me() == root {
         for i in 1..coll.n() {
-            coll.tell_member(coll.wrap(root + i));
+            coll.signal_member(coll.wrap(root + i));
         }
         for i in 1..coll.n() {
-            coll.hear_member(coll.wrap(root + i));
+            coll.wait_member(coll.wrap(root + i));
         }
     } else {
         let _step = coll.step(step::GIVE, (0, 1), root, from.bytes());
         coll.open(Link::A, root);
-        coll.hear(Link::A);
+        coll.wait_ready(Link::A);
         coll.put(Link::A, to, from);
-        coll.close(Link::A, true, true);
+        coll.close(Link::A);
     }
 }
 
@@ -304,12 +304,12 @@ fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
         coll.open(Link::A, peer);
         coll.group().sync();
         for round in 0..coll.rounds_of(part) {
-            let piece = coll.cut(coll.mine(part), round);
-            coll.moves(Step::NEW.reduce().send(Link::A), piece);
-            coll.moves(Step::NEW.recv(Link::A).copy(), piece);
+            let chunk = coll.cut(coll.mine(part), round);
+            coll.moves(Step::NEW.reduce().send(Link::A), chunk);
+            coll.moves(Step::NEW.recv(Link::A).copy(), chunk);
         }
         // Of the group, only who signals at the end of a step still looks at the link, and on a GPU that is who opens the next one.
-        coll.close(Link::A, true, true);
+        coll.close(Link::A);
     }
 }
 
@@ -357,51 +357,51 @@ pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
     Work::between_barriers(call, if call.over_links { 2.0 * call.others } else { call.bytes })
 })
 .direct_only()
-.telling(|teller| {
-    teller.read_others(step::REDUCE_AND_GIVE, teller.chunk(teller.me()));
-    teller.write_others(step::REDUCE_AND_GIVE, teller.chunk(teller.me()));
+.scheduled(|schedule| {
+    schedule.read_others(step::REDUCE_AND_GIVE, schedule.chunk(schedule.me()));
+    schedule.write_others(step::REDUCE_AND_GIVE, schedule.chunk(schedule.me()));
 });
 
 /// [`reduce_scatter`].
 pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, parts)
     .direct_only()
-    .telling(|teller| teller.read_others(step::REDUCE, teller.part(teller.me())));
+    .scheduled(|schedule| schedule.read_others(step::REDUCE, schedule.part(schedule.me())));
 
 /// [`reduce`].
-pub static REDUCE: Descriptor = described(Collective::Reduce, parts).direct_only().telling(|teller| {
-    teller.read_others(step::REDUCE, teller.chunk(teller.me()));
-    teller.plain(step::REDUCE, (0, 1), teller.me(), teller.job().root, teller.chunk(teller.me()));
+pub static REDUCE: Descriptor = described(Collective::Reduce, parts).direct_only().scheduled(|schedule| {
+    schedule.read_others(step::REDUCE, schedule.chunk(schedule.me()));
+    schedule.plain(step::REDUCE, (0, 1), schedule.me(), schedule.job().root, schedule.chunk(schedule.me()));
 });
 
 /// [`all_gather`].
-pub static ALL_GATHER: Descriptor =
-    described(Collective::AllGather, parts).telling(|teller| teller.write_others(step::GIVE, teller.part(teller.me())));
+pub static ALL_GATHER: Descriptor = described(Collective::AllGather, parts)
+    .scheduled(|schedule| schedule.write_others(step::GIVE, schedule.part(schedule.me())));
 
 /// [`broadcast`].
-pub static BROADCAST: Descriptor = described(Collective::Broadcast, parts).telling(|teller| {
-    let (me, chunk, job) = (teller.me(), teller.chunk(teller.me()), *teller.job());
-    teller.plain(step::TAKE_AND_GIVE, (0, 1), job.root, me, chunk);
-    let others = (0..teller.n()).filter(|&to| to != job.root || !job.in_place);
-    others.for_each(|to| teller.plain(step::TAKE_AND_GIVE, (0, 1), me, to, chunk));
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, parts).scheduled(|schedule| {
+    let (me, chunk, job) = (schedule.me(), schedule.chunk(schedule.me()), *schedule.job());
+    schedule.plain(step::TAKE_AND_GIVE, (0, 1), job.root, me, chunk);
+    let others = (0..schedule.n()).filter(|&to| to != job.root || !job.in_place);
+    others.for_each(|to| schedule.plain(step::TAKE_AND_GIVE, (0, 1), me, to, chunk));
 });
 
 /// [`scatter`].
 pub static SCATTER: Descriptor = described(Collective::Scatter, at_the_root)
-    .telling(|teller| teller.plain(step::TAKE, (0, 1), teller.job().root, teller.me(), teller.part(0)));
+    .scheduled(|schedule| schedule.plain(step::TAKE, (0, 1), schedule.job().root, schedule.me(), schedule.part(0)));
 
 /// [`gather`].
 pub static GATHER: Descriptor = described(Collective::Gather, at_the_root)
-    .telling(|teller| teller.plain(step::GIVE, (0, 1), teller.me(), teller.job().root, teller.part(0)));
+    .scheduled(|schedule| schedule.plain(step::GIVE, (0, 1), schedule.me(), schedule.job().root, schedule.part(0)));
 
 /// [`all_to_all`].
-pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts).telling(|teller| {
-    let (n, me, in_place) = (teller.n(), teller.me(), teller.job().in_place);
+pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts).scheduled(|schedule| {
+    let (n, me, in_place) = (schedule.n(), schedule.me(), schedule.job().in_place);
     for i in 1..n {
-        let to = teller.wrap(me + i);
+        let to = schedule.wrap(me + i);
         // In place, in the round of the two ranks' sum.
         let (name, step) =
-            if in_place { (step::SWAP, (teller.wrap(me + to), n)) } else { (step::GIVE, (i - 1, n - 1)) };
-        teller.plain(name, step, me, to, teller.part(to));
+            if in_place { (step::SWAP, (schedule.wrap(me + to), n)) } else { (step::GIVE, (i - 1, n - 1)) };
+        schedule.plain(name, step, me, to, schedule.part(to));
     }
 });
 

@@ -1,6 +1,6 @@
 //! Exchanges of parts of any length: all-to-all-v and all-gather-v.
 //!
-//! Every member tells every other where the other's part belongs, and how long it expects that to be; when all have, each puts
+//! Every member posts at every other where the other's part belongs, and how long it expects that to be; when all have, each puts
 //! its parts straight into the others' memory (rendezvous, without a copy). What one sends must be as long as what the other
 //! expects: both compare before they send anything, and a difference is a fault that names both.
 //!
@@ -8,7 +8,7 @@
 
 use congruent_device::{Ctx, Disagreement, Group, Pod, Sym, kernel_arg, refuse};
 
-use crate::agree::Heard;
+use crate::agree::Posts;
 use crate::descriptor::{Descriptor, Work};
 use crate::names::Operation;
 use crate::session::Coll;
@@ -134,7 +134,7 @@ pub fn all_gather_v<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: 
     rendezvous(coll, |i| parts.of(ctx, dst, i), |_| src);
 }
 
-/// Words that a member tells another: where its part belongs, how many bytes are expected, and how many will be sent. So many they are.
+/// Words that a member posts at another: where its part belongs, how many bytes are expected, and how many will be sent. So many they are.
 const PLACE: usize = 0;
 const EXPECTS: usize = 1;
 const SENDS: usize = 2;
@@ -145,7 +145,7 @@ const OFFER: usize = 3;
 #[track_caller]
 fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>, from: impl Fn(usize) -> Sym<T>) {
     let (ctx, group) = (coll.ctx(), coll.group());
-    let heard = Heard::tell(coll, OFFER, |i, word| match word {
+    let posts = Posts::exchange(coll, OFFER, |i, word| match word {
         PLACE => to(i).offset(),
         EXPECTS => to(i).bytes() as u64,
         _ => from(i).bytes() as u64,
@@ -153,8 +153,8 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
     let differs = |i: usize| {
         let (peer, expects, sends) = (coll.rank(i).pe(), to(i).bytes() as u64, from(i).bytes() as u64);
         let is_own = i == coll.me();
-        let they_expect = if is_own { expects } else { heard.from(i, EXPECTS) };
-        let they_send = if is_own { sends } else { heard.from(i, SENDS) };
+        let they_expect = if is_own { expects } else { posts.from(i, EXPECTS) };
+        let they_send = if is_own { sends } else { posts.from(i, SENDS) };
         let count = |sends, mine, theirs| Disagreement::Count { peer, sends, mine, theirs };
         if sends != they_expect {
             Some(count(true, sends, they_expect))
@@ -170,7 +170,7 @@ fn rendezvous<T: Pod, B: Group>(coll: &Coll<'_, B>, to: impl Fn(usize) -> Sym<T>
     for i in 1..coll.n() {
         let peer = coll.after(i);
         let part = from(peer.index());
-        let place = Sym::from_raw(heard.from(peer.index(), PLACE), part.len() as u64);
+        let place = Sym::from_raw(posts.from(peer.index(), PLACE), part.len() as u64);
         let _step = coll.step("give", (i - 1, coll.n() - 1), peer.index(), coll.mine(part).bytes());
         ctx.put_nbi(group, coll.mine(place).at(peer), coll.mine(part));
     }

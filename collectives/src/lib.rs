@@ -90,7 +90,7 @@ pub use descriptor::{Call, Descriptor, Members, Work};
 pub use exchange::Parts;
 pub use names::{Algorithm, Collective, Operation, Protocol};
 pub use plan::{Layout, Needs, PlanView, Shape};
-pub use schedule::{Job, Move, Teller};
+pub use schedule::{Job, Move, Schedule};
 pub use send_recv::send_recv;
 pub use session::Coll;
 pub use share::Share;

@@ -148,10 +148,15 @@ impl Step {
     pub(crate) const fn direct_send(self, link: Link) -> Self {
         Self(self.send(link).0 | Self::DIRECT_SEND)
     }
+    /// This member's source is a partial result.
     #[inline(always)]
-    pub(crate) const fn partial(self, src: bool, received: bool) -> Self {
-        let src = if src { Self::SRC_PARTIAL } else { 0 };
-        Self(self.0 | src | if received { 0 } else { Self::CONTRIBUTIONS })
+    pub(crate) const fn partial(self) -> Self {
+        Self(self.0 | Self::SRC_PARTIAL)
+    }
+    /// What is received is as a member contributed it.
+    #[inline(always)]
+    pub(crate) const fn contributions(self) -> Self {
+        Self(self.0 | Self::CONTRIBUTIONS)
     }
 
     /// Whether this member's source takes part.
@@ -209,32 +214,43 @@ impl<B: Group> Coll<'_, B> {
         });
     }
 
-    /// Keeps the counts of a link for the next time: those of what it sent, those of what it received, or both. The group meets before
-    /// it changes the link.
+    /// Keeps the counts of a link for the next time. The group meets before it changes the link.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn close(&mut self, link: Link, sent: bool, received: bool) {
+    pub(crate) fn close(&mut self, link: Link) {
+        self.keep_counts(link, &[SENT, SIGNALLED, RECEIVED, AWAITED]);
+    }
+
+    /// The same, of a link that has only sent: another to the same member may have received.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn close_sender(&mut self, link: Link) {
+        self.keep_counts(link, &[SENT, SIGNALLED]);
+    }
+
+    /// The same, of a link that has only received.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    #[track_caller]
+    pub(crate) fn close_receiver(&mut self, link: Link) {
+        self.keep_counts(link, &[RECEIVED, AWAITED]);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn keep_counts(&self, link: Link, which: &[usize]) {
         if self.group().leader() {
             let state = self.link(link);
             let (ctx, counters) = (self.ctx(), self.plan.counters(self.memory, state.rank as usize));
-            let keep = |which| ctx.store(counters, which, state.counts[which]);
-            if sent {
-                keep(SENT);
-                keep(SIGNALLED);
-            }
-            if received {
-                keep(RECEIVED);
-                keep(AWAITED);
-            }
+            which.iter().for_each(|&which| ctx.store(counters, which, state.counts[which]));
         }
         // Who opens it next finds the new counts.
         self.meet_unless_by_leader();
     }
 
-    /// Tells the member that what this block did for it before is done. The group has met since then.
+    /// Signals the member that what this block did for it before is done. The group has met since then.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn tell(&mut self, link: Link) {
+    pub(crate) fn signal_ready(&mut self, link: Link) {
         self.change_link(link, |state| state.counts[SIGNALLED] += 1);
         self.ctx().notify_by_leader(self.group(), || {
             let state = self.link(link);
@@ -242,10 +258,10 @@ impl<B: Group> Coll<'_, B> {
         });
     }
 
-    /// Waits for the member to [`tell`](Coll::tell).
+    /// Waits for the member to [`signal_ready`](Coll::signal_ready).
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn hear(&mut self, link: Link) {
+    pub(crate) fn wait_ready(&mut self, link: Link) {
         self.change_link(link, |state| state.counts[AWAITED] += 1);
         self.ctx().wait_by_leader(self.group(), || {
             let state = self.link(link);
@@ -261,30 +277,30 @@ impl<B: Group> Coll<'_, B> {
             return;
         }
         if let Some(from) = from {
-            self.tell_member(from);
+            self.signal_member(from);
         }
         if let Some(to) = to {
-            self.hear_member(to);
+            self.wait_member(to);
         }
     }
 
-    /// Tells a member without an open link.
+    /// Signals a member without an open link.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn tell_member(&mut self, member: usize) {
+    pub(crate) fn signal_member(&mut self, member: usize) {
         self.group().sync();
         self.open(Link::A, member);
-        self.tell(Link::A);
-        self.close(Link::A, true, false);
+        self.signal_ready(Link::A);
+        self.close_sender(Link::A);
     }
 
-    /// Hears a member without an open link.
+    /// Waits for a member without an open link.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[track_caller]
-    pub(crate) fn hear_member(&mut self, member: usize) {
+    pub(crate) fn wait_member(&mut self, member: usize) {
         self.open(Link::A, member);
-        self.hear(Link::A);
-        self.close(Link::A, false, true);
+        self.wait_ready(Link::A);
+        self.close_receiver(Link::A);
     }
 
     /// What goes in round `round` of a range that takes several: a slot's worth of elements.
@@ -319,7 +335,7 @@ impl<B: Group> Coll<'_, B> {
         self.wrap(self.me() + self.n() - back)
     }
 
-    /// Puts elements where they belong at the member, which has said that it may, and tells it so.
+    /// Puts elements where they belong at the member, which has said that it may, and signals it.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put<T: Pod>(&mut self, link: Link, dst: Sym<T>, src: Sym<T>) {
@@ -350,16 +366,16 @@ impl<B: Group> Coll<'_, B> {
         if bytes == 0 {
             return;
         }
-        self.await_all(step, bytes);
+        self.wait_peers(step, bytes);
         let failed = self.fold_step(step, dst, src, op);
-        self.say_done(step, dst.cast(), bytes, failed);
+        self.signal_peers(step, dst.cast(), bytes, failed);
     }
 
     /// The start of a step: waits for slots and data.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn await_all(&self, step: Step, bytes: usize) {
+    fn wait_peers(&self, step: Step, bytes: usize) {
         let (simple, direct_receive, direct_send) = self.ways(step);
         let credits = if direct_send { 0 } else { step.sends() };
         let data = if simple { step.receives() } else { 0 };
@@ -435,11 +451,11 @@ impl<B: Group> Coll<'_, B> {
         }
     }
 
-    /// The end of a step: counts what came and went, and tells the members. Lanes read the counts until the group meets again.
+    /// The end of a step: counts what came and went, and signals the members. Lanes read the counts until the group meets again.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn say_done(&mut self, step: Step, dst: Sym<u8>, bytes: usize, failed: bool) {
+    fn signal_peers(&mut self, step: Step, dst: Sym<u8>, bytes: usize, failed: bool) {
         let (simple, direct_receive, direct_send) = self.ways(step);
         // Others may still fold, of what they have in hand.
         self.change(|state| {

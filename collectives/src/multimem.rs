@@ -1,16 +1,16 @@
-//! Through multicast addresses: links combine what members load and replicate what they store (NVLink SHARP, NCCL's NVLS).
+//! Through multicast addresses: the switch combines what members load and replicates what they store (NVLink SHARP, NCCL's NVLS).
 //!
 //! Each byte of a source travels once, to the switch, and each byte of a result once from it, whatever the team's size. A team
-//! has multicast where its machine has it (`Team::multicast`); [`Op::linked`](crate::Op::linked) says what links reduce.
+//! has multicast where its machine has it (`Team::multicast`); [`Op::multimem`](crate::Op::multimem) says what it reduces.
 //!
 //! **The order of summation is the switch's**, and so is how it rounds: sums of floats may differ in their last bits from
 //! those of other algorithms, and from call to call. All members get the same bits. Integers are exact. Machines that emulate
 //! multicast combine in rank order, with one rounding at the end.
 //!
-//! Links work on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
+//! The switch works on words of 4 bytes, or 8 where elements have 8. Where a buffer does not start or end with one, the elements at its
 //! ends are loaded from and stored to each member, and all elements where destination and source lie differently within words.
 
-use congruent_device::{Apart, Group, Keep, LinkReduction, Multicast, Pod, Reducer, Sym, refuse};
+use congruent_device::{Apart, Group, Keep, Multicast, MultimemReduction, Pod, Reducer, Sym, refuse};
 
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::names::Operation;
@@ -34,7 +34,7 @@ use crate::{Algorithm, Collective, Protocol, check};
 #[track_caller]
 pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
     check::same(dst, src);
-    let how = linked(coll, op);
+    let how = reduction(coll, op);
     let _call = coll.begin(Operation::AllReduceMultimem, src.bytes());
     if !src.is_empty() {
         let (to, from) = (coll.chunk(dst, coll.me()), coll.chunk(src, coll.me()));
@@ -69,7 +69,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 #[track_caller]
 pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
     check::part_of(src, dst, coll.n(), coll.me());
-    let how = linked(coll, op);
+    let how = reduction(coll, op);
     let _call = coll.begin(Operation::ReduceScatterMultimem, src.bytes());
     if !dst.is_empty() {
         let (to, from) = (coll.mine(dst), coll.mine(coll.part(src, coll.me())));
@@ -147,7 +147,7 @@ pub(crate) fn reduce<T: Pod, B: Group>(
     dst: Sym<T>,
     src: Sym<T>,
     op: impl Reducer<T>,
-    how: LinkReduction,
+    how: MultimemReduction,
 ) {
     let whole = Words::of(dst, src, how.number().word());
     if whole.count > 0 {
@@ -175,9 +175,9 @@ pub(crate) fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
 /// What links do for an operator.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn linked<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> LinkReduction {
+pub(crate) fn reduction<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> MultimemReduction {
     must_have(coll);
-    match op.linked(coll.n()) {
+    match op.multimem(coll.n()) {
         Some(how) => how,
         None => refuse!("links do not reduce this; take another algorithm"),
     }

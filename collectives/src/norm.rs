@@ -282,7 +282,7 @@ pub fn direct<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: No
 #[track_caller]
 pub fn multimem<T: Normed, D: NormDst<T>>(coll: &mut Coll<'_, Block<'_>>, rows: NormRows<'_, T, D>) {
     rows.check();
-    let how = multimem::linked::<T, _>(coll, Sum);
+    let how = multimem::reduction::<T, _>(coll, Sum);
     let _call = coll.begin(Operation::NormMultimem, rows.src.bytes());
     let mine = rows.mine(coll);
     coll.barrier();

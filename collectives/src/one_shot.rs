@@ -276,9 +276,9 @@ fn clean<B: Group>(coll: &Coll<'_, B>, to: Rank<World>, bytes: usize) {
 /// Sends the same to all others.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, piece: Sym<T>) {
-    let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), piece.bytes()));
-    coll.transfer(piece.bytes(), to, coll.only(piece));
+pub(crate) fn to_others<T: Pod, B: Group>(coll: &Coll<'_, B>, own: Sym<T>) {
+    let to = operands(coll.n() - 1, |i| packets(coll, coll.me(), coll.after(i + 1), own.bytes()));
+    coll.transfer(own.bytes(), to, coll.only(own));
 }
 
 /// Everybody's elements, in rank order: packets, and this member's own as they are.
@@ -297,7 +297,7 @@ pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
     let all = (call.n - 1.0) * call.bytes;
     Work { hops: 1.0, moved: all, reduced: all, ..Work::NONE }
 })
-.telling(|teller| teller.packets(EXCHANGE, teller.share()));
+.scheduled(|schedule| schedule.packets(EXCHANGE, schedule.share()));
 
 /// [`reduce_scatter`].
 pub static REDUCE_SCATTER: Descriptor =
@@ -313,7 +313,7 @@ pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts);
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
     Descriptor::new(collective, Algorithm::ONE_SHOT, &[Protocol::Ll, Protocol::Ll128], work)
         .direct_only()
-        .telling(|teller| teller.packets(EXCHANGE, teller.part(0)))
+        .scheduled(|schedule| schedule.packets(EXCHANGE, schedule.part(0)))
 }
 
 fn parts(call: &Call) -> Work {

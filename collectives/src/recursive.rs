@@ -21,7 +21,7 @@ use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::pairs::{self, Pairs, Role, kept};
-use crate::schedule::Teller;
+use crate::schedule::Schedule;
 use crate::session::Coll;
 use crate::{Algorithm, Collective, Protocol, check, scratch};
 
@@ -32,7 +32,7 @@ const RECV: Step = Step::NEW.recv(PARTNER).copy();
 const COPY_SEND: Step = Step::NEW.direct_send(PARTNER);
 const RECV_COPY: Step = Step::NEW.direct_recv(PARTNER).copy();
 /// What a core does with what comes from the member that it takes part for.
-const FOLD_IN: Step = Step::NEW.recv(PARTNER).reduce_into().copy().partial(false, false);
+const FOLD_IN: Step = Step::NEW.recv(PARTNER).reduce_into().copy().contributions();
 
 mod step {
     pub(super) const FOLD_IN: &str = "fold in";
@@ -221,14 +221,14 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
             let _step = coll.step(step::GATHER, (step, steps), to.index(), gives * part(coll, 0).bytes());
             // The last put signals for all of them.
             for back in 1..gives {
-                let piece = part(coll, coll.before(back));
-                coll.ctx().put_nbi(coll.group(), piece.at(to), piece);
+                let chunk = part(coll, coll.before(back));
+                coll.ctx().put_nbi(coll.group(), chunk.at(to), chunk);
             }
             let own = part(coll, coll.me());
             coll.open(PARTNER, to.index());
             coll.put(PARTNER, own, own);
-            coll.close(PARTNER, true, false);
-            coll.hear_member(coll.before(have));
+            coll.close_sender(PARTNER);
+            coll.wait_member(coll.before(have));
         }
     }
 }
@@ -236,7 +236,9 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 /// How two cores combine: the lower one's comes first.
 #[inline(always)]
 fn recv_reduce(pairs: Pairs, core: usize, partner: usize, first: bool, last: bool) -> Step {
-    let step = Step::NEW.recv(PARTNER).copy().partial(pairs.is_partial(core, first), pairs.is_partial(partner, first));
+    let step = Step::NEW.recv(PARTNER).copy();
+    let step = if pairs.is_partial(core, first) { step.partial() } else { step };
+    let step = if pairs.is_partial(partner, first) { step } else { step.contributions() };
     let step = if core < partner { step.reduce_into() } else { step.reduce() };
     if last { step.finish() } else { step }
 }
@@ -273,8 +275,8 @@ impl Exchange {
         coll.keep_parts(give, own, to);
         coll.group().sync();
         for round in 0..give.len().max(to.len()).div_ceil(coll.plan.slot_elements::<T>()) {
-            let piece = coll.cut(coll.give::<T>(), round);
-            coll.moves(self.send, piece);
+            let chunk = coll.cut(coll.give::<T>(), round);
+            coll.moves(self.send, chunk);
             let (to, own) = (coll.cut(coll.to(), round), coll.cut(coll.own_part(), round));
             if self.recv.reduces() {
                 coll.step_of(self.recv, to, own, op);
@@ -282,7 +284,7 @@ impl Exchange {
                 coll.moves(self.recv, to);
             }
         }
-        coll.close(PARTNER, true, true);
+        coll.close(PARTNER);
         coll.group().sync();
     }
 }
@@ -294,22 +296,23 @@ pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, Protocol::A
     let steps = call.log_n + extra;
     Work { hops: steps, moved: steps * call.bytes, reduced: call.log_n * call.bytes, ..Work::NONE }
 })
-.telling(tell_doubling);
+.scheduled(schedule_doubling);
 
 /// [`reduce_scatter`].
 pub static REDUCE_SCATTER: Descriptor =
     described(Collective::ReduceScatter, Protocol::ALL, |call| Work { reduced: call.others, ..halves(call) })
-        .telling(tell_halving);
+        .scheduled(schedule_halving);
 
 /// [`all_gather`].
-pub static ALL_GATHER: Descriptor = described(Collective::AllGather, &[Protocol::Simple], halves).telling(|teller| {
-    let (n, steps) = (teller.n(), log2(teller.n()));
-    for step in 0..steps {
-        let have = 1 << step;
-        let bytes = have.min(n - have) * teller.part(0);
-        teller.plain(step::GATHER, (step, steps), teller.me(), teller.wrap(teller.me() + have), bytes);
-    }
-});
+pub static ALL_GATHER: Descriptor =
+    described(Collective::AllGather, &[Protocol::Simple], halves).scheduled(|schedule| {
+        let (n, steps) = (schedule.n(), log2(schedule.n()));
+        for step in 0..steps {
+            let have = 1 << step;
+            let bytes = have.min(n - have) * schedule.part(0);
+            schedule.plain(step::GATHER, (step, steps), schedule.me(), schedule.wrap(schedule.me() + have), bytes);
+        }
+    });
 
 const fn described(collective: Collective, protocols: &'static [Protocol], work: fn(&Call) -> Work) -> Descriptor {
     Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::RECURSIVE, protocols, work) }
@@ -327,33 +330,33 @@ fn log2(n: usize) -> usize {
 }
 
 /// Recursive doubling, or halving and doubling.
-fn tell_doubling(teller: &mut Teller<'_>) {
-    let (pairs, mine) = (Pairs::new(teller.n()), teller.mine(teller.whole()));
-    let (core, extra) = match pairs.role(teller.me()) {
-        Role::Extra => return teller.queued(step::FOLD_IN, (0, 1), teller.me() - 1, mine.len()),
+fn schedule_doubling(schedule: &mut Schedule<'_>) {
+    let (pairs, mine) = (Pairs::new(schedule.n()), schedule.mine(schedule.whole()));
+    let (core, extra) = match pairs.role(schedule.me()) {
+        Role::Extra => return schedule.queued(step::FOLD_IN, (0, 1), schedule.me() - 1, mine.len()),
         Role::Core(core, extra) => (core, extra),
     };
-    let (steps, whole) = (pairs.steps(), mine.len() <= teller.slot());
+    let (steps, whole) = (pairs.steps(), mine.len() <= schedule.slot());
     let kept = |core, steps| if whole { mine.len() } else { kept(mine, core, steps).len() };
     for step in 0..steps {
         let partner = core ^ (1 << step);
-        teller.queued(step::REDUCE, (step, steps), pairs.rank(partner), kept(partner, step + 1));
+        schedule.queued(step::REDUCE, (step, steps), pairs.rank(partner), kept(partner, step + 1));
     }
     for step in (0..if whole { 0 } else { steps }).rev() {
         let partner = core ^ (1 << step);
-        teller.queued(step::GATHER, (steps - 1 - step, steps), pairs.rank(partner), kept(core, step + 1));
+        schedule.queued(step::GATHER, (steps - 1 - step, steps), pairs.rank(partner), kept(core, step + 1));
     }
     if let Some(extra) = extra {
-        teller.queued(step::FOLD_OUT, (0, 1), extra, mine.len());
+        schedule.queued(step::FOLD_OUT, (0, 1), extra, mine.len());
     }
 }
 
 /// Recursive halving, as much at a time as the scratch has room for.
-fn tell_halving(teller: &mut Teller<'_>) {
-    let pairs = Pairs::new(teller.n());
-    teller.in_scratch(scratch::SLOTS, |teller, len| {
-        let (core, extra) = match pairs.role(teller.me()) {
-            Role::Extra => return teller.queued(step::FOLD_IN, (0, 1), teller.me() - 1, teller.n() * len),
+fn schedule_halving(schedule: &mut Schedule<'_>) {
+    let pairs = Pairs::new(schedule.n());
+    schedule.in_scratch(scratch::SLOTS, |schedule, len| {
+        let (core, extra) = match pairs.role(schedule.me()) {
+            Role::Extra => return schedule.queued(step::FOLD_IN, (0, 1), schedule.me() - 1, schedule.n() * len),
             Role::Core(core, extra) => (core, extra),
         };
         let (mut first, mut count, steps) = (0, pairs.cores, pairs.steps());
@@ -362,11 +365,11 @@ fn tell_halving(teller: &mut Teller<'_>) {
             let partner = core ^ count;
             let (keep, give) = if core < partner { (first, first + count) } else { (first + count, first) };
             let parts = pairs.rank(give + count) - pairs.rank(give);
-            teller.queued(step::REDUCE, (step, steps), pairs.rank(partner), parts * len);
+            schedule.queued(step::REDUCE, (step, steps), pairs.rank(partner), parts * len);
             first = keep;
         }
         if let Some(extra) = extra {
-            teller.queued(step::FOLD_OUT, (0, 1), extra, len);
+            schedule.queued(step::FOLD_OUT, (0, 1), extra, len);
         }
     });
 }

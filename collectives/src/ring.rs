@@ -13,7 +13,7 @@ use congruent_device::{Group, Pod, Reducer, Sym};
 use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
-use crate::schedule::Teller;
+use crate::schedule::Schedule;
 use crate::session::Coll;
 use crate::share::Share;
 use crate::{Algorithm, Collective, Protocol, check};
@@ -118,16 +118,16 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         coll.keep_chunks::<T>(src.len());
         open(coll, dst, src);
         for round in 0..coll.rounds_of_chunks(dst) {
-            let piece = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
-            let own = piece(coll, 0);
+            let chunk = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
+            let own = chunk(coll, 0);
             coll.moves(COPY_SEND, own);
-            gather(coll, piece);
+            gather(coll, chunk);
         }
         close(coll);
     }
 }
 
-/// Gives every member the `src` of member `root` in `dst`, piece by piece along the ring.
+/// Gives every member the `src` of member `root` in `dst`, chunk by chunk along the ring.
 ///
 /// # Collective
 /// Over the team; `dst` may be `src`, and only the root's `src` is read. Each member but the last sends the buffer once.
@@ -154,8 +154,8 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         open(coll, dst, src);
         let rounds = coll.rounds_of(dst);
         for round in 0..rounds {
-            let piece = coll.cut(coll.mine(coll.dst::<T>()), round);
-            let _step = coll.step(step::BROADCAST, (round, rounds), coll.wrap(coll.me() + 1), piece.bytes());
+            let chunk = coll.cut(coll.mine(coll.dst::<T>()), round);
+            let _step = coll.step(step::BROADCAST, (round, rounds), coll.wrap(coll.me() + 1), chunk.bytes());
             let step = if is_root {
                 COPY_SEND
             } else if is_last {
@@ -163,13 +163,13 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
             } else {
                 RECV_COPY_SEND
             };
-            coll.moves(step, piece);
+            coll.moves(step, chunk);
         }
         close(coll);
     }
 }
 
-/// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`, piece by piece
+/// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`, chunk by chunk
 /// along the ring.
 ///
 /// # Collective
@@ -234,10 +234,10 @@ fn scatter<T: Pod, B: Group>(
 /// One round of the all-gather, once this member's own chunk is on its way.
 #[inline(always)]
 #[track_caller]
-fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, piece: impl Fn(&Coll<'_, B>, usize) -> Sym<T>) {
+fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, chunk: impl Fn(&Coll<'_, B>, usize) -> Sym<T>) {
     let n = coll.n();
     for back in 1..n {
-        let dst = piece(coll, back);
+        let dst = chunk(coll, back);
         let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.wrap(coll.me() + 1), dst.bytes());
         coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst);
     }
@@ -255,33 +255,34 @@ fn open<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>) {
 #[inline(always)]
 #[track_caller]
 fn close<B: Group>(coll: &mut Coll<'_, B>) {
-    coll.close(LEFT, false, true);
-    coll.close(RIGHT, true, false);
+    coll.close_receiver(LEFT);
+    coll.close_sender(RIGHT);
     coll.group().sync();
 }
 
 /// [`all_reduce`].
-pub static ALL_REDUCE: Descriptor =
-    described(Collective::AllReduce, |call| round(call) + adding_round(call)).telling(|teller| {
-        tell_round(teller, step::SCATTER, 1, Teller::chunk);
-        tell_round(teller, step::GATHER, 0, Teller::chunk);
+pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| round(call) + adding_round(call))
+    .scheduled(|schedule| {
+        schedule_round(schedule, step::SCATTER, 1, Schedule::chunk);
+        schedule_round(schedule, step::GATHER, 0, Schedule::chunk);
     });
 
 /// [`reduce_scatter`].
 pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, adding_round)
-    .telling(|teller| tell_round(teller, step::SCATTER, 1, Teller::part));
+    .scheduled(|schedule| schedule_round(schedule, step::SCATTER, 1, Schedule::part));
 
 /// [`all_gather`].
-pub static ALL_GATHER: Descriptor =
-    described(Collective::AllGather, round).telling(|teller| tell_round(teller, step::GATHER, 0, Teller::part));
+pub static ALL_GATHER: Descriptor = described(Collective::AllGather, round)
+    .scheduled(|schedule| schedule_round(schedule, step::GATHER, 0, Schedule::part));
 
 /// [`broadcast`].
-pub static BROADCAST: Descriptor = described(Collective::Broadcast, chain)
-    .telling(|teller| tell_chain(teller, step::BROADCAST, teller.wrap(teller.me() + 1) != teller.job().root));
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, chain).scheduled(|schedule| {
+    schedule_chain(schedule, step::BROADCAST, schedule.wrap(schedule.me() + 1) != schedule.job().root)
+});
 
 /// [`reduce`].
 pub static REDUCE: Descriptor = described(Collective::Reduce, |call| Work { reduced: call.bytes, ..chain(call) })
-    .telling(|teller| tell_chain(teller, step::REDUCE, teller.me() != teller.job().root));
+    .scheduled(|schedule| schedule_chain(schedule, step::REDUCE, schedule.me() != schedule.job().root));
 
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
     Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::RING, Protocol::ALL, work) }
@@ -302,17 +303,22 @@ fn chain(call: &Call) -> Work {
 }
 
 /// Chunk by chunk to the right, from the one so many before this member's own.
-fn tell_round<'t>(teller: &mut Teller<'t>, name: &'static str, back: usize, chunk: fn(&Teller<'t>, usize) -> usize) {
-    let (n, me) = (teller.n(), teller.me());
+fn schedule_round<'t>(
+    schedule: &mut Schedule<'t>,
+    name: &'static str,
+    back: usize,
+    chunk: fn(&Schedule<'t>, usize) -> usize,
+) {
+    let (n, me) = (schedule.n(), schedule.me());
     for step in 0..n - 1 {
-        let bytes = chunk(teller, teller.wrap(me + 2 * n - back - step));
-        teller.queued(name, (step, n - 1), teller.wrap(me + 1), bytes);
+        let bytes = chunk(schedule, schedule.wrap(me + 2 * n - back - step));
+        schedule.queued(name, (step, n - 1), schedule.wrap(me + 1), bytes);
     }
 }
 
 /// Everything to the right, from all members but the last.
-fn tell_chain(teller: &mut Teller<'_>, name: &'static str, sends: bool) {
+fn schedule_chain(schedule: &mut Schedule<'_>, name: &'static str, sends: bool) {
     if sends {
-        teller.queued(name, (0, 1), teller.wrap(teller.me() + 1), teller.share());
+        schedule.queued(name, (0, 1), schedule.wrap(schedule.me() + 1), schedule.share());
     }
 }

@@ -1,7 +1,7 @@
-//! What a collective will do, told before it runs: which bytes go from whom to whom, in which step, in how many bytes on the
+//! What a collective will do, known before it runs: which bytes go from whom to whom, in which step, in how many bytes on the
 //! wire. Selectors price it and simulators read it; a test compares it with what kernels really move.
 //!
-//! Each [`Descriptor`] tells it of its algorithm with the same divisions that the algorithm uses ([`Share`], the pairs, the trees,
+//! Each [`Descriptor`] gives that of its algorithm, with the same divisions that the algorithm uses ([`Share`], the pairs, the trees,
 //! the slots of a [`Layout`]), for one block after the other.
 
 use congruent_device::{Sym, packed_words};
@@ -44,17 +44,17 @@ pub struct Move {
 }
 
 impl Layout {
-    /// Gives `visit` every movement of data by member `me`, in their order. False where the algorithm does not tell.
+    /// Gives `visit` every movement of data by member `me`, in their order. False where the algorithm has no schedule.
     pub fn moves(&self, of: &Descriptor, job: &Job, me: usize, mut visit: impl FnMut(Move)) -> bool {
-        let Some(tell) = of.moves else { return false };
+        let Some(moves) = of.moves else { return false };
         for block in (0..job.blocks).filter(|_| self.members() > 1) {
             let blocks = Share::new(block, job.blocks);
-            tell(&mut Teller { layout: self, job: *job, n: self.members(), me, blocks, visit: &mut visit });
+            moves(&mut Schedule { layout: self, job: *job, n: self.members(), me, blocks, visit: &mut visit });
         }
         true
     }
 
-    /// Bytes that `bytes` bytes take on the wire where they travel in pieces of at most `most`.
+    /// Bytes that `bytes` bytes take on the wire where they travel in chunks of at most `most`.
     fn wire(&self, bytes: usize, most: usize, protocol: Protocol) -> usize {
         let packed = |bytes| match protocol {
             Protocol::Simple => bytes,
@@ -65,8 +65,8 @@ impl Layout {
     }
 }
 
-/// One member's block, telling what it does: what a descriptor's `moves` is given.
-pub struct Teller<'t> {
+/// What one member's block does, written down step by step by a descriptor's `moves`.
+pub struct Schedule<'t> {
     layout: &'t Layout,
     job: Job,
     n: usize,
@@ -75,7 +75,7 @@ pub struct Teller<'t> {
     visit: &'t mut dyn FnMut(Move),
 }
 
-impl Teller<'_> {
+impl Schedule<'_> {
     /// The call.
     pub const fn job(&self) -> &Job {
         &self.job
@@ -130,8 +130,8 @@ impl Teller<'_> {
     /// All that another algorithm moves in a call, as a step of this one.
     pub fn all_of(&mut self, of: &Descriptor, job: Job) {
         let whole = core::mem::replace(&mut self.job, job);
-        if let Some(tell) = of.moves {
-            tell(self);
+        if let Some(moves) = of.moves {
+            moves(self);
         }
         self.job = whole;
     }

@@ -238,7 +238,7 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
         let next = self.coll.posted(peer.index(), NEXT_RECEIVE);
         if next != NONE {
             let part = transfers::part(self.coll.ctx(), self.receives, next as usize, self.dst);
-            tell(self.coll, peer, part.offset(), part.bytes() as u64);
+            post_place(self.coll, peer, part.offset(), part.bytes() as u64);
         }
     }
 
@@ -262,7 +262,7 @@ impl<T: Pod, B: Group> Transfers<'_, '_, T, B> {
 /// Tells a member where the next transfer from it belongs, and how many bytes it has. By one thread.
 #[cfg_attr(target_arch = "nvptx64", inline(never))]
 #[track_caller]
-fn tell<B: Group>(coll: &Coll<'_, B>, peer: Rank<World>, place: u64, bytes: u64) {
+fn post_place<B: Group>(coll: &Coll<'_, B>, peer: Rank<World>, place: u64, bytes: u64) {
     coll.post(peer, PLACE, place);
     coll.post(peer, EXPECTED, bytes);
     let received = coll.posted(peer.index(), RECEIVES);

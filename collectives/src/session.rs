@@ -49,8 +49,8 @@ kernel_arg! {
         pub(crate) form: u32,
         /// How many exchanges of all with all this channel has seen.
         pub(crate) exchanges: u64,
-        /// What the channel's head says, as far as the leader knows.
-        said: u64,
+        /// What the channel's head has, as far as the leader knows.
+        published: u64,
         /// Where the channel's memory is.
         pub(crate) memory: u64,
         /// The exchange that is under way.
@@ -121,7 +121,7 @@ impl PlanView {
             blocks: blocks.count as u32,
             form: self.form(),
             exchanges: 0,
-            said: BUSY,
+            published: BUSY,
             memory,
             exchange: Exchange::NONE,
             dst: [0; 2],
@@ -134,12 +134,12 @@ impl PlanView {
             node_b: Node::NONE,
             links: [LinkState::NONE; 3],
         };
-        let State { plan, n, me, channel, block, blocks, form, said, memory, .. } = blank;
+        let State { plan, n, me, channel, block, blocks, form, published, memory, .. } = blank;
         // The rest is set where it is used.
         let state = B::Kept::<State>::new(group, exchanges, blank, |state, exchanges| {
             (state.plan, state.n, state.me, state.channel) = (plan, n, me, channel);
             (state.block, state.blocks, state.form, state.exchanges) = (block, blocks, form, exchanges);
-            (state.said, state.memory) = (said, memory);
+            (state.published, state.memory) = (published, memory);
         });
         match state.exchanges {
             ENDING => ctx.end(),
@@ -262,25 +262,25 @@ impl<'c, B: Group> Coll<'c, B> {
         // Others of the group may still ask for the state. Behind this none but the leader does, who writes the next session's.
         self.group().sync();
         if self.group().leader() {
-            self.say(self.exchanges);
+            self.publish(self.exchanges);
             if B::IS_BLOCK {
                 self.ctx().set_in_session(false);
             }
         }
     }
 
-    /// Says in the channel's head what is done with it. By the group's leader.
+    /// Stores in the channel's head what is done with it. By the group's leader.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    fn say(&self, word: u64) {
+    fn publish(&self, word: u64) {
         self.ctx().store(self.plan.head(self.memory), EXCHANGES, word);
     }
 
-    /// Says which collective begins. One that follows another of its kind has nothing to say.
+    /// Stores there which collective begins, unless the one before was of its kind.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    fn say_begun(&mut self, word: u64) {
-        if self.group().leader() && self.said != word {
-            self.say(word);
-            self.change(|state| state.said = word);
+    fn publish_begun(&mut self, word: u64) {
+        if self.group().leader() && self.published != word {
+            self.publish(word);
+            self.change(|state| state.published = word);
         }
     }
 
@@ -288,7 +288,7 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn begin(&mut self, operation: Operation, bytes: usize) -> Span<'c> {
-        self.say_begun(BUSY + operation as u64);
+        self.publish_begun(BUSY + operation as u64);
         self.ctx().span(Mark { bytes: bytes as u64, ..Mark::new(operation.name()) })
     }
 
@@ -512,15 +512,15 @@ impl<'c, B: Group> Coll<'c, B> {
             // All have looked; and they look again only after they have met in an exchange.
             self.ctx().store(head, BARRIERS, count);
         }
-        let tell = |to: Rank<World>| self.signal(crate::link::BARRIER).at(to).set(count);
-        let hear = |from: Rank<World>| (self.signal_of(from.index(), crate::link::BARRIER).from_rank(from), count);
+        let signal = |to: Rank<World>| self.signal(crate::link::BARRIER).at(to).set(count);
+        let wait = |from: Rank<World>| (self.signal_of(from.index(), crate::link::BARRIER).from_rank(from), count);
         let (ctx, group, n) = (self.ctx(), self.group(), self.n());
         if n <= ONE_ROUND {
-            ctx.exchange_met(group, n - 1, |i| tell(self.after(i + 1)), |i| hear(self.after(i + 1)));
+            ctx.exchange_met(group, n - 1, |i| signal(self.after(i + 1)), |i| wait(self.after(i + 1)));
         } else {
             let mut distance = 1;
             while distance < n {
-                ctx.exchange_met(group, 1, |_| tell(self.after(distance)), |_| hear(self.after(n - distance)));
+                ctx.exchange_met(group, 1, |_| signal(self.after(distance)), |_| wait(self.after(n - distance)));
                 distance *= 2;
             }
         }

@@ -1,4 +1,4 @@
-//! How a buffer is divided: first among the members of a team, then among the blocks of a launch, then into pieces that
+//! How a buffer is divided: first among the members of a team, then among the blocks of a launch, then into chunks that
 //! travel one by one.
 
 use congruent_device::{Element, Sym};

@@ -26,7 +26,7 @@ use crate::descriptor::{Call, Descriptor, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::node::{Node, height};
-use crate::schedule::Teller;
+use crate::schedule::Schedule;
 use crate::session::Coll;
 use crate::share::Share;
 use crate::{Algorithm, Collective, Protocol, check};
@@ -83,8 +83,8 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
                 up(coll, node, (round, rounds), to, from, true, op);
             }
             if let (Some(round), Some(_)) = (tick.checked_sub(height + node.depth()), node.parent()) {
-                let piece = coll.cut(half(coll, coll.dst(), tree), round);
-                down(coll, node, (round, rounds), piece);
+                let chunk = coll.cut(half(coll, coll.dst(), tree), round);
+                down(coll, node, (round, rounds), chunk);
             }
         }
     }
@@ -92,7 +92,7 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     coll.group().sync();
 }
 
-/// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`, piece by piece up
+/// Combines the members' `src` element by element with `op`, and gives the result to member `root` in `dst`, chunk by chunk up
 /// a tree.
 ///
 /// # Collective
@@ -120,7 +120,7 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
     }
 }
 
-/// Gives every member the `src` of member `root` in `dst`, piece by piece down a tree.
+/// Gives every member the `src` of member `root` in `dst`, chunk by chunk down a tree.
 ///
 /// # Collective
 /// Over the team; `dst` may be `src`, and only the root's `src` is read. Each member sends the buffer to its children, of
@@ -149,8 +149,8 @@ pub fn broadcast<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym
         }
         let rounds = coll.rounds_of(dst);
         for round in 0..rounds {
-            let piece = coll.cut(coll.mine(dst), round);
-            down(coll, node, (round, rounds), piece);
+            let chunk = coll.cut(coll.mine(dst), round);
+            down(coll, node, (round, rounds), chunk);
         }
     }
 }
@@ -195,12 +195,12 @@ fn up<T: Pod, B: Group>(
 /// Receives a finished chunk from the parent, if there is one, and sends it to the children.
 #[inline(always)]
 #[track_caller]
-fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usize), piece: Sym<T>) {
-    if piece.is_empty() {
+fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usize), chunk: Sym<T>) {
+    if chunk.is_empty() {
         return;
     }
     let towards = node.child(0).or(node.parent()).unwrap_or(coll.me());
-    let _step = coll.step(step::DOWN, round, towards, piece.bytes());
+    let _step = coll.step(step::DOWN, round, towards, chunk.bytes());
     let mut step = Step::NEW;
     if let Some(parent) = node.parent() {
         coll.open(PARENT, parent);
@@ -211,7 +211,7 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
         step = step.direct_send(child(i));
     }
     coll.group().sync();
-    coll.moves(step, piece);
+    coll.moves(step, chunk);
     close(coll, node);
 }
 
@@ -220,10 +220,10 @@ fn down<T: Pod, B: Group>(coll: &mut Coll<'_, B>, node: Node, round: (usize, usi
 #[track_caller]
 fn close<B: Group>(coll: &mut Coll<'_, B>, node: Node) {
     if node.parent().is_some() {
-        coll.close(PARENT, true, true);
+        coll.close(PARENT);
     }
     for i in 0..node.degree() {
-        coll.close(child(i), true, true);
+        coll.close(child(i));
     }
     coll.group().sync();
 }
@@ -233,23 +233,23 @@ pub static ALL_REDUCE: Descriptor = described(Collective::AllReduce, |call| {
     let moved = 2.0 * call.bytes + 2.0 * (call.log_n - 1.0) * call.chunk;
     Work { hops: 2.0 * call.log_n, posts: call.chunks, moved, reduced: call.bytes, ..Work::NONE }
 })
-.telling(|teller| {
+.scheduled(|schedule| {
     for tree in 0..2 {
-        let node = Node::of_two(tree, teller.me(), teller.n());
-        let half = teller.mine(Share::new(tree, 2).of(teller.whole())).len();
-        tell_up(teller, node, half);
-        tell_down(teller, node, half);
+        let node = Node::of_two(tree, schedule.me(), schedule.n());
+        let half = schedule.mine(Share::new(tree, 2).of(schedule.whole())).len();
+        schedule_up(schedule, node, half);
+        schedule_down(schedule, node, half);
     }
 });
 
 /// [`reduce`].
 pub static REDUCE: Descriptor =
     described(Collective::Reduce, |call| Work { reduced: 2.0 * call.bytes, ..down_once(call) })
-        .telling(|teller| tell_up(teller, rooted(teller), teller.share()));
+        .scheduled(|schedule| schedule_up(schedule, rooted(schedule), schedule.share()));
 
 /// [`broadcast`].
-pub static BROADCAST: Descriptor =
-    described(Collective::Broadcast, down_once).telling(|teller| tell_down(teller, rooted(teller), teller.share()));
+pub static BROADCAST: Descriptor = described(Collective::Broadcast, down_once)
+    .scheduled(|schedule| schedule_down(schedule, rooted(schedule), schedule.share()));
 
 const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
     Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::TREE, Protocol::ALL, work) }
@@ -261,15 +261,15 @@ fn down_once(call: &Call) -> Work {
     Work { hops: call.log_n, posts: call.chunks, moved, ..Work::NONE }
 }
 
-fn rooted(teller: &Teller<'_>) -> Node {
-    Node::rooted(teller.me(), teller.n(), teller.job().root)
+fn rooted(schedule: &Schedule<'_>) -> Node {
+    Node::rooted(schedule.me(), schedule.n(), schedule.job().root)
 }
 
-fn tell_up(teller: &mut Teller<'_>, node: Node, bytes: usize) {
-    node.parent().into_iter().for_each(|parent| teller.queued(step::UP, (0, 1), parent, bytes));
+fn schedule_up(schedule: &mut Schedule<'_>, node: Node, bytes: usize) {
+    node.parent().into_iter().for_each(|parent| schedule.queued(step::UP, (0, 1), parent, bytes));
 }
 
-fn tell_down(teller: &mut Teller<'_>, node: Node, bytes: usize) {
+fn schedule_down(schedule: &mut Schedule<'_>, node: Node, bytes: usize) {
     let children = (0..node.degree()).filter_map(|i| node.child(i));
-    children.for_each(|child| teller.queued(step::DOWN, (0, 1), child, bytes));
+    children.for_each(|child| schedule.queued(step::DOWN, (0, 1), child, bytes));
 }

@@ -24,22 +24,22 @@ pub struct PlanWord {
 /// What is awaited at a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// That a piece is in the queue.
+    /// That a chunk is in the queue.
     Data,
     /// That a place of the queue is free.
     Credit,
     /// That what was agreed on is done.
-    Knock,
-    /// That the member has come to a meeting.
-    Meeting,
+    Signal,
+    /// That the member has come to a barrier.
+    Barrier,
     /// That the member has said where it receives, or that it has sent.
     Ready,
     Sent,
-    /// A piece itself, with its flags.
-    Piece,
+    /// A chunk itself, with its flags.
+    Chunk,
     /// A part of an exchange of all with all, with its flags.
     Inbox,
-    /// Words that the member tells.
+    /// Words that the member posts.
     Post,
     /// What only the owner writes.
     Own,
@@ -57,8 +57,8 @@ impl PlanWord {
             let (role, counter) = match index % LINK / LINE {
                 0 => (Role::Data, Some((counter + 8, 0))),
                 1 => (Role::Credit, Some((counter, Layout::DEPTH))),
-                2 => (Role::Knock, Some((counter + 24, 0))),
-                3 => (Role::Meeting, None),
+                2 => (Role::Signal, Some((counter + 24, 0))),
+                3 => (Role::Barrier, None),
                 4 => (Role::Ready, None),
                 _ => (Role::Sent, None),
             };
@@ -72,12 +72,12 @@ impl PlanWord {
         } else if at < slots {
             (Role::Post, (at - posts) / (POST * 8))
         } else if at < inboxes {
-            (Role::Piece, (at - slots) / (Layout::DEPTH as usize * layout.slot))
+            (Role::Chunk, (at - slots) / (Layout::DEPTH as usize * layout.slot))
         } else {
             (Role::Inbox, (at - inboxes).checked_div(layout.inbox)? % members)
         };
         // Flags count as the counter does, from 1 on.
-        let counter = (role == Role::Piece).then(|| (plan.counters(plan.memory(channel), member).offset() + 8, 0));
+        let counter = (role == Role::Chunk).then(|| (plan.counters(plan.memory(channel), member).offset() + 8, 0));
         Self::of(plan, channel, member, role, counter)
     }
 
@@ -106,12 +106,12 @@ impl PlanWord {
         self.heads
     }
 
-    /// Which piece of its call a wait for `expected` awaits, counted from 1. `read` gives a word of this PE's heap.
-    pub fn piece(&self, expected: u64, read: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
+    /// Which chunk of its call a wait for `expected` awaits, counted from 1. `read` gives a word of this PE's heap.
+    pub fn chunk(&self, expected: u64, read: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
         let (counter, ahead) = self.counter?;
-        let piece = expected.wrapping_add(ahead).wrapping_sub(read(counter)?);
+        let chunk = expected.wrapping_add(ahead).wrapping_sub(read(counter)?);
         // What has wrapped around says nothing.
-        (1..1 << 40).contains(&piece).then_some(piece)
+        (1..1 << 40).contains(&chunk).then_some(chunk)
     }
 }
 
@@ -127,13 +127,13 @@ impl fmt::Display for PlanWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { member, protocol, slot, .. } = self;
         let what = match self.role {
-            Role::Data => "the arrival of a piece of",
+            Role::Data => "the arrival of a chunk of",
             Role::Credit => "the credit of the queue to",
-            Role::Knock => "the knock of",
-            Role::Meeting => "the meeting with",
+            Role::Signal => "the signal of",
+            Role::Barrier => "the barrier with",
             Role::Ready => "the readiness of",
             Role::Sent => "what is sent by",
-            Role::Piece => "a piece of",
+            Role::Chunk => "a chunk of",
             Role::Inbox => "the inbox part of",
             Role::Post => "the words of",
             Role::Own => "the counters for",
@@ -163,18 +163,18 @@ mod tests {
         let at = |offset| layout.word(signals, scratch, offset).unwrap().to_string();
         let channel = CHANNELS * 2 + Protocol::Ll as usize;
         assert_eq!(at(view.signal(channel, 3, 1).offset()), "the credit of the queue to rank 3 (ll, slot 2)");
-        assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a piece of rank 4 (simple, slot 0)");
-        assert_eq!(at(view.signal(channel, 0, 3).offset()), "the meeting with rank 0 (ll, slot 2)");
-        assert_eq!(at(packed.slot(packed.memory(channel), 2, 3).offset() + 8), "a piece of rank 2 (ll, slot 2)");
+        assert_eq!(at(view.signal(0, 4, 0).offset()), "the arrival of a chunk of rank 4 (simple, slot 0)");
+        assert_eq!(at(view.signal(channel, 0, 3).offset()), "the barrier with rank 0 (ll, slot 2)");
+        assert_eq!(at(packed.slot(packed.memory(channel), 2, 3).offset() + 8), "a chunk of rank 2 (ll, slot 2)");
         assert_eq!(at(packed.inbox(packed.memory(channel), 1).of(4).offset()), "the inbox part of rank 4 (ll, slot 2)");
         let last = view.slot(view.memory(channel + 2), 4, 3);
-        assert_eq!(at(last.offset() + last.len() as u64 - 8), "a piece of rank 4 (simple, slot 3)");
+        assert_eq!(at(last.offset() + last.len() as u64 - 8), "a chunk of rank 4 (simple, slot 3)");
         assert_eq!(at(view.post(view.memory(1), 2).offset()), "the words of rank 2 (ll, slot 0)");
         assert_eq!(layout.word(signals, scratch, 8), None);
         let word = layout.word(signals, scratch, view.signal(channel, 3, 0).offset()).unwrap();
         assert_eq!(word.heads()[Protocol::Ll as usize], view.head(view.memory(channel)).offset());
         let received = view.counters(view.memory(channel), 3).offset() + 8;
-        assert_eq!(word.piece(9, |offset| (offset == received).then_some(7)), Some(2));
+        assert_eq!(word.chunk(9, |offset| (offset == received).then_some(7)), Some(2));
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Ctx<'_> {
                 }
                 None => false,
             };
-            // A lane that sleeps does so on the first word only, and looks at all of them after its nap.
+            // A lane that sleeps does so on the first word only, and looks at all of them after its sleep.
             let offset = first.word().elem(0).offset();
             let came = self.poll(self.word(offset, self.pe()), None, self.abi().deadline_ns, arrived, |expiry| {
                 self.timed_out(expiry, offset, sender(first), value);

@@ -85,10 +85,10 @@ mod group;
 mod kept;
 mod kernels;
 mod lanes;
-mod link;
 pub mod math;
 pub mod matrix;
 mod multicast;
+mod multimem;
 mod nic;
 mod nonblocking;
 mod operand;
@@ -137,8 +137,8 @@ pub use kernels::{Kernel, KernelArgs, Module};
 #[doc(hidden)]
 pub use kernels::{arrays_fit, bytes_of};
 pub use lanes::{Lanes, Tile};
-pub use link::{LinkNumber, LinkOp, LinkReduction};
 pub use multicast::Multicast;
+pub use multimem::{MultimemOp, MultimemReduction, MultimemType};
 pub use nonblocking::Nonblocking;
 #[doc(hidden)]
 pub use operand::{Apart, Operand, Operands, PACKETS, PLAIN, operands, packed_words};

@@ -1,4 +1,4 @@
-//! Multicast: one address for an object on all members of a team, which links replicate stores to and reduce loads from.
+//! Multicast: one address for an object on all members of a team, to which the NVLink switch replicates stores, and from which it reduces loads.
 //!
 //! Machines without such links have none; [`Team::multicast`] tells. Accesses are relaxed (MM-1), and what goes through a
 //! multicast address is ordered with what goes through members' own addresses by MM-9.
@@ -11,7 +11,7 @@ use congruent_heap::refuse;
 use congruent_heap::{KernelArg, Pod, Sym, Tag, World};
 
 use crate::group::share;
-use crate::link::LinkReduction;
+use crate::multimem::MultimemReduction;
 use crate::rma::check_same;
 use crate::{Ctx, Group, Team, arch};
 
@@ -96,10 +96,10 @@ impl Ctx<'_> {
         unsafe { arch::multicast_put(share(group), &dst, from.cast_const().cast(), src.bytes()) };
     }
 
-    /// Combines `src` of all members of the team into this PE's `dst`: links combine, and each result arrives once.
+    /// Combines `src` of all members of the team into this PE's `dst`: the switch combines, and each result arrives once.
     ///
-    /// In which order they combine floats, and how the sum is rounded, is the links' affair: two calls may differ in the last
-    /// bits. A machine that emulates them combines in rank order and rounds once.
+    /// In which order it combines floats, and how the sum is rounded, is not said: two calls may differ in the last
+    /// bits. A machine that emulates it combines in rank order and rounds once.
     ///
     /// # One-sided
     /// The group shares the work. `dst` may be on the same elements as `src`.
@@ -108,7 +108,7 @@ impl Ctx<'_> {
     /// As [`get`](Ctx::get), from all members (MM-9).
     ///
     /// # Panics
-    /// Where the lengths differ, or source and destination are not whole [words](crate::LinkNumber::word), aligned.
+    /// Where the lengths differ, or source and destination are not whole [words](crate::MultimemType::word), aligned.
     #[inline(always)]
     #[track_caller]
     pub fn reduce_multicast<T: Pod, G: Tag>(
@@ -116,7 +116,7 @@ impl Ctx<'_> {
         group: &impl Group,
         dst: Sym<T>,
         src: Multicast<'_, T, G>,
-        how: LinkReduction,
+        how: MultimemReduction,
     ) {
         self.start_reduce_multicast(group, dst, src, how);
         group.sync();
@@ -131,7 +131,7 @@ impl Ctx<'_> {
         group: &impl Group,
         dst: Sym<T>,
         src: Multicast<'_, T, G>,
-        how: LinkReduction,
+        how: MultimemReduction,
     ) {
         check_same(dst.len(), src.len());
         check_words(dst, how.number().word());
@@ -160,7 +160,7 @@ impl Ctx<'_> {
         group: &impl Group,
         dst: Multicast<'_, T, G>,
         src: Multicast<'_, T, G>,
-        how: LinkReduction,
+        how: MultimemReduction,
     ) {
         self.start_all_reduce_multicast(group, dst, src, how);
         group.sync();
@@ -175,7 +175,7 @@ impl Ctx<'_> {
         group: &impl Group,
         dst: Multicast<'_, T, G>,
         src: Multicast<'_, T, G>,
-        how: LinkReduction,
+        how: MultimemReduction,
     ) {
         check_same(dst.len(), src.len());
         check_words(dst.sym, how.number().word());
@@ -189,7 +189,7 @@ impl Ctx<'_> {
 #[track_caller]
 fn check_words<T: Pod>(sym: Sym<T>, word: usize) {
     if !(sym.offset() as usize | sym.bytes()).is_multiple_of(word) {
-        refuse!("links work on whole words, aligned; store what is narrower to each member");
+        refuse!("multimem instructions work on whole words, aligned; store what is narrower to each member");
     }
 }
 

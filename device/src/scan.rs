@@ -10,7 +10,7 @@ use crate::{Block, Group, Lanes, Pod, ReduceOp};
 #[track_caller]
 fn combine<L: Lanes, T: Pod, O: ReduceOp<T, Acc: Pod>>(lanes: &L, value: T, op: O) -> O::Acc {
     let mut acc = op.lift(value);
-    if let Some(reduced) = op.linked(1).and_then(|link| lanes.lane().redux(L::MOST, link, acc)) {
+    if let Some(reduced) = op.multimem(1).and_then(|how| lanes.lane().redux(L::MOST, how, acc)) {
         return reduced;
     }
     let (rank, size) = (lanes.rank(), lanes.size());

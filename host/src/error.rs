@@ -7,7 +7,7 @@ use congruent_heap::TeamError;
 use congruent_transports::{FabricError, TransportError, VerbsError};
 
 use crate::bootstrap::{BootstrapError, ControlError};
-use crate::cuda::{AdoptError, CudaError};
+use crate::cuda::{CudaError, ImportError};
 use crate::select::SelectError;
 use crate::shared_memory::ReserveError;
 use crate::trace::TraceError;
@@ -30,9 +30,9 @@ pub enum Error {
     /// Allocating.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// Adopting memory.
+    /// Importing memory.
     #[error(transparent)]
-    Adopt(#[from] AdoptError),
+    Import(#[from] ImportError),
     /// Launching.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -72,7 +72,7 @@ macro_rules! debug_as_display {
         }
     )*};
 }
-debug_as_display!(Error AccessError AdoptError AllocError BootstrapError BuildError CollectiveError CommError);
+debug_as_display!(Error AccessError ImportError AllocError BootstrapError BuildError CollectiveError CommError);
 debug_as_display!(ControlError LaunchError MoeError SplitError TunableError WorldFailure);
 
 impl Error {
@@ -84,7 +84,7 @@ impl Error {
             | Self::Access(AccessError::World(failure)) => return Some(failure),
             Self::Collective(error)
             | Self::Alloc(AllocError::Collective(error))
-            | Self::Adopt(AdoptError::Collective(error) | AdoptError::Alloc(AllocError::Collective(error)))
+            | Self::Import(ImportError::Collective(error) | ImportError::Alloc(AllocError::Collective(error)))
             | Self::Moe(MoeError::Collective(error) | MoeError::Alloc(AllocError::Collective(error)))
             | Self::Split(SplitError::Collective(error) | SplitError::Alloc(AllocError::Collective(error)))
             | Self::Comm(

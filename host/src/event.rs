@@ -10,7 +10,7 @@ use crate::runner::Runner;
 use crate::shared::Shared;
 use crate::{LaunchError, Stream, WorldFailure};
 
-/// A point behind all that a stream was given before it. Made by [`Stream::record_event`], or of cudarc's by [`World::adopt_event`].
+/// A point behind all that a stream was given before it. Made by [`Stream::record_event`], or of cudarc's by [`World::import_event`].
 ///
 /// ```
 /// # congruent::local(1, |world| {
@@ -25,7 +25,7 @@ use crate::{LaunchError, Stream, WorldFailure};
 /// # Ok::<_, congruent::Error>(())
 /// ```
 ///
-/// [`World::adopt_event`]: crate::World::adopt_event
+/// [`World::import_event`]: crate::World::import_event
 #[derive(Clone)]
 pub struct Event {
     shared: Arc<Shared>,

@@ -37,8 +37,8 @@ pub struct Fault {
     pub mismatch: Option<Box<CallMismatch>>,
     /// The object that the word is of, as the program made it, and which word of it.
     pub object: Option<String>,
-    /// Of a word of a plan, which piece of the call is awaited, counted from 1, where that is known.
-    pub piece: Option<u64>,
+    /// Of a word of a plan, which chunk of the call is awaited, counted from 1, where that is known.
+    pub chunk: Option<u64>,
     /// What this PE's block does with the plan.
     pub operation: Option<Operation>,
     /// What the peer's block does with it, if anything.
@@ -69,7 +69,7 @@ impl Fault {
             receives: false,
             mismatch: None,
             object: None,
-            piece: None,
+            chunk: None,
             operation: None,
             peer_operation: None,
             kernel: None,
@@ -117,8 +117,8 @@ impl Fault {
     fn tell_operations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(operation) = self.operation else { return Ok(()) };
         write!(f, "; PE {} is in {operation}", self.pe)?;
-        if let Some(piece) = self.piece {
-            write!(f, ", at piece {piece}")?;
+        if let Some(chunk) = self.chunk {
+            write!(f, ", at chunk {chunk}")?;
         }
         match (self.peer, self.peer_operation) {
             (Some(peer), Some(operation)) => write!(f, "; PE {peer} is in {operation}"),

@@ -40,7 +40,7 @@
 //! | launch | [`World::launch`], [`World::run`], [`World::synchronize`]; before any waits for another: [`World::load`]; again and again: [`World::capture`], [`Graph`]; how many blocks fit: [`World::occupancy`] |
 //! | move data without a kernel | [`World::put`], [`World::get`], [`World::put_signal`], [`World::wait_at_least`] |
 //! | use memory of this PE alone | [`World::buffer`], [`Buffer`], [`Lend`]; the host's, for copies: [`World::host_buffer`], [`World::copy`] |
-//! | use another library's streams, events and memory | [`World::borrow_stream`], [`World::adopt_event`], [`Builder::contexts`], [`Lend`], [`World::borrow_raw_buffer`]; as symmetric objects: [`World::adopt`] |
+//! | use another library's streams, events and memory | [`World::borrow_stream`], [`World::import_event`], [`Builder::contexts`], [`Lend`], [`World::borrow_raw_buffer`]; as symmetric objects: [`World::import`] |
 //! | make teams | [`World::split`], [`World::strided_team`], [`World::listed_team`] |
 //! | tune | [`tunables`]: each is an environment variable `CONGRUENT_*` |
 //!
@@ -101,7 +101,7 @@ pub use cudarc;
 pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target, Tiled};
 pub use builder::Builder;
 pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, OwnPreMulSum, Queue, STREAMS};
-pub use cuda::{AdoptError, CudaError, CudaVersion};
+pub use cuda::{CudaError, CudaVersion, ImportError};
 pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
 pub use event::Event;
 pub use fault::{Fault, WorldFailure};

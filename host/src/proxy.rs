@@ -16,7 +16,7 @@ use congruent_device::{Pe, abi};
 use congruent_heap::abi::{Request, Then, Verb};
 use congruent_transports::{Atomic, Operation, Progress, Signal, Transport, TransportError};
 
-use crate::cpu::{Served, Service, nap};
+use crate::cpu::{Served, Service, park};
 use crate::rings::{Consumer, Rings};
 use crate::route::Routes;
 
@@ -164,12 +164,12 @@ impl SharedServer {
 
     /// Serves until it is told to stop, and rests while lanes do.
     fn go_on(&self, orders: &Orders, oldest: &OldestPeer) {
-        let (mut looked, mut asked, mut naps) = (Instant::now(), 0, Naps::NEW);
+        let (mut looked, mut asked, mut pauses) = (Instant::now(), 0, Pauses::NEW);
         loop {
             let stops = orders.stop.load(Ordering::Acquire);
             let before = std::mem::replace(&mut asked, self.asked.load(Ordering::Relaxed));
             let rests = before != asked && !stops;
-            let time = naps.next(rests);
+            let time = pauses.next(rests);
             if rests && looked.elapsed() <= LOOK {
                 // They need not wait for a lock.
                 thread::sleep(time);
@@ -234,11 +234,11 @@ impl Service for SharedServer {
 
 /// How long the thread rests each time. In turn a short time, in which lanes that go on would ask, and a long one: after a long one alone it
 /// would not know whether they still do, and a PE that waits once in a while would be served by nobody between its waits.
-struct Naps {
+struct Pauses {
     was_long: bool,
 }
 
-impl Naps {
+impl Pauses {
     const NEW: Self = Self { was_long: true };
 
     /// How long it may rest, where lanes have asked since it last looked or have not.
@@ -271,7 +271,7 @@ impl Rest {
             Self::Asleep(time) => thread::sleep(time),
             // SAFETY: a word of a ring, which outlives the proxy, as the heap does.
             Self::OnBell { context, turns, bell, seen, polls } => unsafe {
-                nap::pass(&context, turns, bell, seen, polls);
+                park::pass(&context, turns, bell, seen, polls);
             },
         }
     }
@@ -498,15 +498,15 @@ impl Server {
                 let (bell, seen) = (first.ring.bell(), first.ring.next() as u32);
                 Rest::OnBell { context: self.context, turns, bell, seen, polls }
             }
-            _ if turns < nap::yields(polls) => Rest::Yielding,
-            _ => Rest::Asleep(nap::SHORT),
+            _ if turns < park::yields(polls) => Rest::Yielding,
+            _ => Rest::Asleep(park::SHORT),
         }
     }
 
     fn wake(&self, word: *const u32) {
         if self.sleep == Sleep::OnWords {
             // SAFETY: a word of the ring, and the heap outlives the proxy.
-            unsafe { nap::wake_own(&self.context, word) };
+            unsafe { park::wake_own(&self.context, word) };
         }
     }
 }

@@ -492,7 +492,7 @@ impl Shared {
         };
         Fault {
             object: Some(word.text.clone()),
-            piece: word.of_plan.and_then(|word| word.piece(fault.expected, |offset| read(fault.pe, offset))),
+            chunk: word.of_plan.and_then(|word| word.chunk(fault.expected, |offset| read(fault.pe, offset))),
             operation: operation(fault.pe),
             peer_operation: fault.peer.and_then(operation),
             ..fault

@@ -11,7 +11,7 @@ use crate::objects::Use;
 use crate::shared::Shared;
 
 /// A symmetric object: the same number of elements at the same offset on every PE. Made by [`World::alloc`],
-/// or of memory of somebody else's by [`World::adopt`](crate::World::adopt).
+/// or of memory of somebody else's by [`World::import`](crate::World::import).
 ///
 /// Kernels are given its [`view`](SymVec::view). Dropping it never communicates: the object is retired, and its memory is
 /// given out again once every PE has retired it and a collective call has told them so.

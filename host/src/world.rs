@@ -242,9 +242,9 @@ impl World {
         Ok(self.allocator.alloc(bytes, align)?)
     }
 
-    /// Memory was adopted from offset `from` to `to`: gives its offset. What the parts had before that the allocator did not know of,
+    /// Memory was imported from offset `from` to `to`: gives its offset. What the parts had before that the allocator did not know of,
     /// through rounding, is free.
-    pub(crate) fn grown_by_adoption(&mut self, from: u64, to: u64) -> Option<u64> {
+    pub(crate) fn grown_by_import(&mut self, from: u64, to: u64) -> Option<u64> {
         let had = self.shared.context().heap_bytes;
         let Some(rounding) = from.checked_sub(had) else {
             // A hole of the allocator's that was taken all the time.

@@ -1,7 +1,7 @@
 //! Multicast on the CPU machine, which emulates it for these tests.
 
 use congruent::collectives::{Algorithm, Collective, Layout, PlanView, Prod, Protocol, multimem};
-use congruent::device::{LinkNumber, LinkOp, LinkReduction, Sym, kernels};
+use congruent::device::{MultimemOp, MultimemReduction, MultimemType, Sym, kernels};
 use congruent::{Error, Grid, World};
 use congruent_tests::conformance::{self, Shape, processes_with_multicast, threads_with_multicast};
 
@@ -59,7 +59,7 @@ kernels! {
     pub fn half_of_a_long_word(block, ctx, words: Sym<u32>, _plan: PlanView) {
         let halves = words.slice(1..3);
         if let (Some(all), Some(how)) =
-            (ctx.world().multicast(halves), LinkReduction::new(LinkNumber::U64, LinkOp::Max))
+            (ctx.world().multicast(halves), MultimemReduction::new(MultimemType::U64, MultimemOp::Max))
         {
             ctx.reduce_multicast(block, halves, all, how);
         }

@@ -272,10 +272,10 @@ fn of_collectives_that_differ() {
         let text = fault.to_string();
         let awaited = match fault.pe {
             0 => "the meeting with rank 1 (simple, slot 0) of `sums`",
-            _ => "the arrival of a piece of rank 0 (simple, slot 0) of `sums`",
+            _ => "the arrival of a chunk of rank 0 (simple, slot 0) of `sums`",
         };
         assert!(text.contains(awaited), "{text}");
-        assert_eq!(fault.piece, (fault.pe == 1).then_some(1), "{text}");
+        assert_eq!(fault.chunk, (fault.pe == 1).then_some(1), "{text}");
         assert!(text.contains("PE 0 is in all-gather direct") && text.contains("PE 1 is in all-reduce ring"), "{text}");
     }
 }

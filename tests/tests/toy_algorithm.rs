@@ -37,10 +37,10 @@ static ALL_REDUCE: Descriptor = Descriptor::new(Collective::AllReduce, ROOTED, &
     (direct::REDUCE.work)(call) + (direct::BROADCAST.work)(call)
 })
 .direct_only()
-.telling(|teller| {
-    let job = Job { root: 0, in_place: true, ..*teller.job() };
-    teller.all_of(&direct::REDUCE, job);
-    teller.all_of(&direct::BROADCAST, job);
+.scheduled(|schedule| {
+    let job = Job { root: 0, in_place: true, ..*schedule.job() };
+    schedule.all_of(&direct::REDUCE, job);
+    schedule.all_of(&direct::BROADCAST, job);
 });
 
 static OWN: &[FixedKernel] = &[FixedKernel::reducing(&ALL_REDUCE, &all_reduce_rooted)];

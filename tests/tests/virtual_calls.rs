@@ -15,7 +15,7 @@ use congruent_tests::repository;
 use congruent_virtual_library::{built, install, names, without_symbol};
 use processes::{Port, is_pe};
 use virtual_cases::scenarios::{
-    self, ADOPTION, BUFFERS, EVERYTHING, GRAPHS, GROWTH, MULTICAST, NPES, PROXIED, STREAMS, Scenario,
+    self, BUFFERS, EVERYTHING, GRAPHS, GROWTH, IMPORT, MULTICAST, NPES, PROXIED, STREAMS, Scenario,
 };
 use virtual_cases::{Case, Made, Outcome, PATIENCE, Uses, again, all, job, made_by_process, made_by_threads, outcome};
 use virtual_support::{End, FOLDER, ends};
@@ -150,8 +150,8 @@ fn every_call_of_proxies_fails_once() {
 }
 
 #[test]
-fn every_call_of_adoption_fails_once() {
-    each_fails_on_threads("every_call_of_adoption_fails_once", ADOPTION, Some(EVERYTHING));
+fn every_call_of_an_import_fails_once() {
+    each_fails_on_threads("every_call_of_an_import_fails_once", IMPORT, Some(EVERYTHING));
 }
 
 /// The test of a scenario whose PEs are processes. Each call that `chosen` takes fails, at the use that it gives.
@@ -313,10 +313,10 @@ fn functions_that_buffers_need_are_missing_once() {
 }
 
 #[test]
-fn functions_that_adoption_needs_are_missing_once() {
+fn functions_that_imports_need_are_missing_once() {
     each_is_missing_where_it_is_used(
-        "functions_that_adoption_needs_are_missing_once",
-        ADOPTION,
+        "functions_that_imports_need_are_missing_once",
+        IMPORT,
         &[
             "cuMemcpyAsync",
             "cuMemGetAddressRange_v2",
@@ -364,7 +364,7 @@ fn every_call_that_is_used_fails_in_some_scenario() {
         ("every_call_of_buffers_fails_once", BUFFERS),
         ("every_call_of_growth_fails_once", GROWTH),
         ("every_call_of_proxies_fails_once", PROXIED),
-        ("every_call_of_adoption_fails_once", ADOPTION),
+        ("every_call_of_an_import_fails_once", IMPORT),
         ("every_call_of_multicast_fails_once", MULTICAST),
     ];
     let mut made: Made = made_by_process("every_call_fails_once_in_one_of_two_processes", EVERYTHING);

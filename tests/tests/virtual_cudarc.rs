@@ -260,9 +260,9 @@ fn events(world: &mut World) -> Result<(), Error> {
     let (theirs, timed) = (context.new_stream()?, Some(CUevent_flags::CU_EVENT_DEFAULT));
     let (ours, later, tells) = (world.stream()?, world.stream()?, world.stream()?);
     let (told, go, me) = (world.alloc::<u64>(1000)?, world.alloc::<Signal>(1)?, world.rank(0)?);
-    let never = world.adopt_event(context.new_event(None)?)?;
+    let never = world.import_event(context.new_event(None)?)?;
     assert!(never.is_complete() && never.cu_event().is_some());
-    let begun = world.adopt_event(theirs.record_event(timed)?)?;
+    let begun = world.import_event(theirs.record_event(timed)?)?;
     let borrowed = world.borrow_stream(&theirs)?;
     let mut numbers = world.buffer::<u64>(1000)?;
     numbers.fill(7)?;
@@ -271,7 +271,7 @@ fn events(world: &mut World) -> Result<(), Error> {
     let read = ours.record_event()?;
     // SAFETY: both are of this context, and the event is there.
     unsafe { wait_event(theirs.cu_stream(), read.cu_event().unwrap(), CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }?;
-    let after = world.adopt_event(theirs.record_event(timed)?)?;
+    let after = world.import_event(theirs.record_event(timed)?)?;
     later.wait(&after)?;
     let mut copy = world.host_buffer::<u64>(1000)?;
     world.copy(&later, &mut copy, told.view())?;
@@ -302,7 +302,7 @@ fn refused(world: &mut World) -> Result<(), Error> {
     for refused in [
         world.borrow_stream(&there.new_stream()?).err(),
         world.borrow_stream(&here.per_thread_stream()).err(),
-        world.adopt_event(there.new_event(None)?).err(),
+        world.import_event(there.new_event(None)?).err(),
     ] {
         let refused = refused.unwrap();
         assert!(matches!(refused, LaunchError::Cuda(CudaError::ForeignContext { device: 0 })), "{refused:?}");
@@ -351,7 +351,7 @@ fn captured(world: &mut World) -> Result<(), Error> {
         assert!(matches!(borrowed.record_event(), Err(LaunchError::InCapture { call: "record_event", .. })));
         let nested = world.capture(&borrowed, |_| Ok(()));
         assert!(matches!(nested.err(), Some(LaunchError::InCapture { call: "a capture", .. })));
-        let refused = world.adopt_event(theirs.record_event(None)?).err().unwrap();
+        let refused = world.import_event(theirs.record_event(None)?).err().unwrap();
         assert!(refused.to_string().contains("record events outside"), "{refused}");
         assert!(captured(refused));
         // It has come to nothing, and the stream goes on.
@@ -377,7 +377,7 @@ fn in_own_contexts() -> Result<(), Error> {
             let theirs = contexts[device].new_stream()?;
             let ours = world.borrow_stream(&theirs)?;
             let (x, mut y) = (theirs.clone_htod(&[2.0_f32; 100])?, theirs.clone_htod(&[1.0_f32; 100])?);
-            let copied = world.adopt_event(theirs.record_event(None)?)?;
+            let copied = world.import_event(theirs.record_event(None)?)?;
             ours.wait(&copied)?;
             world.launch(&ours, axpy, GRID, (3.0, &x, &mut y))?;
             assert_eq!(theirs.clone_dtoh(&y)?, [7.0; 100]);
@@ -422,7 +422,8 @@ fn beside(kind: MachineKind, check: fn(LaunchError) -> bool) -> Result<(), Error
         assert!(check(world.launch(&ours, axpy, GRID, (1.0, &own, &mut slice)).unwrap_err()));
         assert!(check(world.copy(&ours, &mut slice, &own).unwrap_err()));
         assert!(check(world.copy(&ours, &mut world.buffer(10)?, &slice).unwrap_err()));
-        let [stream, event] = [world.borrow_stream(&theirs).err(), world.adopt_event(theirs.record_event(None)?).err()];
+        let [stream, event] =
+            [world.borrow_stream(&theirs).err(), world.import_event(theirs.record_event(None)?).err()];
         let refused = |refused: Option<LaunchError>| {
             let foreign = LaunchError::Cuda(CudaError::ForeignContext { device: 0 });
             let expected = if kind == MachineKind::Cpu { LaunchError::NoStreamToBorrow } else { foreign };

@@ -258,7 +258,7 @@ pub unsafe fn answer(
     while work.take(shared, at, &activation) {
         at += moe.block().count() as u32;
     }
-    let Work { moe, batch, .. } = work.anew();
+    let Work { moe, batch, .. } = work.opaque();
     Ok(moe.answered(batch))
 }
 
@@ -312,14 +312,14 @@ impl<'w> Work<'w> {
     /// The same, of which the compiler knows nothing. A product takes most of the registers: what follows from this is computed where it is
     /// needed, and not kept through one.
     #[inline(always)]
-    fn anew(&self) -> Self {
-        let (moe, batch) = self.moe.anew(&self.batch);
+    fn opaque(&self) -> Self {
+        let (moe, batch) = self.moe.opaque(&self.batch);
         let memory = self.experts.memory;
         let memory = ExpertsView {
-            computed: sym_anew(memory.computed),
-            counts: sym_anew(memory.counts),
-            hidden: sym_anew(memory.hidden),
-            answers: sym_anew(memory.answers),
+            computed: opaque_sym(memory.computed),
+            counts: opaque_sym(memory.counts),
+            hidden: opaque_sym(memory.hidden),
+            answers: opaque_sym(memory.answers),
             inner: opaque_word(memory.inner),
             outer: opaque_word(memory.outer),
             rows: opaque_word(memory.rows),
@@ -461,15 +461,15 @@ impl<'w> Work<'w> {
     #[inline(always)]
     #[track_caller]
     fn take(&self, shared: &mut Shared<'_, ([Eight],)>, at: u32, activation: &impl Fn(f32) -> f32) -> bool {
-        let (is_inner, is) = self.anew().is_inner(at);
+        let (is_inner, is) = self.opaque().is_inner(at);
         if !is {
             return false;
         }
-        let (ctx, now) = (self.ctx(), self.anew());
+        let (ctx, now) = (self.ctx(), self.opaque());
         // One tile of code for both: a kernel has room for the registers of one.
         let (product, column) = if is_inner { now.inner_product(at) } else { now.outer_product(at) };
         product.tile(self.moe.block(), shared, column, || {
-            let work = self.anew();
+            let work = self.opaque();
             let (is_inner, _) = work.is_inner(at);
             let (tile, columns) =
                 if is_inner { (work.inner_tile(at), work.inner()) } else { (work.outer_tile(at), work.outer()) };
@@ -483,7 +483,7 @@ impl<'w> Work<'w> {
                 }
             }
         });
-        let work = self.anew();
+        let work = self.opaque();
         let (is_inner, _) = work.is_inner(at);
         if is_inner {
             let computed = work.computed().elem(at as usize);
@@ -594,6 +594,6 @@ impl<'w> Work<'w> {
 
 /// The same object, of which the compiler knows nothing.
 #[inline(always)]
-fn sym_anew<T: Element>(sym: Sym<T>) -> Sym<T> {
+fn opaque_sym<T: Element>(sym: Sym<T>) -> Sym<T> {
     Sym::from_raw(opaque(sym.offset()), opaque(sym.len() as u64))
 }

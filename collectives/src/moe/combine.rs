@@ -241,7 +241,7 @@ impl Moe<'_> {
         added: Added<T>,
     ) -> MicroBatch<Idle> {
         // What was computed for the steps before is not kept in registers for this one.
-        let (moe, batch) = self.anew(&batch);
+        let (moe, batch) = self.opaque(&batch);
         moe.await_answers(&batch);
         moe.sum_answers(&batch, dst, &added, Sum);
         moe.close(batch)
@@ -253,7 +253,7 @@ impl Moe<'_> {
     #[track_caller]
     pub fn await_answers(&self, batch: &MicroBatch<Combining>) {
         self.check(batch);
-        self.hear(self.combined(batch.index), batch.exchange);
+        self.wait(self.combined(batch.index), batch.exchange);
     }
 
     /// The part of it that depends on what answers are of, which `sum` sums.

@@ -356,9 +356,9 @@ kernel_arg! {
 }
 
 impl MoeLayout {
-    /// The same, of which the compiler knows nothing ([`Moe::anew`](super::Moe::anew)).
+    /// The same, of which the compiler knows nothing ([`Moe::opaque`](super::Moe::opaque)).
     #[inline(always)]
-    pub(super) fn anew(self) -> Self {
+    pub(super) fn opaque(self) -> Self {
         Self {
             slots: opaque(self.slots),
             counts: opaque(self.counts),

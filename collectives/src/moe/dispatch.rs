@@ -10,7 +10,7 @@ use super::{Dispatched, Gate, Idle, MicroBatch, Moe, Own, Received, Refusal, Ref
 /// In place of the first member with wrong tokens, where there is none: all have sent again.
 const ALL_AGAIN: u32 = u32::MAX;
 /// The same where some have not.
-const SOME_ANEW: u32 = u32::MAX - 1;
+const SOME_ROUTED: u32 = u32::MAX - 1;
 
 impl Moe<'_> {
     /// Sends this PE's tokens: each once to each PE that has an expert of it. Returns when they are on their way.
@@ -136,29 +136,29 @@ impl Moe<'_> {
     pub fn dispatch_recv(&self, batch: MicroBatch<Dispatched>) -> Result<MicroBatch<Received>, Refused> {
         self.check(&batch);
         let batch = batch.next::<Received>(0);
-        self.hear(self.dispatched(batch.index), batch.exchange);
+        self.wait(self.dispatched(batch.index), batch.exchange);
         let mut first = ALL_AGAIN;
         for source in self.block.strided(self.n()) {
             let told = self.told(&batch, source);
             if told & WRONG != 0 {
                 first = first.min(source as u32);
             } else if told & AGAIN == 0 {
-                first = first.min(SOME_ANEW);
+                first = first.min(SOME_ROUTED);
             }
         }
         let first = self.block.reduce(first, Min);
-        if first < SOME_ANEW {
+        if first < SOME_ROUTED {
             let told = self.block.uniform(self.told(&batch, first as usize).into()) as u32;
             let why = Wrong::from_raw(told & !WRONG);
             return Err(self.give_up(batch, Refusal { rank: first, why }));
         }
         // Lists are of routes: where all members' are kept, so are they, and only who tells of the step waits until all blocks have taken
         // the micro-batch up.
-        if first == SOME_ANEW {
+        if first == SOME_ROUTED {
             self.make_lists(&batch);
         }
         self.arrive(batch.index, Gate::Listed, batch.exchange, 0);
-        if first == SOME_ANEW || self.block.index() == 0 {
+        if first == SOME_ROUTED || self.block.index() == 0 {
             self.meet(batch.index, Gate::Listed, batch.exchange);
         }
         self.keep_refusal(batch.index, 0);

@@ -28,7 +28,7 @@ impl Moe<'_> {
     /// Waits for the signals of all members.
     #[inline(always)]
     #[track_caller]
-    pub(super) fn hear(&self, signals: Sym<Signal>, exchange: u64) {
+    pub(super) fn wait(&self, signals: Sym<Signal>, exchange: u64) {
         self.ctx.wait_tags(&self.block, signals, self.tag(exchange), |source| self.rank(source));
     }
 

@@ -377,12 +377,12 @@ impl<'c> Moe<'c> {
     /// in no registers meanwhile.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn anew<S>(&self, batch: &MicroBatch<S>) -> (Self, MicroBatch<S>) {
+    pub fn opaque<S>(&self, batch: &MicroBatch<S>) -> (Self, MicroBatch<S>) {
         let view = self.view;
         let view = MoeView {
             signals: Sym::from_raw(opaque(view.signals.offset()), opaque(view.signals.len() as u64)),
             scratch: Sym::from_raw(opaque(view.scratch.offset()), opaque(view.scratch.len() as u64)),
-            layout: view.layout.anew(),
+            layout: view.layout.opaque(),
             signals_of_peers: opaque_word(view.signals_of_peers),
             signals_of_blocks: opaque_word(view.signals_of_blocks),
             tokens: opaque_word(view.tokens),

@@ -20,12 +20,12 @@ pub use reduction::{HasDatatype, Reduction};
 
 use crate::bulk::Fold;
 use crate::exchange::Exchanged;
-use crate::{Group, LinkReduction, Operands, Pod, arch};
+use crate::{Group, MultimemReduction, Operands, Pod, arch};
 
 /// What reduces: every [`ReduceOp`], and what a host chose at run time ([`Reduction`]).
 pub trait Reducer<T: Pod>: Copy {
-    /// The same as links do it, with the result of `members` contributions; `None` where they cannot.
-    fn linked(self, members: usize) -> Option<LinkReduction>;
+    /// The same by `multimem` instructions, with the result of `members` contributions; `None` where there is none for it.
+    fn multimem(self, members: usize) -> Option<MultimemReduction>;
 
     /// Runs a fold. False when a wait for packets ended without them; the reason is recorded.
     ///
@@ -44,8 +44,8 @@ pub trait Reducer<T: Pod>: Copy {
 
 impl<T: Pod, O: ReduceOp<T>> Reducer<T> for O {
     #[inline(always)]
-    fn linked(self, members: usize) -> Option<LinkReduction> {
-        ReduceOp::linked(self, members)
+    fn multimem(self, members: usize) -> Option<MultimemReduction> {
+        ReduceOp::multimem(self, members)
     }
 
     #[inline(always)]
@@ -70,7 +70,7 @@ pub struct Keep;
 
 impl Reducer<u8> for Keep {
     #[inline(always)]
-    fn linked(self, _members: usize) -> Option<LinkReduction> {
+    fn multimem(self, _members: usize) -> Option<MultimemReduction> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! The names of element types and operators, as they are printed, parsed and passed to kernels.
 
-use crate::{LinkNumber, LinkOp, LinkReduction};
+use crate::{MultimemOp, MultimemReduction, MultimemType};
 
 /// Whether a text means what has this name: in any case, with or without its hyphens or with underscores in their place.
 #[doc(hidden)]
@@ -103,17 +103,17 @@ impl Datatype {
         }
     }
 
-    /// What links know it as, where they combine it.
-    const fn linked(self) -> Option<LinkNumber> {
+    /// Its type in `multimem` instructions, where they have it.
+    const fn multimem(self) -> Option<MultimemType> {
         Some(match self {
-            Self::I32 => LinkNumber::I32,
-            Self::U32 => LinkNumber::U32,
-            Self::I64 => LinkNumber::I64,
-            Self::U64 => LinkNumber::U64,
-            Self::F16 => LinkNumber::F16,
-            Self::Bf16 => LinkNumber::Bf16,
-            Self::F32 => LinkNumber::F32,
-            Self::F64 => LinkNumber::F64,
+            Self::I32 => MultimemType::I32,
+            Self::U32 => MultimemType::U32,
+            Self::I64 => MultimemType::I64,
+            Self::U64 => MultimemType::U64,
+            Self::F16 => MultimemType::F16,
+            Self::Bf16 => MultimemType::Bf16,
+            Self::F32 => MultimemType::F32,
+            Self::F64 => MultimemType::F64,
             Self::I8 | Self::U8 | Self::I16 | Self::U16 | Self::F8E4M3 | Self::F8E5M2 => return None,
         })
     }
@@ -157,27 +157,27 @@ impl Op {
         }
     }
 
-    /// The same as links do it, with the result of `members` contributions: what the algorithm multimem needs. `None`
-    /// where they have no such instruction, or one whose result is not as the operator says.
-    pub const fn linked(self, datatype: Datatype, members: usize) -> Option<LinkReduction> {
-        match datatype.linked() {
-            Some(number) => self.linked_as(number, members),
+    /// The same by `multimem` instructions, with the result of `members` contributions: what the algorithm multimem needs. `None`
+    /// where there is none for it, or one whose result is not as the operator says.
+    pub const fn multimem(self, datatype: Datatype, members: usize) -> Option<MultimemReduction> {
+        match datatype.multimem() {
+            Some(number) => self.multimem_of(number, members),
             None => None,
         }
     }
 
     #[inline(always)]
-    pub(super) const fn linked_as(self, number: LinkNumber, members: usize) -> Option<LinkReduction> {
+    pub(super) const fn multimem_of(self, number: MultimemType, members: usize) -> Option<MultimemReduction> {
         let op = match self {
-            Self::Sum | Self::Avg => LinkOp::Sum,
-            Self::Min => LinkOp::Min,
-            Self::Max => LinkOp::Max,
-            Self::And => LinkOp::And,
-            Self::Or => LinkOp::Or,
-            Self::Xor => LinkOp::Xor,
+            Self::Sum | Self::Avg => MultimemOp::Sum,
+            Self::Min => MultimemOp::Min,
+            Self::Max => MultimemOp::Max,
+            Self::And => MultimemOp::And,
+            Self::Or => MultimemOp::Or,
+            Self::Xor => MultimemOp::Xor,
             Self::Prod | Self::PreMulSum => return None,
         };
-        match LinkReduction::new(number, op) {
+        match MultimemReduction::new(number, op) {
             Some(sum) if matches!(self, Self::Avg) => sum.over(members),
             reduction => reduction,
         }

@@ -1,6 +1,6 @@
 //! What the named operators compute with: numbers, and what their sums are held in.
 
-use crate::{Fp8E4M3, Fp8E5M2, LinkNumber, Pod, SmallFloat, bf16, f16};
+use crate::{Fp8E4M3, Fp8E5M2, MultimemType, Pod, SmallFloat, bf16, f16};
 
 /// A number that the named operators know.
 ///
@@ -10,9 +10,9 @@ pub trait Number: Pod + Send + Sync + AccumulateIn<<Self as Number>::Acc> {
     /// What sums and products are held in, unless the operator is told otherwise: `f32` for floats of 16 and 8 bits, the
     /// type itself for all others.
     type Acc: Number;
-    /// What links know it as, where they combine it.
+    /// Its type in `multimem` instructions, where they have it.
     #[doc(hidden)]
-    const LINKED: Option<LinkNumber>;
+    const MULTIMEM: Option<MultimemType>;
     /// `self + other`.
     fn plus(self, other: Self) -> Self;
     /// `self * other`.
@@ -56,10 +56,10 @@ impl<T: Copy> AccumulateIn<T> for T {
 
 /// `$divide` is what members are counted in: wide enough for any team, and no wider than it need be, as division is slow.
 macro_rules! integers {
-    ($($type:ty: $divide:ty, $linked:expr;)*) => {$(
+    ($($type:ty: $divide:ty, $multimem:expr;)*) => {$(
         impl Number for $type {
             type Acc = Self;
-            const LINKED: Option<LinkNumber> = $linked;
+            const MULTIMEM: Option<MultimemType> = $multimem;
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -101,10 +101,10 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    ($($type:ty: $acc:ty, $float:ty, $linked:expr, $widen:expr, $narrow:expr;)*) => {$(
+    ($($type:ty: $acc:ty, $float:ty, $multimem:expr, $widen:expr, $narrow:expr;)*) => {$(
         impl Number for $type {
             type Acc = $acc;
-            const LINKED: Option<LinkNumber> = $linked;
+            const MULTIMEM: Option<MultimemType> = $multimem;
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))
@@ -178,19 +178,19 @@ fn round_to_odd(value: f64) -> f32 {
 integers! {
     i8: i32, None;
     i16: i32, None;
-    i32: i32, Some(LinkNumber::I32);
-    i64: i64, Some(LinkNumber::I64);
+    i32: i32, Some(MultimemType::I32);
+    i64: i64, Some(MultimemType::I64);
     u8: u32, None;
     u16: u32, None;
-    u32: u32, Some(LinkNumber::U32);
-    u64: u64, Some(LinkNumber::U64);
+    u32: u32, Some(MultimemType::U32);
+    u64: u64, Some(MultimemType::U64);
 }
 
 floats! {
-    f32: f32, f32, Some(LinkNumber::F32), core::convert::identity, core::convert::identity;
-    f64: f64, f64, Some(LinkNumber::F64), core::convert::identity, core::convert::identity;
-    f16: f32, f32, Some(LinkNumber::F16), SmallFloat::widen, SmallFloat::narrow;
-    bf16: f32, f32, Some(LinkNumber::Bf16), SmallFloat::widen, SmallFloat::narrow;
+    f32: f32, f32, Some(MultimemType::F32), core::convert::identity, core::convert::identity;
+    f64: f64, f64, Some(MultimemType::F64), core::convert::identity, core::convert::identity;
+    f16: f32, f32, Some(MultimemType::F16), SmallFloat::widen, SmallFloat::narrow;
+    bf16: f32, f32, Some(MultimemType::Bf16), SmallFloat::widen, SmallFloat::narrow;
     Fp8E4M3: f32, f32, None, SmallFloat::widen, SmallFloat::narrow;
     Fp8E5M2: f32, f32, None, SmallFloat::widen, SmallFloat::narrow;
 }

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use super::number::AccumulateIn;
-use crate::{LinkReduction, Pod};
+use crate::{MultimemReduction, Pod};
 
 /// How values of `T` become one. The named operators are of this kind, from [`Sum`](crate::Sum) to
 /// [`MaxLoc`](crate::MaxLoc), and so is every `Fn(T, T) -> T + Copy`.
@@ -25,10 +25,10 @@ pub trait ReduceOp<T: Pod>: Copy {
     fn lower(self, acc: Self::Acc) -> T;
     /// The result of `members` contributions, rounded once.
     fn finish(self, acc: Self::Acc, members: usize) -> T;
-    /// The same as links do it, with the result of `members` contributions; `None` where they cannot.
+    /// The same by `multimem` instructions, with the result of `members` contributions; `None` where there is none for it.
     #[doc(hidden)]
     #[inline(always)]
-    fn linked(self, members: usize) -> Option<LinkReduction> {
+    fn multimem(self, members: usize) -> Option<MultimemReduction> {
         let _ = members;
         None
     }

@@ -3,7 +3,7 @@
 use super::names::Op;
 use super::number::{AccumulateIn, Integer, Number};
 use super::op::{Arithmetic, In, ReduceOp};
-use crate::LinkReduction;
+use crate::MultimemReduction;
 
 /// The sum.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +115,8 @@ macro_rules! accumulating {
                 In::<T::Acc, _>::new(self).finish(acc, members)
             }
             #[inline(always)]
-            fn linked(self, members: usize) -> Option<LinkReduction> {
-                Op::$name.linked_as(T::LINKED?, members)
+            fn multimem(self, members: usize) -> Option<MultimemReduction> {
+                Op::$name.multimem_of(T::MULTIMEM?, members)
             }
         }
     )*};
@@ -155,8 +155,8 @@ macro_rules! exact {
                 acc
             }
             #[inline(always)]
-            fn linked(self, members: usize) -> Option<LinkReduction> {
-                Op::$name.linked_as(T::LINKED?, members)
+            fn multimem(self, members: usize) -> Option<MultimemReduction> {
+                Op::$name.multimem_of(T::MULTIMEM?, members)
             }
         }
     )*};

@@ -3,7 +3,7 @@
 use super::{Datatype, Number, Op, Reducer};
 use crate::bulk::Fold;
 use crate::exchange::Exchanged;
-use crate::{Fp8E4M3, Fp8E5M2, Group, LinkReduction, Operands, arch, bf16, f16, kernel_arg};
+use crate::{Fp8E4M3, Fp8E5M2, Group, MultimemReduction, Operands, arch, bf16, f16, kernel_arg};
 
 kernel_arg! {
     /// An operator on elements of some type, as a kernel argument. It reduces buffers of bytes.
@@ -81,8 +81,8 @@ impl Reduction {
 
 impl Reducer<u8> for Reduction {
     #[inline(always)]
-    fn linked(self, members: usize) -> Option<LinkReduction> {
-        self.op().linked(self.datatype(), members)
+    fn multimem(self, members: usize) -> Option<MultimemReduction> {
+        self.op().multimem(self.datatype(), members)
     }
 
     #[inline(always)]

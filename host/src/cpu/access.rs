@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use congruent_device::cpu;
 use congruent_transports::{Access, Atomic};
 
-use super::nap;
+use super::park;
 
 /// Access by the processor.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Access for HeapAccess {
         // SAFETY: the caller's promise; the low half of a word comes first.
         unsafe {
             if cpu::load_for_host(sleepers, size_of::<u32>()) != 0 {
-                nap::wake(word.cast());
+                park::wake(word.cast());
             }
         }
     }

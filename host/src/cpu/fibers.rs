@@ -12,7 +12,7 @@ use congruent_device::cpu::{At, Lane, Machine, Room};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::{BlockEnd, BlockWatch, Body, CpuMachine, Site, exit_kernel, nap, run_lane};
+use super::{BlockEnd, BlockWatch, Body, CpuMachine, Site, exit_kernel, park, run_lane};
 
 /// Stack of one lane. Only the pages that are touched cost memory.
 const STACK: usize = 512 << 10;
@@ -344,7 +344,7 @@ impl Machine for Fibers {
     }
     unsafe fn wake(&self, word: *const u32) {
         // SAFETY: the caller's contract.
-        unsafe { nap::wake(word) };
+        unsafe { park::wake(word) };
     }
     fn now_ns(&self) -> u64 {
         self.cpu.born.elapsed().as_nanos() as u64

@@ -8,7 +8,7 @@ mod access;
 mod cores;
 mod fibers;
 mod memory;
-pub(crate) mod nap;
+pub(crate) mod park;
 mod pe;
 mod solo;
 mod stream;
@@ -149,7 +149,7 @@ impl CpuMachine {
     /// Where the kernel says that it never waits.
     ///
     /// # Safety
-    /// As for [`nap::pass`].
+    /// As for [`park::pass`].
     unsafe fn pass(&self, site: &Site, turn: u32, word: *const u32, seen: u32) {
         if site.independent {
             panic!(
@@ -163,7 +163,7 @@ impl CpuMachine {
             Some(Served::Nothing) | None => (turn, false),
         };
         // SAFETY: the caller's contract.
-        unsafe { nap::pass(&site.context, turn, word, seen, polls) };
+        unsafe { park::pass(&site.context, turn, word, seen, polls) };
     }
 
     /// The cores that the world's PEs have together.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use congruent_device::Note;
 use congruent_device::cpu::{At, Machine};
 
-use super::{BlockWatch, CpuMachine, Site, exit_kernel, nap};
+use super::{BlockWatch, CpuMachine, Site, exit_kernel, park};
 
 pub(super) struct Solo<'c> {
     machine: &'c CpuMachine,
@@ -44,7 +44,7 @@ impl Machine for Solo<'_> {
     }
     unsafe fn wake(&self, word: *const u32) {
         // SAFETY: the caller's contract.
-        unsafe { nap::wake(word) };
+        unsafe { park::wake(word) };
     }
     fn now_ns(&self) -> u64 {
         self.machine.born.elapsed().as_nanos() as u64

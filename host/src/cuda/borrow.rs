@@ -91,7 +91,7 @@ impl World {
     /// congruent::local(1, |world| {
     ///     let theirs = CudaContext::new(world.device().unwrap_or(0) as usize)?.new_stream()?;
     ///     let x = theirs.clone_htod(&[1.0_f32; 100])?;
-    ///     let copied = world.adopt_event(theirs.record_event(None)?)?;
+    ///     let copied = world.import_event(theirs.record_event(None)?)?;
     ///     let ours = world.stream()?;
     ///     ours.wait(&copied)?;                            // what `ours` is given from here on comes after the copy
     ///     let computed = ours.record_event()?;
@@ -105,12 +105,12 @@ impl World {
     /// # Errors
     /// On the CPU machine; the event is of another context or device; it was recorded in a capture, or one is under way that keeps this
     /// thread from asking (`CU_STREAM_CAPTURE_MODE_GLOBAL`): that capture fails then as well.
-    pub fn adopt_event(&self, event: CudaEvent) -> Result<Event, LaunchError> {
+    pub fn import_event(&self, event: CudaEvent) -> Result<Event, LaunchError> {
         let Machine::Cuda(pe) = self.shared().machine() else { return Err(LaunchError::NoStreamToBorrow) };
         if event.context().cu_ctx() != pe.device.context().raw() {
             return Err(CudaError::ForeignContext { device: pe.device.properties.ordinal }.into());
         }
-        let event = super::CudaEvent::adopted(pe.device.context(), event);
+        let event = super::CudaEvent::imported(pe.device.context(), event);
         // A stream of ours that waited for a point in a capture would become part of it. Nobody else can record the event any more.
         let captured = [CUresult::CUDA_ERROR_CAPTURED_EVENT, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED];
         match event.is_complete() {

@@ -12,7 +12,7 @@ use super::connections::mps_listens;
 use super::driver::Driver;
 use super::error::CudaError;
 use super::objects::{Primary, RawStream};
-use super::travel::Travel;
+use super::shareable::HandleKind;
 use crate::bootstrap::{Control, neighbours};
 
 /// What tells one device from all others, also between processes that number them differently.
@@ -203,7 +203,7 @@ pub(crate) struct Device {
     /// The devices that this process sees.
     visible: Vec<Uuid>,
     /// How memory gets to PEs of other processes.
-    travel: Travel,
+    handle_kind: HandleKind,
 }
 
 impl Device {
@@ -221,10 +221,10 @@ impl Device {
         let turn = near.iter().filter(|&&pe| pe < control.pe()).count();
         let asked = listed.get(turn % listed.len().max(1)).copied();
         let chosen = Self::open(driver, asked, theirs, turn as u32);
-        let told = |chosen: &Self| [&chosen.properties.uuid[..], &[Travel::ways(&chosen.properties)]].concat();
+        let told = |chosen: &Self| [&chosen.properties.uuid[..], &[HandleKind::ways(&chosen.properties)]].concat();
         let told = gather(control, chosen.as_ref().map(told).map_err(Clone::clone))?;
         let mut chosen = chosen?;
-        chosen.travel = Travel::common(told.iter().map(|told| told.last().copied().unwrap_or(0)));
+        chosen.handle_kind = HandleKind::common(told.iter().map(|told| told.last().copied().unwrap_or(0)));
         let uuid = |told: Vec<u8>| told.first_chunk().copied().unwrap_or_default();
         chosen.near = near;
         chosen.uuids = told.into_iter().map(uuid).collect();
@@ -246,12 +246,19 @@ impl Device {
             return Err(CudaError::Unsupported { what, device: properties.name });
         }
         let context = Context::new(driver, ordinal, theirs)?;
-        Ok(Self { properties, context, near: Vec::new(), uuids: Vec::new(), visible, travel: Travel::default() })
+        Ok(Self {
+            properties,
+            context,
+            near: Vec::new(),
+            uuids: Vec::new(),
+            visible,
+            handle_kind: HandleKind::default(),
+        })
     }
 
     /// How memory of the job's devices gets to PEs of other processes.
-    pub(super) fn travel(&self) -> Travel {
-        self.travel
+    pub(super) fn handle_kind(&self) -> HandleKind {
+        self.handle_kind
     }
 
     /// The driver that the device was found by.

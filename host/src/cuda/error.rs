@@ -146,7 +146,7 @@ pub enum CudaError {
     },
     /// Memory of somebody else's that cannot be part of the heap.
     #[error(
-        "the memory at {address:#x} cannot be adopted: {reason}; give a whole mapping of cuMemMap, of one cuMemCreate on this PE's \
+        "the memory at {address:#x} cannot be imported: {reason}; give a whole mapping of cuMemMap, of one cuMemCreate on this PE's \
          device"
     )]
     Foreign {

@@ -13,7 +13,7 @@ use super::agree::{agree, gather};
 use super::device::{Context, Device};
 use super::error::CudaError;
 use super::memory::{Allocation, Chunk, Mapped, Range, granularity, taken};
-use super::travel::{Parcel, Travel};
+use super::shareable::{HandleKind, ShareableHandle};
 use crate::bootstrap::Control;
 
 /// How many addresses the PEs try before they give up.
@@ -32,7 +32,7 @@ pub(crate) struct CudaHeap {
     granularity: u64,
     /// What each part has now, holes included.
     part_bytes: AtomicU64,
-    /// Where memory was adopted and released again, and how much.
+    /// Where memory was imported and released again, and how much.
     holes: Mutex<Vec<(u64, u64)>>,
     /// What was asked for, and what of the device was free before, in bytes.
     asked: u64,
@@ -141,7 +141,7 @@ impl CudaHeap {
     /// theirs once all PEs [`commit`](Self::commit), and keeps what is in it.
     ///
     /// All PEs succeed, or all fail for the same cause and the heap is as it was.
-    pub(super) fn adopt(
+    pub(super) fn import(
         &self,
         device: &Device,
         control: &Control,
@@ -221,21 +221,21 @@ impl CudaHeap {
             .and_then(|(handle, mapped)| prepare(&mapped).map(|()| (Chunk { offset, bytes, handle }, mapped)));
         // Where all PEs are threads, every one maps its own for all.
         let mine = mine.and_then(|(chunk, mapped)| {
-            let parcel = if in_process { None } else { Some(mapped.export(device.travel())?) };
-            Ok((chunk, mapped, parcel))
+            let shareable = if in_process { None } else { Some(mapped.export(device.handle_kind())?) };
+            Ok((chunk, mapped, shareable))
         });
-        let (chunk, mapped, parcel) = agree(control, mine)?;
+        let (chunk, mapped, shareable) = agree(control, mine)?;
         let mut parts = vec![mapped];
-        if let Some(parcel) = parcel {
+        if let Some(shareable) = shareable {
             let what = "handing device memory to the other PEs";
-            let theirs = device.travel().exchange(control, Some(&parcel), device.near(), what)?;
-            let map = |(pe, mut parcel): (u32, Parcel)| {
-                let memory = Allocation::import(context, &mut parcel)?;
+            let theirs = device.handle_kind().exchange(control, Some(&shareable), device.near(), what)?;
+            let map = |(pe, mut shareable): (u32, ShareableHandle)| {
+                let memory = Allocation::import(context, &mut shareable)?;
                 Mapped::new(memory, range, address(pe), bytes, &devices)
             };
-            let all = |parcels: Vec<Option<Parcel>>| {
-                let parcels = (0..).zip(parcels).filter_map(|(pe, parcel)| Some((pe, parcel?)));
-                parcels.map(map).collect::<Result<Vec<_>, _>>()
+            let all = |shareables: Vec<Option<ShareableHandle>>| {
+                let shareables = (0..).zip(shareables).filter_map(|(pe, shareable)| Some((pe, shareable?)));
+                shareables.map(map).collect::<Result<Vec<_>, _>>()
             };
             parts.extend(agree(control, theirs.and_then(all))?);
         }
@@ -288,7 +288,7 @@ impl CudaHeap {
 
 /// Looks whether this device can do what a heap of this job needs. What of its memory is free before, in bytes.
 fn reachable(device: &Device, control: &Control) -> Result<u64, CudaError> {
-    if !control.in_process() && device.near().len() > 1 && device.travel() == Travel::Nowhere {
+    if !control.in_process() && device.near().len() > 1 && device.handle_kind() == HandleKind::Unshared {
         let what =
             "handing memory to another process, as a file descriptor or a fabric handle, by all PEs' devices alike,";
         return Err(CudaError::Unsupported { what, device: device.properties.name.clone() });

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
 
 use super::device::{Context, Device};
 use super::error::CudaError;
-use super::travel::{FABRIC, Parcel, Travel};
+use super::shareable::{FABRIC, HandleKind, ShareableHandle};
 
 /// A range of addresses that the driver gives to nobody else in this process.
 pub(super) struct Range {
@@ -131,7 +131,7 @@ impl Allocation {
         if place.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE || place.id != here {
             return Err(foreign(format!("it is of device {}, and this PE computes on device {here}", place.id)));
         }
-        let (needs, has) = (device.travel().kind().0, properties.requestedHandleTypes.0);
+        let (needs, has) = (device.handle_kind().of_driver().0, properties.requestedHandleTypes.0);
         if needs & !has != 0 {
             let made = "cuMemCreate was called without the requestedHandleTypes that take it to other processes";
             return Err(foreign(format!("{made} ({needs} is needed, {has} was given)")));
@@ -140,35 +140,35 @@ impl Allocation {
     }
 
     /// What stands for this memory in any process.
-    pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {
+    pub(super) fn export(&self, kind: HandleKind) -> Result<ShareableHandle, CudaError> {
         let driver = self.context.enter()?;
-        if travel == Travel::Fabric {
+        if kind == HandleKind::Fabric {
             let mut handle = [0; FABRIC];
             // SAFETY: a handle of this kind is written as so many bytes (CUDA Driver API, virtual memory management).
-            unsafe { driver.mem_export(handle.as_mut_ptr().cast(), self.handle, travel.kind(), 0) }?;
-            return Ok(Parcel::Fabric(handle));
+            unsafe { driver.mem_export(handle.as_mut_ptr().cast(), self.handle, kind.of_driver(), 0) }?;
+            return Ok(ShareableHandle::Fabric(handle));
         }
         let mut fd: c_int = -1;
         // SAFETY: a handle of the other kind is written as an `int` (same place); of none, the driver refuses.
-        unsafe { driver.mem_export((&raw mut fd).cast(), self.handle, travel.kind(), 0) }?;
+        unsafe { driver.mem_export((&raw mut fd).cast(), self.handle, kind.of_driver(), 0) }?;
         // SAFETY: the descriptor is new, and whoever exports it closes it (same place).
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // Programs that this process starts have no use for it. It is closed soon in any case.
         let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
-        Ok(Parcel::File(fd))
+        Ok(ShareableHandle::File(fd))
     }
 
     /// The memory that came from another process.
-    pub(super) fn import(context: &Context, parcel: &mut Parcel) -> Result<Self, CudaError> {
+    pub(super) fn import(context: &Context, shareable: &mut ShareableHandle) -> Result<Self, CudaError> {
         let driver = context.enter()?;
         let mut handle = 0;
-        let (shareable, travel) = match parcel {
+        let (shareable, kind) = match shareable {
             // The pointer is the descriptor's number (CUDA Driver API, `cuMemImportFromShareableHandle`).
-            Parcel::File(fd) => (ptr::without_provenance_mut(fd.as_raw_fd() as usize), Travel::Files),
-            Parcel::Fabric(handle) => (handle.as_mut_ptr().cast(), Travel::Fabric),
+            ShareableHandle::File(fd) => (ptr::without_provenance_mut(fd.as_raw_fd() as usize), HandleKind::Files),
+            ShareableHandle::Fabric(handle) => (handle.as_mut_ptr().cast(), HandleKind::Fabric),
         };
         // SAFETY: it stays what it is for the call; the driver refuses what is not its own.
-        unsafe { driver.mem_import(&raw mut handle, shareable, travel.kind()) }?;
+        unsafe { driver.mem_import(&raw mut handle, shareable, kind.of_driver()) }?;
         Ok(Self { context: context.clone(), handle })
     }
 
@@ -234,8 +234,8 @@ impl Mapped {
         self.allocation.context.now(|driver, on| unsafe { driver.memset(at, 0, bytes, on) })
     }
 
-    pub(super) fn export(&self, travel: Travel) -> Result<Parcel, CudaError> {
-        self.allocation.export(travel)
+    pub(super) fn export(&self, kind: HandleKind) -> Result<ShareableHandle, CudaError> {
+        self.allocation.export(kind)
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -283,7 +283,7 @@ pub(super) fn granularity(device: &Device) -> Result<usize, CudaError> {
 fn properties(device: &Device) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: device.travel().kind(),
+        requestedHandleTypes: device.handle_kind().of_driver(),
         location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.ordinal() },
         win32HandleMetaData: ptr::null_mut(),
         allocFlags: AllocationFlags {

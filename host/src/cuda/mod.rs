@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_types, reason = "a flag between host threads")]
 
 mod access;
-mod adopt;
 mod agree;
 mod borrow;
 mod calls;
@@ -20,6 +19,7 @@ mod files;
 mod functions;
 mod graph;
 mod heap;
+mod import;
 mod lane;
 mod lend;
 mod memory;
@@ -31,18 +31,17 @@ mod objects;
 mod parameters;
 mod patience;
 mod residents;
+mod shareable;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod travel;
 mod waits;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-pub use adopt::AdoptError;
 use congruent_device::abi;
 use cudarc::driver::CudaContext;
 pub(crate) use cudarc::driver::{CudaView, CudaViewMut};
@@ -54,6 +53,7 @@ pub use error::{CudaError, CudaVersion};
 pub use functions::Functions;
 pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
+pub use import::ImportError;
 pub(crate) use lane::Lane;
 pub(crate) use module::Entry;
 pub(crate) use objects::Event as CudaEvent;

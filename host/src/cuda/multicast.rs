@@ -14,7 +14,7 @@ use super::error::CudaError;
 use super::heap::CudaHeap;
 use super::memory::{Allocation, Chunk, Mapped, Range};
 use super::module::lacks_multimem;
-use super::travel::{Parcel, Travel};
+use super::shareable::{HandleKind, ShareableHandle};
 use crate::bootstrap::Control;
 
 /// How many windows there are, the world's included. Switches hold a few dozen multicast objects for all jobs that they serve.
@@ -80,7 +80,7 @@ fn granularity(device: &Device, npes: u32, heap_max: u64) -> Result<u64, String>
     if !device.properties.multicast {
         return Err(format!("{name} has no multicast"));
     }
-    if device.travel() == Travel::Nowhere {
+    if device.handle_kind() == HandleKind::Unshared {
         return Err(format!("{name} and the other PEs' devices have no way in common to hand multicast objects over"));
     }
     // Windows promise multicast to the fixed kernels, so there are none where those come without.
@@ -207,19 +207,20 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
     let leader = team.first().copied();
     let made = if leader == Some(pe) {
         let object = Allocation::multicast(context, &properties(device, bytes as usize, team.len() as u32));
-        object.and_then(|object| Ok(Some((object.export(device.travel())?, object))))
+        object.and_then(|object| Ok(Some((object.export(device.handle_kind())?, object))))
     } else {
         Ok(None)
     };
     let made = agree(control, made)?;
     let what = "handing a multicast object to the other PEs";
-    let handed = device.travel().exchange(control, made.as_ref().map(|(parcel, _)| parcel), device.near(), what)?;
-    let take = |parcels: Vec<Option<Parcel>>| match (made, leader) {
+    let handed =
+        device.handle_kind().exchange(control, made.as_ref().map(|(shareable, _)| shareable), device.near(), what)?;
+    let take = |all: Vec<Option<ShareableHandle>>| match (made, leader) {
         (Some((_, object)), _) => Ok(Some(object)),
         (None, None) => Ok(None),
         (None, Some(leader)) => {
-            let mut parcel = parcels.into_iter().nth(leader as usize).flatten().ok_or(CudaError::Apart)?;
-            Allocation::import(context, &mut parcel).map(Some)
+            let mut shareable = all.into_iter().nth(leader as usize).flatten().ok_or(CudaError::Apart)?;
+            Allocation::import(context, &mut shareable).map(Some)
         }
     };
     let joined = handed.and_then(take).and_then(|object| {
@@ -235,6 +236,6 @@ fn join(device: &Device, control: &Control, team: &[u32], bytes: u64) -> Result<
 
 /// An object that holds so many bytes of each of so many devices.
 fn properties(device: &Device, bytes: usize, devices: u32) -> CUmulticastObjectProp {
-    let handles = device.travel().kind();
+    let handles = device.handle_kind().of_driver();
     CUmulticastObjectProp { numDevices: devices, size: bytes, handleTypes: handles.0.into(), flags: 0 }
 }

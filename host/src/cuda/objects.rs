@@ -119,7 +119,7 @@ impl Event {
     }
 
     /// One of cudarc's, of the same context.
-    pub(super) fn adopted(primary: &Arc<Primary>, theirs: CudaEvent) -> Self {
+    pub(super) fn imported(primary: &Arc<Primary>, theirs: CudaEvent) -> Self {
         let raw = theirs.cu_event().expose_provenance();
         Self { primary: Arc::clone(primary), raw, theirs: Some(theirs) }
     }

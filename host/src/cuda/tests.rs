@@ -1,8 +1,8 @@
 //! The heap on a driver: a GPU's, or the virtual driver in `virtual/driver` by `LD_LIBRARY_PATH`. `cargo test -- --ignored cuda::`
 //! runs these.
 
-mod adopt;
 mod faults;
+mod import;
 mod streams;
 
 use std::process::{Child, Command, Stdio};

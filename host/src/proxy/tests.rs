@@ -241,7 +241,7 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_long_rest_follows_a_short_one_in_which_lanes_asked() {
-    let mut naps = Naps::NEW;
-    let times = [true, true, true, false, true, true].map(|asked| naps.next(asked));
+    let mut pauses = Pauses::NEW;
+    let times = [true, true, true, false, true, true].map(|asked| pauses.next(asked));
     assert_eq!(times, [REST, LONG_REST, REST, REST, REST, LONG_REST]);
 }

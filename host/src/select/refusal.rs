@@ -89,7 +89,7 @@ pub enum Refusal {
         datatype: Datatype,
     },
     /// No instruction for an operator of the program's own.
-    #[error("links reduce by operators of their own, not by a program's")]
+    #[error("the NVLink switch reduces by operators of its own, not by a program's")]
     MultimemOperator,
 }
 
@@ -139,7 +139,7 @@ fn multimem(collective: Collective, call: &Circumstances) -> Result<(), Refusal>
     }
     match call.reduction {
         None => Err(Refusal::MultimemOperator),
-        Some((operator, datatype)) if operator.linked(datatype, call.members).is_none() => {
+        Some((operator, datatype)) if operator.multimem(datatype, call.members).is_none() => {
             Err(Refusal::MultimemType { operator, datatype })
         }
         Some(_) => Ok(()),

@@ -170,7 +170,7 @@ pub const TABLE: [Tunable; 15] = [
     Tunable {
         key: Key::NvlsEnable,
         name: "CONGRUENT_NVLS_ENABLE",
-        meaning: "multicast, which links reduce and replicate: 0 never, 1 or no world, 2 where the machine has it",
+        meaning: "multicast, by which the NVLink switch reduces and replicates: 0 never, 1 required, 2 where the machine has it",
         default: 2,
         range: (0, 2),
         is_size: false,

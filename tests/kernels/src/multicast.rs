@@ -26,7 +26,7 @@ kernels! {
     }
 
     /// As `norm_f32`, through multicast addresses.
-    pub fn linked_norm<T in [f32, bf16]>(
+    pub fn multimem_norm<T in [f32, bf16]>(
         block, ctx, plan: PlanView, dst: Sym<T>, src: Sym<T>, residual: Sym<T>, weights: Slice<T>, epsilon: f32, given: Slice<T>,
         seen: Sym<T>,
     ) {
@@ -44,7 +44,7 @@ kernels! {
     }
 
     /// As `norm_quantized`, through multicast addresses.
-    pub fn linked_norm_quantized(
+    pub fn multimem_norm_quantized(
         block, ctx, plan: PlanView, numbers: Sym<Fp8E4M3>, scales: Sym<f32>, src: Sym<bf16>, residual: Sym<bf16>,
         weights: Slice<bf16>, group: u64,
     ) {

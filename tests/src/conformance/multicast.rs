@@ -19,7 +19,7 @@ pub fn multicast(world: &mut World) -> Result<(), Error> {
     sweep::these(world, Way::multimem(world.npes()))?;
     sweep::types(world, Way::multimem(world.npes()))?;
     communicators(world)?;
-    norm::linked(world)?;
+    norm::multimem(world)?;
     in_kernel(world)
 }
 

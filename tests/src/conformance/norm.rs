@@ -34,16 +34,16 @@ pub fn norm(world: &mut World) -> Result<(), Error> {
 }
 
 /// The same through multicast addresses.
-pub(super) fn linked(world: &mut World) -> Result<(), Error> {
-    let ways = Ways::Linked;
+pub(super) fn multimem(world: &mut World) -> Result<(), Error> {
+    let ways = Ways::Multimem;
     of_type::<f32>(world, ways, 1e-5, |world, stream, grid, rows| {
-        world.launch(stream, multicast::linked_norm::<f32>(), grid, rows)
+        world.launch(stream, multicast::multimem_norm::<f32>(), grid, rows)
     })?;
     of_type::<bf16>(world, ways, 1.0 / 255.0, |world, stream, grid, rows| {
-        world.launch(stream, multicast::linked_norm::<bf16>(), grid, rows)
+        world.launch(stream, multicast::multimem_norm::<bf16>(), grid, rows)
     })?;
     quantized(world, ways, |world, stream, grid, rows| {
-        world.launch(stream, multicast::linked_norm_quantized, grid, rows)
+        world.launch(stream, multicast::multimem_norm_quantized, grid, rows)
     })
 }
 
@@ -53,14 +53,14 @@ enum Ways {
     /// In two steps, and by packets: rounded once.
     InOrder,
     /// By links, which round, and then the residual is added.
-    Linked,
+    Multimem,
 }
 
 impl Ways {
     fn protocols(self) -> &'static [Protocol] {
         match self {
             Self::InOrder => &[Protocol::Simple, Protocol::Ll],
-            Self::Linked => &[Protocol::Simple],
+            Self::Multimem => &[Protocol::Simple],
         }
     }
 }
@@ -166,7 +166,7 @@ fn of_type<T: Sample<Wide = f32> + Normed>(
                     let all = (1..n).fold(T::sample(buffer, 0, i).wide(), |sum, pe| {
                         T::apply(Op::Sum, sum, T::sample(buffer, pe, i).wide())
                     });
-                    let all = if ways == Ways::Linked { T::rounded(all).wide() } else { all };
+                    let all = if ways == Ways::Multimem { T::rounded(all).wide() } else { all };
                     T::rounded(T::apply(Op::Sum, all, T::sample(buffer + 1, 0, i).wide()))
                 };
                 let sums: Vec<T> = (0..whole).map(sum).collect();

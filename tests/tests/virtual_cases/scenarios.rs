@@ -11,7 +11,7 @@ use congruent::{Error, Grid, LaunchError, SymVec, World};
 
 use crate::processes::say;
 use crate::virtual_support::{
-    adopt, borrow_default, by_address, calls, declare, entry, entry_without_waits, foreign_memory, release,
+    borrow_default, by_address, calls, declare, entry, entry_without_waits, foreign_memory, import, release,
 };
 
 /// A program of two PEs, and the machine that it needs.
@@ -48,7 +48,7 @@ pub(crate) const STREAMS: Scenario =
 /// With streams for what is launched on one beside the other.
 pub(crate) const BUFFERS: Scenario = Scenario { environment: &GROWS, program: buffers, ..EVERYTHING };
 pub(crate) const GROWTH: Scenario = Scenario { environment: &GROWS, program: growth, ..EVERYTHING };
-pub(crate) const ADOPTION: Scenario = Scenario { foreign: true, program: adoption, ..GROWTH };
+pub(crate) const IMPORT: Scenario = Scenario { foreign: true, program: imports, ..GROWTH };
 pub(crate) const MULTICAST: Scenario = Scenario {
     settings: "devices=2,multicast=1",
     environment: &[GROWS[0], GROWS[1], ("CONGRUENT_NVLS_ENABLE", "1")],
@@ -309,10 +309,10 @@ fn growth(world: &mut World) -> Result<(), Error> {
 }
 
 /// Memory of another library's on the heap.
-fn adoption(world: &mut World) -> Result<(), Error> {
+fn imports(world: &mut World) -> Result<(), Error> {
     let pe = world.pe().raw();
     let (mine, other) = (world.alloc::<u64>(COUNT)?, world.rank(1 - pe)?);
-    let theirs = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
+    let theirs = import::<u64>(world, FOREIGN[pe as usize], COUNT)?;
     let stream = world.stream()?;
     mine.write(0, &[u64::from(pe) + 7; COUNT])?;
     world.put(&stream, theirs.view().at(other), mine.view())?;
@@ -323,7 +323,7 @@ fn adoption(world: &mut World) -> Result<(), Error> {
     assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
     release(world, theirs)?;
     // In the same place.
-    let again = adopt::<u64>(world, FOREIGN[pe as usize], COUNT)?;
+    let again = import::<u64>(world, FOREIGN[pe as usize], COUNT)?;
     again.read(0, &mut found)?;
     assert_eq!(found, [u64::from(1 - pe) + 7; COUNT]);
     Ok(world.barrier()?)

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use congruent::device::{Element, Kernel, KernelArgs, Pod, abi};
-use congruent::{AdoptError, AllocError, Buffer, LaunchError, Stream, SymVec, World};
+use congruent::{AllocError, Buffer, ImportError, LaunchError, Stream, SymVec, World};
 use congruent_virtual_library::{VARIABLE, built, install, names};
 
 /// A folder of this test binary's own.
@@ -167,16 +167,16 @@ pub(crate) fn foreign_memory(pieces: u32) -> Vec<usize> {
     }
 }
 
-/// Adopts memory of [`foreign_memory`].
-pub(crate) fn adopt<T: Element>(world: &mut World, address: usize, len: usize) -> Result<SymVec<T>, AdoptError> {
+/// Imports memory of [`foreign_memory`].
+pub(crate) fn import<T: Element>(world: &mut World, address: usize, len: usize) -> Result<SymVec<T>, ImportError> {
     // SAFETY: the memory stays mapped, and nobody else accesses it.
-    unsafe { world.adopt(std::ptr::with_exposed_provenance_mut(address), len) }
+    unsafe { world.import(std::ptr::with_exposed_provenance_mut(address), len) }
 }
 
-/// Undoes [`adopt`].
-pub(crate) fn release<T: Element>(world: &mut World, object: SymVec<T>) -> Result<(), AdoptError> {
+/// Undoes [`import`].
+pub(crate) fn release<T: Element>(world: &mut World, object: SymVec<T>) -> Result<(), ImportError> {
     // SAFETY: no test keeps a view of it.
-    unsafe { world.release_adopted(object) }
+    unsafe { world.release_imported(object) }
 }
 
 /// The default stream of a PE's device, as another library of the process would have it.

@@ -215,7 +215,7 @@ impl<'c> Calls<'c> {
         self.one_sided()
     }
 
-    /// Sums of floats, which have loops of their own, and what links reduce.
+    /// Sums of floats, which have loops of their own, and what the switch reduces.
     fn reductions(&mut self) -> Result<(), Error> {
         for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
             if matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::RING) {

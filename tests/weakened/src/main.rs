@@ -72,7 +72,7 @@ const DIFFERENT: [(&str, usize, u64); 4] = [
 const MIXED: [&str; 6] =
     ["agree_on", "all_gather_direct", "all_gather_recursive", "broadcast_direct", "gather_direct", "perf_ping_pong"];
 /// Kernels that move bytes through links and signal through proxies.
-const LINKED: [&str; 2] = ["all_gather_multimem", "all_reduce_multimem"];
+const MULTIMEM: [&str; 2] = ["all_gather_multimem", "all_reduce_multimem"];
 /// Calls that come to a place are run, so many of them in two ways, and so many in all.
 const MANY: usize = 24;
 const CALLS: usize = 8;
@@ -331,8 +331,8 @@ fn record() -> Result<Vec<Recording>, Box<dyn Error>> {
         }
     }
     let mixed = MIXED.iter().filter_map(|kernel| widest.get(kernel));
-    let linked = LINKED.iter().filter_map(|kernel| first.get(kernel));
-    far.extend(mixed.chain(linked).map(|one| host.partly_proxied(one)));
+    let multimem = MULTIMEM.iter().filter_map(|kernel| first.get(kernel));
+    far.extend(mixed.chain(multimem).map(|one| host.partly_proxied(one)));
     let mut ended = Vec::new();
     let mut end = |recording: &Recording, end| -> Result<(), String> {
         let one = host.ended(recording, end, &ways(recording.pes));

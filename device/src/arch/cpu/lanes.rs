@@ -5,7 +5,7 @@ use core::panic::Location;
 use congruent_heap::Pod;
 
 use super::Lane;
-use crate::LinkReduction;
+use crate::MultimemReduction;
 use crate::arch::Shuffle;
 use crate::lanes::{Span, in_warp, tile_of};
 
@@ -75,7 +75,7 @@ impl Lane<'_> {
 
     /// No instruction does it.
     #[inline(always)]
-    pub(crate) fn redux<A: Pod>(&self, _most: u32, _link: LinkReduction, _value: A) -> Option<A> {
+    pub(crate) fn redux<A: Pod>(&self, _most: u32, _how: MultimemReduction, _value: A) -> Option<A> {
         None
     }
 

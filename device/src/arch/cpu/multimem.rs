@@ -1,11 +1,11 @@
-//! What links do at multicast addresses, emulated by loads from and stores to each member, one after the other: so the
+//! What `multimem` instructions do at multicast addresses, emulated by loads from and stores to each member, one after the other: so the
 //! algorithms that need such links run, and are tested, where there are none. Nothing here is fast.
 
 use congruent_heap::{bf16, f16};
 
 use super::{copy, load, store};
 use crate::arch::{Replicas, Share, Word};
-use crate::link::{LinkNumber, LinkOp, LinkReduction};
+use crate::multimem::{MultimemOp, MultimemReduction, MultimemType};
 
 /// Kernels have it where their world emulates it.
 pub(crate) const MULTICAST: bool = true;
@@ -30,7 +30,7 @@ pub(crate) unsafe fn multicast_reduce(
     dst: *mut u8,
     src: &impl Replicas,
     bytes: usize,
-    how: LinkReduction,
+    how: MultimemReduction,
 ) {
     // SAFETY: the caller's contract.
     unsafe { reduce(share, &One(dst), src, bytes, how) }
@@ -45,7 +45,7 @@ pub(crate) unsafe fn multicast_all_reduce(
     dst: &impl Replicas,
     src: &impl Replicas,
     bytes: usize,
-    how: LinkReduction,
+    how: MultimemReduction,
 ) {
     // SAFETY: the caller's contract.
     unsafe { reduce(share, dst, src, bytes, how) }
@@ -63,38 +63,44 @@ impl Replicas for One {
     }
 }
 
-/// A number as links combine it.
-trait Linked: Copy {
+/// A number as `multimem` instructions combine it.
+trait MultimemElement: Copy {
     type Bits: Word;
     /// What it is summed in.
     type Acc: Copy;
     fn widen(bits: Self::Bits) -> Self::Acc;
-    fn combine(op: LinkOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    fn combine(op: MultimemOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// The sum, divided unless by 0, and rounded once.
     fn narrow(acc: Self::Acc, divisor: u32) -> Self::Bits;
 }
 
 /// # Safety
 /// As [`multicast_all_reduce`].
-unsafe fn reduce(share: Share, dst: &impl Replicas, src: &impl Replicas, bytes: usize, how: LinkReduction) {
+unsafe fn reduce(share: Share, dst: &impl Replicas, src: &impl Replicas, bytes: usize, how: MultimemReduction) {
     // SAFETY: the caller's contract.
     unsafe {
         match how.number() {
-            LinkNumber::U32 => each::<u32>(share, dst, src, bytes, how),
-            LinkNumber::I32 => each::<i32>(share, dst, src, bytes, how),
-            LinkNumber::U64 => each::<u64>(share, dst, src, bytes, how),
-            LinkNumber::I64 => each::<i64>(share, dst, src, bytes, how),
-            LinkNumber::F16 => each::<f16>(share, dst, src, bytes, how),
-            LinkNumber::Bf16 => each::<bf16>(share, dst, src, bytes, how),
-            LinkNumber::F32 => each::<f32>(share, dst, src, bytes, how),
-            LinkNumber::F64 => each::<f64>(share, dst, src, bytes, how),
+            MultimemType::U32 => each::<u32>(share, dst, src, bytes, how),
+            MultimemType::I32 => each::<i32>(share, dst, src, bytes, how),
+            MultimemType::U64 => each::<u64>(share, dst, src, bytes, how),
+            MultimemType::I64 => each::<i64>(share, dst, src, bytes, how),
+            MultimemType::F16 => each::<f16>(share, dst, src, bytes, how),
+            MultimemType::Bf16 => each::<bf16>(share, dst, src, bytes, how),
+            MultimemType::F32 => each::<f32>(share, dst, src, bytes, how),
+            MultimemType::F64 => each::<f64>(share, dst, src, bytes, how),
         }
     }
 }
 
 /// # Safety
 /// As [`multicast_all_reduce`], for numbers of this type.
-unsafe fn each<N: Linked>(share: Share, dst: &impl Replicas, src: &impl Replicas, bytes: usize, how: LinkReduction) {
+unsafe fn each<N: MultimemElement>(
+    share: Share,
+    dst: &impl Replicas,
+    src: &impl Replicas,
+    bytes: usize,
+    how: MultimemReduction,
+) {
     let at = |start: *mut u8, i: usize| start.cast::<N::Bits>().wrapping_add(i);
     for i in (share.rank..bytes / size_of::<N::Bits>()).step_by(share.size) {
         // SAFETY: the caller's contract, and `i` is below the number of elements.
@@ -111,20 +117,20 @@ unsafe fn each<N: Linked>(share: Share, dst: &impl Replicas, src: &impl Replicas
 
 macro_rules! integers {
     ($($int:ty: $bits:ty;)*) => {$(
-        impl Linked for $int {
+        impl MultimemElement for $int {
             type Bits = $bits;
             type Acc = Self;
             fn widen(bits: $bits) -> Self {
                 bits as Self
             }
-            fn combine(op: LinkOp, a: Self, b: Self) -> Self {
+            fn combine(op: MultimemOp, a: Self, b: Self) -> Self {
                 match op {
-                    LinkOp::Sum => a.wrapping_add(b),
-                    LinkOp::Min => a.min(b),
-                    LinkOp::Max => a.max(b),
-                    LinkOp::And => a & b,
-                    LinkOp::Or => a | b,
-                    LinkOp::Xor => a ^ b,
+                    MultimemOp::Sum => a.wrapping_add(b),
+                    MultimemOp::Min => a.min(b),
+                    MultimemOp::Max => a.max(b),
+                    MultimemOp::And => a & b,
+                    MultimemOp::Or => a | b,
+                    MultimemOp::Xor => a ^ b,
                 }
             }
             fn narrow(sum: Self, divisor: u32) -> $bits {
@@ -137,16 +143,16 @@ macro_rules! integers {
 
 integers! { u32: u32; i32: u32; u64: u64; i64: u64; }
 
-/// Of floats there are sums only (`LinkReduction::new`).
+/// Of floats there are sums only (`MultimemReduction::new`).
 macro_rules! floats {
     ($($float:ty: $bits:ty, $acc:ty, $widen:expr, $narrow:expr;)*) => {$(
-        impl Linked for $float {
+        impl MultimemElement for $float {
             type Bits = $bits;
             type Acc = $acc;
             fn widen(bits: $bits) -> $acc {
                 $widen(Self::from_bits(bits))
             }
-            fn combine(_sum: LinkOp, a: $acc, b: $acc) -> $acc {
+            fn combine(_sum: MultimemOp, a: $acc, b: $acc) -> $acc {
                 a + b
             }
             fn narrow(sum: $acc, divisor: u32) -> $bits {

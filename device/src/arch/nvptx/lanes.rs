@@ -9,7 +9,7 @@ use congruent_heap::Pod;
 use super::{Lane, bar_warp_sync};
 use crate::arch::Shuffle;
 use crate::lanes::{Span, in_warp, tile_of};
-use crate::{LinkNumber, LinkOp, LinkReduction};
+use crate::{MultimemOp, MultimemReduction, MultimemType};
 
 #[allow(improper_ctypes, reason = "the unadjusted ABI of LLVM intrinsics takes i1 as bool")]
 unsafe extern "unadjusted" {
@@ -122,25 +122,25 @@ impl Lane<'_> {
 
     /// The reduction as one instruction, where there is one.
     #[inline(always)]
-    pub(crate) fn redux<A: Pod>(&self, most: u32, link: LinkReduction, value: A) -> Option<A> {
-        let signed = match link.number() {
-            LinkNumber::I32 => true,
-            LinkNumber::U32 => false,
+    pub(crate) fn redux<A: Pod>(&self, most: u32, how: MultimemReduction, value: A) -> Option<A> {
+        let signed = match how.number() {
+            MultimemType::I32 => true,
+            MultimemType::U32 => false,
             _ => return None,
         };
         let mask = mask(tile_of(self, most));
         let value = words(value)[0] as i32;
         // SAFETY: every lane of the tile calls it, by the contract of a group; sm_80 and later have it.
         let result = unsafe {
-            match (link.op(), signed) {
-                (LinkOp::Sum, _) => redux_add(value, mask),
-                (LinkOp::Min, true) => redux_min(value, mask),
-                (LinkOp::Min, false) => redux_umin(value, mask),
-                (LinkOp::Max, true) => redux_max(value, mask),
-                (LinkOp::Max, false) => redux_umax(value, mask),
-                (LinkOp::And, _) => redux_and(value, mask),
-                (LinkOp::Or, _) => redux_or(value, mask),
-                (LinkOp::Xor, _) => redux_xor(value, mask),
+            match (how.op(), signed) {
+                (MultimemOp::Sum, _) => redux_add(value, mask),
+                (MultimemOp::Min, true) => redux_min(value, mask),
+                (MultimemOp::Min, false) => redux_umin(value, mask),
+                (MultimemOp::Max, true) => redux_max(value, mask),
+                (MultimemOp::Max, false) => redux_umax(value, mask),
+                (MultimemOp::And, _) => redux_and(value, mask),
+                (MultimemOp::Or, _) => redux_or(value, mask),
+                (MultimemOp::Xor, _) => redux_xor(value, mask),
             }
         };
         Some(from_words([result as u32, 0, 0, 0]))

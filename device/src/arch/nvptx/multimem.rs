@@ -8,7 +8,7 @@ use core::arch::asm;
 
 use super::{load, load16, store, store16};
 use crate::arch::{Replicas, Share};
-use crate::link::{LinkNumber, LinkOp, LinkReduction};
+use crate::multimem::{MultimemOp, MultimemReduction, MultimemType};
 
 /// Whether kernels that are compiled so have multicast.
 pub(crate) const MULTICAST: bool = true;
@@ -34,7 +34,7 @@ pub(crate) unsafe fn multicast_reduce(
     dst: *mut u8,
     src: &impl Replicas,
     bytes: usize,
-    how: LinkReduction,
+    how: MultimemReduction,
 ) {
     let threads = share.rank as u64 | (share.size as u64) << 32;
     // SAFETY: the caller's contract.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn multicast_all_reduce(
     dst: &impl Replicas,
     src: &impl Replicas,
     bytes: usize,
-    how: LinkReduction,
+    how: MultimemReduction,
 ) {
     let threads = share.rank as u64 | (share.size as u64) << 32;
     // SAFETY: the caller's contract.
@@ -64,7 +64,7 @@ const EVERYWHERE: u64 = 1 << 16;
 const DIVISOR: u32 = 32;
 
 #[inline(always)]
-const fn encode(how: LinkReduction) -> u64 {
+const fn encode(how: MultimemReduction) -> u64 {
     how.number() as u64 | (how.op() as u64) << OP | (how.divisor() as u64) << DIVISOR
 }
 
@@ -112,7 +112,7 @@ unsafe fn put(threads: u64, dst: u64, src: u64, bytes: u64) {
     fence_alias();
 }
 
-/// A word of 4 bytes, a word of 8, or 16 bytes, combined by links.
+/// A word of 4 bytes, a word of 8, or 16 bytes, combined in the switch.
 macro_rules! reduced {
     (4, $op:expr) => {
         |at: *const u8| {
@@ -151,7 +151,7 @@ unsafe fn reduce(threads: u64, dst: u64, src: u64, bytes: u64, how: u64) {
     let (number, op, divisor) = (how as u32 & 0xff, (how >> OP) as u32 & 0xff, (how >> DIVISOR) as u32);
     macro_rules! is {
         ($($number:ident)|+, $op:ident) => {
-            (false $(|| number == LinkNumber::$number as u32)+) && op == LinkOp::$op as u32
+            (false $(|| number == MultimemType::$number as u32)+) && op == MultimemOp::$op as u32
         };
     }
     let of_f32 = |bits: u32| if divisor == 0 { bits } else { (f32::from_bits(bits) / divisor as f32).to_bits() };

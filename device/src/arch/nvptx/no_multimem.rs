@@ -3,7 +3,7 @@
 use congruent_heap::refuse;
 
 use crate::arch::{Replicas, Share};
-use crate::link::LinkReduction;
+use crate::multimem::MultimemReduction;
 
 /// Whether kernels that are compiled so have multicast.
 pub(crate) const MULTICAST: bool = false;
@@ -21,7 +21,7 @@ pub(crate) unsafe fn multicast_reduce(
     _dst: *mut u8,
     _src: &impl Replicas,
     _bytes: usize,
-    _how: LinkReduction,
+    _how: MultimemReduction,
 ) {
     refuse!("this GPU has no multimem instructions; they need sm_90")
 }
@@ -33,7 +33,7 @@ pub(crate) unsafe fn multicast_all_reduce(
     _dst: &impl Replicas,
     _src: &impl Replicas,
     _bytes: usize,
-    _how: LinkReduction,
+    _how: MultimemReduction,
 ) {
     refuse!("this GPU has no multimem instructions; they need sm_90")
 }

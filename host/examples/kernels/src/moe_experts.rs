@@ -56,7 +56,7 @@ fn tile_of<'k>(
     at: u32,
 ) -> Option<(TiledProduct<'k, 4>, u32, usize)> {
     // A product takes most of the registers: all of this is computed anew behind it.
-    let ((moe, received), k, mut tile) = (moe.anew(received), opaque_word(k), opaque_word(at));
+    let ((moe, received), k, mut tile) = (moe.opaque(received), opaque_word(k), opaque_word(at));
     let (experts, mut start) = (moe.experts().len(), 0);
     for expert in 0..experts {
         let count = moe.block().uniform(moe.count_of(&received, expert) as u64) as usize;

@@ -30,7 +30,7 @@ fn beside(world: &mut World, device: u32, x: &[f32], sums: &SymVec<f32>) -> Resu
     let (x, mut y, mut last) =
         (theirs.clone_htod(x)?, theirs.alloc_zeros::<f32>(LEN)?, theirs.alloc_zeros::<f32>(LEN)?);
     // Ours goes on behind what cudarc's was given, and that one behind what ours was given.
-    ours.wait(&world.adopt_event(theirs.record_event(None)?)?)?;
+    ours.wait(&world.import_event(theirs.record_event(None)?)?)?;
     step(world, &comm, &ours, (&x, &mut y), sums)?;
     // Memory of cudarc's by its address, on cudarc's own stream.
     let borrowed = world.borrow_stream(&theirs)?;

@@ -8,7 +8,7 @@ use cudarc::driver::result::{free_sync, malloc_sync};
 
 use super::super::memory::{Allocation, Mapped, Range};
 use super::*;
-use crate::{AdoptError, AllocError, Error, MachineKind, World};
+use crate::{AllocError, Error, ImportError, MachineKind, World};
 
 const LEN: usize = 1000;
 
@@ -38,7 +38,7 @@ fn device(world: &World) -> Arc<Device> {
 }
 
 /// What each PE put into its own memory before, the others get; what comes to it, its owner has.
-fn adopts(world: &mut World) -> Result<(), Error> {
+fn imports(world: &mut World) -> Result<(), Error> {
     let device = device(world);
     let (pe, npes) = (world.pe().raw(), world.npes() as u32);
     let theirs = Theirs::new(&device, 2 * MIB as usize);
@@ -47,7 +47,7 @@ fn adopts(world: &mut World) -> Result<(), Error> {
     }
     let before = world.heap_stats();
     // SAFETY: nobody else accesses it, and numbers are valid whatever their bytes.
-    let object = unsafe { world.adopt::<u64>(theirs.at(0), LEN) }?;
+    let object = unsafe { world.import::<u64>(theirs.at(0), LEN) }?;
     assert_eq!(world.heap_stats().live, before.live + 1);
     assert!(world.heap_stats().free >= before.free);
     let (stream, next) = (world.stream()?, world.rank((pe + 1) % npes)?);
@@ -89,12 +89,12 @@ fn releases(world: &mut World) -> Result<(), Error> {
         let theirs = Theirs::new(&device, 2 * MIB as usize);
         write(theirs.range.base(), u64::from(pe) + 10 * round);
         // SAFETY: nobody else accesses it, and numbers are valid whatever their bytes.
-        let object = unsafe { world.adopt::<u64>(theirs.at(0), LEN) }?;
+        let object = unsafe { world.import::<u64>(theirs.at(0), LEN) }?;
         places.push(object.view().raw_offset());
         world.barrier()?;
         world.get(&stream, copy.view(), object.view().at(next))?;
         // SAFETY: nobody uses it any more, but for the copy, which is waited for.
-        unsafe { world.release_adopted(object) }?;
+        unsafe { world.release_imported(object) }?;
         let mut found = [0];
         copy.read(0, &mut found)?;
         assert_eq!(found, [u64::from((pe + 1) % npes) + 10 * round]);
@@ -111,8 +111,8 @@ fn releases(world: &mut World) -> Result<(), Error> {
     }
     assert_eq!(places, [places[0]; 3]);
     // SAFETY: nobody uses it.
-    let refused = unsafe { world.release_adopted(copy) };
-    assert!(matches!(refused, Err(AdoptError::NotAdopted)), "{refused:?}");
+    let refused = unsafe { world.release_imported(copy) };
+    assert!(matches!(refused, Err(ImportError::NotImported)), "{refused:?}");
     Ok(world.barrier()?)
 }
 
@@ -126,7 +126,7 @@ fn refuses(world: &mut World) -> Result<(), Error> {
     let before = world.heap_stats();
     let mut refused = |memory: *mut c_void, len: usize, causes: [&str; 2]| {
         // SAFETY: nobody else accesses it, and numbers are valid whatever their bytes.
-        let error = unsafe { world.adopt::<u64>(memory, len) }.unwrap_err();
+        let error = unsafe { world.import::<u64>(memory, len) }.unwrap_err();
         let said = error.to_string();
         assert!(said.contains(causes[usize::from(!first)]), "{said}");
         assert_eq!(world.heap_stats(), before, "{said}");
@@ -142,16 +142,16 @@ fn refuses(world: &mut World) -> Result<(), Error> {
     let other = if first { good.at(0) } else { small.at(0) };
     assert!(matches!(
         refused(other, LEN, ["asks for a heap of 4194304", "asks for a heap of 4194304"]),
-        AdoptError::Cuda(CudaError::Mismatch { pe: 1, .. })
+        ImportError::Cuda(CudaError::Mismatch { pe: 1, .. })
     ));
-    assert!(matches!(refused(good.at(0), 0, ["0 elements", "0 elements"]), AdoptError::Alloc(AllocError::Zero)));
+    assert!(matches!(refused(good.at(0), 0, ["0 elements", "0 elements"]), ImportError::Alloc(AllocError::Zero)));
     let large = Theirs::new(&device, 64 * MIB as usize);
     refused(large.at(0), LEN, ["CONGRUENT_HEAP_MAX", "CONGRUENT_HEAP_MAX"]);
     // SAFETY: allocated above, and nobody has it.
     unsafe { free_sync(plain) }.unwrap();
     drop((large, small));
     // SAFETY: as above.
-    let object = unsafe { world.adopt::<u64>(good.at(0), LEN) }?;
+    let object = unsafe { world.import::<u64>(good.at(0), LEN) }?;
     object.fill(5)?;
     assert_eq!(read(good.range.base()), 5);
     Ok(world.barrier()?)
@@ -166,7 +166,7 @@ fn world(heap_max: u64, program: fn(&mut World) -> Result<(), Error>) {
 #[test]
 #[ignore = "needs a CUDA driver"]
 fn memory_of_others_becomes_symmetric() {
-    world(64 * MIB, adopts);
+    world(64 * MIB, imports);
 }
 
 #[test]
@@ -177,17 +177,17 @@ fn memory_that_cannot_is_refused_by_all() {
 
 #[test]
 #[ignore = "needs a CUDA driver"]
-fn adopted_memory_is_released() {
+fn imported_memory_is_released() {
     world(64 * MIB, releases);
 }
 
 #[test]
 #[ignore = "needs a CUDA driver"]
-fn processes_adopt() {
+fn processes_import() {
     if std::env::var_os("CONGRUENT_PE").is_some() {
         let builder = World::builder().machine(MachineKind::Cuda).heap(4 * MIB).heap_max(64 * MIB);
-        builder.run(2, |world| adopts(world).and_then(|()| releases(world))).unwrap();
+        builder.run(2, |world| imports(world).and_then(|()| releases(world))).unwrap();
         return;
     }
-    processes("cuda::tests::adopt::processes_adopt", 2);
+    processes("cuda::tests::import::processes_import", 2);
 }

@@ -6,7 +6,7 @@
 //!
 //! A sleeper registers in the header of its PE's heap, so that who changes a word makes the system call to wake it only
 //! when someone sleeps. The check of the notifier and the registration here are not ordered (that would cost every notify a
-//! full fence), so a wake can be missed; a nap is therefore short, and a miss costs at most [`NAP`].
+//! full fence), so a wake can be missed; a sleep is therefore short, and a miss costs at most [`LONGEST`].
 #![allow(clippy::disallowed_types, reason = "the futex's words have this type; nothing here looks at one")]
 
 use std::cell::Cell;
@@ -22,7 +22,7 @@ const YIELDS: u32 = 50;
 const POLLING_YIELDS: u32 = 2000;
 
 /// The longest sleep between two looks at the word, the abort word and the clock; and where a network has to be polled.
-const NAP: Duration = Duration::from_micros(500);
+const LONGEST: Duration = Duration::from_micros(500);
 pub(crate) const SHORT: Duration = Duration::from_micros(50);
 
 /// A yield that takes longer gave the core to a program that computes. A PE of the job that computes between two waits, as experts do,
@@ -56,15 +56,15 @@ pub(crate) unsafe fn pass(context: &abi::Context, turn: u32, word: *const u32, s
     if turn < yields(polls) && (polls && is_alone() || gives_way()) {
         return;
     }
-    let nap = if polls { SHORT } else { NAP };
+    let most = if polls { SHORT } else { LONGEST };
     let sleepers = sleepers(context);
     // SAFETY: the caller's contract; the word is looked at by the kernel of the system only.
     let word = unsafe { &*word.cast::<AtomicU32>() };
     // SAFETY: every heap starts with a mapped HeapHeader.
     unsafe { cpu::add_for_host(sleepers, 1) };
-    let nap = rustix::fs::Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+    let most = rustix::fs::Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
     // Every outcome means "look again": woken, timed out, interrupted, or the word has changed already.
-    let _look_again = futex::wait(word, futex::Flags::empty(), seen, Some(&nap));
+    let _look_again = futex::wait(word, futex::Flags::empty(), seen, Some(&most));
     // SAFETY: as above.
     unsafe { cpu::add_for_host(sleepers, u32::MAX) };
 }

@@ -9,20 +9,20 @@ use super::error::CudaError;
 use crate::bootstrap::{Control, ControlError};
 use crate::shared_memory::hand_over;
 
-/// The way that all PEs of a job use.
+/// The kind of handle that all PEs of a job use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Travel {
-    /// It does not.
+pub(super) enum HandleKind {
+    /// None: memory stays in its process.
     #[default]
-    Nowhere,
-    /// As descriptors, which sockets pass on within a host.
+    Unshared,
+    /// File descriptors, which sockets pass on within a host.
     Files,
-    /// As numbers that the fabric knows.
+    /// Handles that an NVLink fabric knows.
     Fabric,
 }
 
-/// Memory on its way.
-pub(super) enum Parcel {
+/// Memory that another process may import.
+pub(super) enum ShareableHandle {
     File(OwnedFd),
     Fabric([u8; FABRIC]),
 }
@@ -30,7 +30,7 @@ pub(super) enum Parcel {
 /// Bytes of a fabric handle (CUDA Driver API, `CUmemFabricHandle`).
 pub(super) const FABRIC: usize = 64;
 
-impl Travel {
+impl HandleKind {
     /// What one device can, to tell the other PEs.
     pub(super) fn ways(device: &Properties) -> u8 {
         u8::from(device.posix_handles) | u8::from(device.fabric_handles) << 1
@@ -41,14 +41,14 @@ impl Travel {
         match ways.into_iter().fold(u8::MAX, |common, ways| common & ways) {
             common if common & 1 != 0 => Self::Files,
             common if common & 2 != 0 => Self::Fabric,
-            _ => Self::Nowhere,
+            _ => Self::Unshared,
         }
     }
 
     /// As the driver names it.
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn of_driver(self) -> Kind {
         match self {
-            Self::Nowhere => Kind::CU_MEM_HANDLE_TYPE_NONE,
+            Self::Unshared => Kind::CU_MEM_HANDLE_TYPE_NONE,
             Self::Files => Kind::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
             Self::Fabric => Kind::CU_MEM_HANDLE_TYPE_FABRIC,
         }
@@ -61,27 +61,27 @@ impl Travel {
     pub(super) fn exchange(
         self,
         control: &Control,
-        goods: Option<&Parcel>,
+        given: Option<&ShareableHandle>,
         near: &[u32],
         what: &'static str,
-    ) -> Result<Result<Vec<Option<Parcel>>, CudaError>, ControlError> {
+    ) -> Result<Result<Vec<Option<ShareableHandle>>, CudaError>, ControlError> {
         if self == Self::Fabric {
-            let mine = goods.and_then(Parcel::fabric).map_or(&[][..], |handle| handle);
+            let mine = given.and_then(ShareableHandle::fabric).map_or(&[][..], |handle| handle);
             let is_wanted = |pe| pe != control.pe() && near.contains(&pe);
             let all = (0..).zip(control.all_gather(mine)?);
             let handle = |(pe, bytes): (u32, Vec<u8>)| {
                 let bytes = bytes.try_into().ok().filter(|_| is_wanted(pe))?;
-                Some(Parcel::Fabric(bytes))
+                Some(ShareableHandle::Fabric(bytes))
             };
             return Ok(Ok(all.map(handle).collect()));
         }
-        let handed = hand_over::exchange(control, goods.and_then(Parcel::file).map(AsFd::as_fd), near)?;
-        let handed = handed.map(|fds| fds.into_iter().map(|fd| fd.map(Parcel::File)).collect());
+        let handed = hand_over::exchange(control, given.and_then(ShareableHandle::file).map(AsFd::as_fd), near)?;
+        let handed = handed.map(|fds| fds.into_iter().map(|fd| fd.map(ShareableHandle::File)).collect());
         Ok(handed.map_err(|error| CudaError::System { doing: what, reason: error.to_string() }))
     }
 }
 
-impl Parcel {
+impl ShareableHandle {
     fn file(&self) -> Option<&OwnedFd> {
         if let Self::File(fd) = self { Some(fd) } else { None }
     }
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn what_all_can_is_chosen_and_descriptors_first() {
-        assert_eq!(Travel::common([1, 3, 1]), Travel::Files);
-        assert_eq!(Travel::common([3, 3]), Travel::Files);
-        assert_eq!(Travel::common([2, 3]), Travel::Fabric);
-        assert_eq!(Travel::common([1, 2]), Travel::Nowhere);
-        assert_eq!(Travel::common([0]), Travel::Nowhere);
+        assert_eq!(HandleKind::common([1, 3, 1]), HandleKind::Files);
+        assert_eq!(HandleKind::common([3, 3]), HandleKind::Files);
+        assert_eq!(HandleKind::common([2, 3]), HandleKind::Fabric);
+        assert_eq!(HandleKind::common([1, 2]), HandleKind::Unshared);
+        assert_eq!(HandleKind::common([0]), HandleKind::Unshared);
     }
 }
