@@ -13,6 +13,9 @@ use crate::{MultimemReduction, Pod};
 ///
 /// An algorithm that needs more than an associative operator says so; all assume that.
 pub trait ReduceOp<T: Pod>: Copy {
+    /// Whether it is defined for all values, and not only for those that members contribute. To others, a GPU gives no other values.
+    #[doc(hidden)]
+    const TOTAL: bool = false;
     /// What partial results are held in.
     type Acc: Copy;
     /// A value as a member contributed it.
@@ -61,6 +64,9 @@ impl<T: Pod, F: Fn(T, T) -> T + Copy> ReduceOp<T> for F {
 /// An operator as it works on accumulators of type `A`: what [`In`] makes an operator on any `T` that may be
 /// [held in](AccumulateIn) an `A`. Every `Fn(A, A) -> A + Copy` is one.
 pub trait Arithmetic<A>: Copy {
+    /// See [`ReduceOp::TOTAL`].
+    #[doc(hidden)]
+    const TOTAL: bool = false;
     /// What a contribution becomes.
     #[inline(always)]
     fn prepare(self, value: A) -> A {
@@ -108,6 +114,7 @@ impl<A, O: Arithmetic<A>> In<A, O> {
 }
 
 impl<T: Pod + AccumulateIn<A>, A: Copy, O: Arithmetic<A>> ReduceOp<T> for In<A, O> {
+    const TOTAL: bool = O::TOTAL;
     type Acc = A;
     #[inline(always)]
     fn lift(self, value: T) -> A {

@@ -47,6 +47,7 @@ pub struct BitOr;
 pub struct BitXor;
 
 impl<A: Number> Arithmetic<A> for Sum {
+    const TOTAL: bool = true;
     #[inline(always)]
     fn apply(self, a: A, b: A) -> A {
         a.plus(b)
@@ -54,6 +55,7 @@ impl<A: Number> Arithmetic<A> for Sum {
 }
 
 impl<A: Number> Arithmetic<A> for Prod {
+    const TOTAL: bool = true;
     #[inline(always)]
     fn apply(self, a: A, b: A) -> A {
         a.times(b)
@@ -61,6 +63,7 @@ impl<A: Number> Arithmetic<A> for Prod {
 }
 
 impl<A: Number> Arithmetic<A> for Avg {
+    const TOTAL: bool = true;
     #[inline(always)]
     fn apply(self, a: A, b: A) -> A {
         a.plus(b)
@@ -72,6 +75,7 @@ impl<A: Number> Arithmetic<A> for Avg {
 }
 
 impl<A: Number, S: AccumulateIn<A>> Arithmetic<A> for PreMulSum<S> {
+    const TOTAL: bool = true;
     #[inline(always)]
     fn prepare(self, value: A) -> A {
         value.times(self.0.into_acc())
@@ -93,6 +97,7 @@ macro_rules! accumulating {
         }
 
         impl<T: Number, $($scalar: AccumulateIn<T::Acc>)?> ReduceOp<T> for $op {
+            const TOTAL: bool = true;
             type Acc = T::Acc;
             #[inline(always)]
             fn lift(self, value: T) -> T::Acc {
@@ -133,6 +138,7 @@ accumulating! {
 macro_rules! exact {
     ($($op:ident: $bound:ident, $method:ident, $name:ident;)*) => {$(
         impl<T: $bound> ReduceOp<T> for $op {
+            const TOTAL: bool = true;
             type Acc = T;
             #[inline(always)]
             fn lift(self, value: T) -> T {

@@ -23,6 +23,8 @@ pub(crate) trait PackOp: Copy {
     const PAIRS: bool;
     /// How many sources are asked for words before the first of them is waited for: 2 or 4.
     const AHEAD: usize = 4;
+    /// Whether it takes any values for elements that are not there.
+    const TOTAL: bool = true;
     /// What divides all addresses and lengths of plain operands, whatever [`multiple`](Self::multiple) is found to be.
     const UNIT: usize = 1;
     /// What the sums of a pack are held in.
@@ -90,6 +92,7 @@ impl<T, O: Copy> Copy for Typed<T, O> {}
 impl<T: Pod, O: ReduceOp<T>> PackOp for Typed<T, O> {
     const PAIRS: bool = size_of::<T>() > 1;
     const UNIT: usize = size_of::<T>();
+    const TOTAL: bool = O::TOTAL;
     type Sums = Sums<O::Acc>;
 
     #[inline(always)]

@@ -137,7 +137,8 @@ impl Work<'_> {
                             store_up_to_8(dst(first + k).add(at as usize), len, P::UNIT, values);
                         } else {
                             // Of elements of 4 bytes and more, what was sent fills the word.
-                            let values = if P::UNIT < 4 { filled(values, len, by.multiple()) } else { values };
+                            let fills = const { !P::TOTAL && P::UNIT < 4 };
+                            let values = if fills { filled(values, len, by.multiple()) } else { values };
                             sums = by.next(sums, values, k == 0 && first == 0, false);
                         }
                     };

@@ -218,7 +218,7 @@ fn every_form_is_folded_as_elements_are() {
 #[test]
 fn operators_are_given_what_was_sent_and_nothing_else() {
     for packed in [Kind::Plain(0), Kind::Packets, Kind::Lines(64)] {
-        for bytes in [8, 16, 24] {
+        for bytes in [4, 8, 12, 16, 20, 24] {
             compare::<SumOfWhatIsThere>(&[packed], &[packed; 3], bytes, 3, false);
         }
     }

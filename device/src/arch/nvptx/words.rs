@@ -56,6 +56,7 @@ pub(super) unsafe fn fold<P: PackOp, S: Operands>(
                         missed = true;
                         break;
                     };
+                    let values = if P::TOTAL { values } else { filled(values, here.n, by.multiple()) };
                     sums = by.next(sums, values, i == 0, src.get(i).is_partial());
                     if P::ONE {
                         break;
