@@ -1,8 +1,11 @@
 //! Bulk accesses on the GPU: copy and fill. Every access is relaxed at system scope.
 
+use core::iter::from_fn;
+use core::mem::transmute_copy;
+
 use congruent_heap::Pod;
 
-use super::{Word, load, load16, store, store16};
+use super::{Word, load, load16, store, store_words, store16};
 use crate::arch::Share;
 
 /// Copies its share of `bytes` bytes.
@@ -63,17 +66,45 @@ unsafe fn copy_vectors(share: Share, dst: *mut u8, src: *const u8, bytes: usize)
     }
 }
 
-/// Stores `value` into its share of `count` elements.
+/// Stores `value` into its share of `count` elements, 16 bytes at a time where as many lie there: elements of 4 and 8 bytes by accesses of
+/// their own size, so that who polls one of them does not see a part (MM-1).
 ///
 /// # Safety
 /// The range is mapped symmetric memory aligned for `T`.
 #[inline(always)]
 pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value: T) {
-    let mut i = share.rank;
-    while i < count {
-        // SAFETY: the caller's contract, and `i < count`.
-        unsafe { crate::access::store(dst.add(i), value) };
-        i += share.size;
+    // SAFETY: of each transmute_copy: the arm's size makes both types equally large, and any bytes are valid.
+    let word = unsafe {
+        match size_of::<T>() {
+            8 => Some(transmute_copy::<T, u64>(&value)),
+            4 => Some(u64::from(transmute_copy::<T, u32>(&value)) * 0x1_0000_0001),
+            2 => Some(u64::from(transmute_copy::<T, u16>(&value)) * 0x1_0001_0001_0001),
+            1 => Some(u64::from(transmute_copy::<T, u8>(&value)) * 0x101_0101_0101_0101),
+            _ => None,
+        }
+    };
+    let (size, address) = (size_of::<T>(), dst as usize);
+    let word = word.filter(|_| address.is_multiple_of(size));
+    let head = if word.is_some() { (address.wrapping_neg() % 16 / size).min(count) } else { count };
+    let tail = head + (count - head) * size / 16 * 16 / size;
+    // No `step_by`, which divides.
+    let own = |from: usize, to: usize, step: usize| {
+        let mut next = from + share.rank * step;
+        from_fn(move || {
+            let at = next;
+            next += share.size * step;
+            (at < to).then_some(at)
+        })
+    };
+    // SAFETY: the caller's contract, and all indices are less than `count`. What is stored by 16 bytes begins on a multiple of them.
+    unsafe {
+        own(0, head, 1).chain(own(tail, count, 1)).for_each(|i| crate::access::store(dst.add(i), value));
+        if let Some(word) = word {
+            own(head, tail, 16 / size).for_each(|i| match size {
+                8 => store_words(dst.add(i).cast(), [word; 2]),
+                _ => store16(dst.add(i).cast(), [word as u32; 4]),
+            });
+        }
     }
 }
 
@@ -83,14 +114,31 @@ mod tests {
 
     #[test]
     fn threads_share_what_is_filled() {
-        for size in [1, 3, 32] {
-            let mut words = [0u16; 20];
-            for rank in 0..size {
-                // SAFETY: 18 elements from the second on are inside.
-                unsafe { fill(Share { rank, size }, words.as_mut_ptr().add(1), 18, 7u16) };
+        fn check<T: Pod + PartialEq>(value: T, other: T) {
+            let (size, mut memory) = (size_of::<T>(), [0_u128; 10]);
+            let most = 160 / size;
+            for (at, count) in (0..6).flat_map(|at| (0..most - at).map(move |count| (at, count))) {
+                for threads in [1, 3, 32] {
+                    bytemuck::cast_slice_mut::<_, T>(&mut memory).fill(other);
+                    for rank in 0..threads {
+                        // SAFETY: `count` elements from that one on are inside.
+                        unsafe {
+                            let start = (&raw mut memory).cast::<T>().add(at);
+                            fill(Share { rank, size: threads }, start, count, value);
+                        }
+                    }
+                    let all = bytemuck::cast_slice::<_, T>(&memory).iter().enumerate();
+                    let is_right =
+                        |(i, is): (usize, &T)| *is == if (at..at + count).contains(&i) { value } else { other };
+                    assert!(all.map(is_right).all(|is| is), "{count} of {size} bytes at {at} by {threads}");
+                }
             }
-            assert!(words[0] == 0 && words[1..19].iter().all(|&word| word == 7) && words[19] == 0, "{size}");
         }
+        check(7_u8, 1);
+        check(0x0203_u16, 1);
+        check(0x0405_0607_u32, 1);
+        check(0x0809_0a0b_0c0d_0e0f_u64, 1);
+        check([1_u32, 2, 3, 4], [5; 4]);
     }
 
     #[test]
