@@ -271,7 +271,7 @@ fn of_collectives_that_differ() {
         assert_eq!((fault.peer, fault.peer_operation), (Some(1 - fault.pe), Some(does(1 - fault.pe))), "{fault}");
         let text = fault.to_string();
         let awaited = match fault.pe {
-            0 => "the meeting with rank 1 (simple, slot 0) of `sums`",
+            0 => "the barrier with rank 1 (simple, slot 0) of `sums`",
             _ => "the arrival of a chunk of rank 0 (simple, slot 0) of `sums`",
         };
         assert!(text.contains(awaited), "{text}");
