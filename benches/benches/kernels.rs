@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use congruent::collectives::{Layout, Op, Reduction};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Arguments, Error, Grid, World, kernels};
+use congruent::{Arguments, Error, Grid, World, fixed_kernels};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 /// Times `args_for(rounds)` of a kernel on two PEs; criterion chooses the rounds.
@@ -39,23 +39,29 @@ fn measure<K: Kernel>(
 }
 
 fn all(criterion: &mut Criterion) {
-    measure(criterion, "launch of an empty kernel", 0, kernels::perf_barrier, |_| Ok(Box::new(|_| (0,))));
-    measure(criterion, "barrier", 0, kernels::perf_barrier, |_| Ok(Box::new(|rounds| (rounds,))));
-    measure(criterion, "ping-pong of 8 B, round trip", 0, kernels::perf_ping_pong, |world| {
+    measure(criterion, "launch of an empty kernel", 0, fixed_kernels::perf_barrier, |_| Ok(Box::new(|_| (0,))));
+    measure(criterion, "barrier", 0, fixed_kernels::perf_barrier, |_| Ok(Box::new(|rounds| (rounds,))));
+    measure(criterion, "ping-pong of 8 B, round trip", 0, fixed_kernels::perf_ping_pong, |world| {
         let (inbox, outbox, turn) = (world.alloc(8)?, world.alloc(8)?, world.alloc::<Semaphore>(1)?);
         Ok(Box::new(move |rounds| (inbox.view(), outbox.view(), turn.view(), rounds)))
     });
     for bytes in [64 << 10, 4 << 20] {
-        measure(criterion, &format!("put of {} KiB", bytes >> 10), bytes, kernels::perf_put, |world| {
+        measure(criterion, &format!("put of {} KiB", bytes >> 10), bytes, fixed_kernels::perf_put, |world| {
             let (dst, src) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?);
             Ok(Box::new(move |rounds| (dst.view(), src.view(), 1, rounds)))
         });
-        measure(criterion, &format!("all-reduce of {} KiB", bytes >> 10), bytes, kernels::all_reduce_ring, |world| {
-            let (dst, src, team) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?, world.team());
-            let plan = world.plan(Layout::new(team, 1))?;
-            let sum = Reduction::new::<f32>(Op::Sum, None).unwrap_or_else(|| panic!("floats have a sum"));
-            Ok(Box::new(move |rounds| (dst.view(), src.view(), sum, 0, plan.view(), rounds)))
-        });
+        measure(
+            criterion,
+            &format!("all-reduce of {} KiB", bytes >> 10),
+            bytes,
+            fixed_kernels::all_reduce_ring,
+            |world| {
+                let (dst, src, team) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?, world.team());
+                let plan = world.plan(Layout::new(team, 1))?;
+                let sum = Reduction::new::<f32>(Op::Sum, None).unwrap_or_else(|| panic!("floats have a sum"));
+                Ok(Box::new(move |rounds| (dst.view(), src.view(), sum, 0, plan.view(), rounds)))
+            },
+        );
     }
 }
 

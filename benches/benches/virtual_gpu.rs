@@ -12,7 +12,7 @@ use std::time::Instant;
 use std::{env, fmt, fs};
 
 use congruent::collectives::Op;
-use congruent::{CommOptions, Grid, World, kernels};
+use congruent::{CommOptions, Grid, World, fixed_kernels};
 use congruent_virtual_driver::congruentVirtualExecuted;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -100,7 +100,7 @@ fn start(pes: usize) -> Result<f64, congruent::Error> {
     let began = process();
     World::builder().local(pes, |world| {
         let stream = world.stream()?;
-        world.run(&stream, kernels::perf_barrier, Grid::one(32), (1,))?;
+        world.run(&stream, fixed_kernels::perf_barrier, Grid::one(32), (1,))?;
         Ok::<_, congruent::Error>(())
     })?;
     Ok(process() - began)

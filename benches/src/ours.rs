@@ -12,7 +12,7 @@ use std::time::Instant;
 use congruent::bootstrap::{Bootstrap, Launcher};
 use congruent::collectives::{Collective, Layout, Op};
 use congruent::device::{Kernel, Semaphore};
-use congruent::{Arguments, Comm, CommOptions, Grid, Plan, Stream, SymVec, World, kernels};
+use congruent::{Arguments, Comm, CommOptions, Grid, Plan, Stream, SymVec, World, fixed_kernels};
 use congruent_example_kernels::gups;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
@@ -129,20 +129,20 @@ impl Ours {
         let (dst, src) = (|bytes: u64| self.dst.slice(..bytes as usize), |bytes: u64| self.src.slice(..bytes as usize));
         let tell = |work, bytes, ns| self.tell(told, work, bytes, ns);
         let n = self.rounds(8);
-        tell(Work::PutValue, 8, self.time(n, kernels::perf_put_value, (self.word.view(), n))?);
-        tell(Work::FetchAdd, 8, self.time(n, kernels::perf_fetch_add, (self.word.view(), n))?);
-        tell(Work::Put, 8, self.time(n, kernels::perf_put, (dst(8)?, src(8)?, 1, n))?);
+        tell(Work::PutValue, 8, self.time(n, fixed_kernels::perf_put_value, (self.word.view(), n))?);
+        tell(Work::FetchAdd, 8, self.time(n, fixed_kernels::perf_fetch_add, (self.word.view(), n))?);
+        tell(Work::Put, 8, self.time(n, fixed_kernels::perf_put, (dst(8)?, src(8)?, 1, n))?);
         for bytes in TABLES.into_iter().filter(|&bytes| bytes <= max_bytes) {
             let (table, first) = (dst(bytes)?.cast(), self.world.pe().index() as u64 * UPDATES);
             tell(Work::Gups, bytes, self.time(UPDATES, gups::update, (table, first, UPDATES))?);
         }
-        let round_trip = self.time(n, kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
+        let round_trip = self.time(n, fixed_kernels::perf_ping_pong, (dst(8)?, src(8)?, self.turn.view(), n))?;
         tell(Work::SendRecv, 8, round_trip / 2.0);
-        tell(Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
+        tell(Work::Barrier, 0, self.time(n, fixed_kernels::perf_barrier, (n,))?);
         for bytes in quadrupled(SMALLEST_BULK, max_bytes) {
             let n = self.rounds(bytes);
-            tell(Work::Put, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, 1, n))?);
-            tell(Work::PutBoth, bytes, self.time(n, kernels::perf_put, (dst(bytes)?, src(bytes)?, 2, n))?);
+            tell(Work::Put, bytes, self.time(n, fixed_kernels::perf_put, (dst(bytes)?, src(bytes)?, 1, n))?);
+            tell(Work::PutBoth, bytes, self.time(n, fixed_kernels::perf_put, (dst(bytes)?, src(bytes)?, 2, n))?);
         }
         self.all_reduces(quadrupled(4, max_bytes), told)?;
         self.other_collectives(max_bytes, told)
@@ -161,7 +161,7 @@ impl Ours {
             self.tell(told, Work::Tokens, proxied::TOKEN as u64, ns / proxied::TOKENS as f64);
         }
         let (n, dst, src) = (self.rounds(8), self.dst.slice(..8)?, self.src.slice(..8)?);
-        let round_trip = self.time(n, kernels::perf_ping_pong, (dst, src, self.turn.view(), n))?;
+        let round_trip = self.time(n, fixed_kernels::perf_ping_pong, (dst, src, self.turn.view(), n))?;
         self.tell(told, Work::SendRecv, 8, round_trip / 2.0);
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Ours {
     /// The works of PEs that share cores.
     fn shared_cores(&self, max_bytes: u64, told: bool) -> Result<(), Box<dyn Error>> {
         let n = self.rounds(0);
-        self.tell(told, Work::Barrier, 0, self.time(n, kernels::perf_barrier, (n,))?);
+        self.tell(told, Work::Barrier, 0, self.time(n, fixed_kernels::perf_barrier, (n,))?);
         self.all_reduces(SHARED_CORES.into_iter().filter(|&bytes| bytes <= max_bytes), told)?;
         self.other_collectives(max_bytes, told)
     }

@@ -32,7 +32,7 @@ pub struct Descriptor {
     /// other. It has no kernel: its calls are calls of the teams of each host, and of those between hosts.
     pub levels: bool,
     /// What a member does in a call of two members or more, one after the other.
-    pub work: fn(&Call) -> Work,
+    pub work: fn(&Sizes) -> Work,
     /// Writes down what a member moves. `None` where only the call's lists say it, or where data goes to a switch and not from one
     /// member to another.
     pub moves: Option<fn(&mut Schedule<'_>)>,
@@ -85,7 +85,7 @@ impl Descriptor {
         collective: Collective,
         algorithm: Algorithm,
         protocols: &'static [Protocol],
-        work: fn(&Call) -> Work,
+        work: fn(&Sizes) -> Work,
     ) -> Self {
         Self {
             collective,
@@ -142,7 +142,7 @@ impl Members {
 
 /// A call, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Call {
+pub struct Sizes {
     /// Members of the team, two or more.
     pub members: usize,
     /// The same.
@@ -165,7 +165,7 @@ pub struct Call {
     pub log_hosts: f64,
 }
 
-impl Call {
+impl Sizes {
     /// Of so many members and bytes, in chunks of so many bytes.
     pub const fn new(members: usize, bytes: u64, chunk: u64, over_links: bool) -> Self {
         let (n, log_n) = (members as f64, members.next_power_of_two().ilog2() as f64);
@@ -207,7 +207,7 @@ impl Work {
     pub const NONE: Self = Self { hops: 0.0, posts: 0.0, moved: 0.0, reduced: 0.0, launches: 0.0 };
 
     /// Between two barriers, each of them a message to every other member.
-    pub const fn between_barriers(call: &Call, moved: f64) -> Self {
+    pub const fn between_barriers(call: &Sizes, moved: f64) -> Self {
         Self { hops: 2.0, posts: 2.0 * (call.n - 2.0), moved, ..Self::NONE }
     }
 }

@@ -9,7 +9,7 @@
 
 use congruent_device::{Group, Keep, Pod, Rank, Reducer, Sym, World};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::session::Coll;
@@ -370,7 +370,7 @@ pub static REDUCE_SCATTER: Descriptor = described(Collective::ReduceScatter, par
 /// [`reduce`].
 pub static REDUCE: Descriptor = described(Collective::Reduce, parts).direct_only().scheduled(|schedule| {
     schedule.read_others(step::REDUCE, schedule.chunk(schedule.me()));
-    schedule.plain(step::REDUCE, (0, 1), schedule.me(), schedule.job().root, schedule.chunk(schedule.me()));
+    schedule.plain(step::REDUCE, (0, 1), schedule.me(), schedule.call().root, schedule.chunk(schedule.me()));
 });
 
 /// [`all_gather`].
@@ -379,23 +379,23 @@ pub static ALL_GATHER: Descriptor = described(Collective::AllGather, parts)
 
 /// [`broadcast`].
 pub static BROADCAST: Descriptor = described(Collective::Broadcast, parts).scheduled(|schedule| {
-    let (me, chunk, job) = (schedule.me(), schedule.chunk(schedule.me()), *schedule.job());
-    schedule.plain(step::TAKE_AND_GIVE, (0, 1), job.root, me, chunk);
-    let others = (0..schedule.n()).filter(|&to| to != job.root || !job.in_place);
+    let (me, chunk, call) = (schedule.me(), schedule.chunk(schedule.me()), *schedule.call());
+    schedule.plain(step::TAKE_AND_GIVE, (0, 1), call.root, me, chunk);
+    let others = (0..schedule.n()).filter(|&to| to != call.root || !call.in_place);
     others.for_each(|to| schedule.plain(step::TAKE_AND_GIVE, (0, 1), me, to, chunk));
 });
 
 /// [`scatter`].
 pub static SCATTER: Descriptor = described(Collective::Scatter, at_the_root)
-    .scheduled(|schedule| schedule.plain(step::TAKE, (0, 1), schedule.job().root, schedule.me(), schedule.part(0)));
+    .scheduled(|schedule| schedule.plain(step::TAKE, (0, 1), schedule.call().root, schedule.me(), schedule.part(0)));
 
 /// [`gather`].
 pub static GATHER: Descriptor = described(Collective::Gather, at_the_root)
-    .scheduled(|schedule| schedule.plain(step::GIVE, (0, 1), schedule.me(), schedule.job().root, schedule.part(0)));
+    .scheduled(|schedule| schedule.plain(step::GIVE, (0, 1), schedule.me(), schedule.call().root, schedule.part(0)));
 
 /// [`all_to_all`].
 pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts).scheduled(|schedule| {
-    let (n, me, in_place) = (schedule.n(), schedule.me(), schedule.job().in_place);
+    let (n, me, in_place) = (schedule.n(), schedule.me(), schedule.call().in_place);
     for i in 1..n {
         let to = schedule.wrap(me + i);
         // In place, in the round of the two ranks' sum.
@@ -405,16 +405,16 @@ pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts).sched
     }
 });
 
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     Descriptor::new(collective, Algorithm::DIRECT, &[Protocol::Simple], work)
 }
 
 /// Each member reads or writes its part of all buffers, and combines while it reads.
-fn parts(call: &Call) -> Work {
+fn parts(call: &Sizes) -> Work {
     Work::between_barriers(call, call.others)
 }
 
 /// All parts but its own pass the root's link.
-fn at_the_root(call: &Call) -> Work {
+fn at_the_root(call: &Sizes) -> Work {
     Work { hops: 2.0, posts: call.n - 2.0, moved: call.others, ..Work::NONE }
 }

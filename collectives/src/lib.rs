@@ -86,11 +86,11 @@ pub use congruent_device::{
     AccumulateIn, Arithmetic, Avg, BitAnd, BitOr, BitXor, Datatype, HasDatatype, In, Integer, Max, MaxLoc, Min, MinLoc,
     Number, Op, PreMulSum, Prod, ReduceOp, Reducer, Reduction, Sum,
 };
-pub use descriptor::{Call, Descriptor, Members, Work};
+pub use descriptor::{Descriptor, Members, Sizes, Work};
 pub use exchange::Parts;
 pub use names::{Algorithm, Collective, Operation, Protocol};
 pub use plan::{Layout, Needs, PlanView, Shape};
-pub use schedule::{Job, Move, Schedule};
+pub use schedule::{Call, Move, Schedule};
 pub use send_recv::send_recv;
 pub use session::Coll;
 pub use share::Share;

@@ -12,7 +12,7 @@
 
 use congruent_device::{Apart, Group, Keep, Multicast, MultimemReduction, Pod, Reducer, Sym, refuse};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::names::Operation;
 use crate::session::Coll;
 use crate::{Algorithm, Collective, Protocol, check};
@@ -257,12 +257,12 @@ pub static BROADCAST: Descriptor = described(Collective::Broadcast, |call| {
     Work { posts: call.n - 2.0, ..Work::between_barriers(call, call.bytes) }
 });
 
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     let usual = Descriptor::new(collective, Algorithm::MULTIMEM, &[Protocol::Simple], work);
     Descriptor { multicast: true, ..usual.direct_only() }
 }
 
-fn parts(call: &Call) -> Work {
+fn parts(call: &Sizes) -> Work {
     Work::between_barriers(call, call.others)
 }
 

@@ -12,7 +12,7 @@ use congruent_device::{
     Exchange, Group, Keep, Operand, Operands, PLAIN, PerMember, Pod, Rank, Reducer, Span, Sym, World, operands, refuse,
 };
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::names::Operation;
 use crate::session::{Coll, State};
 use crate::{Algorithm, Collective, Protocol, check};
@@ -310,12 +310,12 @@ pub static ALL_GATHER: Descriptor = described(Collective::AllGather, parts);
 pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, parts);
 
 /// Packets only, and a part to each other member unless said otherwise.
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     Descriptor::new(collective, Algorithm::ONE_SHOT, &[Protocol::Ll, Protocol::Ll128], work)
         .direct_only()
         .scheduled(|schedule| schedule.packets(EXCHANGE, schedule.part(0)))
 }
 
-fn parts(call: &Call) -> Work {
+fn parts(call: &Sizes) -> Work {
     Work { hops: 1.0, moved: call.others, ..Work::NONE }
 }

@@ -17,7 +17,7 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::pairs::{self, Pairs, Role, kept};
@@ -314,12 +314,12 @@ pub static ALL_GATHER: Descriptor =
         }
     });
 
-const fn described(collective: Collective, protocols: &'static [Protocol], work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, protocols: &'static [Protocol], work: fn(&Sizes) -> Work) -> Descriptor {
     Descriptor { queued: true, ..Descriptor::new(collective, Algorithm::RECURSIVE, protocols, work) }
 }
 
 /// In each step half of what is left, or twice of what there is.
-fn halves(call: &Call) -> Work {
+fn halves(call: &Sizes) -> Work {
     Work { hops: call.log_n, moved: call.others, ..Work::NONE }
 }
 

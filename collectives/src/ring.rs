@@ -10,7 +10,7 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::schedule::Schedule;
@@ -277,28 +277,28 @@ pub static ALL_GATHER: Descriptor = described(Collective::AllGather, round)
 
 /// [`broadcast`].
 pub static BROADCAST: Descriptor = described(Collective::Broadcast, chain).scheduled(|schedule| {
-    schedule_chain(schedule, step::BROADCAST, schedule.wrap(schedule.me() + 1) != schedule.job().root)
+    schedule_chain(schedule, step::BROADCAST, schedule.wrap(schedule.me() + 1) != schedule.call().root)
 });
 
 /// [`reduce`].
 pub static REDUCE: Descriptor = described(Collective::Reduce, |call| Work { reduced: call.bytes, ..chain(call) })
-    .scheduled(|schedule| schedule_chain(schedule, step::REDUCE, schedule.me() != schedule.job().root));
+    .scheduled(|schedule| schedule_chain(schedule, step::REDUCE, schedule.me() != schedule.call().root));
 
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::RING, Protocol::ALL, work) }
 }
 
 /// Every chunk but one's own goes on.
-fn round(call: &Call) -> Work {
+fn round(call: &Sizes) -> Work {
     Work { hops: call.n - 1.0, moved: call.others, ..Work::NONE }
 }
 
-fn adding_round(call: &Call) -> Work {
+fn adding_round(call: &Sizes) -> Work {
     Work { reduced: call.others, ..round(call) }
 }
 
 /// A pipeline: the last member has the last chunk when it has gone all the way.
-fn chain(call: &Call) -> Work {
+fn chain(call: &Sizes) -> Work {
     Work { hops: call.n - 1.0, posts: call.chunks, moved: call.bytes + (call.n - 2.0) * call.chunk, ..Work::NONE }
 }
 

@@ -12,7 +12,7 @@ use crate::{Descriptor, Protocol, scratch};
 
 /// One call of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct Call {
     /// How data and signals travel.
     pub protocol: Protocol,
     /// The root, where it has one.
@@ -45,11 +45,11 @@ pub struct Move {
 
 impl Layout {
     /// Gives `visit` every movement of data by member `me`, in their order. False where the algorithm has no schedule.
-    pub fn moves(&self, of: &Descriptor, job: &Job, me: usize, mut visit: impl FnMut(Move)) -> bool {
+    pub fn moves(&self, of: &Descriptor, call: &Call, me: usize, mut visit: impl FnMut(Move)) -> bool {
         let Some(moves) = of.moves else { return false };
-        for block in (0..job.blocks).filter(|_| self.members() > 1) {
-            let blocks = Share::new(block, job.blocks);
-            moves(&mut Schedule { layout: self, job: *job, n: self.members(), me, blocks, visit: &mut visit });
+        for block in (0..call.blocks).filter(|_| self.members() > 1) {
+            let blocks = Share::new(block, call.blocks);
+            moves(&mut Schedule { layout: self, call: *call, n: self.members(), me, blocks, visit: &mut visit });
         }
         true
     }
@@ -68,7 +68,7 @@ impl Layout {
 /// What one member's block does, written down step by step by a descriptor's `moves`.
 pub struct Schedule<'t> {
     layout: &'t Layout,
-    job: Job,
+    call: Call,
     n: usize,
     me: usize,
     blocks: Share,
@@ -77,8 +77,8 @@ pub struct Schedule<'t> {
 
 impl Schedule<'_> {
     /// The call.
-    pub const fn job(&self) -> &Job {
-        &self.job
+    pub const fn call(&self) -> &Call {
+        &self.call
     }
 
     /// How many members, two or more.
@@ -98,7 +98,7 @@ impl Schedule<'_> {
 
     /// The longer buffer.
     pub(crate) fn whole(&self) -> Sym<u8> {
-        Sym::from_raw(0, self.job.bytes as u64)
+        Sym::from_raw(0, self.call.bytes as u64)
     }
 
     /// This block's share of a range.
@@ -113,7 +113,7 @@ impl Schedule<'_> {
 
     /// Bytes of this block's share of part `i` of a buffer that has one part for each member.
     pub fn part(&self, i: usize) -> usize {
-        let each = self.job.bytes / self.n;
+        let each = self.call.bytes / self.n;
         self.mine(self.whole().slice(i * each..(i + 1) * each)).len()
     }
 
@@ -124,16 +124,16 @@ impl Schedule<'_> {
 
     /// Bytes of data in a slot.
     pub(crate) fn slot(&self) -> usize {
-        payload(self.layout.channel(self.job.protocol).slot, self.job.protocol, self.layout.line_bytes())
+        payload(self.layout.channel(self.call.protocol).slot, self.call.protocol, self.layout.line_bytes())
     }
 
     /// All that another algorithm moves in a call, as a step of this one.
-    pub fn all_of(&mut self, of: &Descriptor, job: Job) {
-        let whole = core::mem::replace(&mut self.job, job);
+    pub fn all_of(&mut self, of: &Descriptor, call: Call) {
+        let whole = core::mem::replace(&mut self.call, call);
         if let Some(moves) = of.moves {
             moves(self);
         }
-        self.job = whole;
+        self.call = whole;
     }
 
     /// A movement of plain bytes, if it is one between two: its name in traces, which step of how many, from whom to whom.
@@ -153,13 +153,13 @@ impl Schedule<'_> {
 
     /// A movement to `to` through its queue.
     pub fn queued(&mut self, name: &'static str, step: (usize, usize), to: usize, bytes: usize) {
-        let wire = self.layout.wire(bytes, self.slot(), self.job.protocol);
+        let wire = self.layout.wire(bytes, self.slot(), self.call.protocol);
         self.give(name, step, (self.me, to), bytes, wire);
     }
 
     /// A movement of packets to the inbox of every other member.
     pub(crate) fn packets(&mut self, name: &'static str, bytes: usize) {
-        let wire = self.layout.wire(bytes, self.layout.shot(self.job.protocol), self.job.protocol);
+        let wire = self.layout.wire(bytes, self.layout.shot(self.call.protocol), self.call.protocol);
         (1..self.n).for_each(|i| self.give(name, (0, 1), (self.me, self.wrap(self.me + i)), bytes, wire));
     }
 
@@ -173,7 +173,7 @@ impl Schedule<'_> {
     /// Parts of this block, as many bytes of each at a time as there is room for in `slots` slots of the queue.
     pub(crate) fn in_scratch(&mut self, slots: usize, mut run: impl FnMut(&mut Self, usize)) {
         let mut rest = self.part(0);
-        let most = scratch::each::<u8>(slots * self.layout.channel(self.job.protocol).slot, self.n);
+        let most = scratch::each::<u8>(slots * self.layout.channel(self.call.protocol).slot, self.n);
         while rest > 0 {
             run(self, most.min(rest));
             rest -= most.min(rest);

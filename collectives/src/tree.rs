@@ -22,7 +22,7 @@
 
 use congruent_device::{Group, Pod, Reducer, Sym};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::node::{Node, height};
@@ -251,18 +251,18 @@ pub static REDUCE: Descriptor =
 pub static BROADCAST: Descriptor = described(Collective::Broadcast, down_once)
     .scheduled(|schedule| schedule_down(schedule, rooted(schedule), schedule.share()));
 
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     Descriptor { queued: true, own_scalars: true, ..Descriptor::new(collective, Algorithm::TREE, Protocol::ALL, work) }
 }
 
 /// A pipeline of which most members have two children.
-fn down_once(call: &Call) -> Work {
+fn down_once(call: &Sizes) -> Work {
     let moved = 2.0 * call.bytes + (call.log_n - 1.0) * call.chunk;
     Work { hops: call.log_n, posts: call.chunks, moved, ..Work::NONE }
 }
 
 fn rooted(schedule: &Schedule<'_>) -> Node {
-    Node::rooted(schedule.me(), schedule.n(), schedule.job().root)
+    Node::rooted(schedule.me(), schedule.n(), schedule.call().root)
 }
 
 fn schedule_up(schedule: &mut Schedule<'_>, node: Node, bytes: usize) {

@@ -15,7 +15,7 @@
 
 use congruent_device::{Ctx, Group, Pod, Reducer, Sym, kernel_arg};
 
-use crate::descriptor::{Call, Descriptor, Work};
+use crate::descriptor::{Descriptor, Sizes, Work};
 use crate::{Algorithm, Collective, PlanView, Protocol, recursive, ring};
 
 kernel_arg! {
@@ -108,18 +108,18 @@ pub static ALL_TO_ALL: Descriptor = described(Collective::AllToAll, |call| Work 
 });
 
 /// A part of each host along the rail, and a call in each host for each of them.
-fn one_way(call: &Call) -> Work {
+fn one_way(call: &Sizes) -> Work {
     let moved = between(call) * call.bytes / call.on_host();
     Work { hops: call.log_hosts, moved, launches: call.hosts, ..Work::NONE }
 }
 
-const fn described(collective: Collective, work: fn(&Call) -> Work) -> Descriptor {
+const fn described(collective: Collective, work: fn(&Sizes) -> Work) -> Descriptor {
     let usual = Descriptor::new(collective, Algorithm::TWO_LEVEL, &[Protocol::Simple], work);
     // Each host's call takes an algorithm that can.
     Descriptor { levels: true, own_scalars: true, ..usual }
 }
 
 /// What a member has that goes to other hosts.
-fn between(call: &Call) -> f64 {
+fn between(call: &Sizes) -> f64 {
     (call.hosts - 1.0) / call.hosts
 }

@@ -80,7 +80,7 @@ impl Stream {
                 queue.stream.submit(Task::Mark(Arc::clone(&mark)));
                 (shared, Point::Cpu(mark))
             }
-            Runner::Cuda(runner, shared) => (shared, Point::Cuda(Arc::new(runner.lane().record_event(timed)?))),
+            Runner::Cuda(runner, shared) => (shared, Point::Cuda(Arc::new(runner.state().record_event(timed)?))),
         };
         Ok(Event { shared: Arc::clone(shared), point })
     }
@@ -93,7 +93,7 @@ impl Stream {
                 queue.stream.submit(Task::Wait(Arc::clone(mark), Arc::new(move || shared.is_patient())));
                 Ok(())
             }
-            (Runner::Cuda(runner, _), Point::Cuda(event)) => runner.lane().wait_event(event),
+            (Runner::Cuda(runner, _), Point::Cuda(event)) => runner.state().wait_event(event),
             // A world has one machine.
             (Runner::Cpu(..), Point::Cuda(_)) | (Runner::Cuda(..), Point::Cpu(_)) => Ok(()),
         }

@@ -235,7 +235,7 @@ impl Target<'_> {
                 let mut places = vec![std::ptr::from_ref(&context).cast_mut().cast()];
                 args.places(|place| places.push(place.cast_mut()));
                 runner.launch(&Entry::of::<K>(), grid, &context, &mut places)?;
-                runner.lane().launched(launch);
+                runner.state().launched(launch);
             }
         }
         Ok(())

@@ -234,7 +234,9 @@ pub enum LaunchError {
         fits: usize,
     },
     /// A call of a communicator that a group was not given, or one of another world.
-    #[error("a group takes calls of the communicators that it was given: give it others of its world by Group::with")]
+    #[error(
+        "a group takes calls of the communicators that it was given: give it others of its world by CallGroup::with"
+    )]
     ForeignGroup,
     /// A communicator that a group is given a second time, with another stream.
     #[error("the calls of a communicator in a group go to one stream; make a group for each stream")]

@@ -94,13 +94,15 @@ pub use congruent_collectives as collectives;
 pub use congruent_device as device;
 pub use congruent_fused as fused;
 pub use congruent_heap::HeapStats;
-pub use congruent_kernels as kernels;
+pub use congruent_kernels as fixed_kernels;
 pub use congruent_moe_kernels as moe_kernels;
 pub use cudarc;
 
 pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target, Tiled};
 pub use builder::Builder;
-pub use comm::{CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, Group, OpWith, OwnPreMulSum, Queue, STREAMS};
+pub use comm::{
+    CallGroup, CallMismatch, Comm, CommOptions, FixedArgs, FixedKernel, OpWith, OwnPreMulSum, Queue, STREAMS,
+};
 pub use cuda::{CudaError, CudaVersion, ImportError};
 pub use error::{AccessError, AllocError, BuildError, CollectiveError, CommError, Error, GrowError, SplitError};
 pub use event::Event;

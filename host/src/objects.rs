@@ -36,7 +36,7 @@ pub(crate) enum Use {
 
 /// An awaited word, as a fault names it.
 #[derive(Clone, Debug)]
-pub(crate) struct Word {
+pub(crate) struct NamedWord {
     /// The word and its object: ``element 3 of `halo` (SymVec<u64>, 16 elements, made at src/main.rs:12:30)``.
     pub(crate) text: String,
     /// What it is to a plan.
@@ -76,7 +76,7 @@ impl Objects {
     }
 
     /// The word at an offset.
-    pub(crate) fn word(&self, offset: u64) -> Option<Word> {
+    pub(crate) fn word(&self, offset: u64) -> Option<NamedWord> {
         let all = self.all();
         let (start, object) = all.range(..=offset).next_back()?;
         let Object { name, of, element, len, at, use_for } = object;
@@ -87,10 +87,13 @@ impl Objects {
         let quoted = name.as_ref().map(|name| format!("`{name}`"));
         let word = match use_for {
             Use::Program => None,
-            Use::World => return Some(Word { text: "a word of the world's barrier".to_owned(), of_plan: None }),
+            Use::World => return Some(NamedWord { text: "a word of the world's barrier".to_owned(), of_plan: None }),
             Use::Barrier => {
                 let whose = quoted.unwrap_or("a team".into());
-                return Some(Word { text: format!("a word of the barrier of {whose}, made at {at}"), of_plan: None });
+                return Some(NamedWord {
+                    text: format!("a word of the barrier of {whose}, made at {at}"),
+                    of_plan: None,
+                });
             }
             Use::Plan(word) => word(offset),
         };
@@ -99,7 +102,7 @@ impl Objects {
             (None, Some(name)) => format!("element {index} of {name} (SymVec<{of}>, {len} elements, made at {at})"),
             (None, None) => format!("element {index} of a SymVec<{of}> of {len} elements, made at {at}"),
         };
-        Some(Word { text, of_plan: word })
+        Some(NamedWord { text, of_plan: word })
     }
 }
 

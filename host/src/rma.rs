@@ -12,7 +12,7 @@ use congruent_heap::NotifyOp;
 use congruent_stream_kernels as kernels;
 
 use crate::cpu::Site;
-use crate::cuda::{CudaRunner, Word};
+use crate::cuda::{AwaitedWord, CudaRunner};
 use crate::graph::Work;
 use crate::launch::Target;
 use crate::launches::{Launched, Launcher};
@@ -272,7 +272,7 @@ impl World {
             Runner::Cuda(runner, _) => {
                 let (pe, offset) = (self.pe(), word.offset());
                 let (address, peer) = (self.address(pe, offset), awaited.from().map(Pe::raw));
-                Ok(runner.wait_at_least(Word { address, offset, peer, value })?)
+                Ok(runner.wait_at_least(AwaitedWord { address, offset, peer, value })?)
             }
         }
     }

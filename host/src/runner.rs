@@ -34,7 +34,7 @@ impl Runner {
     pub(crate) fn is_idle(&self) -> bool {
         match self {
             Self::Cpu(queue, _) => queue.stream.is_idle(),
-            Self::Cuda(runner, _) => runner.lane().is_idle(),
+            Self::Cuda(runner, _) => runner.state().is_idle(),
         }
     }
 
@@ -42,7 +42,7 @@ impl Runner {
     pub(crate) fn is_recording(&self) -> Result<bool, CudaError> {
         match self {
             Self::Cpu(queue, _) => Ok(queue.is_recording()),
-            Self::Cuda(runner, _) => runner.lane().is_recording(),
+            Self::Cuda(runner, _) => runner.state().is_recording(),
         }
     }
 
@@ -72,7 +72,7 @@ impl Runner {
         match self {
             // Its body has it.
             Self::Cpu(..) => {}
-            Self::Cuda(runner, _) => runner.lane().hold(Arc::new(lent.clone())),
+            Self::Cuda(runner, _) => runner.state().hold(Arc::new(lent.clone())),
         }
     }
 
@@ -80,7 +80,7 @@ impl Runner {
     pub(crate) fn is_recording_for_others(&self) -> Result<bool, CudaError> {
         match self {
             Self::Cpu(..) => Ok(false),
-            Self::Cuda(runner, _) => runner.lane().is_recording_for_others(),
+            Self::Cuda(runner, _) => runner.state().is_recording_for_others(),
         }
     }
 
@@ -88,7 +88,7 @@ impl Runner {
     pub(crate) fn submitted(&self) -> u64 {
         match self {
             Self::Cpu(queue, _) => queue.stream.submitted(),
-            Self::Cuda(runner, _) => runner.lane().submitted(),
+            Self::Cuda(runner, _) => runner.state().submitted(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Runner {
     pub(crate) fn completed(&self) -> u64 {
         match self {
             Self::Cpu(queue, _) => queue.stream.completed(),
-            Self::Cuda(runner, _) => runner.lane().completed(),
+            Self::Cuda(runner, _) => runner.state().completed(),
         }
     }
 
@@ -110,7 +110,7 @@ impl Runner {
     pub(crate) fn wait_for(&self, count: u64) {
         match self {
             Self::Cpu(queue, shared) => shared.wait_for_stream(&queue.stream, count),
-            Self::Cuda(runner, shared) => shared.wait_for_lane(runner.lane(), count),
+            Self::Cuda(runner, shared) => shared.wait_for_state(runner.state(), count),
         }
         self.shared().lines().take_all(self.shared());
     }

@@ -14,7 +14,7 @@ use congruent_heap::Retired;
 
 use crate::bootstrap::{Control, ControlError, Notice};
 use crate::cpu::{BlockEnd, CpuStream, Underway};
-use crate::cuda::{CudaError, CudaEvent, Lane};
+use crate::cuda::{CudaError, CudaEvent, StreamState};
 use crate::fault::{Fault, WorldFailure};
 use crate::launches::{Launched, Launches};
 use crate::lines::Lines;
@@ -213,8 +213,8 @@ impl Shared {
     /// Waits until no launch is in flight.
     pub(crate) fn wait_idle(&self) {
         if let Machine::Cuda(pe) = &self.machine {
-            for lane in pe.lanes() {
-                self.wait_for_lane(&lane, lane.submitted());
+            for state in pe.states() {
+                self.wait_for_state(&state, state.submitted());
             }
         }
         let mut count = self.in_flight();
@@ -256,13 +256,13 @@ impl Shared {
     /// they all end.
     pub(crate) fn look_after_waits(&self) {
         let Machine::Cuda(pe) = &self.machine else { return };
-        for lane in pe.lanes() {
-            let failed = match pe.overdue(&lane, self.context.deadline_ns) {
+        for state in pe.states() {
+            let failed = match pe.overdue(&state, self.context.deadline_ns) {
                 Ok(overdue) => {
                     if let Some(cause) = overdue {
                         self.fail(WorldFailure::Fault(Fault::new(self.pe(), cause)), abi::Abort::Fault);
                     }
-                    self.failed_at.get().map_or(Ok(()), |_| lane.release())
+                    self.failed_at.get().map_or(Ok(()), |_| state.release())
                 }
                 Err(error) => Err(error),
             };
@@ -316,18 +316,18 @@ impl Shared {
 
     /// Waits until the first `count` launches of a stream are complete, and takes note of how they ended. Where they take longer than
     /// any wait of theirs may, it names the first that may still run: a stream does not tell how far it is.
-    pub(crate) fn wait_for_lane(&self, lane: &Lane, count: u64) {
+    pub(crate) fn wait_for_state(&self, state: &StreamState, count: u64) {
         let (began, tell) = (Instant::now(), Cell::new(Duration::from_nanos(self.context.deadline_ns)));
         let patient = || {
             self.look_for_fault();
             let took = began.elapsed();
             if took >= tell.get() {
                 tell.set(took * 2);
-                self.tell_of_long(lane.first().unwrap_or(0), " or what came after it on its stream,", took);
+                self.tell_of_long(state.first().unwrap_or(0), " or what came after it on its stream,", took);
             }
             self.is_patient()
         };
-        match lane.wait_for(count, patient) {
+        match state.wait_for(count, patient) {
             Ok(true) => self.look_for_fault(),
             Ok(false) => {
                 tracing::error!(

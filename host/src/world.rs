@@ -64,7 +64,7 @@ pub struct Memory {
 
 /// What PEs compare at a collective call.
 #[derive(Serialize, Deserialize)]
-struct Call {
+struct CollectiveCall {
     sequence: u64,
     what: String,
     retired: Vec<u8>,
@@ -339,7 +339,7 @@ impl World {
         self.shared.check()?;
         self.sequence += 1;
         let retired = if self.shared.is_idle() { self.shared.retired().encode() } else { Retired::new().encode() };
-        let mine = Call { sequence: self.sequence, what, retired };
+        let mine = CollectiveCall { sequence: self.sequence, what, retired };
         let encoded = postcard::to_allocvec(&mine).unwrap_or_default();
         let all = self.shared.all_gather(&encoded)?;
         for offset in self.freeing.drain(..) {
@@ -350,7 +350,7 @@ impl World {
         }
         let mut lists = Vec::with_capacity(all.len());
         for (bytes, pe) in all.iter().zip(0..) {
-            let call = postcard::from_bytes::<Call>(bytes).ok();
+            let call = postcard::from_bytes::<CollectiveCall>(bytes).ok();
             let same = call.as_ref().is_some_and(|call| call.sequence == mine.sequence && call.what == mine.what);
             if !same {
                 let theirs = call.map_or("something unreadable".into(), |call| call.what);

@@ -67,7 +67,8 @@ struct Ptx {
 impl Ptx {
     fn all() -> Vec<Self> {
         let read = |&(arch, text): &(&'static str, &str)| Self { arch, bodies: functions(text) };
-        let modules = [&congruent::kernels::PTX, &congruent::kernels::MULTIMEM, &congruent::moe_kernels::PTX];
+        let modules =
+            [&congruent::fixed_kernels::PTX, &congruent::fixed_kernels::MULTIMEM, &congruent::moe_kernels::PTX];
         modules.iter().flat_map(|module| module.images).map(read).collect()
     }
 

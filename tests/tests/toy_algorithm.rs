@@ -7,7 +7,7 @@ mod comm_support;
 use std::collections::BTreeMap;
 
 use congruent::collectives::{
-    Algorithm, Collective, Datatype, Descriptor, Job, Op, PlanView, Protocol, Reduction, direct,
+    Algorithm, Call, Collective, Datatype, Descriptor, Op, PlanView, Protocol, Reduction, direct,
 };
 use congruent::device::{Mark, Sym, kernels};
 use congruent::select::{Parameters, Selector, Source, nanoseconds};
@@ -38,9 +38,9 @@ static ALL_REDUCE: Descriptor = Descriptor::new(Collective::AllReduce, ROOTED, &
 })
 .direct_only()
 .scheduled(|schedule| {
-    let job = Job { root: 0, in_place: true, ..*schedule.job() };
-    schedule.all_of(&direct::REDUCE, job);
-    schedule.all_of(&direct::BROADCAST, job);
+    let call = Call { root: 0, in_place: true, ..*schedule.call() };
+    schedule.all_of(&direct::REDUCE, call);
+    schedule.all_of(&direct::BROADCAST, call);
 });
 
 static OWN: &[FixedKernel] = &[FixedKernel::reducing(&ALL_REDUCE, &all_reduce_rooted)];
@@ -142,8 +142,8 @@ fn it_moves_what_it_says() {
         let moved = (0..n).flat_map(|pe| [((me, pe), traffic.put[pe]), ((pe, me), traffic.got[pe])]);
         let counted: BTreeMap<_, _> = moved.filter(|(_, bytes)| *bytes > 0).collect();
         let mut declared = BTreeMap::new();
-        let job = Job { protocol: Protocol::Simple, root: 0, bytes: 4 * 9999, in_place: false, blocks: 1 };
-        assert!(comm.layout().moves(&ALL_REDUCE, &job, me, |one| {
+        let call = Call { protocol: Protocol::Simple, root: 0, bytes: 4 * 9999, in_place: false, blocks: 1 };
+        assert!(comm.layout().moves(&ALL_REDUCE, &call, me, |one| {
             *declared.entry((one.from, one.to)).or_default() += one.wire as u64;
         }));
         assert_eq!(counted, declared, "PE {me} of {n}");

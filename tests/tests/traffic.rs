@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use congruent::collectives::{Algorithm, Collective, Descriptor, Job, Layout, Op, Protocol};
+use congruent::collectives::{Algorithm, Call, Collective, Descriptor, Layout, Op, Protocol};
 use congruent::trace::{TraceEvent, read};
 use congruent::{Comm, CommOptions, Error, Stream, SymVec, World};
 use congruent_tests::conformance::few_shapes;
@@ -16,7 +16,7 @@ const WARM: usize = 8;
 type Matrix = BTreeMap<(usize, usize), u64>;
 
 /// Runs one collective of `bytes` bytes on buffers of `f32`.
-fn call(
+fn enqueue(
     comm: &Comm,
     stream: &Stream,
     collective: Collective,
@@ -63,23 +63,23 @@ fn compare(world: &mut World) -> Result<(), Error> {
                 if in_place && collective != Collective::Broadcast {
                     continue;
                 }
-                let job = Job { protocol, root: 1 % n, bytes, in_place, blocks: 1 };
+                let call = Call { protocol, root: 1 % n, bytes, in_place, blocks: 1 };
                 let mut declared = Matrix::new();
-                if !layout.moves(of, &job, world.pe().index(), |m| {
+                if !layout.moves(of, &call, world.pe().index(), |m| {
                     *declared.entry((m.from, m.to)).or_default() += m.wire as u64
                 }) {
                     continue;
                 }
                 comm.force(algorithm, protocol);
                 let warm = (0..WARM)
-                    .try_for_each(|_| call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place));
+                    .try_for_each(|_| enqueue(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place));
                 if warm.is_err() {
                     // What the machine does not have (multimem) or the plan is too small for; the same on every PE.
                     continue;
                 }
                 world.synchronize(&stream)?;
                 let before = world.traffic().unwrap();
-                call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place)?;
+                enqueue(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, in_place)?;
                 world.synchronize(&stream)?;
                 let after = world.traffic().unwrap();
                 let mut counted = Matrix::new();
@@ -141,15 +141,15 @@ fn run_each(world: &mut World) -> Result<Vec<(String, BTreeSet<&'static str>)>, 
     let mut told = Vec::new();
     for of in Descriptor::ALL.iter().filter(|of| of.moves.is_some()) {
         let &&Descriptor { collective, algorithm, protocols, .. } = of;
-        let job = Job { protocol: protocols[0], root: 1, bytes, in_place: false, blocks: 1 };
+        let call = Call { protocol: protocols[0], root: 1, bytes, in_place: false, blocks: 1 };
         let mut names = BTreeSet::new();
         (0..n).for_each(|member| {
-            assert!(comm.layout().moves(of, &job, member, |one| {
+            assert!(comm.layout().moves(of, &call, member, |one| {
                 names.insert(one.name);
             }))
         });
         comm.force(algorithm, protocols[0]);
-        call(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, false)?;
+        enqueue(&comm, &stream, collective, (&buffers.0, &buffers.1), bytes, false)?;
         told.push((format!("{collective} {algorithm}"), names));
     }
     world.synchronize(&stream)?;

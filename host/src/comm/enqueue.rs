@@ -6,17 +6,17 @@ use congruent_device::{KernelArg, Sym};
 use congruent_kernels as kernels;
 
 use super::checked::Description;
-use super::{Comm, FixedArgs, FixedKernel, Group, TRANSFERS, WARP};
+use super::{CallGroup, Comm, FixedArgs, FixedKernel, TRANSFERS, WARP};
 use crate::launch::Target;
 use crate::launches::Launcher;
 use crate::{Grid, LaunchError, Stream, select};
 
-/// Where a [`Comm`]'s calls go: to a [`Stream`], or into a [`Group`].
+/// Where a [`Comm`]'s calls go: to a [`Stream`], or into a [`CallGroup`].
 #[expect(private_bounds, reason = "what a queue does with a call is nobody else's business")]
 pub trait Queue: Take {}
 
 impl Queue for Stream {}
-impl Queue for Group<'_> {}
+impl Queue for CallGroup<'_> {}
 
 /// Takes calls that have been checked.
 pub(super) trait Take {
@@ -157,7 +157,7 @@ impl Comm {
         let memory = Sym::from_raw(0, self.shared.context().heap_bytes);
         // The stream's first call gives it its place.
         self.view(stream, Protocol::Simple)?;
-        let known = self.lanes().iter().position(|lane| lane.stream == stream.id());
+        let known = self.streams().iter().position(|known| known.stream == stream.id());
         let list = known.unwrap_or(0) * TRANSFERS;
         let full = |_| LaunchError::GroupFull { fits: TRANSFERS };
         let whole = self.lists.slice(list..list + sends.len() + receives.len()).map_err(full)?;

@@ -11,7 +11,7 @@ use crate::{LaunchError, Stream};
 
 /// Calls that are enqueued together: collectives in their order, then all sends and receives, those of a communicator as one launch, in
 /// which they start together. Made by [`Comm::group`]; calls take it in the place of a stream.
-pub struct Group<'g> {
+pub struct CallGroup<'g> {
     pending: RefCell<Pending<'g>>,
 }
 
@@ -35,7 +35,7 @@ impl Comm {
     /// Sends and receives need a group where one of them has to wait for another: `k` sends to a member match its `k` receives
     /// from this one, in their order, in whatever groups these are. Others may come in any order, and a group of none is fine.
     ///
-    /// A group has calls of one communicator, and of others that it is given ([`Group::with`]).
+    /// A group has calls of one communicator, and of others that it is given ([`CallGroup::with`]).
     ///
     /// # Errors
     /// What `build` gives; more sends and receives of a communicator than a group holds; parts that are received and overlap others;
@@ -46,10 +46,10 @@ impl Comm {
     pub fn group<'g>(
         &'g self,
         stream: &'g Stream,
-        build: impl FnOnce(&Group<'g>) -> Result<(), LaunchError>,
+        build: impl FnOnce(&CallGroup<'g>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
         let pending = Pending { entries: Vec::new(), calls: Vec::new() };
-        let group = Group { pending: RefCell::new(pending) };
+        let group = CallGroup { pending: RefCell::new(pending) };
         group.with(self, stream)?;
         build(&group)?;
         let Pending { mut entries, calls } = group.pending.into_inner();
@@ -110,7 +110,7 @@ fn apart(transfers: &[(Way, Transfer)]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-impl<'g> Group<'g> {
+impl<'g> CallGroup<'g> {
     /// Lets the group have calls of another communicator of this world too, which go to `stream`: the same as of others in the group, or
     /// another one.
     ///
@@ -167,7 +167,7 @@ impl Pending<'_> {
     }
 }
 
-impl Take for Group<'_> {
+impl Take for CallGroup<'_> {
     fn stream(&self, comm: &Comm) -> Result<&Stream, LaunchError> {
         let pending = self.pending.borrow();
         Ok(pending.entries[pending.place(comm)?].stream)

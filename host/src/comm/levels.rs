@@ -32,8 +32,8 @@ impl Levels {
     /// The room of a stream.
     fn room(&self, comm: &Comm, stream: &Stream) -> Sym<u8> {
         let each = self.scratch.len() / super::STREAMS as usize;
-        let lane = comm.lanes().iter().position(|lane| lane.stream == stream.id()).unwrap_or(0);
-        self.scratch.view().slice(lane * each..(lane + 1) * each)
+        let ordinal = comm.streams().iter().position(|known| known.stream == stream.id()).unwrap_or(0);
+        self.scratch.view().slice(ordinal * each..(ordinal + 1) * each)
     }
 
     /// Puts the calls of a collective that both levels make at the end of the stream.

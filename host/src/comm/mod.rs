@@ -27,7 +27,7 @@
 //! |---|---|
 //! | `ncclCommInitRank` | [`World::comm`](crate::World::comm) of any team: every PE of the world makes the call |
 //! | `ncclCommSplit` | [`Comm::split`], which the whole world calls, or [`World::comm_split`](crate::World::comm_split) |
-//! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`Group::with`] for calls of several communicators, each on a stream |
+//! | `ncclGroupStart`, `ncclGroupEnd` | [`Comm::group`], with [`CallGroup::with`] for calls of several communicators, each on a stream |
 //! | `ncclRedOpCreatePreMulSum` | [`OwnPreMulSum`] in the operator's place; where the scalars are the same, [`PreMulSum`](crate::collectives::PreMulSum) |
 //! | no operators of one's own | [`Comm::launch`]: a kernel that calls collectives with any operator |
 //! | `ncclCommGetAsyncError` | [`World::check`](crate::World::check); of what one stream did, [`Stream::check`](crate::Stream::check) |
@@ -66,7 +66,7 @@ use crate::{Arguments, Grid, LaunchError, Plan, Stream, SymVec, Team, World};
 pub use calls::{OpWith, OwnPreMulSum};
 pub use checked::CallMismatch;
 pub use enqueue::Queue;
-pub use group::Group;
+pub use group::CallGroup;
 pub use kernels::{FixedArgs, FixedKernel};
 pub use make::CommOptions;
 pub(crate) use make::usual_blocks;
@@ -97,13 +97,13 @@ pub struct Comm {
     most: u32,
     /// Whether the protocol LL128 has passed its self-test, which is made where the protocol is enabled.
     lines_arrive: bool,
-    streams: Mutex<Vec<Lane>>,
+    streams: Mutex<Vec<StreamCalls>>,
     forced: Option<(Algorithm, Protocol)>,
 }
 
 /// What is known of a stream. They are kept in the order of their first use: each has slots of its own, so that launches on
 /// several run at once.
-struct Lane {
+struct StreamCalls {
     stream: u64,
     /// Collectives so far.
     calls: u64,
@@ -280,29 +280,29 @@ impl Comm {
 
     /// The plan over a protocol, with the slots that this stream has for it.
     fn view(&self, stream: &Stream, protocol: Protocol) -> Result<PlanView, LaunchError> {
-        let mut lanes = self.lanes();
-        let known = lanes.iter().position(|lane| lane.stream == stream.id());
-        let ordinal = known.unwrap_or(lanes.len());
+        let mut streams = self.streams();
+        let known = streams.iter().position(|known| known.stream == stream.id());
+        let ordinal = known.unwrap_or(streams.len());
         if ordinal >= STREAMS as usize {
             return Err(LaunchError::PlanStreams { fits: STREAMS });
         }
         if known.is_none() {
-            lanes.push(Lane { stream: stream.id(), calls: 0 });
+            streams.push(StreamCalls { stream: stream.id(), calls: 0 });
         }
         Ok(self.plan.view().over(protocol).from_slot(ordinal * self.most as usize))
     }
 
     /// The number of the next collective on a stream that has slots.
     fn count(&self, stream: &Stream) -> u64 {
-        let mut lanes = self.lanes();
-        let lane = lanes.iter_mut().find(|lane| lane.stream == stream.id());
-        lane.map_or(0, |lane| {
-            lane.calls += 1;
-            lane.calls
+        let mut streams = self.streams();
+        let known = streams.iter_mut().find(|known| known.stream == stream.id());
+        known.map_or(0, |known| {
+            known.calls += 1;
+            known.calls
         })
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
+    fn streams(&self) -> MutexGuard<'_, Vec<StreamCalls>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,7 +24,7 @@ use cudarc::driver::sys::{
 };
 
 use super::stream::CudaRunner;
-use super::{CudaError, CudaPe, Entry, Lane, Pinned, connections, monitor};
+use super::{CudaError, CudaPe, Entry, Pinned, StreamState, connections, monitor};
 use crate::Grid;
 
 /// One PE's access, and that of its peers on the same host.
@@ -66,10 +66,10 @@ impl CudaPe {
         patience: Duration,
         gpu_direct: bool,
     ) -> Result<HeapAccess, CudaError> {
-        let lane = connections::count(&self.device, Lane::new(&self.device)?)?;
+        let state = connections::count(&self.device, StreamState::new(&self.device)?)?;
         let function = self.modules.function(&ATOMIC)?;
         self.residents.keep_free(function.need(GRID)?);
-        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents, None);
+        let runner = CudaRunner::new(state, &self.device, &self.modules, &self.residents, None);
         let room = Mutex::new(Pinned::new(&self.device, REPLY + COPIED)?);
         let context = abi::Context { routes: 0, ring: 0, ..context };
         let known = &self.device.properties;
@@ -96,8 +96,8 @@ impl HeapAccess {
 
     /// Waits for all that was put on the stream.
     fn settle(&self) -> Result<(), String> {
-        let (lane, began) = (self.runner.lane(), Instant::now());
-        let is_done = lane.wait_for(lane.submitted(), || began.elapsed() < self.patience);
+        let (state, began) = (self.runner.state(), Instant::now());
+        let is_done = state.wait_for(state.submitted(), || began.elapsed() < self.patience);
         match is_done.map_err(told)? {
             true => Ok(()),
             false => Err(format!("the GPU has not come to what its proxy asked for in {:?}", self.patience)),
@@ -246,8 +246,8 @@ impl CudaRunner {
     /// Puts a store of a word of 4 bytes of some heap at the end of the stream, as [`store`](Self::store).
     fn store_half(&self, address: u64, value: u32) -> Result<(), CudaError> {
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-        let (driver, lane) = (self.driver(), self.lane());
+        let (driver, state) = (self.driver(), self.state());
         // SAFETY: the word is on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is idle.
-        lane.put(|stream| unsafe { driver.stream_write_value_32(stream, address, value, flags) })
+        state.put(|stream| unsafe { driver.stream_write_value_32(stream, address, value, flags) })
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUevent, CUmemorytype, CUpointer_attribute, CUresult, 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
 use super::device_memory::DeviceMemory;
-use super::lane::Lane;
+use super::stream_state::StreamState;
 use super::{CudaError, CudaPe, CudaRunner, connections};
 use crate::machine::Machine;
 use crate::runner::Runner;
@@ -156,8 +156,8 @@ impl CudaPe {
         if !is_ours || stream.cu_stream().addr() == PER_THREAD {
             return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
         }
-        let lane = connections::count(&self.device, Lane::shared(&self.device, stream))?;
-        Ok(self.register(lane))
+        let state = connections::count(&self.device, StreamState::shared(&self.device, stream))?;
+        Ok(self.register(state))
     }
 
     /// # Safety
@@ -172,8 +172,8 @@ impl CudaPe {
         if context != self.device.context().raw() {
             return Err(CudaError::ForeignContext { device: self.device.properties.ordinal });
         }
-        let lane = connections::count(&self.device, Lane::borrowed(&self.device, stream))?;
-        Ok(self.register(lane))
+        let state = connections::count(&self.device, StreamState::borrowed(&self.device, stream))?;
+        Ok(self.register(state))
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::device::Uuid;
-use super::{CudaError, Device, Lane};
+use super::{CudaError, Device, StreamState};
 
 /// The variable that says how many queues there are.
 pub const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -27,10 +27,10 @@ const STOCK: usize = 96;
 const OWN: usize = 1;
 
 /// The streams that are still there, and where they are.
-static STREAMS: Mutex<Vec<(Uuid, Weak<Lane>)>> = Mutex::new(Vec::new());
+static STREAMS: Mutex<Vec<(Uuid, Weak<StreamState>)>> = Mutex::new(Vec::new());
 
 /// Counts a stream, if a queue of the device is left for it. One that several have borrowed counts once.
-pub(super) fn count(device: &Device, stream: Lane) -> Result<Arc<Lane>, CudaError> {
+pub(super) fn count(device: &Device, stream: StreamState) -> Result<Arc<StreamState>, CudaError> {
     let mut all = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, stream)| stream.strong_count() > 0);
     let here = device.properties.uuid;

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 
-use super::lane::Lane;
 use super::objects::RawStream;
 use super::residents::Need;
+use super::stream_state::StreamState;
 use super::{CudaError, CudaRunner, Device};
 use crate::LaunchError;
 
@@ -21,21 +21,21 @@ pub(crate) struct CudaGraph {
 
 /// A capture under way. Dropping it ends it.
 struct Capture<'l> {
-    lane: &'l Lane,
+    state: &'l StreamState,
     recorder: Arc<RawStream>,
     /// Whether the driver still captures.
     open: bool,
-    /// Whether the lane gives to this one.
+    /// Whether the stream gives to this one.
     records: bool,
 }
 
 impl CudaRunner {
     /// What `record` gives the stream, as a graph. If it fails, the capture is over and the stream as it was.
     pub(crate) fn capture(&self, record: impl FnOnce() -> Result<(), LaunchError>) -> Result<CudaGraph, LaunchError> {
-        let capture = Capture::begin(self.lane())?;
+        let capture = Capture::begin(self.state())?;
         record()?;
         let (graph, need) = capture.end()?;
-        let device = &self.lane().device;
+        let device = &self.state().device;
         let mut executable = std::ptr::null_mut();
         // SAFETY: the graph is the capture's, and goes right after: what was made of it does not need it.
         unsafe {
@@ -57,33 +57,33 @@ impl CudaRunner {
 }
 
 impl<'l> Capture<'l> {
-    /// Everything that the lane is given goes to a stream that captures, until the capture ends.
+    /// Everything that the stream is given goes to a stream that captures, until the capture ends.
     ///
     /// Nobody else knows that stream, so nothing can wait for it behind its back, and the mode may be the one that forbids this
     /// thread nothing: the first launch of a kernel loads its module, which the other modes refuse.
-    fn begin(lane: &'l Lane) -> Result<Self, CudaError> {
-        let recorder = lane.device.new_stream()?;
+    fn begin(state: &'l StreamState) -> Result<Self, CudaError> {
+        let recorder = state.device.new_stream()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream was just made.
-        unsafe { lane.device.driver().stream_begin_capture(recorder.raw(), mode) }?;
-        let records = lane.record_to(&recorder);
-        let capture = Self { lane, recorder, open: true, records };
+        unsafe { state.device.driver().stream_begin_capture(recorder.raw(), mode) }?;
+        let records = state.record_to(&recorder);
+        let capture = Self { state, recorder, open: true, records };
         if capture.records { Ok(capture) } else { Err(CudaError::Captured) }
     }
 
     /// What was captured, and what it needs.
     fn end(mut self) -> Result<(CUgraph, Option<Need>), CudaError> {
         self.records = false;
-        let need = self.lane.record_no_more();
+        let need = self.state.record_no_more();
         Ok((self.stop()?, need))
     }
 
     fn stop(&mut self) -> Result<CUgraph, CudaError> {
         self.open = false;
-        self.lane.device.bind()?;
+        self.state.device.bind()?;
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream is this capture's own, and captures; the place for the graph is there.
-        unsafe { self.lane.device.driver().stream_end_capture(self.recorder.raw(), &raw mut graph) }?;
+        unsafe { self.state.device.driver().stream_end_capture(self.recorder.raw(), &raw mut graph) }?;
         Ok(graph)
     }
 }
@@ -91,14 +91,14 @@ impl<'l> Capture<'l> {
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
         if self.records {
-            self.lane.record_no_more();
+            self.state.record_no_more();
         }
         // What went wrong before is told, and this goes with the stream.
         if self.open
             && let Ok(graph) = self.stop()
         {
             // SAFETY: the graph is this capture's, and nothing was made of it.
-            unsafe { destroy(&self.lane.device, graph) };
+            unsafe { destroy(&self.state.device, graph) };
         }
     }
 }

@@ -41,7 +41,7 @@ fn ours(stream: &Stream, theirs: &CudaStream) -> Result<Arc<CudaStream>, LaunchE
         });
     }
     // SAFETY: the stream is of this context, and lives for as long as the call that this is made for.
-    Ok(unsafe { context.wrap_borrowed_stream(runner.lane().raw()) })
+    Ok(unsafe { context.wrap_borrowed_stream(runner.state().raw()) })
 }
 
 /// Has our stream wait for what uses the slice; gives its address. `pointer` has cudarc order it.

@@ -20,7 +20,6 @@ mod functions;
 mod graph;
 mod heap;
 mod import;
-mod lane;
 mod lend;
 mod memory;
 mod module;
@@ -33,6 +32,7 @@ mod patience;
 mod residents;
 mod shareable;
 mod stream;
+mod stream_state;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -54,11 +54,11 @@ pub use functions::Functions;
 pub(crate) use graph::CudaGraph;
 pub(crate) use heap::CudaHeap;
 pub use import::ImportError;
-pub(crate) use lane::Lane;
 pub(crate) use module::Entry;
 pub(crate) use objects::Event as CudaEvent;
 pub(crate) use stream::CudaRunner;
-pub(crate) use waits::Word;
+pub(crate) use stream_state::StreamState;
+pub(crate) use waits::AwaitedWord;
 
 use crate::MachineKind;
 use crate::bootstrap::Control;
@@ -97,7 +97,7 @@ pub(crate) struct CudaPe {
     /// Whether a kernel still runs that nobody waits for any more: its memory must stay.
     abandoned: AtomicBool,
     /// Those that are still there: the world is idle when they all are.
-    streams: Mutex<Vec<Weak<Lane>>>,
+    streams: Mutex<Vec<Weak<StreamState>>>,
     /// Where it tells what its streams do.
     trace: Option<Trace>,
 }
@@ -295,23 +295,23 @@ impl CudaPe {
 
     /// A new stream.
     pub(crate) fn stream(&self) -> Result<CudaRunner, CudaError> {
-        let lane = connections::count(&self.device, Lane::new(&self.device)?)?;
-        Ok(self.register(lane))
+        let state = connections::count(&self.device, StreamState::new(&self.device)?)?;
+        Ok(self.register(state))
     }
 
     /// The world waits for the streams that it knows.
-    fn register(&self, lane: Arc<Lane>) -> CudaRunner {
+    fn register(&self, state: Arc<StreamState>) -> CudaRunner {
         let row = self.trace.as_ref().map(Trace::row);
-        let runner = CudaRunner::new(lane, &self.device, &self.modules, &self.residents, row);
+        let runner = CudaRunner::new(state, &self.device, &self.modules, &self.residents, row);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
-        streams.push(Arc::downgrade(runner.lane()));
+        streams.push(Arc::downgrade(runner.state()));
         runner
     }
 
     /// Whether no launch of any stream is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes().iter().all(|lane| lane.is_idle())
+        self.states().iter().all(|state| state.is_idle())
     }
 
     /// Gives up on kernels that do not end: their memory is kept until the process ends.
@@ -320,7 +320,7 @@ impl CudaPe {
     }
 
     /// The streams that are still there.
-    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+    pub(crate) fn states(&self) -> Vec<Arc<StreamState>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -8,8 +8,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::CudaPe;
-use super::lane::Lane;
 use super::module::Entry;
+use super::stream_state::StreamState;
 use crate::{Grid, LaunchError, Occupancy};
 
 /// The kernels of a PE that wait and may run, by their streams; and what is kept free for kernels that they may wait for.
@@ -18,7 +18,7 @@ pub(super) struct Residents(Mutex<Vec<Resident>>, OnceLock<Need>);
 
 /// What a stream has.
 struct Resident {
-    lane: Weak<Lane>,
+    state: Weak<StreamState>,
     need: Need,
     launching: Launching,
 }
@@ -59,10 +59,16 @@ impl Residents {
 
     /// Counts what a stream is given until it is launched and the stream is idle, if that fits beside what other streams have, on a
     /// device of `sms` multiprocessors that `sharing` PEs have.
-    pub(super) fn admit(&self, lane: &Arc<Lane>, need: Need, sms: u32, sharing: u32) -> Result<Launching, LaunchError> {
+    pub(super) fn admit(
+        &self,
+        state: &Arc<StreamState>,
+        need: Need,
+        sms: u32,
+        sharing: u32,
+    ) -> Result<Launching, LaunchError> {
         let mut all = self.lock();
         all.retain(Resident::counts);
-        let own = |one: &Resident| std::ptr::eq(one.lane.as_ptr(), Arc::as_ptr(lane));
+        let own = |one: &Resident| std::ptr::eq(one.state.as_ptr(), Arc::as_ptr(state));
         let others: Vec<Need> = all.iter().filter(|one| !own(one)).map(|one| one.need).chain(self.free()).collect();
         fits(need, &others, sms, sharing)?;
         if let Some(before) = all.iter_mut().find(|one| own(one)) {
@@ -70,7 +76,7 @@ impl Residents {
             return Ok(before.launching.clone());
         }
         let launching = Launching::default();
-        all.push(Resident { lane: Arc::downgrade(lane), need, launching: launching.clone() });
+        all.push(Resident { state: Arc::downgrade(state), need, launching: launching.clone() });
         Ok(launching)
     }
 }
@@ -79,7 +85,7 @@ impl Resident {
     /// Whether something of it is being launched or may run.
     fn counts(&self) -> bool {
         let launching = Arc::strong_count(&self.launching.0) > 1;
-        launching || self.lane.upgrade().is_some_and(|lane| !lane.is_idle())
+        launching || self.state.upgrade().is_some_and(|state| !state.is_idle())
     }
 }
 

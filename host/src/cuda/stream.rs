@@ -10,17 +10,17 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpType, CUstreamWriteValue_flags,
 };
 
-use super::lane::Lane;
 use super::module::{Entry, Modules};
 use super::residents::{Launching, Need, Residents, fits};
+use super::stream_state::StreamState;
 use super::trace::StreamRow;
-use super::waits::Word;
+use super::waits::AwaitedWord;
 use super::{CudaError, Device, Driver};
 use crate::{Grid, LaunchError};
 
 /// One PE's queue of launches on its GPU. Dropping it waits for them, for as long as that makes sense.
 pub(crate) struct CudaRunner {
-    lane: Arc<Lane>,
+    state: Arc<StreamState>,
     device: Arc<Device>,
     modules: Arc<Modules>,
     residents: Arc<Residents>,
@@ -30,13 +30,13 @@ pub(crate) struct CudaRunner {
 
 impl CudaRunner {
     pub(super) fn new(
-        lane: Arc<Lane>,
+        state: Arc<StreamState>,
         device: &Arc<Device>,
         modules: &Arc<Modules>,
         residents: &Arc<Residents>,
         row: Option<Arc<StreamRow>>,
     ) -> Self {
-        Self { lane, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents), row }
+        Self { state, device: Arc::clone(device), modules: Arc::clone(modules), residents: Arc::clone(residents), row }
     }
 
     /// Gives the stream one more thing to do, which traces show by this name.
@@ -55,9 +55,9 @@ impl CudaRunner {
         launch: u32,
         put: impl FnOnce(CUstream) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        let put = || self.lane.put(put);
+        let put = || self.state.put(put);
         match &self.row {
-            Some(row) => row.around(&self.lane, name, launch, put),
+            Some(row) => row.around(&self.state, name, launch, put),
             None => put(),
         }
     }
@@ -70,8 +70,8 @@ impl CudaRunner {
         self.device.driver()
     }
 
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub(crate) fn state(&self) -> &Arc<StreamState> {
+        &self.state
     }
 
     /// Puts a kernel at the end of the stream, of as many blocks at most as its context has slots if it waits. `places` are those of its
@@ -122,10 +122,10 @@ impl CudaRunner {
     /// What it gives is held until the kernel is launched.
     pub(super) fn admit(&self, need: Need) -> Result<Launching, LaunchError> {
         let (sms, sharing) = (self.device.properties.sms, self.device.sharing());
-        if self.lane.note(need) {
+        if self.state.note(need) {
             return fits(need, self.residents.free().as_slice(), sms, sharing).map(|()| Launching::default());
         }
-        self.residents.admit(&self.lane, need, sms, sharing)
+        self.residents.admit(&self.state, need, sms, sharing)
     }
 
     /// Puts a copy at the end of the stream. Both ranges are on heaps that this PE reaches, or of buffers that are held, or lent by
@@ -140,7 +140,7 @@ impl CudaRunner {
         let (from, count) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: the range is memory of the device, as the caller checked, and as long as the bytes, which stay.
         let put = self.put("copy", |stream| unsafe { self.device.driver().memcpy_to_device(dst, from, count, stream) });
-        self.lane.hold(Arc::new(bytes));
+        self.state.hold(Arc::new(bytes));
         put
     }
 
@@ -149,7 +149,7 @@ impl CudaRunner {
     pub(crate) fn store(&self, address: u64, value: u64) -> Result<(), CudaError> {
         let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
         // SAFETY: the word is on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is idle.
-        self.lane.put(|stream| unsafe { self.device.driver().stream_write_value_64(stream, address, value, flags) })
+        self.state.put(|stream| unsafe { self.device.driver().stream_write_value_64(stream, address, value, flags) })
     }
 
     /// Puts stores of words of this PE's heap, one behind the other, at the end of the stream, in as few calls as the driver allows.
@@ -160,13 +160,13 @@ impl CudaRunner {
             let (count, first) = (some.len() as u32, some.as_mut_ptr());
             // SAFETY: the words are on a heap, as the caller checked, and aligned; the heap stays mapped until the stream is idle.
             // There are as many operations as are told, which the driver copies.
-            self.lane.put(|stream| unsafe { self.device.driver().stream_batch_mem_op(stream, count, first, 0) })
+            self.state.put(|stream| unsafe { self.device.driver().stream_batch_mem_op(stream, count, first, 0) })
         })
     }
 
     /// Makes the stream wait until a signal word of this PE's heap is at least a value.
-    pub(crate) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
-        self.lane.wait_at_least(word)
+    pub(crate) fn wait_at_least(&self, word: AwaitedWord) -> Result<(), CudaError> {
+        self.state.wait_at_least(word)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use congruent_device::abi::{NO_PE, PrintLine};
 
-use super::{CudaError, CudaEvent, Device, Lane};
+use super::{CudaError, CudaEvent, Device, StreamState};
 use crate::trace::{self, Event, Part, Recorder};
 
 /// A point of a GPU's time, and when that was on the clock of traces. Events tell the time between them in `f32`, which has all digits
@@ -67,14 +67,14 @@ struct KernelPart {
 impl Trace {
     /// Finds out what time it is on the GPU. None where it does not answer.
     pub(super) fn new(recorder: &Arc<Recorder>, pe: u32, device: &Arc<Device>) -> Result<Option<Self>, CudaError> {
-        let lane = Lane::new(device)?;
+        let state = StreamState::new(device)?;
         // Somewhere between question and answer: of several the quickest is off by the least.
         let mut best: Option<(Duration, TimedEvent)> = None;
         for _ in 0..LOOKS {
             let (began, before) = (Instant::now(), trace::now_ns());
-            let now = lane.record_event(true)?;
+            let now = state.record_event(true)?;
             // Nothing else is on the stream.
-            if !lane.wait_for(lane.submitted(), || began.elapsed() < PATIENCE)? {
+            if !state.wait_for(state.submitted(), || began.elapsed() < PATIENCE)? {
                 tracing::warn!(pe, "the trace lacks this PE's kernels: its GPU does not answer within {PATIENCE:?}");
                 return Ok(None);
             }
@@ -139,15 +139,15 @@ impl StreamRow {
     /// graph is seen when that is launched, as a whole.
     pub(super) fn around(
         self: &Arc<Self>,
-        lane: &Lane,
+        state: &StreamState,
         name: &'static str,
         launch: u32,
         put: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        if lane.is_recording()? {
+        if state.is_recording()? {
             return put();
         }
-        let start = lane.record_event(true)?;
+        let start = state.record_event(true)?;
         if launch != 0 {
             // Before it runs, as it may tell of its parts at once.
             let known = UntoldLaunch { track: self.track.clone(), parts: Vec::new(), end: None };
@@ -155,9 +155,9 @@ impl StreamRow {
         }
         let put = put();
         // What has been launched is launched, whether it can be traced or not: an error would give back what it was lent.
-        match put.is_ok().then(|| lane.record_event(true)) {
+        match put.is_ok().then(|| state.record_event(true)) {
             Some(Ok(end)) => {
-                lane.hold(Arc::new(Traced { row: Arc::clone(self), name, launch, start, end: Arc::new(end) }));
+                state.hold(Arc::new(Traced { row: Arc::clone(self), name, launch, start, end: Arc::new(end) }));
             }
             _ => drop(self.launches.all().remove(&launch)),
         }

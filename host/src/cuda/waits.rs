@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use congruent_device::abi::{Cause, NO_PE};
 use cudarc::driver::sys::{CUstreamWaitValue_flags, CUstreamWriteValue_flags};
 
-use super::lane::Lane;
 use super::objects::Event;
+use super::stream_state::StreamState;
 use super::{CudaError, CudaPe};
 
 /// A signal word of this PE's heap, and the value that it is to reach.
 #[derive(Clone, Copy)]
-pub(crate) struct Word {
+pub(crate) struct AwaitedWord {
     pub(crate) address: u64,
     /// The same, from the start of the heap.
     pub(crate) offset: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Word {
 pub(super) struct Waits(Mutex<VecDeque<Waiting>>);
 
 struct Waiting {
-    word: Word,
+    word: AwaitedWord,
     /// Complete when the stream has come to the wait.
     come: Event,
     /// Complete when the wait is over. Not there before it is recorded, as an event without a record counts as complete.
@@ -51,9 +51,9 @@ impl Waits {
     }
 }
 
-impl Lane {
+impl StreamState {
     /// Makes the stream wait until a word is at least a value, by the distance between them: counts may wrap around.
-    pub(super) fn wait_at_least(&self, word: Word) -> Result<(), CudaError> {
+    pub(super) fn wait_at_least(&self, word: AwaitedWord) -> Result<(), CudaError> {
         self.device.bind()?;
         let (come, over, gone) = (self.event()?, self.event()?, Arc::new(OnceLock::new()));
         come.record(self.raw())?;
@@ -86,7 +86,7 @@ impl Lane {
     }
 
     /// The first wait that has taken longer than `limit`, and how long.
-    fn overdue(&self, limit: Duration) -> Result<Option<(Word, Duration)>, CudaError> {
+    fn overdue(&self, limit: Duration) -> Result<Option<(AwaitedWord, Duration)>, CudaError> {
         let mut waits = self.waits.lock();
         while let Some(first) = waits.front_mut() {
             self.device.bind()?;
@@ -106,7 +106,7 @@ impl Lane {
     }
 
     /// Lets a stream go on that waits for this word.
-    fn let_go(&self, word: Word) -> Result<(), CudaError> {
+    fn let_go(&self, word: AwaitedWord) -> Result<(), CudaError> {
         let context = self.device.keeper();
         let (driver, flags) = (context.enter()?, CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32);
         // SAFETY: the word is on this PE's heap, which stays mapped until the stream is idle.
@@ -120,10 +120,10 @@ impl Lane {
 
 impl CudaPe {
     /// What there is to say of a wait of one of this PE's streams that has taken longer than `limit_ns`, if there is one.
-    pub(crate) fn overdue(&self, lane: &Lane, limit_ns: u64) -> Result<Option<Cause>, CudaError> {
-        let Some((word, waited)) = lane.overdue(Duration::from_nanos(limit_ns))? else { return Ok(None) };
-        let Word { address, offset, peer, value } = word;
-        let seen = self.look_at(lane, address)?.unwrap_or_else(|| {
+    pub(crate) fn overdue(&self, state: &StreamState, limit_ns: u64) -> Result<Option<Cause>, CudaError> {
+        let Some((word, waited)) = state.overdue(Duration::from_nanos(limit_ns))? else { return Ok(None) };
+        let AwaitedWord { address, offset, peer, value } = word;
+        let seen = self.look_at(state, address)?.unwrap_or_else(|| {
             tracing::warn!(
                 pe = self.pe,
                 "the device does not copy any more: what the word at {offset:#x} is, is not known"
@@ -140,8 +140,8 @@ impl CudaPe {
     }
 
     /// What a word of this PE's heap is, if the device tells in time. The monitor asks, and nobody else.
-    fn look_at(&self, lane: &Lane, address: u64) -> Result<Option<u64>, CudaError> {
-        let (aside, read, word) = (self.device.keeper().aside(), lane.event()?, self.control.word());
+    fn look_at(&self, state: &StreamState, address: u64) -> Result<Option<u64>, CudaError> {
+        let (aside, read, word) = (self.device.keeper().aside(), state.event()?, self.control.word());
         // SAFETY: the word is on this PE's heap, which is mapped. The pinned word lives as long as the machine, whatever happens to
         // the copy, and nobody reads it before the copy is done.
         unsafe { self.device.driver().memcpy_to_host(word.cast(), address, size_of::<u64>(), aside) }?;

@@ -6,7 +6,7 @@
 //!
 //! A team of one copies its bytes.
 
-use congruent_collectives::{Call, Collective, Descriptor, Layout, Protocol, Work};
+use congruent_collectives::{Collective, Descriptor, Layout, Protocol, Sizes, Work};
 
 use super::circumstances::Circumstances;
 use super::parameters::Parameters;
@@ -76,7 +76,7 @@ fn work(machine: &Parameters, of: &Descriptor, protocol: Protocol, call: &Circum
         return Work { moved, ..Work::NONE };
     }
     let chunk = (Layout::chunk(buffer, members, protocol) as u64).saturating_mul(blocks.max(1).into());
-    (of.work)(&Call::new(members, bytes, chunk, machine.link_rate.is_finite()).on(call.hosts))
+    (of.work)(&Sizes::new(members, bytes, chunk, machine.link_rate.is_finite()).on(call.hosts))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use congruent::collectives::{Layout, Op, Protocol, Reduction};
 use congruent::device::Semaphore;
-use congruent::{Error, Grid, World, kernels};
+use congruent::{Error, Grid, World, fixed_kernels};
 use congruent_test_kernels::collectives::delay;
 
 use super::limit::is_limited;
@@ -59,7 +59,7 @@ pub fn protocols(world: &mut World) -> Result<(), Error> {
         src.write(0, &values)?;
         let (to, from) = (dst.view().cast(), src.view().cast());
         let args = (to, from, max, 0, plan.view().over(protocol), 1);
-        world.run(&stream, kernels::all_reduce_recursive, Grid::one(32), args)?;
+        world.run(&stream, fixed_kernels::all_reduce_recursive, Grid::one(32), args)?;
         Ok::<_, Error>(dst.to_vec()?)
     };
     for round in 0..8 {

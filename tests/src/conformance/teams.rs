@@ -109,7 +109,7 @@ fn rounds(
     }
     // The fixed kernel's barrier.
     let team = team.view().untagged();
-    Ok(world.run(stream, congruent::kernels::barrier, Grid::one(32), (team, 1))?)
+    Ok(world.run(stream, congruent::fixed_kernels::barrier, Grid::one(32), (team, 1))?)
 }
 
 /// Teams of more members than tell each other directly, with barriers of one thread as well as of blocks.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use congruent::collectives::{Algorithm, Collective, Layout, Op, PlanView, Protocol, Reduction};
 use congruent::device::{Semaphore, Sym, World as WorldTag, bf16, f16};
-use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, kernels};
+use congruent::{CommOptions, Error, Grid, MachineKind, Plan, Stream, SymVec, Team, World, fixed_kernels};
 use congruent_tests::conformance::{Args, Site, Way};
 use congruent_virtual_driver as driver;
 use congruent_virtual_gpu::Promises;
@@ -498,7 +498,7 @@ impl<'c> Calls<'c> {
         let overwritten = if dst == src { src.slice(..0) } else { src };
         for (to, from) in [(spare.slice(..dst.len()), dst), (overwritten, spare.slice(..overwritten.len()))] {
             let args = (to, from, 0, plan.view(), 1);
-            self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?;
+            self.world.launch(&self.stream, fixed_kernels::gather_direct, self.grid, args)?;
         }
         Ok(())
     }
@@ -511,9 +511,9 @@ impl<'c> Calls<'c> {
             |calls, to, from, plan| {
                 let (to, from) = (&to.slice(to_start..), &from.slice(from_start..));
                 let args = (to.slice(..calls.world.npes() * bytes), from.slice(..bytes), 0, plan, 1);
-                calls.world.launch(&calls.stream, kernels::all_gather_direct, calls.grid, args)?;
+                calls.world.launch(&calls.stream, fixed_kernels::all_gather_direct, calls.grid, args)?;
                 let args = (from.slice(..bytes), to.slice(..bytes), calls.world.npes() as u32, 1);
-                calls.world.launch(&calls.stream, kernels::perf_put, calls.grid, args)?;
+                calls.world.launch(&calls.stream, fixed_kernels::perf_put, calls.grid, args)?;
                 calls.barrier()
             },
         )

@@ -127,10 +127,10 @@ mod tests {
                             fill(Share { rank, size: threads }, start, count, value);
                         }
                     }
-                    let all = bytemuck::cast_slice::<_, T>(&memory).iter().enumerate();
+                    let mut all = bytemuck::cast_slice::<_, T>(&memory).iter().enumerate();
                     let is_right =
                         |(i, is): (usize, &T)| *is == if (at..at + count).contains(&i) { value } else { other };
-                    assert!(all.map(is_right).all(|is| is), "{count} of {size} bytes at {at} by {threads}");
+                    assert!(all.all(is_right), "{count} of {size} bytes at {at} by {threads}");
                 }
             }
         }

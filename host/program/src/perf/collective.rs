@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use congruent_collectives::exchange::Parts;
 use congruent_collectives::{
-    Algorithm, Collective, Datatype, Descriptor, HasDatatype, Job, Layout, Listed, Op, PreMulSum, Protocol, Reduction,
+    Algorithm, Call, Collective, Datatype, Descriptor, HasDatatype, Layout, Listed, Op, PreMulSum, Protocol, Reduction,
     Transfer,
 };
 use congruent_device::{Fp8E4M3, Fp8E5M2, Sym, bf16, f16};
@@ -232,9 +232,9 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
         let Way { algorithm, protocol, chosen } = row.way;
         let Seat { collective, root, .. } = self.seat;
         let (bytes, in_place, blocks) = (self.count(row) * self.unit(), row.in_place, self.grid.blocks as usize);
-        let job = Job { protocol, root, bytes, in_place, blocks };
+        let call = Call { protocol, root, bytes, in_place, blocks };
         let of = Descriptor::of(collective, algorithm);
-        let wire_bytes = of.map_or(0, |of| wire::wire_bytes(self.plan.shape(), of, &job, size_of::<T>()));
+        let wire_bytes = of.map_or(0, |of| wire::wire_bytes(self.plan.shape(), of, &call, size_of::<T>()));
         Path { algorithm: algorithm.name(), protocol: protocol.name(), chosen, wire_bytes }
     }
 
@@ -315,18 +315,18 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
 mod tests {
     use super::*;
     use crate::perf::tests::common;
-    use crate::perf::{Blocks, Call};
+    use crate::perf::{Blocks, CallArgs};
     use congruent::Error;
 
-    fn call(threads: u32) -> Call {
+    fn call(threads: u32) -> CallArgs {
         let parsed = <CallOnly as clap::Parser>::parse_from(["perf"]);
-        Call { common: common(threads), blocks: Blocks { blocks: 1 }, ..parsed.call }
+        CallArgs { common: common(threads), blocks: Blocks { blocks: 1 }, ..parsed.call }
     }
 
     #[derive(clap::Parser)]
     struct CallOnly {
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     }
 
     /// Runs one call of each way and size, and gives for each what is wrong, what was counted and what was foretold.

@@ -44,14 +44,14 @@ pub(super) enum Operation {
         #[command(flatten)]
         operator: Operator,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// Each PE's part of the combination of all buffers
     ReduceScatter {
         #[command(flatten)]
         operator: Operator,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// The combination of all PEs' buffers, at one
     Reduce {
@@ -60,41 +60,41 @@ pub(super) enum Operation {
         #[command(flatten)]
         root: Root,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// Every PE's buffer, at all
-    AllGather(Call),
+    AllGather(CallArgs),
     /// One PE's buffer to all
     Broadcast {
         #[command(flatten)]
         root: Root,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// Every PE's buffer, at one
     Gather {
         #[command(flatten)]
         root: Root,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// Each PE's part of one PE's buffer
     Scatter {
         #[command(flatten)]
         root: Root,
         #[command(flatten)]
-        call: Call,
+        call: CallArgs,
     },
     /// Each PE's part of each PE's buffer
-    AllToAll(Call),
+    AllToAll(CallArgs),
     /// The same with parts of different lengths
     #[command(name = "all-to-all-v")]
-    AllToAllV(Call),
+    AllToAllV(CallArgs),
     /// All-gather of buffers of different lengths
     #[command(name = "all-gather-v")]
-    AllGatherV(Call),
+    AllGatherV(CallArgs),
     /// Each PE sends to the next and receives from the one before, at once
-    SendRecv(Call),
+    SendRecv(CallArgs),
     /// Each PE's tokens to experts on all PEs, by expert, and the weighted sums of answers back; an expert answers what it is given. Each
     /// round is four launches
     Moe(MoeArgs),
@@ -144,7 +144,7 @@ Examples:
 
 /// What every collective takes.
 #[derive(clap::Args)]
-pub(super) struct Call {
+pub(super) struct CallArgs {
     /// Type of the elements
     #[arg(short, long, value_name = "TYPE", value_parser = datatype(), default_value = Datatype::F32.name())]
     datatype: Datatype,
@@ -253,7 +253,7 @@ pub(super) fn run(operation: &Operation) -> Result<ExitCode, Failure> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Call {
+impl CallArgs {
     /// Runs the sweep of a collective, with an operator where it reduces and a root where it has one.
     fn run(&self, collective: Collective, op: Op, root: usize) -> Result<Swept, Failure> {
         let each = self.ways.each() || self.keep.each();

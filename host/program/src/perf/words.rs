@@ -26,7 +26,7 @@ pub(super) fn run(operation: WordOperation, common: &Common) -> Result<Swept, Fa
     let plan = Plan { fewest_pes: 2, ..Plan::new(name, common, 2, &[size_of::<u64>() as u64]) };
     sweep::run(plan, |world, plan| {
         let (me, grid) = (world.pe().index(), Grid::one(plan.common.threads));
-        Ok(Box::new(Word { operation, word: world.alloc(1)?, me, grid }))
+        Ok(Box::new(WordCase { operation, word: world.alloc(1)?, me, grid }))
     })
 }
 
@@ -36,14 +36,14 @@ pub(super) fn run_barrier(blocks: u32, common: &Common) -> Result<Swept, Failure
     sweep::run(plan, |_, plan| Ok(Box::new(Barrier(Grid::new(plan.blocks, plan.common.threads)))))
 }
 
-struct Word {
+struct WordCase {
     operation: WordOperation,
     word: SymVec<u64>,
     me: usize,
     grid: Grid,
 }
 
-impl Word {
+impl WordCase {
     /// What is in the word before the first round: for a put a value that no round stores.
     fn initial(&self) -> u64 {
         match self.operation {
@@ -61,7 +61,7 @@ impl Word {
     }
 }
 
-impl Case for Word {
+impl Case for WordCase {
     fn labels(&self) -> Labels {
         Labels { unit: size_of::<u64>() as u64, datatype: "uint64", ..Labels::ONE_SIDED }
     }

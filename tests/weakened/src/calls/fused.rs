@@ -8,7 +8,7 @@ use congruent::collectives::moe::{MoeConfig, MoeShape};
 use congruent::device::{Pod, Signal, Sym, bf16};
 use congruent::fused::experts::ExpertsShape;
 use congruent::fused::gemm::{Eight, SHARED, SHARED_F32, THREADS};
-use congruent::{Buffer, Chunked, Error, Grid, MoeError, kernels};
+use congruent::{Buffer, Chunked, Error, Grid, MoeError, fixed_kernels};
 use congruent_example_kernels::attention::{Answer, FOURS, Four, Row, WIDTH, rows};
 use congruent_example_kernels::embedding::{Table, embed};
 use congruent_example_kernels::flash_decode::{Decode, flash_decode};
@@ -77,7 +77,7 @@ impl Calls<'_> {
     /// Copies on this PE.
     fn copy(&self, to: Sym<u8>, from: Sym<u8>) -> Result<(), Error> {
         let args = (to, from, 0, self.alone.plan.view(), 1);
-        Ok(self.world.launch(&self.stream, kernels::gather_direct, self.grid, args)?)
+        Ok(self.world.launch(&self.stream, fixed_kernels::gather_direct, self.grid, args)?)
     }
 
     /// A tile of each PE's rows, of which each block sends some; at last so many that a block has two behind each other.

@@ -1,7 +1,7 @@
 //! Calls of one PE to another, and the meetings in between.
 
 use congruent::device::Sym;
-use congruent::{Error, Grid, kernels};
+use congruent::{Error, Grid, fixed_kernels};
 
 use super::{Calls, THREADS};
 
@@ -13,17 +13,17 @@ impl Calls<'_> {
         self.barriers()?;
         self.back_and_forth(0, "get", |calls, to, from, _| {
             let args = (to.slice(..calls.put), from.slice(..calls.put), calls.world.npes() as u32, 2);
-            calls.world.launch(&calls.stream, kernels::perf_get, calls.grid, args)?;
+            calls.world.launch(&calls.stream, fixed_kernels::perf_get, calls.grid, args)?;
             calls.barrier()
         })?;
         self.back_and_forth(0, "put of values", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_put_value, calls.grid, (to.slice(..8).cast(), 2))?;
+            calls.world.launch(&calls.stream, fixed_kernels::perf_put_value, calls.grid, (to.slice(..8).cast(), 2))?;
             calls.barrier()?;
             calls.put(from, to)?;
             calls.barrier()
         })?;
         self.back_and_forth(0, "fetch-add", |calls, to, from, _| {
-            calls.world.launch(&calls.stream, kernels::perf_fetch_add, calls.grid, (to.slice(..8).cast(), 2))?;
+            calls.world.launch(&calls.stream, fixed_kernels::perf_fetch_add, calls.grid, (to.slice(..8).cast(), 2))?;
             calls.barrier()?;
             calls.put(from, to)?;
             calls.barrier()
@@ -33,11 +33,11 @@ impl Calls<'_> {
 
     pub(super) fn put(&self, to: Sym<u8>, from: Sym<u8>) -> Result<(), Error> {
         let args = (to.slice(..self.put), from.slice(..self.put), self.world.npes() as u32, 2);
-        Ok(self.world.launch(&self.stream, kernels::perf_put, self.grid, args)?)
+        Ok(self.world.launch(&self.stream, fixed_kernels::perf_put, self.grid, args)?)
     }
 
     pub(super) fn barrier(&self) -> Result<(), Error> {
-        Ok(self.world.launch(&self.stream, kernels::barrier, self.grid, (self.world.team(), 2))?)
+        Ok(self.world.launch(&self.stream, fixed_kernels::barrier, self.grid, (self.world.team(), 2))?)
     }
 
     pub(super) fn put_and_barrier(&mut self) -> Result<(), Error> {
@@ -51,20 +51,20 @@ impl Calls<'_> {
     pub(super) fn barriers(&mut self) -> Result<(), Error> {
         self.back_and_forth(0, "perf-barrier", |calls, to, from, _| {
             calls.put(to, from)?;
-            Ok(calls.world.launch(&calls.stream, kernels::perf_barrier, calls.grid, (2,))?)
+            Ok(calls.world.launch(&calls.stream, fixed_kernels::perf_barrier, calls.grid, (2,))?)
         })
     }
 
     /// Meetings of a team that is looked up in a list.
     pub(super) fn meetings(&mut self) -> Result<(), Error> {
         self.back_and_forth(1, "meet", |calls, to, from, view| {
-            let meet = || calls.world.launch(&calls.stream, kernels::meet, calls.grid, (view, 2));
+            let meet = || calls.world.launch(&calls.stream, fixed_kernels::meet, calls.grid, (view, 2));
             meet()?;
             calls.put(to, from)?;
             Ok(meet()?)
         })?;
         self.back_and_forth(1, "barrier by a list", |calls, to, from, view| {
-            let barrier = || calls.world.launch(&calls.stream, kernels::barrier, calls.grid, (view.team(), 2));
+            let barrier = || calls.world.launch(&calls.stream, fixed_kernels::barrier, calls.grid, (view.team(), 2));
             barrier()?;
             calls.put(to, from)?;
             Ok(barrier()?)
@@ -75,12 +75,12 @@ impl Calls<'_> {
         let turn = self.turn.view();
         self.back_and_forth(0, "ping-pong", |calls, to, from, _| {
             let args = (to.slice(..calls.put), from.slice(..calls.put), turn, 3);
-            Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
+            Ok(calls.world.launch(&calls.stream, fixed_kernels::perf_ping_pong, Grid::one(THREADS), args)?)
         })?;
         // What comes goes back: who sends too early sends something else.
         self.back_and_forth(0, "ping-pong of what came", |calls, to, _, _| {
             let args = (to.slice(..calls.put), to.slice(..calls.put), turn, 2);
-            Ok(calls.world.launch(&calls.stream, kernels::perf_ping_pong, Grid::one(THREADS), args)?)
+            Ok(calls.world.launch(&calls.stream, fixed_kernels::perf_ping_pong, Grid::one(THREADS), args)?)
         })
     }
 }

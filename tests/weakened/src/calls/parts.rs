@@ -2,7 +2,7 @@
 
 use congruent::collectives::Listed;
 use congruent::collectives::exchange::Parts;
-use congruent::{Error, kernels};
+use congruent::{Error, fixed_kernels};
 
 use super::{BYTES, Calls};
 
@@ -24,11 +24,11 @@ impl Calls<'_> {
             let pair = |i: usize| Parts::new(list.slice(i * n..(i + 1) * n), list.slice((i + 1) * n..(i + 2) * n));
             self.back_and_forth(team, &format!("all-to-all-v {most}"), |calls, to, from, view| {
                 let args = (to, from, pair(2), pair(0), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_to_all_v_direct, calls.grid, args)?)
+                Ok(calls.world.launch(&calls.stream, fixed_kernels::all_to_all_v_direct, calls.grid, args)?)
             })?;
             self.back_and_forth(team, &format!("all-gather-v {most}"), |calls, to, from, view| {
                 let args = (to, from.slice(..own[me]), pair(4), view, 1);
-                Ok(calls.world.launch(&calls.stream, kernels::all_gather_v_direct, calls.grid, args)?)
+                Ok(calls.world.launch(&calls.stream, fixed_kernels::all_gather_v_direct, calls.grid, args)?)
             })?;
             self.transfers(team, most)?;
         }
@@ -58,7 +58,7 @@ impl Calls<'_> {
         self.back_and_forth(team, &format!("send-recv {most}"), |calls, to, _, view| {
             let first = if to == memory { 2 } else { 0 };
             let args = (memory, Listed { sends: list(first), receives: list(first + 1) }, view, 1);
-            Ok(calls.world.launch(&calls.stream, kernels::send_recv_direct, calls.grid, args)?)
+            Ok(calls.world.launch(&calls.stream, fixed_kernels::send_recv_direct, calls.grid, args)?)
         })
     }
 }

@@ -17,7 +17,7 @@ use super::{CudaError, Device};
 ///
 /// While it records, what it is given goes to a stream that captures and that nobody else knows; the stream itself never
 /// captures, so it can be asked and waited for at any time.
-pub(crate) struct Lane {
+pub(crate) struct StreamState {
     queue: Queue,
     pub(super) device: Arc<Device>,
     counts: Mutex<Counts>,
@@ -43,7 +43,7 @@ struct Counts {
     completed: u64,
     /// The number of the first launch that is not known to be complete.
     first: Option<u32>,
-    /// Takes what is submitted, while the lane records.
+    /// Takes what is submitted, while the stream records.
     recorder: Option<Arc<RawStream>>,
     /// The most that a kernel needs of those that are recorded.
     recorded: Option<Need>,
@@ -56,7 +56,7 @@ const LOOK_AT: usize = 32;
 const EAGER: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
 
-impl Lane {
+impl StreamState {
     /// A stream of our own.
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         Ok(Self::on(device, Queue::Own(device.new_stream()?)))
@@ -246,7 +246,7 @@ impl Lane {
         if self.captures_for_others()? {
             return Err(CudaError::Captured);
         }
-        // SAFETY: the stream is owned by this lane, or lives as who borrowed it promised, and it does not capture.
+        // SAFETY: the stream is owned by this, or lives as who borrowed it promised, and it does not capture.
         match unsafe { self.device.driver().stream_query(self.raw()) } {
             Ok(()) => {
                 let completed = {
@@ -285,7 +285,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for StreamState {
     fn drop(&mut self) {
         let counts = self.counts.get_mut().unwrap_or_else(PoisonError::into_inner);
         if counts.completed < counts.submitted {
