@@ -293,7 +293,7 @@ fn what_is_refused_is_refused_before_anything_is_sent() {
         refused(overlapping, &["a group overlap"]);
         let full = comm.group(&stream, |group| (0..200).try_for_each(|_| comm.send(group, buf, 1 - me)));
         refused(full, &["128 sends and receives"]);
-        refused(comm.group(&stream, |group| other.barrier(group)), &["give it others of its world by Group::with"]);
+        refused(comm.group(&stream, |group| other.barrier(group)), &["give it others of its world by CallGroup::with"]);
         let twice = comm.group(&stream, |group| {
             group.with(&comm, &stream)?;
             group.with(&comm, &side)
