@@ -28,7 +28,7 @@ use crate::{Algorithm, Collective, Protocol, check};
 /// `dst` is complete, and `src` and `dst` may be overwritten (MM-9).
 ///
 /// # Panics
-/// Where the team has no multicast or links do not reduce this; and where the lengths differ, the buffers overlap without
+/// Where the team has no multicast or the switch does not reduce this; and where the lengths differ, the buffers overlap without
 /// being the same.
 #[inline(always)]
 #[track_caller]
@@ -172,14 +172,14 @@ pub(crate) fn give<B: Group>(coll: &Coll<'_, B>, dst: Sym<u8>, src: Sym<u8>) {
     });
 }
 
-/// What links do for an operator.
+/// What the switch does for an operator.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn reduction<T: Pod, B: Group>(coll: &Coll<'_, B>, op: impl Reducer<T>) -> MultimemReduction {
     must_have(coll);
     match op.multimem(coll.n()) {
         Some(how) => how,
-        None => refuse!("links do not reduce this; take another algorithm"),
+        None => refuse!("the switch does not reduce this; take another algorithm"),
     }
 }
 

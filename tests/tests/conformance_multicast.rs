@@ -80,7 +80,7 @@ fn what_links_cannot_do_is_refused_by_kernels() {
             assert!(matches!(&told, Ok(Err(said)) if said.contains($why)), "{told:?}");
         };
     }
-    refused!(product, "links do not reduce this");
+    refused!(product, "the switch does not reduce this");
     refused!(half_a_word, "whole words");
     refused!(half_of_a_long_word, "whole words");
 }

@@ -85,8 +85,13 @@ pub(crate) unsafe fn fill<T: Pod>(share: Share, dst: *mut T, count: usize, value
     };
     let (size, address) = (size_of::<T>(), dst as usize);
     let word = word.filter(|_| address.is_multiple_of(size));
-    let head = if word.is_some() { (address.wrapping_neg() % 16 / size).min(count) } else { count };
-    let tail = head + (count - head) * size / 16 * 16 / size;
+    // Elements without bytes have neither.
+    let (head, tail) = if word.is_some() {
+        let head = (address.wrapping_neg() % 16 / size).min(count);
+        (head, head + (count - head) * size / 16 * 16 / size)
+    } else {
+        (count, count)
+    };
     // No `step_by`, which divides.
     let own = |from: usize, to: usize, step: usize| {
         let mut next = from + share.rank * step;
@@ -139,6 +144,8 @@ mod tests {
         check(0x0405_0607_u32, 1);
         check(0x0809_0a0b_0c0d_0e0f_u64, 1);
         check([1_u32, 2, 3, 4], [5; 4]);
+        // SAFETY: of nothing, nothing is stored.
+        unsafe { fill(Share { rank: 0, size: 1 }, core::ptr::dangling_mut::<[u8; 0]>(), 3, []) };
     }
 
     #[test]
