@@ -11,9 +11,9 @@
 use congruent_device::{Group, Pod, Sym};
 
 use crate::descriptor::{Descriptor, Work};
-use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::session::Coll;
+use crate::step::{Link, Step};
 use crate::{Algorithm, Collective, Protocol, check, scratch};
 
 /// The name of its steps.

@@ -10,9 +10,9 @@
 use congruent_device::{Group, Keep, Pod, Rank, Reducer, Sym, World};
 
 use crate::descriptor::{Descriptor, Sizes, Work};
-use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::session::Coll;
+use crate::step::{Link, Step};
 use crate::{Algorithm, Collective, Protocol, check};
 
 mod step {

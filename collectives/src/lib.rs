@@ -76,6 +76,7 @@ mod scratch;
 mod send_recv;
 mod session;
 mod share;
+mod step;
 mod transfers;
 pub mod tree;
 pub mod two_level;

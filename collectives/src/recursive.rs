@@ -18,11 +18,11 @@
 use congruent_device::{Group, Pod, Reducer, Sym};
 
 use crate::descriptor::{Descriptor, Sizes, Work};
-use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::pairs::{self, Pairs, Role, kept};
 use crate::schedule::Schedule;
 use crate::session::Coll;
+use crate::step::{Link, Step};
 use crate::{Algorithm, Collective, Protocol, check, scratch};
 
 const PARTNER: Link = Link::A;

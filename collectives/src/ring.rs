@@ -11,11 +11,11 @@
 use congruent_device::{Group, Pod, Reducer, Sym};
 
 use crate::descriptor::{Descriptor, Sizes, Work};
-use crate::link::{Link, Step};
 use crate::names::Operation;
 use crate::schedule::Schedule;
 use crate::session::Coll;
 use crate::share::Share;
+use crate::step::{Link, Step};
 use crate::{Algorithm, Collective, Protocol, check};
 
 /// The neighbours' links.
