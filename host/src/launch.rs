@@ -286,7 +286,8 @@ impl World {
     /// Loads a kernel, and with it all that are in the same PTX. The first launch does it too, but then it may be too late: a driver may
     /// load only while none of the GPU's kernels runs, and one that waits for this launch does not end. So a program whose kernels wait
     /// for each other across streams, or across PEs that share a GPU, loads those of each of its crates before it launches any. The
-    /// library's own, and those of `CONGRUENT_PTX`, are loaded with the world. On the CPU machine there is nothing to load.
+    /// library's own, and those of `CONGRUENT_PTX`, are loaded with the world; with `CONGRUENT_LAZY_LOADING=1` each of the library's is
+    /// loaded as those of other crates are, by itself. On the CPU machine there is nothing to load.
     ///
     /// ```
     /// use congruent::Grid;

@@ -295,6 +295,36 @@ fn a_kernel_without_ptx_is_told_what_makes_it() {
     assert!(outcome("no PTX", &end).is_right(), "{end:?}");
 }
 
+/// The library's kernels are loaded with the world, once for each device, or if that is asked for each before its first launch.
+#[test]
+fn lazy_kernels_are_loaded_one_by_one() {
+    const TEST: &str = "lazy_kernels_are_loaded_one_by_one";
+    if is_pe() {
+        let ended = World::builder().local(NPES as usize, |world| {
+            let (comm, stream, numbers) = (world.comm(world.team())?, world.stream()?, world.alloc::<f32>(8)?);
+            numbers.fill(1.0)?;
+            for _ in 0..2 {
+                comm.all_reduce(&stream, numbers.view(), numbers.view(), Op::Sum)?;
+            }
+            world.synchronize(&stream)?;
+            assert_eq!(numbers.to_vec()?, [4.0; 8]);
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+        return say("RIGHT");
+    }
+    for (devices, lazy) in [(1, false), (NPES, false), (NPES, true)] {
+        let mut command = again(TEST, EVERYTHING, &format!("devices={devices}"));
+        command.env("CONGRUENT_DEBUG", "info").env("CONGRUENT_ALGO", "one-shot");
+        command.env("CONGRUENT_LAZY_LOADING", if lazy { "1" } else { "0" });
+        let (end, case) = (ends(vec![command], PATIENCE).remove(0), format!("{devices} devices, lazy: {lazy}"));
+        assert!(outcome(&case, &end).is_right(), "{case}: {end:?}");
+        let loaded = |what: &str| end.said.matches(&format!(" {what} loaded for sm_80, in ")).count() as u32;
+        let found = (loaded("all_reduce_one_shot"), loaded("congruent-kernels"));
+        assert_eq!(found, if lazy { (devices, 0) } else { (0, devices) }, "{case}: {end:?}");
+    }
+}
+
 /// PEs take the devices that the program chose in turn, as threads and as processes, and one that is not there is refused.
 #[test]
 fn pes_compute_on_the_devices_that_the_program_chose() {

@@ -20,7 +20,7 @@ use congruent_stream_kernels as kernels;
 use congruent_transports::{Access, Atomic};
 use cudarc::driver::sys::{
     CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target, CUmemRangeHandleType,
-    CUstreamWriteValue_flags,
+    CUstreamCaptureMode, CUstreamWriteValue_flags,
 };
 
 use super::stream::CudaRunner;
@@ -43,7 +43,7 @@ pub(crate) struct HeapAccess {
     /// Whether what they wrote has to be flushed.
     flushes: bool,
     /// Whether the proxy's thread may ask for anything while others capture streams.
-    relaxed: OnceLock<()>,
+    relaxed: OnceLock<CUstreamCaptureMode>,
 }
 
 /// The kernel of atomics.

@@ -165,7 +165,7 @@ impl CudaPe {
             );
         }
         let device = Arc::new(device);
-        let modules = Arc::new(Modules::new(&device));
+        let modules = Arc::new(Modules::new(&device, tunables.get(Key::LazyLoading) == 1));
         // Before any PE launches a kernel that waits.
         agree(control, modules.load_known(windows.is_ok()))?;
         let trace =

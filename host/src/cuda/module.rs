@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use congruent_device::{Kernel, KernelArgs, Module};
 use cudarc::driver::sys;
@@ -12,7 +13,7 @@ use super::device::Context;
 use super::error::CudaVersion;
 use super::functions::Functions;
 use super::residents::Need;
-use super::{CudaError, Device, files, native, parameters, patience};
+use super::{CudaError, Device, files, monitor, native, parameters, patience};
 use crate::{Grid, LaunchError};
 
 /// A kernel, as a launch names it.
@@ -31,8 +32,13 @@ pub(crate) struct Entry {
 /// The modules that a PE has: they stay loaded for as long as it is there.
 pub(super) struct Modules {
     device: Arc<Device>,
-    known: Mutex<HashMap<usize, Found>>,
+    /// Whether each of the library's kernels is a module by itself, loaded before its first launch.
+    lazy: bool,
+    known: Mutex<HashMap<Key, Found>>,
 }
+
+/// The module of a crate, by its address; of one of its kernels, with what that calls, where it is loaded by itself.
+type Key = (usize, Option<&'static str>);
 
 /// A module in this PE's context, or that the driver is too old for it.
 type Found = Result<Arc<Loaded>, CudaError>;
@@ -61,6 +67,8 @@ struct Known {
 /// A module in a context.
 struct Loaded {
     name: &'static str,
+    /// The one kernel that it has of its text.
+    kernel: Option<&'static str>,
     text: &'static str,
     raw: sys::CUmodule,
     context: Context,
@@ -72,6 +80,14 @@ struct Loaded {
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
+
+/// The library's own.
+static OWN: [&Module; 4] = [
+    &congruent_kernels::PTX,
+    &congruent_kernels::MULTIMEM,
+    &congruent_moe_kernels::PTX,
+    &congruent_stream_kernels::PTX,
+];
 
 /// Bytes of the compiler's messages.
 const LOG: usize = 8192;
@@ -116,18 +132,18 @@ impl Entry {
 }
 
 impl Modules {
-    pub(super) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), known: Mutex::default() }
+    pub(super) fn new(device: &Arc<Device>, lazy: bool) -> Self {
+        Self { device: Arc::clone(device), lazy, known: Mutex::default() }
     }
 
-    /// Loads what launches may name without their crate's PTX: the library's own modules, and the files of `CONGRUENT_PTX`. Behind this,
-    /// PEs meet before any of them launches a kernel. A file that the driver is too old for is left to launches, which say so.
+    /// Loads what launches may name without their crate's PTX: the library's own modules, unless they are lazy, and the files of
+    /// `CONGRUENT_PTX`. Behind this, PEs meet before any of them launches a kernel. A file that the driver is too old for is left
+    /// to launches, which say so.
     pub(super) fn load_known(&self, multicast: bool) -> Result<(), CudaError> {
-        let multimem = multicast.then_some(&congruent_kernels::MULTIMEM);
-        let own = [&congruent_kernels::PTX, &congruent_moe_kernels::PTX, &congruent_stream_kernels::PTX];
-        let own = own.into_iter().chain(multimem);
+        let own = OWN.into_iter().filter(|module| multicast || !std::ptr::eq(*module, &congruent_kernels::MULTIMEM));
+        let own = own.filter(|_| !self.lazy);
         for module in own.chain(files::all(self.device.properties.compute)) {
-            match self.get(module) {
+            match self.get(module, None) {
                 Err(CudaError::PtxTooNew { .. }) => {}
                 loaded => loaded?.load_functions()?,
             }
@@ -135,7 +151,7 @@ impl Modules {
         Ok(())
     }
 
-    /// Loads the module that has the kernel, with all its kernels.
+    /// Loads the module that has the kernel, with all that it has.
     pub(super) fn load(&self, entry: &Entry) -> Result<(), CudaError> {
         self.device.bind()?;
         self.module(entry)?.load_functions()
@@ -166,7 +182,8 @@ impl Modules {
         let files = files::with(entry.name, self.device.properties.compute).into_iter();
         // Another crate's kernel may have the same name.
         for module in files.filter(|file| own.is_none_or(|own| files::is_of(file, own.name))).chain(own) {
-            match self.get(module) {
+            let is_own = OWN.iter().any(|own| std::ptr::eq(*own, module));
+            match self.get(module, (self.lazy && is_own).then_some(entry.name)) {
                 Err(error @ CudaError::PtxTooNew { .. }) => failed = error,
                 found => return found,
             }
@@ -174,14 +191,14 @@ impl Modules {
         Err(failed)
     }
 
-    /// A module in this PE's context, which is loaded if it was not yet.
-    fn get(&self, module: &'static Module) -> Found {
-        let key = std::ptr::from_ref(module) as usize;
+    /// A module in this PE's context, or what one of its kernels needs of it; it is loaded if it was not yet.
+    fn get(&self, module: &'static Module, kernel: Option<&'static str>) -> Found {
+        let key = (std::ptr::from_ref(module) as usize, kernel);
         if let Some(known) = lock(&self.known).get(&key) {
             return known.clone();
         }
         // Loading may wait for kernels, and these for what another thread launches meanwhile.
-        let found = Loaded::find(&self.device, module);
+        let found = Loaded::find(&self.device, module, kernel);
         // It is asked for at every launch, and a driver does not get newer.
         if matches!(found, Ok(_) | Err(CudaError::PtxTooNew { .. })) {
             lock(&self.known).insert(key, found.clone());
@@ -224,9 +241,9 @@ impl Function {
 impl Loaded {
     /// The module in this context. PEs of a process that share a context share it: loading one may wait until the GPU is idle,
     /// which it is not while another PE's kernel waits for this PE.
-    fn find(device: &Device, module: &'static Module) -> Result<Arc<Self>, CudaError> {
-        static ALL: Mutex<BTreeMap<(usize, usize), Slot>> = Mutex::new(BTreeMap::new());
-        let key = (device.context().raw() as usize, std::ptr::from_ref(module) as usize);
+    fn find(device: &Device, module: &'static Module, kernel: Option<&'static str>) -> Result<Arc<Self>, CudaError> {
+        static ALL: Mutex<BTreeMap<(usize, Key), Slot>> = Mutex::new(BTreeMap::new());
+        let key = (device.context().raw() as usize, (std::ptr::from_ref(module) as usize, kernel));
         // Who wants another module does not wait for this one.
         let one = {
             let mut all = lock(&ALL);
@@ -237,24 +254,26 @@ impl Loaded {
         if let Some(known) = one.upgrade() {
             return Ok(known);
         }
-        let loaded = Arc::new(Self::load(device, module)?);
+        let loaded = Arc::new(Self::load(device, module, kernel)?);
         *one = Arc::downgrade(&loaded);
         Ok(loaded)
     }
 
     /// The newest image that the GPU can run and the driver can compile: PTX may be of a version that came after the driver.
-    fn load(device: &Device, module: &'static Module) -> Result<Self, CudaError> {
-        let mut newest = None;
+    fn load(device: &Device, module: &'static Module, kernel: Option<&'static str>) -> Result<Self, CudaError> {
+        let (mut newest, began) = (None, Instant::now());
         for (arch, text) in images(module, device.properties.compute)? {
-            match compile(device, module.name, arch, text) {
+            let program = kernel.and_then(|kernel| Functions::of(text).program(kernel));
+            match compile(device, module.name, arch, program.as_deref().unwrap_or(text)) {
                 Err(error @ CudaError::PtxTooNew { .. }) => {
                     tracing::debug!("{error}; an older image is tried");
                     newest.get_or_insert(error);
                 }
                 compiled => {
+                    tracing::info!("{} loaded for {arch}, in {:?}", kernel.unwrap_or(module.name), began.elapsed());
                     let context = device.keeper().clone();
                     let (raw, functions) = (compiled?, Mutex::default());
-                    return Ok(Self { name: module.name, text, raw, context, functions });
+                    return Ok(Self { name: module.name, kernel, text, raw, context, functions });
                 }
             }
         }
@@ -263,7 +282,9 @@ impl Loaded {
 
     /// Loads all its kernels.
     fn load_functions(&self) -> Result<(), CudaError> {
-        Functions::of(self.text).entries().try_for_each(|name| self.load_function(name).map(drop))
+        let functions = Functions::of(self.text);
+        let mut has = functions.entries().filter(|name| self.kernel.is_none_or(|kernel| kernel == *name));
+        has.try_for_each(|name| self.load_function(name).map(drop))
     }
 
     /// Loads a kernel. Not at its first launch, when the driver may wait for kernels that wait for this one (CUDA C++ Programming Guide,
@@ -341,13 +362,14 @@ fn compile(device: &Device, module: &'static str, arch: &'static str, text: &str
     // The driver takes numbers where it wants numbers, in the room of a pointer (CUDA Driver API, cuModuleLoadDataEx).
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG), std::ptr::null_mut()];
     let count = options.len() as c_uint - c_uint::from(device.driver().version() < SPLITS);
-    let mut raw = std::ptr::null_mut();
+    let (mut raw, mode) = (std::ptr::null_mut(), monitor::relax(device.driver()));
     // SAFETY: `ptx` ends with a null; `count` is of options that this driver knows and that have values of the kinds that they say; the
     // log has as many bytes as its size says.
     let loaded = unsafe {
         let (options, values) = (options.as_mut_ptr().cast(), values.as_mut_ptr());
         device.driver().module_load_data_ex(&raw mut raw, ptx.as_ptr().cast(), count, options, values)
     };
+    monitor::exchange(device.driver(), mode);
     loaded.map_err(|error| {
         let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().trim().to_owned());
         match said {

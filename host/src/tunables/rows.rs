@@ -27,6 +27,8 @@ pub enum Key {
     Ll128Enable,
     /// `CONGRUENT_NVLS_ENABLE`.
     NvlsEnable,
+    /// `CONGRUENT_LAZY_LOADING`.
+    LazyLoading,
     /// `CONGRUENT_CHECK`.
     Check,
     /// `CONGRUENT_WATCH`.
@@ -110,7 +112,7 @@ pub struct TextTunable {
 }
 
 /// All tunables that are numbers.
-pub const TABLE: [Tunable; 15] = [
+pub const TABLE: [Tunable; 16] = [
     Tunable {
         key: Key::Heap,
         name: "CONGRUENT_HEAP",
@@ -173,6 +175,14 @@ pub const TABLE: [Tunable; 15] = [
         meaning: "multicast, by which the NVLink switch reduces and replicates: 0 never, 1 required, 2 where the machine has it",
         default: 2,
         range: (0, 2),
+        is_size: false,
+    },
+    Tunable {
+        key: Key::LazyLoading,
+        name: "CONGRUENT_LAZY_LOADING",
+        meaning: "1: compile and load each of the library's kernels before its first launch on a GPU, which then may have to be idle, instead of all with the world",
+        default: 0,
+        range: (0, 1),
         is_size: false,
     },
     Tunable {
