@@ -96,6 +96,7 @@ pub use congruent_fused as fused;
 pub use congruent_heap::HeapStats;
 pub use congruent_kernels as fixed_kernels;
 pub use congruent_moe_kernels as moe_kernels;
+pub use congruent_sum_kernels as sum_kernels;
 pub use cudarc;
 
 pub use buffer::{Arguments, Buffer, BufferView, BufferViewMut, Chunked, Lend, Packed, Source, Target, Tiled};

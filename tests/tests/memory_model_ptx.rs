@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use congruent::{fixed_kernels, moe_kernels, sum_kernels};
 use congruent_tests::repository;
 
 /// A kernel's pattern. Instructions are told by how they begin, so that `fence` is any fence.
@@ -30,14 +31,17 @@ const QUIET: &str = "fence.sc.sys";
 /// The kernels where time matters most. Puts do not fence, and a get does not at all; a signal is one release; a
 /// barrier stores and does not add; data goes by 16 bytes, and packets by two words.
 #[rustfmt::skip]
-const PATTERNS: [Pattern; 10] = [
+const PATTERNS: [Pattern; 13] = [
     Pattern { kernel: "perf_put", reaches: &[LOAD_16, STORE_16], has: &[SYNC, QUIET], lacks: &[RELEASE, "red.", "fence.acq_rel"] },
     Pattern { kernel: "perf_get", reaches: &[LOAD_16, STORE_16], has: &[SYNC], lacks: &[RELEASE, "red.", "fence"] },
     Pattern { kernel: "perf_ping_pong", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE_ADD], has: &[SYNC], lacks: &["fence"] },
     Pattern { kernel: "perf_barrier", reaches: &[ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red.", LOAD_16, STORE_16] },
     Pattern { kernel: "all_reduce_one_shot", reaches: &[LOAD_16, LOAD_PACKETS, STORE_PACKETS], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "all_reduce_one_shot_f32", reaches: &[LOAD_16, LOAD_PACKETS, STORE_PACKETS], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "all_reduce_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "all_reduce_direct_f32", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "all_reduce_ring", reaches: &[LOAD_16, STORE_16, LOAD_PACKETS, STORE_PACKETS, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
+    Pattern { kernel: "all_reduce_ring_f32", reaches: &[LOAD_16, STORE_16, LOAD_PACKETS, STORE_PACKETS, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "reduce_scatter_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence", "red."] },
     Pattern { kernel: "all_gather_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence.acq_rel", "red."] },
     Pattern { kernel: "all_to_all_direct", reaches: &[LOAD_16, STORE_16, ACQUIRE, RELEASE], has: &[SYNC], lacks: &["fence.acq_rel", "red."] },
@@ -67,8 +71,7 @@ struct Ptx {
 impl Ptx {
     fn all() -> Vec<Self> {
         let read = |&(arch, text): &(&'static str, &str)| Self { arch, bodies: functions(text) };
-        let modules =
-            [&congruent::fixed_kernels::PTX, &congruent::fixed_kernels::MULTIMEM, &congruent::moe_kernels::PTX];
+        let modules = [&fixed_kernels::PTX, &fixed_kernels::MULTIMEM, &moe_kernels::PTX, &sum_kernels::PTX];
         modules.iter().flat_map(|module| module.images).map(read).collect()
     }
 

@@ -320,8 +320,8 @@ fn lazy_kernels_are_loaded_one_by_one() {
         let (end, case) = (ends(vec![command], PATIENCE).remove(0), format!("{devices} devices, lazy: {lazy}"));
         assert!(outcome(&case, &end).is_right(), "{case}: {end:?}");
         let loaded = |what: &str| end.said.matches(&format!(" {what} loaded for sm_80, in ")).count() as u32;
-        let found = (loaded("all_reduce_one_shot"), loaded("congruent-kernels"));
-        assert_eq!(found, if lazy { (devices, 0) } else { (0, devices) }, "{case}: {end:?}");
+        let found = (loaded("all_reduce_one_shot_f32"), loaded("congruent-kernels"), loaded("congruent-sum-kernels"));
+        assert_eq!(found, if lazy { (devices, 0, 0) } else { (0, devices, devices) }, "{case}: {end:?}");
     }
 }
 
@@ -596,7 +596,8 @@ fn default_communicators_launch_more_blocks_for_longer_messages() {
     let mut launches: Vec<_> = launches.map(|(launch, _)| launch).collect();
     launches.sort_unstable();
     let of_both_pes = |launch| [launch, launch];
-    let expected = ["direct in 32 blocks of 256", "one_shot in 1 blocks of 32", "one_shot in 10 blocks of 256"];
+    let expected =
+        ["direct_f32 in 32 blocks of 256", "one_shot_f32 in 1 blocks of 32", "one_shot_f32 in 10 blocks of 256"];
     let expected: Vec<_> =
         expected.into_iter().flat_map(of_both_pes).map(|launch| format!("all_reduce_{launch}")).collect();
     assert_eq!(launches, expected);

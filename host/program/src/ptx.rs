@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use congruent::{fixed_kernels, moe_kernels};
+use congruent::{fixed_kernels, moe_kernels, sum_kernels};
 use congruent_device::Module;
 
 use super::failure::Failure;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Each image's crate, architecture and text.
 fn images() -> impl Iterator<Item = (String, &'static str, &'static str)> {
-    let modules = [&fixed_kernels::PTX, &fixed_kernels::MULTIMEM, &moe_kernels::PTX];
+    let modules = [&fixed_kernels::PTX, &fixed_kernels::MULTIMEM, &moe_kernels::PTX, &sum_kernels::PTX];
     modules.into_iter().flat_map(|Module { name, images }| {
         let of = name.split(' ').next().unwrap_or(name).replace('-', "_");
         images.iter().map(move |&(arch, text)| (of.clone(), arch, text))

@@ -106,7 +106,7 @@ fn ptx_lists_kernels_shows_one_and_writes_all() {
     let written = ended(congruent(&["ptx", "--write"]).arg(folder.path().join("new")));
     let sizes = written.out.lines().map(|path| std::fs::metadata(path).unwrap().len());
     let sizes: Vec<_> = sizes.collect();
-    assert!(sizes.len() == 3 && sizes.iter().all(|&bytes| bytes > 100_000), "{written:?}");
+    assert!(sizes.len() == 4 && sizes.iter().all(|&bytes| bytes > 100_000), "{written:?}");
     let alone = folder.path().join("barrier.ptx");
     std::fs::write(&alone, one.out).unwrap();
     let verified = ended(congruent(&["verify"]).arg(alone));

@@ -97,12 +97,12 @@ fn kernels_of_gpus_are_there_as_wholes() {
         _ => panic!("{events:#?}"),
     };
     for pe in 0..2 {
-        let (kernel, graph) = (of(pe, "all_reduce_ring"), of(pe, "graph"));
+        let (kernel, graph) = (of(pe, "all_reduce_ring_f32"), of(pe, "graph"));
         assert!(kernel.begin_ns < kernel.end_ns && kernel.end_ns <= graph.begin_ns + 1000, "{events:#?}");
         assert_eq!((kernel.track.as_str(), kernel.block), (graph.track.as_str(), None));
     }
     // As far as the GPUs' clocks are known on a busy machine.
-    let [one, two] = [0, 1].map(|pe| of(pe, "all_reduce_ring"));
+    let [one, two] = [0, 1].map(|pe| of(pe, "all_reduce_ring_f32"));
     assert!(one.begin_ns.max(two.begin_ns) < one.end_ns.min(two.end_ns) + 20_000_000, "{events:#?}");
 }
 

@@ -1,9 +1,9 @@
 //! The fixed kernels: which of them calls of an algorithm launch.
 
-use std::fmt;
 use std::sync::LazyLock;
+use std::{fmt, ptr};
 
-use congruent_collectives::{Algorithm, Collective, Descriptor, PlanView, Reduction};
+use congruent_collectives::{Algorithm, Collective, Datatype, Descriptor, Op, PlanView, Reduction};
 use congruent_device::{Kernel, Sym};
 use congruent_kernels::{Moves, Reduces, Visit};
 
@@ -79,13 +79,8 @@ impl FixedKernel {
 
     /// The same, among the library's and `own`.
     pub(crate) fn find(own: &[Self], collective: Collective, algorithm: Algorithm) -> Option<Self> {
-        static ALL: LazyLock<Vec<FixedKernel>> = LazyLock::new(|| {
-            let mut all = All::default();
-            congruent_kernels::visit(&mut all);
-            all.0
-        });
         let is_meant = |one: &&Self| (one.of.collective, one.of.algorithm) == (collective, algorithm);
-        ALL.iter().chain(own).find(is_meant).copied()
+        LIBRARY.kernels.iter().chain(own).find(is_meant).copied()
     }
 
     /// What the algorithm is described by.
@@ -106,7 +101,12 @@ impl FixedKernel {
     pub(crate) fn launch_on(&self, target: &Target<'_>, args: FixedArgs) -> Result<(), LaunchError> {
         let FixedArgs { dst, src, reduction, root, plan, rounds } = args;
         match (self.kernel, reduction) {
-            (Typed::Reduces(kernel), Some(op)) => kernel.launch(target, (dst, src, op, root, plan, rounds)),
+            (Typed::Reduces(kernel), Some(op)) => {
+                let knows_it =
+                    |sum: &&Sum| ptr::eq(sum.of, self.of) && (Op::Sum, sum.datatype) == (op.op(), op.datatype());
+                let kernel = LIBRARY.sums.iter().find(knows_it).map_or(kernel, |sum| sum.kernel);
+                kernel.launch(target, (dst, src, op, root, plan, rounds))
+            }
             (Typed::Moves(kernel), None) => kernel.launch(target, (dst, src, root, plan, rounds)),
             _ => {
                 let Descriptor { collective, algorithm, .. } = *self.of;
@@ -122,15 +122,39 @@ impl fmt::Debug for FixedKernel {
     }
 }
 
-#[derive(Default)]
-struct All(Vec<FixedKernel>);
+/// The library's.
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let mut library = Library::default();
+    congruent_kernels::visit(&mut library);
+    congruent_sum_kernels::visit(&mut library);
+    library
+});
 
-impl Visit for All {
+#[derive(Default)]
+struct Library {
+    kernels: Vec<FixedKernel>,
+    sums: Vec<Sum>,
+}
+
+/// A kernel that knows what it sums, which takes the place of the one that is told.
+struct Sum {
+    of: &'static Descriptor,
+    datatype: Datatype,
+    kernel: &'static dyn Launch<Reduces>,
+}
+
+impl Visit for Library {
     fn reduction<K: Kernel<Args = Reduces>>(&mut self, of: &'static Descriptor, kernel: &'static K) {
-        self.0.push(FixedKernel::reducing(of, kernel));
+        self.kernels.push(FixedKernel::reducing(of, kernel));
     }
 
     fn movement<K: Kernel<Args = Moves>>(&mut self, of: &'static Descriptor, kernel: &'static K) {
-        self.0.push(FixedKernel::moving(of, kernel));
+        self.kernels.push(FixedKernel::moving(of, kernel));
+    }
+}
+
+impl congruent_sum_kernels::Visit for Library {
+    fn sum<K: Kernel<Args = Reduces>>(&mut self, of: &'static Descriptor, datatype: Datatype, kernel: &'static K) {
+        self.sums.push(Sum { of, datatype, kernel });
     }
 }

@@ -82,9 +82,10 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 /// The library's own.
-static OWN: [&Module; 4] = [
+static OWN: [&Module; 5] = [
     &congruent_kernels::PTX,
     &congruent_kernels::MULTIMEM,
+    &congruent_sum_kernels::PTX,
     &congruent_moe_kernels::PTX,
     &congruent_stream_kernels::PTX,
 ];

@@ -72,5 +72,9 @@ mod tests {
                 assert!(waits(&functions, name), "{arch} {name}");
             }
         }
+        for (arch, text) in congruent_sum_kernels::PTX.images {
+            let functions = Functions::find(text);
+            assert!(functions.entries().all(|name| waits(&functions, name)), "{arch}");
+        }
     }
 }

@@ -215,9 +215,10 @@ impl<'c> Calls<'c> {
         self.one_sided()
     }
 
-    /// Sums of floats, which have loops of their own, and what the switch reduces.
+    /// Sums of floats, which have kernels and loops of their own, and what the switch reduces.
     fn reductions(&mut self) -> Result<(), Error> {
-        for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
+        let has_sums = [Collective::AllReduce, Collective::ReduceScatter];
+        for way in Way::all(self.world.npes()).into_iter().filter(|way| has_sums.contains(&way.collective)) {
             if matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::RING) {
                 for sum in sums() {
                     self.reduction(way, sum, 1, 37)?;

@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Instant;
 
 use calls::Which;
-use congruent::{fixed_kernels, moe_kernels};
+use congruent::{fixed_kernels, moe_kernels, sum_kernels};
 use congruent_example_kernels as examples;
 use congruent_verify::ptx;
 use congruent_virtual_gpu::{Mutant, Program, Schedule};
@@ -237,7 +237,7 @@ fn two_at_a_time<T: Send>(
 
 /// The images that are shipped, and at last that of the examples.
 fn programs() -> Result<Vec<Arc<Program>>, Box<dyn Error>> {
-    let texts = [&fixed_kernels::PTX, &fixed_kernels::MULTIMEM, &moe_kernels::PTX, &examples::PTX]
+    let texts = [&fixed_kernels::PTX, &fixed_kernels::MULTIMEM, &moe_kernels::PTX, &sum_kernels::PTX, &examples::PTX]
         .into_iter()
         .flat_map(|module| module.images);
     let programs = texts.map(|(_, text)| {
