@@ -19,4 +19,5 @@ pub mod requirement;
 pub mod roofline;
 pub mod sample;
 pub mod table;
+pub mod threads;
 mod tokens;

@@ -33,6 +33,9 @@ const SHARED_CORES: [u64; 2] = [1 << 10, 1 << 20];
 const TABLES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const UPDATES: u64 = 1 << 18;
 
+/// The longest loop.
+const MOST_ROUNDS: u64 = 20_000;
+
 /// The word on the command line that calls this.
 pub const WORD: &str = "ours";
 
@@ -84,6 +87,7 @@ fn measure(asked: &str, words: &[String]) -> Result<(), Box<dyn Error>> {
         word: world.alloc(1)?,
         turn: world.alloc(1)?,
         slowest: world.alloc(1)?,
+        times: world.alloc(MOST_ROUNDS as usize)?,
         plan: world.plan(Layout::new(world.team(), 1))?,
         comm,
         unchecked,
@@ -116,6 +120,7 @@ pub(crate) struct Ours {
     word: SymVec<u64>,
     turn: SymVec<Semaphore>,
     slowest: SymVec<f64>,
+    times: SymVec<u64>,
     pub(crate) plan: Plan,
     pub(crate) comm: Comm,
     pub(crate) unchecked: Comm,
@@ -163,6 +168,11 @@ impl Ours {
         let (n, dst, src) = (self.rounds(8), self.dst.slice(..8)?, self.src.slice(..8)?);
         let round_trip = self.time(n, fixed_kernels::perf_ping_pong, (dst, src, self.turn.view(), n))?;
         self.tell(told, Work::SendRecv, 8, round_trip / 2.0);
+        self.time(n, proxied::round_trips, (dst, src, self.turn.view(), self.times.slice(..n as usize)?))?;
+        let mut times = self.times.to_vec()?;
+        times.truncate(n as usize);
+        times.sort_unstable();
+        self.tell(told, Work::SendRecvLate, 8, times[times.len() * 99 / 100] as f64 / 2.0);
         Ok(())
     }
 
@@ -274,7 +284,7 @@ impl Ours {
 
     /// Loop length: a quarter of a gibibyte of traffic, within bounds, as the C peers have it.
     pub(crate) fn rounds(&self, bytes: u64) -> u64 {
-        let most = if self.world.npes() > 2 { 500 } else { 20_000 };
+        let most = if self.world.npes() > 2 { 500 } else { MOST_ROUNDS };
         ((256 << 20) / bytes.max(1)).clamp(4, most)
     }
 }

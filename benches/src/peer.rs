@@ -79,6 +79,9 @@ pub enum PeerError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// The system binds no thread to a core.
+    #[error("cannot bind a thread to a core, to measure what threads cost each other")]
+    Threads(#[source] rustix::io::Errno),
 }
 
 /// Seconds after which a peer counts as hung.

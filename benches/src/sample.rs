@@ -25,6 +25,8 @@ pub enum Work {
     Gups,
     /// Half the round trip of a message.
     SendRecv,
+    /// The same, which one of a hundred exceeds.
+    SendRecvLate,
     /// All PEs meet.
     Barrier,
     /// The sum of f32 on all PEs.
@@ -116,6 +118,7 @@ impl fmt::Display for Work {
             Self::FetchAdd => "fetch_add",
             Self::Gups => "gups",
             Self::SendRecv => "send_recv",
+            Self::SendRecvLate => "send_recv_late",
             Self::Barrier => "barrier",
             Self::AllReduce => "all_reduce",
             Self::Broadcast => "broadcast",

@@ -200,7 +200,7 @@ fn through_proxies(arguments: &Arguments, broken: usize) -> (bool, usize) {
         return (false, broken + 1);
     };
     println!("{}", measured.table(arguments.judged()));
-    match measured.sentence() {
+    match measured.sentence(arguments.judged()) {
         Ok(sentence) => println!("{sentence}"),
         Err(error) => eprintln!("!!! {error}"),
     }
