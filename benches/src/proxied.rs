@@ -96,8 +96,9 @@ pub fn measure(effort: Effort) -> Result<Proxied, PeerError> {
 impl Proxied {
     /// Whether what is promised is kept.
     pub fn is_kept(&self) -> bool {
-        let is_late = self.turns().is_some_and(|turns| turns > MOST_TURNS);
-        !is_late && self.rows.iter().all(|row| matches!(row.verdict(), Verdict::Pass | Verdict::Informative))
+        // Where there is a limit and no round trip was measured, nothing is kept.
+        let is_soon = self.threads.is_none() || self.turns().is_some_and(|turns| turns <= MOST_TURNS);
+        is_soon && self.rows.iter().all(|row| matches!(row.verdict(), Verdict::Pass | Verdict::Informative))
     }
 
     fn half_round_trip(&self, work: Work) -> Option<f64> {
