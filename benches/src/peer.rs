@@ -79,8 +79,8 @@ pub enum PeerError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// The system binds no thread to a core.
-    #[error("cannot bind a thread to a core, to measure what threads cost each other")]
+    /// The system binds no thread to a core, or one did not come.
+    #[error("cannot measure what two threads on cores of their own cost each other")]
     Threads(#[source] rustix::io::Errno),
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, yield_now};
 use std::time::Instant;
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Times in nanoseconds, each the least of five tries.
@@ -21,6 +21,9 @@ pub struct Threads {
 
 const TRIES: usize = 5;
 
+/// After so many looks the other thread counts as gone.
+const MOST_LOOKS: u64 = 1 << 28;
+
 /// A word on a line of its own.
 #[derive(Default)]
 #[repr(align(128))]
@@ -30,7 +33,7 @@ impl Threads {
     /// Measures two threads that take so many turns. `None` where this process may use one core only.
     ///
     /// # Errors
-    /// Where the system binds no thread to a core.
+    /// Where the system binds no thread to a core, or one of them does not come.
     pub fn measure(turns: u64) -> Result<Option<Self>> {
         let allowed = sched_getaffinity(None)?;
         let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
@@ -48,19 +51,18 @@ fn ping_pong(cores: [usize; 2], turns: u64, wait: fn()) -> Result<f64> {
     let take_turns = |side: usize| {
         let mut core = CpuSet::new();
         core.set(cores[side]);
-        // Judged at the end: without this thread the other one would wait for ever.
-        let bound = sched_setaffinity(None, &core);
+        sched_setaffinity(None, &core)?;
         let started = Instant::now();
         for turn in 1..=turns {
             if side == 1 {
-                words[0].await_turn(turn, wait);
+                words[0].await_turn(turn, wait)?;
             }
             words[side].0.store(turn, Ordering::Release);
             if side == 0 {
-                words[1].await_turn(turn, wait);
+                words[1].await_turn(turn, wait)?;
             }
         }
-        bound.map(|()| started.elapsed().as_nanos() as f64 / (2 * turns) as f64)
+        Ok(started.elapsed().as_nanos() as f64 / (2 * turns) as f64)
     };
     thread::scope(|scope| {
         let sides = [scope.spawn(|| take_turns(0)), scope.spawn(|| take_turns(1))];
@@ -70,10 +72,14 @@ fn ping_pong(cores: [usize; 2], turns: u64, wait: fn()) -> Result<f64> {
 }
 
 impl Line {
-    fn await_turn(&self, turn: u64, wait: fn()) {
-        while self.0.load(Ordering::Acquire) != turn {
+    fn await_turn(&self, turn: u64, wait: fn()) -> Result<()> {
+        for _ in 0..MOST_LOOKS {
+            if self.0.load(Ordering::Acquire) == turn {
+                return Ok(());
+            }
             wait();
         }
+        Err(Errno::TIMEDOUT)
     }
 }
 
