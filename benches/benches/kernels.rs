@@ -59,7 +59,11 @@ fn all(criterion: &mut Criterion) {
                 let (dst, src, team) = (world.alloc(bytes as usize)?, world.alloc(bytes as usize)?, world.team());
                 let plan = world.plan(Layout::new(team, 1))?;
                 let sum = Reduction::new::<f32>(Op::Sum, None).unwrap_or_else(|| panic!("floats have a sum"));
-                Ok(Box::new(move |rounds| (dst.view(), src.view(), sum, 0, plan.view(), rounds)))
+                Ok(Box::new(move |rounds| {
+                    let rounds =
+                        u32::try_from(rounds).unwrap_or_else(|error| panic!("{error}: shorten the measurement"));
+                    (dst.view(), src.view(), sum, 0, plan.view(), rounds)
+                }))
             },
         );
     }

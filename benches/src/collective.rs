@@ -47,7 +47,7 @@ impl Ours {
         let reduction = if collective.reduces() { Some(sum()?) } else { None };
         let kernel = FixedKernel::of(collective, algorithm);
         let kernel = kernel.ok_or_else(|| format!("there is no kernel for {collective} by {algorithm}"))?;
-        let args = FixedArgs { dst, src, reduction, root: 0, plan, rounds: n };
+        let args = FixedArgs { dst, src, reduction, root: 0, plan, rounds: u32::try_from(n)? };
         self.clocked(n, || Ok(kernel.launch(&self.world, &self.stream, Grid::one(256), args)?))
     }
 

@@ -275,42 +275,50 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     if src.is_empty() {
         return;
     }
+    coll.keep(dst, src);
+    coll.keep_chunks::<T>(coll.divided(src.len()));
+    coll.group().sync();
     if dst == src {
-        return swap(coll, dst);
+        return swap::<T, B>(coll);
     }
-    coll.start_copy(coll.mine(coll.part(dst, coll.me())), coll.mine(coll.part(src, coll.me())));
+    let me = coll.me();
+    coll.start_copy(coll.kept_chunk(coll.dst::<T>(), me), coll.kept_chunk(coll.src::<T>(), me));
     coll.barrier();
-    for i in 1..coll.n() {
-        let to = coll.after(i);
-        let part = coll.mine(coll.part(src, to.index()));
-        let _step = coll.step(step::GIVE, (i - 1, coll.n() - 1), to.index(), part.bytes());
-        coll.ctx().put_nbi(coll.group(), coll.mine(coll.part(dst, coll.me())).at(to), part);
+    for i in 1..coll.n {
+        let to = coll.after(i as usize);
+        let (dst, part) = (coll.kept_chunk(coll.dst::<T>(), coll.me()), coll.kept_chunk(coll.src::<T>(), to.index()));
+        let _step = coll.step(step::GIVE, (i as usize - 1, coll.n() - 1), to.index(), part.bytes());
+        coll.ctx().put_nbi(coll.group(), dst.at(to), part);
     }
     coll.ctx().await_proxy(coll.group());
     coll.barrier();
 }
 
-/// The all-to-all in place: in round `k` the members whose ranks add up to `k` modulo `n` swap their parts, slot by slot.
+/// The all-to-all in place: in turn `k` the members whose ranks add up to `k` modulo `n` swap their parts, slot by slot.
 #[inline(always)]
 #[track_caller]
-fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>, buf: Sym<T>) {
-    for round in 0..coll.n() {
-        let peer = coll.wrap(round + coll.n() - coll.me());
+fn swap<T: Pod, B: Group>(coll: &mut Coll<'_, B>) {
+    for turn in 0..coll.n {
+        let peer = coll.wrap(turn as usize + coll.n() - coll.me());
         if peer == coll.me() {
             continue;
         }
-        let part = coll.part(buf, peer);
-        let _step = coll.step(step::SWAP, (round, coll.n()), peer, coll.mine(part).bytes());
+        let part = coll.kept_chunk(coll.dst::<T>(), peer);
+        let _step = coll.step(step::SWAP, (turn as usize, coll.n()), peer, part.bytes());
         coll.open(Link::A, peer);
         coll.group().sync();
-        for round in 0..coll.rounds_of(part) {
-            let chunk = coll.cut(coll.mine(part), round);
+        for round in 0.. {
+            let chunk = coll.cut(coll.kept_chunk(coll.dst::<T>(), peer), round);
+            if chunk.is_empty() {
+                break;
+            }
             coll.moves(Step::NEW.reduce().send(Link::A), chunk);
             coll.moves(Step::NEW.recv(Link::A).copy(), chunk);
         }
         // Of the group, only who signals at the end of a step still looks at the link, and on a GPU that is who opens the next one.
         coll.close(Link::A);
     }
+    coll.group().sync();
 }
 
 /// Writes what is in `src` at member `from` to `dst` at all members but the one `skip` after this one, if there is one: read once,

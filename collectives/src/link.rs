@@ -163,10 +163,10 @@ impl<B: Group> Coll<'_, B> {
     }
 
     /// What goes in round `round` of this block's share of a buffer's chunk or part, as the buffer's division was kept: that of the member so
-    /// many ranks before this one.
+    /// many ranks before this one. Loops count in 32 bits, which are one register of a GPU.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    pub(crate) fn chunk_in<T: Pod>(&self, whole: Sym<T>, back: usize, round: usize) -> Sym<T> {
-        self.cut(self.kept_chunk(whole, self.before(back)), round)
+    pub(crate) fn chunk_in<T: Pod>(&self, whole: Sym<T>, back: u32, round: u32) -> Sym<T> {
+        self.cut(self.kept_chunk(whole, self.before(back as usize)), round as usize)
     }
 
     /// How many rounds this block's share of a range takes.
@@ -175,10 +175,10 @@ impl<B: Group> Coll<'_, B> {
         self.mine(range).len().div_ceil(self.plan.slot_elements::<T>())
     }
 
-    /// How many rounds the first of a buffer's chunks takes, as its division was kept: none is longer, nor is a block's share of one.
-    #[cfg_attr(target_arch = "nvptx64", inline(never))]
-    pub(crate) fn rounds_of_chunks<T: Pod>(&self, whole: Sym<T>) -> usize {
-        self.kept_chunk(whole, 0).len().div_ceil(self.plan.slot_elements::<T>())
+    /// Whether round `round` moves anything: the first of a buffer's chunks, as its division was kept, is no shorter than another.
+    #[inline(always)]
+    pub(crate) fn has_round<T: Pod>(&self, whole: Sym<T>, round: u32) -> bool {
+        !self.chunk_in(whole, self.me, round).is_empty()
     }
 
     /// The member so many ranks before this one, at most `n`.
@@ -214,20 +214,21 @@ impl<B: Group> Coll<'_, B> {
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
     pub(crate) fn step_of<T: Pod>(&mut self, step: Step, dst: Sym<T>, src: Sym<T>, op: impl Reducer<T>) {
-        let bytes = if step.has(Step::SRC) { src.bytes() } else { dst.bytes() };
+        // A slot's length is a number of 32 bits.
+        let bytes = if step.has(Step::SRC) { src.bytes() } else { dst.bytes() } as u32;
         if bytes == 0 {
             return;
         }
         self.wait_peers(step, bytes);
         let failed = self.fold_step(step, dst, src, op);
-        self.signal_peers(step, dst.cast(), bytes, failed);
+        self.signal_peers(step, dst.offset(), bytes, failed);
     }
 
     /// The start of a step: waits for slots and data.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn wait_peers(&self, step: Step, bytes: usize) {
+    fn wait_peers(&self, step: Step, bytes: u32) {
         let (simple, direct_receive, direct_send) = self.ways(step);
         let credits = if direct_send { 0 } else { step.sends() };
         let data = if simple { step.receives() } else { 0 };
@@ -240,7 +241,7 @@ impl<B: Group> Coll<'_, B> {
             Some((self.signal_of(state.rank as usize, which).from_rank(state.peer()), count))
         });
         if !simple {
-            Link::each(step.sends()).for_each(|link| self.clean(link, bytes));
+            Link::each(step.sends()).for_each(|link| self.clean(link, bytes as usize));
         }
     }
 
@@ -303,11 +304,12 @@ impl<B: Group> Coll<'_, B> {
         }
     }
 
-    /// The end of a step: counts what came and went, and signals the members. Lanes read the counts until the group meets again.
+    /// The end of a step: counts what came and went, and signals the members. `dst` is an offset. Lanes read the counts until
+    /// the group meets again.
     #[cfg_attr(target_arch = "nvptx64", inline(never))]
     #[cfg_attr(not(target_arch = "nvptx64"), inline(always))]
     #[track_caller]
-    fn signal_peers(&mut self, step: Step, dst: Sym<u8>, bytes: usize, failed: bool) {
+    fn signal_peers(&mut self, step: Step, dst: u64, bytes: u32, failed: bool) {
         let (simple, direct_receive, direct_send) = self.ways(step);
         // Others may still fold, of what they have in hand.
         self.change(|state| {
@@ -319,7 +321,8 @@ impl<B: Group> Coll<'_, B> {
         self.ctx().join(self.group(), failed);
         let (proxied, credits) = (self.proxied(step), if direct_receive { 0 } else { step.receives() });
         for link in Link::each(proxied) {
-            let from = if direct_send || step.has(Step::SENDS_OWN) { dst } else { self.staging(bytes) };
+            let is_at_dst = direct_send || step.has(Step::SENDS_OWN);
+            let from = if is_at_dst { Sym::from_raw(dst, bytes.into()) } else { self.staging(bytes as usize) };
             self.put_sent(link, direct_send, from);
         }
         let sent = if simple { step.sends() & !proxied } else { 0 };

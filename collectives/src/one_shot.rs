@@ -123,7 +123,7 @@ pub fn all_to_all<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
 #[inline(always)]
 #[track_caller]
 fn of_parts<T: Pod, B: Group>(coll: &Coll<'_, B>, parts: Sym<T>) -> PerMember<T> {
-    PerMember::new(coll.mine(coll.part(parts, 0)), parts.len() / coll.n())
+    PerMember::new(coll.mine(coll.part(parts, 0)), coll.divided(parts.len()))
 }
 
 /// Sends each member what is for it in `src`. What comes is combined in `dst`, or else stored there, each member's where it belongs.

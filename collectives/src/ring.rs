@@ -58,11 +58,13 @@ pub fn all_reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
     }
     coll.keep_chunks::<T>(Share::largest::<T>(src.len(), coll.n()));
     open(coll, dst, src);
-    for round in 0..coll.rounds_of_chunks(src) {
+    let mut round = 0;
+    while coll.has_round(coll.src::<T>(), round) {
         let from = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.src::<T>(), back, round);
         let to = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
         scatter(coll, from, to, RECV_REDUCE_COPY_SEND, op);
         gather(coll, to);
+        round += 1;
     }
     close(coll);
 }
@@ -88,9 +90,11 @@ pub fn reduce_scatter<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src
     }
     coll.keep_chunks::<T>(dst.len());
     open(coll, dst, src);
-    for round in 0..coll.rounds_of_chunks(src) {
+    let mut round = 0;
+    while coll.has_round(coll.src::<T>(), round) {
         let from = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.src::<T>(), back, round);
-        scatter(coll, from, |coll, _| coll.cut(coll.mine(coll.dst::<T>()), round), RECV_REDUCE_COPY, op);
+        scatter(coll, from, |coll, _| coll.cut(coll.mine(coll.dst::<T>()), round as usize), RECV_REDUCE_COPY, op);
+        round += 1;
     }
     close(coll);
 }
@@ -117,11 +121,13 @@ pub fn all_gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sy
         coll.ready(Some(coll.before(1)), Some(coll.wrap(coll.me() + 1)));
         coll.keep_chunks::<T>(src.len());
         open(coll, dst, src);
-        for round in 0..coll.rounds_of_chunks(dst) {
+        let mut round = 0;
+        while coll.has_round(coll.dst::<T>(), round) {
             let chunk = |coll: &Coll<'_, B>, back| coll.chunk_in(coll.dst::<T>(), back, round);
             let own = chunk(coll, 0);
             coll.moves(COPY_SEND, own);
             gather(coll, chunk);
+            round += 1;
         }
         close(coll);
     }
@@ -208,38 +214,46 @@ pub fn reduce<T: Pod, B: Group>(coll: &mut Coll<'_, B>, dst: Sym<T>, src: Sym<T>
 }
 
 /// One round of the reduce-scatter: a chunk's partial sum starts at the member after the one that it is for, and ends there by
-/// `last`.
+/// `last`. Of two members or more: what a GPU keeps in a register, to bring a loop's threads together again, it keeps twice where the loop
+/// may not run at all.
 #[inline(always)]
 #[track_caller]
 fn scatter<T: Pod, B: Group>(
     coll: &mut Coll<'_, B>,
-    from: impl Fn(&Coll<'_, B>, usize) -> Sym<T>,
-    to: impl Fn(&Coll<'_, B>, usize) -> Sym<T>,
+    from: impl Fn(&Coll<'_, B>, u32) -> Sym<T>,
+    to: impl Fn(&Coll<'_, B>, u32) -> Sym<T>,
     last: Step,
     op: impl Reducer<T>,
 ) {
-    let n = coll.n();
-    for back in 1..=n {
+    let mut back = 1;
+    loop {
         let src = from(coll, back);
-        let _step =
-            (back < n).then(|| coll.step(step::SCATTER, (back - 1, n - 1), coll.wrap(coll.me() + 1), src.bytes()));
-        match back {
-            1 => coll.step_of(SEND, src, src, op),
-            _ if back < n => coll.step_of(RECV_REDUCE_SEND, src, src, op),
-            _ => coll.step_of(last, to(coll, n), src, op),
+        let part = (back as usize - 1, coll.n() - 1);
+        let _step = coll.step(step::SCATTER, part, coll.wrap(coll.me() + 1), src.bytes());
+        coll.step_of(if back == 1 { SEND } else { RECV_REDUCE_SEND }, src, src, op);
+        back += 1;
+        if back == coll.n {
+            break;
         }
     }
+    let src = from(coll, coll.n);
+    coll.step_of(last, to(coll, coll.n), src, op);
 }
 
-/// One round of the all-gather, once this member's own chunk is on its way.
+/// One round of the all-gather, once this member's own chunk is on its way. Of two members or more, as [`scatter`].
 #[inline(always)]
 #[track_caller]
-fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, chunk: impl Fn(&Coll<'_, B>, usize) -> Sym<T>) {
-    let n = coll.n();
-    for back in 1..n {
+fn gather<T: Pod, B: Group>(coll: &mut Coll<'_, B>, chunk: impl Fn(&Coll<'_, B>, u32) -> Sym<T>) {
+    let mut back = 1;
+    loop {
         let dst = chunk(coll, back);
-        let _step = coll.step(step::GATHER, (back - 1, n - 1), coll.wrap(coll.me() + 1), dst.bytes());
-        coll.moves(if back < n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst);
+        let part = (back as usize - 1, coll.n() - 1);
+        let _step = coll.step(step::GATHER, part, coll.wrap(coll.me() + 1), dst.bytes());
+        coll.moves(if back < coll.n - 1 { RECV_COPY_SEND } else { RECV_COPY }, dst);
+        back += 1;
+        if back == coll.n {
+            break;
+        }
     }
 }
 

@@ -55,7 +55,10 @@ kernel_arg! {
         pub(crate) memory: u64,
         /// The exchange that is under way.
         pub(crate) exchange: Exchange,
-        /// Destination and source of the collective that is under way: offsets and lengths, in elements.
+        /// Destination and source of every collective of the session, where it is for [calls that are all the same](PlanView::repeat):
+        /// offsets and lengths, in elements.
+        buffers: [[u64; 2]; 2],
+        /// Destination and source of the collective that is under way: likewise.
         dst: [u64; 2],
         src: [u64; 2],
         /// How many elements chunks or parts have, and a block's shares of them.
@@ -107,6 +110,35 @@ impl PlanView {
     #[inline(always)]
     #[track_caller]
     pub fn enter<'c, B: Group>(&self, group: &B, ctx: &'c Ctx<'c>) -> Coll<'c, B> {
+        self.session(group, ctx, None)
+    }
+
+    /// A session of so many calls of a collective with the same buffers, as fixed kernels have it: no register of a GPU holds them from
+    /// one call to the next.
+    ///
+    /// # Panics
+    /// As [`enter`](PlanView::enter), and where the collective does.
+    #[inline(always)]
+    #[track_caller]
+    pub fn repeat<'c, T: Pod, B: Group>(
+        &self,
+        group: &B,
+        ctx: &'c Ctx<'c>,
+        times: u32,
+        (dst, src): (Sym<T>, Sym<T>),
+        call: impl Fn(&mut Coll<'c, B>, Sym<T>, Sym<T>),
+    ) {
+        let mut coll = self.session(group, ctx, Some([words(dst), words(src)]));
+        for _ in 0..times {
+            let [dst, src] = coll.buffers;
+            call(&mut coll, kept(dst), kept(src));
+        }
+    }
+
+    /// Without buffers nothing is stored for them: zeros would be on the stack of a kernel with several sessions.
+    #[inline(always)]
+    #[track_caller]
+    fn session<'c, B: Group>(&self, group: &B, ctx: &'c Ctx<'c>, buffers: Option<[[u64; 2]; 2]>) -> Coll<'c, B> {
         let team = ctx.team(self.team);
         let (channel, blocks) = self.channel_of(ctx.block_index(), ctx.blocks());
         let memory = self.memory(channel);
@@ -124,6 +156,7 @@ impl PlanView {
             published: BUSY,
             memory,
             exchange: Exchange::NONE,
+            buffers: buffers.unwrap_or([[0; 2]; 2]),
             dst: [0; 2],
             src: [0; 2],
             chunks: [0; 2],
@@ -140,6 +173,9 @@ impl PlanView {
             (state.plan, state.n, state.me, state.channel) = (plan, n, me, channel);
             (state.block, state.blocks, state.form, state.exchanges) = (block, blocks, form, exchanges);
             (state.published, state.memory) = (published, memory);
+            if let Some(buffers) = buffers {
+                state.buffers = buffers;
+            }
         });
         match state.exchanges {
             ENDING => ctx.end(),
@@ -374,6 +410,12 @@ impl<'c, B: Group> Coll<'c, B> {
     /// This block's share of a buffer, or of a chunk of it.
     #[inline(always)]
     pub(crate) fn mine<T: Pod>(&self, whole: Sym<T>) -> Sym<T> {
+        // A division of a GPU is a hundred cycles, and a function for itself.
+        if self.blocks == 1 { whole } else { self.share(whole) }
+    }
+
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    fn share<T: Pod>(&self, whole: Sym<T>) -> Sym<T> {
         Share::new(self.block as usize, self.blocks as usize).of(whole)
     }
 
@@ -381,8 +423,14 @@ impl<'c, B: Group> Coll<'c, B> {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn part<T: Pod>(&self, parts: Sym<T>, i: usize) -> Sym<T> {
-        let each = parts.len() / self.n();
+        let each = self.divided(parts.len());
         parts.slice(i * each..(i + 1) * each)
+    }
+
+    /// How many elements each member's part of so many has. A GPU divides by a long function.
+    #[cfg_attr(target_arch = "nvptx64", inline(never))]
+    pub(crate) fn divided(&self, elements: usize) -> usize {
+        elements / self.n()
     }
 
     /// This block's share of chunk `i` of a buffer that is divided among the members.

@@ -27,10 +27,6 @@ impl Share {
     /// This part of `whole`.
     #[inline(always)]
     pub fn of<T: Element>(self, whole: Sym<T>) -> Sym<T> {
-        // A division of a GPU is a hundred cycles.
-        if self.count == 1 {
-            return whole;
-        }
         let each = Self::largest::<T>(whole.len(), self.count);
         let start = (self.index * each).min(whole.len());
         whole.slice(start..(start + each).min(whole.len()))

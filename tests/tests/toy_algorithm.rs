@@ -22,7 +22,7 @@ const ROOTED: Algorithm = Algorithm::new("rooted");
 kernels! {
     /// All-reduce by a reduce and a broadcast.
     pub fn all_reduce_rooted(
-        block, ctx, dst: Sym<u8>, src: Sym<u8>, op: Reduction, _root: u32, plan: PlanView, rounds: u64,
+        block, ctx, dst: Sym<u8>, src: Sym<u8>, op: Reduction, _root: u32, plan: PlanView, rounds: u32,
     ) {
         let mut coll = plan.enter(block, ctx);
         for _ in 0..rounds {

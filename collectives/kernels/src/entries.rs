@@ -13,12 +13,12 @@ macro_rules! reductions {
         kernels! { in $module; $(
             $(#[$doc])*
             pub fn $name(
-                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: PlanView, rounds: u64,
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $op: Reduction, $root: u32, $plan: PlanView, rounds: u32,
             ) {
-                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
-                for _ in 0..rounds {
-                    $algorithm::$operation(&mut coll, $($arg),*);
-                }
+                let $root = $root as usize;
+                $plan.repeat($block, $ctx, rounds, ($dst, $src), |coll, $dst, $src| {
+                    $algorithm::$operation(coll, $($arg),*);
+                });
                 let _not_all_have_one = $root;
             }
         )* }
@@ -38,12 +38,12 @@ macro_rules! moves {
         kernels! { in $module; $(
             $(#[$doc])*
             pub fn $name(
-                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: PlanView, rounds: u64,
+                $block, $ctx, $dst: Sym<u8>, $src: Sym<u8>, $root: u32, $plan: PlanView, rounds: u32,
             ) {
-                let ($root, mut coll) = ($root as usize, $plan.enter($block, $ctx));
-                for _ in 0..rounds {
-                    $algorithm::$operation(&mut coll, $($arg),*);
-                }
+                let $root = $root as usize;
+                $plan.repeat($block, $ctx, rounds, ($dst, $src), |coll, $dst, $src| {
+                    $algorithm::$operation(coll, $($arg),*);
+                });
                 let _not_all_have_one = $root;
             }
         )* }

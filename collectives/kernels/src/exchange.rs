@@ -7,26 +7,24 @@ use congruent_device::{Sym, kernels};
 kernels! { in crate::PTX;
     /// All-to-all of parts of any length.
     pub fn all_to_all_v_direct(
-        block, ctx, dst: Sym<u8>, src: Sym<u8>, receives: Parts, sends: Parts, plan: PlanView, rounds: u64,
+        block, ctx, dst: Sym<u8>, src: Sym<u8>, receives: Parts, sends: Parts, plan: PlanView, rounds: u32,
     ) {
-        let mut coll = plan.enter(block, ctx);
-        for _ in 0..rounds {
-            exchange::all_to_all_v(&mut coll, dst, src, receives, sends);
-        }
+        plan.repeat(block, ctx, rounds, (dst, src), |coll, dst, src| {
+            exchange::all_to_all_v(coll, dst, src, receives, sends);
+        });
     }
 
     /// All-gather of parts of any length.
     pub fn all_gather_v_direct(
-        block, ctx, dst: Sym<u8>, src: Sym<u8>, parts: Parts, plan: PlanView, rounds: u64,
+        block, ctx, dst: Sym<u8>, src: Sym<u8>, parts: Parts, plan: PlanView, rounds: u32,
     ) {
-        let mut coll = plan.enter(block, ctx);
-        for _ in 0..rounds {
-            exchange::all_gather_v(&mut coll, dst, src, parts);
-        }
+        plan.repeat(block, ctx, rounds, (dst, src), |coll, dst, src| {
+            exchange::all_gather_v(coll, dst, src, parts);
+        });
     }
 
     /// Sends and receives from and to anywhere in `memory`.
-    pub fn send_recv_direct(block, ctx, memory: Sym<u8>, transfers: Listed, plan: PlanView, rounds: u64) {
+    pub fn send_recv_direct(block, ctx, memory: Sym<u8>, transfers: Listed, plan: PlanView, rounds: u32) {
         let mut coll = plan.enter(block, ctx);
         for _ in 0..rounds {
             send_recv(&mut coll, memory, memory, &transfers);
@@ -34,7 +32,7 @@ kernels! { in crate::PTX;
     }
 
     /// A barrier on a plan's slots.
-    pub fn meet(block, ctx, plan: PlanView, rounds: u64) {
+    pub fn meet(block, ctx, plan: PlanView, rounds: u32) {
         let mut coll = plan.enter(block, ctx);
         for _ in 0..rounds {
             congruent_collectives::barrier(&mut coll);

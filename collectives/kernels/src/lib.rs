@@ -37,11 +37,11 @@ pub use {
 
 /// Arguments of the kernels that reduce: destination, source, operator and type, root, plan, and how often.
 #[cfg(not(target_arch = "nvptx64"))]
-pub type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u64);
+pub type Reduces = (Sym<u8>, Sym<u8>, Reduction, u32, PlanView, u32);
 
 /// Arguments of the kernels that move data and compute nothing.
 #[cfg(not(target_arch = "nvptx64"))]
-pub type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u64);
+pub type Moves = (Sym<u8>, Sym<u8>, u32, PlanView, u32);
 
 /// Is shown kernels, with the algorithms that they are of.
 #[cfg(not(target_arch = "nvptx64"))]

@@ -33,7 +33,7 @@ pub struct FixedArgs {
     /// The plan, over the protocol that is to be used.
     pub plan: PlanView,
     /// How often, one after the other.
-    pub rounds: u64,
+    pub rounds: u32,
 }
 
 #[derive(Clone, Copy)]

@@ -114,5 +114,5 @@ pub struct Args {
     /// The plan, of which the way chooses the protocol.
     pub plan: PlanView,
     /// How often, one after the other.
-    pub rounds: u64,
+    pub rounds: u32,
 }

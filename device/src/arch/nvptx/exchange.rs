@@ -16,7 +16,7 @@ use crate::exchange::{Exchange, Exchanged, Work};
 use crate::operand::{Operands, operands};
 use crate::poll::Polled;
 use crate::reduce::packs::{Move, PackOp, Typed};
-use crate::{Ctx, Datatype, Group, Op, ReduceOp, Reduction, Sum, bf16, f16};
+use crate::{Ctx, Group, ReduceOp, Reduction};
 
 impl Work<'_> {
     /// Where the thread's words begin, and how many bytes each has: a part of an inbox, which has room for them, is counted in 32 bits.
@@ -209,25 +209,11 @@ pub(crate) unsafe fn receive_reduction<B: Group>(exchanged: &Exchanged<'_, B>, r
     if !B::IS_BLOCK {
         refuse!("a reduction chosen at run time folds by whole blocks");
     }
-    let (team, exchange) = (exchanged.team, exchanged.exchange);
+    let (ctx, group, exchange, work) = (exchanged.ctx, exchanged.group, exchanged.exchange, exchanged.work());
+    let (dst, src) = ([work.dst(0)], work.sources());
+    let (bytes, members) = (exchange.bytes(), exchanged.team.size() as u32);
     // SAFETY: the caller's contract.
-    unsafe {
-        match (reduction.op(), reduction.datatype()) {
-            (Op::Sum, Datatype::F32) => receive_block_by::<f32, Sum>(team, exchange),
-            (Op::Sum, Datatype::F16) => receive_block_by::<f16, Sum>(team, exchange),
-            (Op::Sum, Datatype::Bf16) => receive_block_by::<bf16, Sum>(team, exchange),
-            // What is not hot has one loop for all folds.
-            _ => {
-                let work = exchanged.work();
-                {
-                    let (ctx, group, bytes, members) =
-                        (exchanged.ctx, exchanged.group, exchange.bytes(), team.size() as u32);
-                    let (dst, src) = ([work.dst(0)], work.sources());
-                    fold_reduction(&Fold { ctx, group, dst, src, bytes, members }, reduction)
-                }
-            }
-        }
-    }
+    unsafe { fold_reduction(&Fold { ctx, group, dst, src, bytes, members }, reduction) }
 }
 
 /// # Safety

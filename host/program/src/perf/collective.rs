@@ -257,6 +257,9 @@ impl<T: HasDatatype + Sample> Case for Timed<T> {
         if algorithm == Algorithm::TWO_LEVEL {
             return (0..rounds).try_for_each(|_| self.call_in_levels(stream, dst.cast(), src.cast()));
         }
+        let Ok(rounds) = u32::try_from(rounds) else {
+            return Err(Failure::Usage(format!("a launch has at most {} iterations", u32::MAX)));
+        };
         let (view, root) = (self.plan.view().over(protocol), self.seat.root as u32);
         let reduction = self.reduction.map(|(_, reduction, _)| reduction);
         match (self.seat.collective, reduction) {
