@@ -215,15 +215,14 @@ impl<'c> Calls<'c> {
         self.one_sided()
     }
 
-    /// Sums of floats, which have kernels and loops of their own, and what the switch reduces.
+    /// Sums of floats, which have loops of their own, and kernels by some algorithms; and what the switch reduces.
     fn reductions(&mut self) -> Result<(), Error> {
-        let has_sums = [Collective::AllReduce, Collective::ReduceScatter];
-        for way in Way::all(self.world.npes()).into_iter().filter(|way| has_sums.contains(&way.collective)) {
-            if matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::RING) {
-                for sum in sums() {
-                    self.reduction(way, sum, 1, 37)?;
-                    self.reduction(way, sum, 3, self.long(way) / 2)?;
-                }
+        for way in Way::all(self.world.npes()).into_iter().filter(Way::reduces) {
+            let has_kernels = matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::RING)
+                && way.collective != Collective::Reduce;
+            for sum in sums() {
+                self.reduction(way, sum, 1, 37)?;
+                self.reduction(way, sum, if has_kernels { 3 } else { 1 }, self.long(way) / 2)?;
             }
         }
         for way in Way::multimem(self.world.npes()).into_iter().filter(Way::reduces) {
@@ -251,7 +250,9 @@ impl<'c> Calls<'c> {
         self.sums(way(Collective::ReduceScatter, Algorithm::MULTIMEM, Simple), bytes, 1)?;
         self.way_times(0, way(Collective::AllGather, Algorithm::MULTIMEM, Simple), bytes / size_of::<u32>(), 1)?;
         self.grid = Grid::new(BLOCKS, FEWER_THREADS);
-        self.sums(way(Collective::AllReduce, Algorithm::RING, Ll128), n * 148, 1)?;
+        for algorithm in [Algorithm::RING, Algorithm::TREE] {
+            self.sums(way(Collective::AllReduce, algorithm, Ll128), n * 148, 1)?;
+        }
         // Copies take four vectors of a thread at once, through queues too.
         let bytes = n * BLOCKS as usize * (4 + 1) * 16 * FEWER_THREADS as usize;
         for algorithm in [Algorithm::DIRECT, Algorithm::RING] {
@@ -296,9 +297,13 @@ impl<'c> Calls<'c> {
         self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), 128 + 16 + 8 + 4, 1)?;
         // A thread has two vectors of a chunk, one, a word, and what is none.
         let chunk = 2 * 16 * FEW_THREADS as usize + 16 + 8 + 4;
-        self.sums(way(Collective::AllReduce, Algorithm::DIRECT, Simple), self.world.npes() * chunk, 1)?;
+        for collective in [Collective::AllReduce, Collective::Reduce] {
+            self.sums(way(collective, Algorithm::DIRECT, Simple), self.world.npes() * chunk, 1)?;
+        }
         self.sums(way(Collective::AllReduce, Algorithm::ONE_SHOT, Ll), 44, 1)?;
-        self.sums(way(Collective::AllReduce, Algorithm::TREE, Ll), 44, 1)?;
+        for protocol in [Simple, Ll] {
+            self.sums(way(Collective::AllReduce, Algorithm::TREE, protocol), 44, 1)?;
+        }
         // Of what each of the two trees has, some threads have two vectors, and the others one.
         self.sums(way(Collective::AllReduce, Algorithm::TREE, Simple), 3 * slot / 2, 1)?;
         self.way_times(1, way(Collective::AllGather, Algorithm::RECURSIVE, Simple), 5, 2)?;
@@ -395,8 +400,12 @@ impl<'c> Calls<'c> {
             self.skewed(0, moved, 44, None, &[(4, 4)])?;
             self.skewed(1, moved, 37, None, &[(1, 2)])?;
         }
-        for way in Way::all(self.world.npes()).into_iter().filter(|way| way.collective == Collective::AllReduce) {
-            if !matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT) {
+        for way in Way::all(self.world.npes()) {
+            // These have kernels of their own, or share the loops of all other algorithms: of plain sources, and of any.
+            let (all, one) = (way.collective == Collective::AllReduce, way.collective == Collective::Reduce);
+            if !(all && matches!(way.algorithm, Algorithm::DIRECT | Algorithm::ONE_SHOT | Algorithm::TREE)
+                || one && way.algorithm == Algorithm::DIRECT)
+            {
                 continue;
             }
             for &sum in &sums {
