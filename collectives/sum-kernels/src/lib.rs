@@ -1,7 +1,7 @@
 //! Fixed kernels for what is reduced most: sums of `f32`, `f16` and `bf16`, by the algorithms that are used most.
 //!
-//! Type and operator are known when they are compiled, so that a thread needs up to a third fewer registers: no more than 96, which leaves
-//! blocks of 640 threads. All others have a kernel that is told both, in `congruent-kernels`.
+//! Type and operator are known when they are compiled, so that a thread needs up to a third fewer registers: no more than 96, for blocks of
+//! 640 threads. Without `, 1` ptxas makes room for two blocks. All others have a kernel that is told both, in `congruent-kernels`.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 #[cfg(not(target_arch = "nvptx64"))]
